@@ -1,4 +1,7 @@
-.PHONY: run test setup
+.PHONY: run test setup bench
 
 run test setup:
 	python3 bootstrap.py $@
+
+bench:
+	.venv/bin/python benchmarks/table.py --write benchmarks/RESULTS.md

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import venv
 from pathlib import Path
@@ -22,22 +23,41 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / "python"
 STAMP = VENV / "orch-installed"
-EXTRAS = "micro,eval,tune,dev"
+EXTRAS = "run,micro,eval,tune,docs,dev"
 TORCH = "2.13.0"
-SLURM_PACKAGES = (
-    "slurmctld",
-    "slurmd",
-    "slurm-client",
-    "slurmdbd",
-    "slurm-wlm-basic-plugins",
-    "munge",
-    "mariadb-server",
+CPU_TORCHES = (  # of an index or a folder of wheels; else from where PyTorch keeps them
+    (f"torch=={TORCH}+cpu",),
+    (f"torch=={TORCH}", "--torch-backend", "cpu"),
 )
-SLURM_PROGRAMS = ("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd")
+UV_NAMES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "cert": "SSL_CERT_FILE",
+}
+"""A setting of pip -> uv's."""
+SYSTEM = (  # what, Debian's packages, sets of programs one of which shows that it is there
+    ("Chromium", ("chromium",), (("chromium",), ("chromium-browser",), ("google-chrome",))),
+    (
+        "SLURM with its database",
+        (
+            "slurmctld",
+            "slurmd",
+            "slurm-client",
+            "slurmdbd",
+            "slurm-wlm-basic-plugins",
+            "munge",
+            "mariadb-server",
+        ),
+        (("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd"),),
+    ),
+)
+POLICY = Path("/usr/sbin/policy-rc.d")
 SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 TEST_PROCESSES = max(2, min(8, 2 * (os.cpu_count() or 1)))
 """Half of the tests' time is waiting: for servers, for a cluster's clocks."""
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+SOME_FAILED = 1
+"""pytest's exit code where tests ran and some failed."""
 
 
 def main() -> int:
@@ -62,118 +82,151 @@ def install() -> None:
     if STAMP.exists() and STAMP.read_text() == wanted.hexdigest():
         return
     started = time.monotonic()
-    say(f"installing into {VENV.name} (a few minutes the first time)")
+    pinned = len(Path("constraints.txt").read_text().split())
+    say(f"installing orch and about {pinned} packages into {VENV}; nothing outside it")
     if not PYTHON.exists():
-        venv.create(VENV, with_pip=True)
-    install_torch()
-    must(PYTHON, "-m", "pip", "install", "-qq", "-c", "constraints.txt", "-e", f".[{EXTRAS}]")
+        venv.create(VENV, with_pip=False)
+    orch = ("-c", "constraints.txt", "-e", f".[{EXTRAS}]")
+    uv = get_uv()
+    cuda = sys.platform != "linux" or shutil.which("nvidia-smi")
+    torches = [(f"torch=={TORCH}",)] if cuda else CPU_TORCHES
+    if uv is None or not any(installed(uv, *torch, "pip", *orch) for torch in torches):
+        with_pip(cuda, orch)
     STAMP.write_text(wanted.hexdigest())
     say(f"installed in {time.monotonic() - started:.0f} s")
 
 
-def install_torch() -> None:
-    """A CUDA build only where there is a GPU: elsewhere it is gigabytes for nothing."""
-    have = subprocess.run(
-        [PYTHON, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
-        capture_output=True,
+def get_uv() -> "str | None":
+    """uv, which installs in a fraction of pip's time; None where it cannot be got."""
+    if ready := shutil.which("uv") or shutil.which("uv", path=str(BIN)):
+        return ready
+    argv = [sys.executable, "-m", "pip", "--python", PYTHON, "install", "-qq", "uv"]
+    return str(BIN / "uv") if shown("getting uv", *argv) else None
+
+
+def installed(uv: str, *what: str) -> bool:
+    """Whether uv, with pip's own settings, installed it; where not, the reason is shown."""
+    argv = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip takes its indices
+    nearest = (":env:", "install", "site", "user", "global")  # pip's order; its list's is another
+    lines = sorted(
+        listed.splitlines(),
+        key=lambda line: [line.startswith(level) for level in nearest],
+        reverse=True,
+    )
+    for line in lines:
+        key, _, value = line.partition("=")
+        if variable := UV_NAMES.get(key.rpartition(".")[2]):
+            separator = "," if variable == "UV_FIND_LINKS" else " "
+            settings.setdefault(variable, separator.join(value.strip("'").split()))
+    environment = {**settings, **os.environ}
+    return shown("uv", uv, "pip", "install", "--python", PYTHON, *what, env=environment)
+
+
+def with_pip(cuda: object, orch: "tuple[str, ...]") -> None:
+    """Minutes instead of seconds. A CUDA build of torch without a GPU is gigabytes for nothing."""
+    must("pip itself", PYTHON, "-m", "ensurepip", "--upgrade")
+    pip = (PYTHON, "-m", "pip", "install")
+    if cuda or not shown("torch", *pip, f"torch=={TORCH}+cpu"):
+        must("torch", *pip, f"torch=={TORCH}")
+    must("orch", *pip, *orch)
+
+
+def shown(what: str, *argv: object, env: "dict[str, str] | None" = None) -> bool:
+    """Runs a program whose newest line is shown every few seconds, all of them if it fails."""
+    started, lines = time.monotonic(), []
+    process = subprocess.Popen(
+        [str(a) for a in argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
+        errors="replace",
+        env=env,
     )
-    if have.stdout.startswith(TORCH):
-        return
-    if sys.platform != "linux" or shutil.which("nvidia-smi"):
-        must(PYTHON, "-m", "pip", "install", "-qq", f"torch=={TORCH}")
-        return
-    cpu_build = call(
-        PYTHON, "-m", "pip", "install", "-qq", f"torch=={TORCH}+cpu", quiet=True
-    )  # where the package index or a wheel folder offers it
-    if cpu_build == 0:
-        return
-    must(PYTHON, "-m", "pip", "install", "-qq", "uv")  # uv knows where PyTorch's CPU builds are
-    must(
-        BIN / "uv",
-        "pip",
-        "install",
-        "-q",
-        "--python",
-        PYTHON,
-        "--torch-backend",
-        "cpu",
-        f"torch=={TORCH}",
-    )
+    reader = threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True)
+    reader.start()
+    while True:
+        reader.join(5)
+        if not reader.is_alive():
+            break
+        newest = lines[-1].strip()[:70] if lines else "working"
+        say(f"{time.monotonic() - started:4.0f} s  {what}: {newest}")
+    if process.wait() == 0:
+        return True
+    print("".join(lines[-20:]), end="")
+    say(f"{what}: failed ({process.returncode})")
+    return False
 
 
 def test(arguments: list[str]) -> int:
     """Lint, types, then the tests; every failure is reported, the first sets the exit code."""
-    install_chromium()
-    install_slurm()
+    install_system()
     install_data()
     checks = [
         call(BIN / "ruff", "check", "."),
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
-        call(
-            BIN / "pytest",
-            "-n",
-            TEST_PROCESSES,
-            "--dist",
-            "loadfile",
-            "--no-loadscope-reorder",
-            "--durations",
-            "40",
-            *arguments,
-        ),
     ]
+    side_by_side = ["-n", TEST_PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder"]
+    if arguments:
+        checks.append(call(BIN / "pytest", *side_by_side, *arguments))
+    else:
+        checks.append(tested("not real", *side_by_side, "--durations", "40"))
+        # Ray gives its agent half a minute to start: the libraries train with nothing beside them
+        checks.append(tested("real", "-v", "--durations", "20"))
     return next((code for code in checks if code), 0)
 
 
-def install_chromium() -> None:
-    """The browser tests want Debian's Chromium; without it they are skipped and say so."""
-    if any(map(shutil.which, CHROMIUM)):
-        return
-    if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
-        say("installing chromium for the browser tests")
-        call("apt-get", "-q", "update", quiet=True)
-        if (
-            call(
-                "apt-get", "-q", "install", "-y", "--no-install-recommends", "chromium", quiet=True
-            )
-            == 0
-        ):
-            return
-    say("WARNING: no Chromium here; the browser tests will be skipped")
+def tested(marked: str, *how: object) -> int:
+    """Run the tests of a mark. Those that fail run once more, alone and by name.
+
+    Many wait for daemons, browsers and clocks, and a busy machine makes them late.
+    """
+    code = call(BIN / "pytest", "-m", marked, *how)
+    if code != SOME_FAILED:
+        return code
+    say("once more, alone, what has just failed:")
+    return call(
+        BIN / "pytest", "-v", "-m", marked, "--last-failed", "--last-failed-no-failures=none"
+    )
 
 
-def install_slurm() -> None:
-    """The cluster tests want Debian's SLURM; without it they are skipped and say so."""
-    if all(shutil.which(name, path=SYSTEM_PATH) for name in SLURM_PROGRAMS):
+def install_system() -> None:
+    """Debian's Chromium and SLURM, for tests which are skipped, and say so, without them."""
+    missing = [
+        (what, packages)
+        for what, packages, programs in SYSTEM
+        if not any(all(shutil.which(p, path=SYSTEM_PATH) for p in each) for each in programs)
+    ]
+    if not missing:
         return
+    packages = [name for _, names in missing for name in names]
     if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
-        say("installing SLURM for the cluster tests")
-        policy = Path("/usr/sbin/policy-rc.d")
-        ours = not policy.exists()
+        say(f"as root, into this system, for the tests: apt-get install {' '.join(packages)}")
+        say(f"their services stay off: {POLICY} says so while that runs")
+        ours = not POLICY.exists()
         if ours:  # the tests start the daemons they want; the packages are to start none
-            policy.write_text("#!/bin/sh\nexit 101\n")
-            policy.chmod(0o755)
+            POLICY.write_text("#!/bin/sh\nexit 101\n")
+            POLICY.chmod(0o755)
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-        call("apt-get", "-q", "update", quiet=True)
-        code = call(
-            "apt-get", "-q", "install", "-y", "--no-install-recommends", *SLURM_PACKAGES, quiet=True
+        shown("apt-get update", "apt-get", "-q", "update")
+        done = shown(
+            "apt-get", "apt-get", "-q", "install", "-y", "--no-install-recommends", *packages
         )
         if ours:
-            policy.unlink()
-        if code == 0:
+            POLICY.unlink()
+        if done:
             return
-    say("WARNING: no SLURM daemons here; the cluster tests will be skipped")
+    for what, names in missing:
+        say(f"WARNING: no {what} here; its tests will be skipped (Debian: {' '.join(names)})")
 
 
 def install_data() -> None:
     """The Countdown tests want reasoning-gym, some of whose parts are compiled where it lands."""
     if call(PYTHON, "-c", "import reasoning_gym", quiet=True) == 0:
         return
-    if call(
-        PYTHON, "-m", "pip", "install", "-qq", "-c", "constraints.txt", "-e", ".[data]", quiet=True
-    ):
+    if not installed(get_uv() or "uv", "-c", "constraints.txt", "-e", ".[data]"):
         say("WARNING: reasoning-gym cannot be installed here; its two tests will be skipped")
 
 
@@ -187,10 +240,9 @@ def restart_with_newer_python() -> int:
     return 1
 
 
-def must(*argv: object) -> None:
-    if code := call(*argv):
-        say(f"failed ({code}): {' '.join(map(str, argv))}")
-        sys.exit(code)
+def must(what: str, *argv: object) -> None:
+    if not shown(what, *argv):
+        sys.exit(1)
 
 
 def call(*argv: object, quiet: bool = False) -> int:

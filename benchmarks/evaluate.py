@@ -35,7 +35,7 @@ from orchestrator.settings import (
 CHECKPOINTS = 61
 BAR_CPU_SECONDS = 30.0
 """For all of them, on top of one import of the harness."""
-POLICIES = ("amber", "birch", "cedar")
+POLICIES = ("elder", "fir", "hazel")
 
 PLAIN = """
 import resource, sys
@@ -85,7 +85,7 @@ def main() -> None:
 def trained(folder: RunFolder, seed: int, policy: Path) -> Record:
     """A cell that has succeeded, with this policy as its last checkpoint."""
     settings = Settings(
-        model=Model(name="amber", path="micro:amber"),
+        model=Model(name="elder", path="micro:elder"),
         data=Data(name="sort", path="micro:sort"),
         advantage=Advantage(estimator="rloo"),
         loss=Loss(),

@@ -46,12 +46,16 @@ def measure(argv: Sequence[object], cwd: Path | None = None, codes: Sequence[int
     return Cost(float(cpu), float(wall), float(peak), output)
 
 
-def grid_spec(path: Path, cells: int) -> Path:
-    """A spec of so many cells: model x kl x learning rate x seed, a multiple of 100."""
-    seeds = cells // 100
+def grid_spec(path: Path, cells: int, *, seeds: bool = True) -> Path:
+    """A spec of so many cells, declared and rehearsed: model x kl x learning rate x seed, a
+    multiple of 200. `seeds` False: one seed, and so many learning rates (a multiple of 40)."""
+    repeats = max(1, cells // 200) if seeds else 1
+    rates = (
+        [1e-4, 3e-4, 1e-3, 3e-3, 1e-2] if seeds else [1e-6 * (i + 1) for i in range(cells // 40)]
+    )
     path.write_text(f"""
 name: bench_{cells}
-seeds: [{", ".join(map(str, range(seeds)))}]
+seeds: [{", ".join(map(str, range(repeats)))}]
 studies:
   grid:
     base:
@@ -64,12 +68,12 @@ studies:
       backend: {{name: micro}}
     axes:
       model:
-        - {{name: a, path: "micro:micro-a"}}
-        - {{name: b, path: "micro:micro-b"}}
+        - {{name: qwen2.5-7b, path: Qwen/Qwen2.5-7B}}
+        - {{name: llama-3.1-8b, path: meta-llama/Llama-3.1-8B}}
       kl:
         product: {{estimator: [k1, k3], placement: [reward, loss],
                    beta: [0.01, 0.03, 0.1, 0.3, 1.0]}}
-      optimizer.learning_rate: [1.0e-4, 3.0e-4, 1.0e-3, 3.0e-3, 1.0e-2]
+      optimizer.learning_rate: [{", ".join(f"{rate:.7f}" for rate in rates)}]
       max_staleness_steps: [0]
 """)
     return path

@@ -108,7 +108,7 @@ def cpu(action: Callable[[], Any]) -> tuple[float, Any]:
 
 def experiment(root: Path, cells: int) -> tuple[Spec, RunFolder, list[Cell]]:
     """Finished cells on disk, as the embedded trainer leaves them."""
-    spec = load(grid_spec(root / "bench.yaml", -(-cells // 100) * 100))
+    spec = load(grid_spec(root / "bench.yaml", -(-cells // 200) * 200))
     folder = RunFolder.of(root / "runs", spec.name, "micro")
     folder.open()
     made = expand(spec)[:cells]

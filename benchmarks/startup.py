@@ -23,7 +23,7 @@ def main() -> None:
         print(f"hydra --multirun        {hydra:6.2f} CPU s   a job, over {HYDRA_JOBS} no-op jobs")
         for cells in (1000, 10000):
             spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
-            cost = measure([ORCH, "plan", spec], cwd=folder, codes=(2,))
+            cost = measure([ORCH, "plan", spec], cwd=folder, codes=(3,))
             print(
                 f"orch plan {cells:6d} cells {cost.cpu_seconds:6.2f} CPU s   bar {BARS[cells]}   "
                 f"{cost.peak_mib:.0f} MiB (bar 250)   "

@@ -1,0 +1,172 @@
+"""The cheap benchmarks as one table: ours, peer, limit, ratio, machine.
+
+Machines differ by a factor of three, so costs are ratios to H, a job of `hydra --multirun` that
+does nothing, or to another peer, measured in the same run. `make bench` prints it.
+    python benchmarks/table.py [--keep FOLDER] [--against benchmarks/RESULTS.md] [--write PATH]
+
+keep: 10,000 finished cells are made there once, and used again. against: print each ratio that rose
+by more than a quarter since that table; a report, and no failure.
+"""
+
+import argparse
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from measure import ORCH, grid_spec, measure
+from run_again import finished
+from startup import hydra_multirun
+
+from orchestrator.runs.collect import collect
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+
+RISE = 1.25
+
+
+class Line(NamedTuple):
+    what: str
+    ours: str
+    peer: str
+    limit: str
+    ratio: float
+    """Ours to the peer: what is compared between commits."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--against", type=Path)
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    before = ratios(given.against.read_text()) if given.against else {}
+    with tempfile.TemporaryDirectory() as name:
+        lines = []
+        for line in measured(Path(name), given.keep or Path(name) / "finished"):
+            lines.append(line)
+            print(" | ".join(map(str, line)), flush=True)
+            if given.write:  # at each line: a run that is stopped leaves what it measured
+                given.write.write_text(table(lines))
+    for line in lines:
+        if (old := before.get(line.what)) and line.ratio > RISE * old:
+            print(f"rose: {line.what}: {line.ratio:.3g} times its peer, and was {old:.3g}")
+
+
+def measured(folder: Path, keep: Path) -> Iterator[Line]:
+    job = hydra_multirun(folder)
+    yield Line("H, a no-op job of hydra --multirun", f"{job:.3f} CPU s", "", "", 1.0)
+    for cells, limit in ((1000, "none set"), (10_000, "8 H, 150 MB"), (100_000, "90 H, 600 MB")):
+        spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
+        cost = measure([ORCH, "plan", spec], cwd=folder, codes=(3,))
+        yield against_hydra(f"plan of {cells:,} cells", cost.cpu_seconds, cost.peak_mib, job, limit)
+    spec = grid_spec(folder / "unlike_10000.yaml", 10_000, seeds=False)
+    cost = measure([ORCH, "plan", spec], cwd=folder, codes=(3,))
+    what = "plan of 10,000 cells, no two of which differ in their seed alone"
+    yield against_hydra(what, cost.cpu_seconds, cost.peak_mib, job, "none set")
+    faulty = folder / "faulty_100000.yaml"
+    faulty.write_text(grid_spec(faulty, 100_000).read_text().replace("[k1, k3]", "[k1, k33]"))
+    cost = measure([ORCH, "plan", faulty], cwd=folder, codes=(1,))
+    yield against_hydra("faults of 100,000 cells", cost.cpu_seconds, cost.peak_mib, job, "1 s")
+    yield expansion(folder / "bench_10000.yaml")
+    keep.mkdir(exist_ok=True)
+    spec = keep / "bench_10000.yaml"
+    if not (keep / "runs").exists():
+        finished(grid_spec(spec, 10_000), keep)
+    measure([ORCH, "status"], cwd=keep)  # writes the index
+    for argv, what in (
+        (["status"], "status"),
+        (["status", spec, "site=local"], "status of a spec"),
+    ):
+        cost = measure([ORCH, *argv], cwd=keep)
+        what = f"{what}, 10,000 ended cells, warm"
+        yield against_hydra(what, cost.cpu_seconds, cost.peak_mib, job, "2 s")
+    yield mirrored(folder)
+
+
+def against_hydra(what: str, spent: float, mib: float, job: float, limit: str) -> Line:
+    ours = f"{spent:.2f} CPU s, {mib:.0f} MiB"
+    return Line(what, ours, f"{spent / job:.1f} H", limit, spent / job)
+
+
+def expansion(path: Path) -> Line:
+    """Expanding and hashing, beside a plain dict and its sha256 for each cell."""
+    load(path)
+    spec = load(path)
+    started = time.process_time()
+    cells = expand(spec.model_copy())  # `load` has kept its own expansion
+    ours = (time.process_time() - started) / len(cells) * 1e3
+    plain = cells[0].settings.model_dump()
+    started = time.process_time()
+    for seed in range(len(cells)):
+        hashlib.sha256(json.dumps({**plain, "seed": seed}, sort_keys=True).encode()).hexdigest()
+    bare = (time.process_time() - started) / len(cells) * 1e3
+    return Line(
+        "expanding and hashing a cell",
+        f"{ours:.4f} CPU ms",
+        f"{bare:.4f} CPU ms: a dict and its sha256; SEML 0.027 ms (elsewhere)",
+        "none set",
+        ours / bare,
+    )
+
+
+def mirrored(folder: Path, cells: int = 12) -> Line:
+    """Runs of 3,000 points in MLflow's SQLite store, beside a bare loop of log_batch."""
+    import mirror as mirroring
+
+    from orchestrator.tracking import mirror
+
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    (folder / "mirror").mkdir()
+    spec, runs, made = mirroring.experiment(folder / "mirror", cells)
+    records = collect(made, runs)
+    for name in ("bare", "ours"):
+        mirroring.open_store(folder / f"{name}.db")
+    bare, _ = mirroring.cpu(lambda: mirroring.log_all(records, f"sqlite:///{folder}/bare.db"))
+    gc.collect()
+    ours, _ = mirroring.cpu(lambda: mirror(records, (), spec, runs, f"sqlite:///{folder}/ours.db"))
+    return Line(
+        f"mirror of {cells} runs x 3,000 points, to SQLite",
+        f"{ours:.2f} CPU s",
+        f"{bare:.2f} CPU s: log_batch, 1,000 rows a call",
+        "0.2 of it",
+        ours / bare,
+    )
+
+
+def table(lines: list[Line]) -> str:
+    commit = "unknown"
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        argv = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+        commit = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    load_ = os.getloadavg()[0]
+    head = (
+        "# Benchmarks\n\n`make bench` printed this. Ratio: ours to the peer, or to H.\n\n"
+        f"Commit {commit}, {datetime.now(UTC):%Y-%m-%d}. Machine: {platform.machine()}, "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, load {load_:.1f} at the end "
+        "(a load above the number of cores makes all CPU seconds larger).\n\n"
+        "| what | ours | peer | limit | ratio |\n|---|---|---|---|---|\n"
+    )
+    rows = [f"| {x.what} | {x.ours} | {x.peer} | {x.limit} | {x.ratio:.3g} |\n" for x in lines]
+    return head + "".join(rows)
+
+
+def ratios(text: str) -> dict[str, float]:
+    """Return what -> ratio of a table."""
+    found = re.findall(r"^\| ([^|]+) \|.*\| ([0-9.e+-]+) \|$", text, re.MULTILINE)
+    return {what: float(ratio) for what, ratio in found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
