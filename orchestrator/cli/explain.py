@@ -15,8 +15,8 @@ from orchestrator.kl.verdicts import percent
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
 
 SYMBOLS = (
-    "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q of\n"
-    "token t; c is the state before it. Biases are exact, on the laboratory's model (orch lab)."
+    "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q\n"
+    "of token t; c is the state before it. Biases are exact, on the laboratory's model (orch lab)."
 )
 NOISE = (
     "near the reference policy one sequence's gradient scatters by {:.2g} lengths of the "
