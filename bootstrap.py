@@ -68,6 +68,8 @@ def main() -> int:
     if sys.version_info < (3, 11):
         return restart_with_newer_python()
     os.chdir(ROOT)
+    # Each command and each test's process would compile orch and its libraries anew: half its time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     install()
     if job == "run":
         return call(BIN / "orch", "run", "experiments/comedy_full.yaml", *rest)
