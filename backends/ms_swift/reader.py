@@ -7,11 +7,12 @@ TRL, which share the command, only the names are known.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
@@ -34,6 +35,8 @@ BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator
 DEFAULT_BETA = "0.04"
 """What _init_grpo puts in the place of None."""
 GROUP = "num_generations"
+_WEIGHTS: Mapping[str, Correction] = {"token_truncate": "tis_token", "token_mask": "mis_token"}
+"""rollout_importance_sampling_mode -> the laboratory's weight, which it has of tokens alone."""
 _ENTRY = re.compile(r"(^|/)(rlhf\.py|swift|megatron)$")
 
 
@@ -189,10 +192,13 @@ class _Reader:
         ratio: Literal["token", "sequence_mean", "none"] = "token"
         if level.startswith("sequence"):
             ratio, mode = "sequence_mean", mode or "GSPO"
-        correction = ""
+        correction, weight = "", None
         sampling = self._chosen("rollout_importance_sampling_mode", "null")
         if sampling != "null" and keys.text("disable_rollout_importance_sampling") != "true":
             correction = f"importance sampling against the rollout engine ({sampling})"
+            most = keys.number("rollout_importance_sampling_threshold")
+            if sampling in _WEIGHTS and most:
+                weight = EngineWeight(_WEIGHTS[sampling], 0.0, most)
         if keys.switch("async_generate") and not correction:
             ratio = "none"
         if keys.switch("sync_ref_model"):
@@ -210,6 +216,7 @@ class _Reader:
             ratio=ratio,
             clip=None if low is None else (low, low if high is None else high),
             correction=correction,
+            engine_weight=weight,
             correction_includes_kl=True,
             length_weighted=kind in ("grpo", "sapo"),
             aggregation_because=f"--loss_type {kind}" if kind in ("grpo", "sapo") else "",

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
@@ -148,6 +149,19 @@ class _Reader:
 
     def _on(self, key: str) -> bool:
         return (self._text(key) or "").lower() == "true"
+
+    def _engine_weight(self, kind: str | None) -> EngineWeight | None:
+        """Return the weight of a token for the laboratory, which has none with masked responses."""
+        bounds = [
+            self.keys.number(f"loss_fn.truncated_importance_sampling_{end}")
+            for end in ("ratio_min", "ratio")
+        ]
+        least, most = bounds[0] or 0.0, bounds[1]
+        if kind is None:
+            return EngineWeight("tis_token")
+        if most and kind in ("tis", "icepop"):
+            return EngineWeight("tis_token" if kind == "tis" else "mis_token", least, most)
+        return None
 
     def reading(self) -> LaunchReading:
         keys = self.keys
@@ -297,13 +311,15 @@ class _Reader:
         elif self._on("loss_fn.use_cispo"):
             mode = "CISPO"
         low, high = (keys.number(f"loss_fn.ratio_clip_{end}") for end in ("min", "max"))
-        correction = ""
+        correction, weight = "", None
         if self._on(CORRECTION):
             kind = self._text("loss_fn.truncated_importance_sampling_type")
             at = self._text("loss_fn.truncated_importance_sampling_ratio")
             correction = "token-level importance sampling against the rollout engine"
             if at not in (None, "null"):
                 correction += f" ({kind or 'tis'} at {at})"
+            if ratio != "sequence_mean":
+                weight = self._engine_weight(None if at in (None, "null") else kind or "tis")
         clamps: tuple[str, ...] = ()
         bounds = [keys.text(f"loss_fn.kl_{end}_clamp_value") for end in ("input", "output")]
         if numbers(self.basis.version) >= FIRST_CLAMP and any(b != "null" for b in bounds):
@@ -320,6 +336,7 @@ class _Reader:
             ratio=ratio,
             clip=None if low is None or high is None else (low, high),
             correction=correction,
+            engine_weight=weight,
             length_weighted=averaged,
             aggregation_because="loss_fn.token_level_loss" if averaged else "",
             clamps=clamps,

@@ -15,6 +15,7 @@ from typing import Literal
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST
+from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, completed, unquoted
 from orchestrator.library.launches import (
     AuditNote,
@@ -62,6 +63,7 @@ FLAT = {
     "aggregation": "loss_agg_mode",
     "correction": "enable_vllm_is_correction",
     "correction_kind": "vllm_is_correction_type",
+    "correction_threshold": "vllm_is_truncated_threshold",
     "lambd": "lambd",
     "gamma": "gamma",
 }
@@ -86,6 +88,7 @@ DOTTED = {
     "aggregation": "actor.loss_agg_mode",
     "correction": "algo.advantage.is_correction_enable",
     "correction_kind": "algo.advantage.is_correction_type",
+    "correction_threshold": "algo.advantage.is_correction_threshold",
     "lambd": "algo.advantage.lambd",
     "gamma": "algo.advantage.gamma",
 }
@@ -120,6 +123,8 @@ SWITCHES = (
 )
 """Flags without a value."""
 LEVEL, LEVEL_MODE = "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode"
+THRESHOLD = 0.5, 5.0
+"""The default bounds of the weights against the rollout engine (models/loss.py: PolicyLoss)."""
 GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
@@ -362,6 +367,7 @@ class _Judge:
             ratio=ratio,
             clip=(clip, clip) if clip is not None else None,
             correction=correction,
+            engine_weight=self._engine_weight() if correction else None,
             length_weighted=averaged,
             kl_loss_factor=1.0 if averaged == kl_averaged else None,
             aggregation_because="openrlhf/models/loss.py: PolicyLoss",
@@ -405,6 +411,18 @@ class _Judge:
             "icepop": "token-level IcePop's masks",
             "seq-mask-tis": "token-level truncated importance sampling with masked responses",
         }.get(named, f"importance sampling ({named})")
+
+    def _engine_weight(self) -> EngineWeight | None:
+        """Return the correction for the laboratory, which has none with masked responses."""
+        keys, names = self.keys, self.names
+        threshold = names["correction_threshold"]
+        if keys.has(LEVEL) or keys.has(threshold):
+            return None
+        least, most = THRESHOLD
+        kind = keys.text(names["correction_kind"])
+        if kind == "tis":
+            return EngineWeight("tis_token", least, most)
+        return EngineWeight("mis_token", least, most) if kind == "icepop" else None
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes

@@ -21,6 +21,7 @@ from backends.skyrl.manifest import (
     NEWEST,
     tables,
 )
+from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override, unquoted
 from orchestrator.library.launches import (
     AuditNote,
@@ -54,6 +55,11 @@ LOSS_MODE, REDUCTION = f"{ALGORITHM}.policy_loss_type", f"{ALGORITHM}.loss_reduc
 CLIP_LOW, CLIP_HIGH = f"{ALGORITHM}.eps_clip_low", f"{ALGORITHM}.eps_clip_high"
 ENTROPY, USE_ENTROPY = f"{ALGORITHM}.entropy_loss_coef", f"{ALGORITHM}.use_entropy_loss"
 USE_TIS, TIS = f"{ALGORITHM}.use_tis", f"{ALGORITHM}.off_policy_correction.tis_ratio_type"
+CAPS: Mapping[str, tuple[str, float]] = {
+    level: (f"{ALGORITHM}.off_policy_correction.{level}_tis_ratio_clip_high", default)
+    for level, default in (("token", 2.0), ("sequence", 5.0))
+}
+"""tis_ratio_type -> the key of its upper bound, and the bound that it has by default."""
 _FLAG = re.compile(r"^(--[a-z]+\.[\w.]+)=(.*)$", re.DOTALL)
 """A key with dashes, which OmegaConf.from_cli takes for another key."""
 LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
@@ -361,9 +367,10 @@ class _Judge:
             unread.append(f"the policy loss '{shown(mode)}' has PPO's ratio: orch does not know it")
         tis = read(TIS)
         tis = "token" if tis in ("null", "none", "") and read(USE_TIS) == "true" else tis
-        correction = ""
+        correction, weight = "", None
         if tis not in ("null", "none", ""):
             correction = f"{tis}-level truncated importance sampling"
+            weight = self._engine_weight(tis)
         if self._samples_ahead() and ratio == "token" and not correction and mode not in TO_SAMPLER:
             ratio = "none"
         entropy = keys.number(ENTROPY) if read(USE_ENTROPY) == "true" else 0.0
@@ -376,6 +383,7 @@ class _Judge:
             ratio=ratio,
             clip=(low, high) if low is not None and high is not None else None,
             correction=correction,
+            engine_weight=weight,
             length_weighted=reduction == "sequence_mean",
             kl_loss_factor=1.0 if reduction == "sequence_mean" else None,
             aggregation_because=f"{REDUCTION} {reduction}; the KL's is the mean of each response",
@@ -386,6 +394,15 @@ class _Judge:
             else (),
             unread=tuple(unread),
         )
+
+    def _engine_weight(self, level: str) -> EngineWeight | None:
+        """Return the truncation for the laboratory (off_policy_correction_utils.py)."""
+        if level not in CAPS or self.keys.text(USE_TIS) == "true":
+            return None
+        key, default = CAPS[level]
+        cap = self.keys.number(key) if self.keys.has(key) else default
+        kind: Correction = "tis_token" if level == "token" else "tis_sequence"
+        return EngineWeight(kind, 0, cap) if cap else None
 
     def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """What an entry point makes of the KL in the reward that is not SkyRL's trainer alone."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
@@ -326,9 +327,12 @@ class _Reader:
                 "the older one that sampled, without --use-rollout-logprobs"
             )
         custom = keys.has("custom-tis-function-path")
-        correction = ""
+        correction, weight = "", None
         if keys.has("use-tis"):
             correction = "token-level truncated importance sampling"
+            least, most = keys.number("tis-clip-low"), keys.number("tis-clip")
+            if not custom and least is not None and most:
+                weight = EngineWeight("tis_token", least, most)
             if custom:
                 correction = f"the weights of {keys.text('custom-tis-function-path')}"
         clamped = keys.text(TYPE) == "low_var_kl" and loss.active
@@ -342,6 +346,7 @@ class _Reader:
             ratio=ratio,
             clip=None if low is None else (low, low if high is None else high),
             correction=correction,
+            engine_weight=weight,
             length_weighted=not token_mean,
             kl_loss_factor=None if reducer else 1.0,
             aggregation_because="--calculate-per-token-loss is not given" if not token_mean else "",

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Literal
 
 from backends.trl.options import REDECLARED, Script, class_table, inherited, own_options
+from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, unquoted
 from orchestrator.library.launches import (
     CommandWord,
@@ -70,6 +71,12 @@ _MODES = {
     "token_mask": "token-level importance masks against vLLM",
     "sequence_truncate": "sequence-level truncated importance sampling against vLLM",
     "sequence_mask": "sequence-level importance masks against vLLM",
+}
+_WEIGHTS: Mapping[str, Correction] = {
+    "token_truncate": "tis_token",
+    "token_mask": "mis_token",
+    "sequence_truncate": "tis_sequence",
+    "sequence_mask": "mis_sequence",
 }
 _LOSS_MODES = {"cispo": "CISPO", "sapo": "SAPO", "vespo": "VESPO", "luspo": "LUSPO"}
 
@@ -325,6 +332,9 @@ def _undecided(asked: Asked, releases: Sequence[str]) -> Iterator[str]:
         "loss_type",
         "vllm_importance_sampling_correction",
         "vllm_importance_sampling_mode",
+        "vllm_importance_sampling_cap",
+        "vllm_importance_sampling_clip_max",
+        "vllm_importance_sampling_clip_min",
     ):
         values = {getattr(own[version].get(key), "default", None) for version in releases}
         if len(values) > 1 and key not in given and asked.fork is None:
@@ -595,6 +605,7 @@ class _Facts:
             ratio="sequence_mean" if level == "sequence" or named == "vespo" else "token",
             clip=self._clip() if clips else None,
             correction=self._correction(),
+            engine_weight=self._engine_weight(),
             length_weighted=named in ("grpo", "sapo"),
             kl_loss_factor=None if padded else 1.0,
             aggregation_because=f"loss_type {named}",
@@ -617,6 +628,18 @@ class _Facts:
             return ""
         mode = self._read("vllm_importance_sampling_mode", "token_truncate")
         return _MODES.get(mode, f"{mode} against vLLM")
+
+    def _engine_weight(self) -> EngineWeight | None:
+        """Return the correction for the laboratory; None without one, or without its bound."""
+        if not self._correction():
+            return None
+        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
+        names = [f"vllm_importance_sampling_{end}" for end in ("clip_max", "cap", "clip_min")]
+        read = [self.keys.number(name) for name in names if name in self.keys.defaults]
+        most = next((each for each in read if each), None)
+        least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
+        kind = _WEIGHTS.get(mode)
+        return EngineWeight(kind, least or 0.0, most) if kind is not None and most else None
 
     def _notes(self) -> Iterator[str]:
         if self._is_on("sync_ref_model"):

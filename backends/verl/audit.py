@@ -35,6 +35,7 @@ from backends.verl.manifest import (
     USE_REWARD,
 )
 from backends.verl.marks import BEFORE_SWITCH
+from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.library.launch_keys import (
     LONGEST_ENTRY,
     Keys,
@@ -657,7 +658,7 @@ class _Judge:
         mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla") or "vanilla"
         aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean") or ""
         entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY) or "")
-        correction, bypass = self._correction(read)
+        correction, weight, bypass = self._correction(read)
         name, ratio = LOSS_MODES.get(mode, (mode, None))
         if mode == "bypass_mode":
             name, ratio = "", "token"
@@ -677,6 +678,7 @@ class _Judge:
             ratio=ratio,
             clip=(low, high) if low is not None and high is not None else None,
             correction=correction,
+            engine_weight=weight,
             length_weighted=aggregation == "seq-mean-token-mean" or by_length,
             kl_loss_factor=None if differs else 1.0,
             aggregation_because=f"{LOSS_MODE} {mode}, {AGGREGATION} {aggregation}"
@@ -690,27 +692,41 @@ class _Judge:
             unread=tuple(unread),
         )
 
-    def _correction(self, read: Callable[[str, int, str], str | None]) -> tuple[str, bool | None]:
-        """Return the weights against the rollout engine in words, and whether it is bypassed."""
+    def _correction(
+        self, read: Callable[[str, int, str], str | None]
+    ) -> tuple[str, EngineWeight | None, bool | None]:
+        """Return the weights against the rollout engine, in words and as the laboratory has them.
+
+        The third says whether it is bypassed.
+        """
         keys = self.keys
         if cap := keys.number(_CAP) if keys.has(_CAP) else None:
-            return f"token-level truncated importance sampling (at most {cap:g})", False
+            words = f"token-level truncated importance sampling (at most {cap:g})"
+            return words, EngineWeight("tis_token", most=cap), False
         if self.at == FIRST_CORRECTION - 1 and keys.has(_OLD_WEIGHTS):
             cap = keys.number(f"{_OLD_WEIGHTS}_threshold")
             level = keys.text(f"{_OLD_WEIGHTS}_level") if keys.has(f"{_OLD_WEIGHTS}_level") else ""
             kind = f"{level or 'token'}-level truncated importance sampling (at most {cap})"
-            return kind if keys.switch(_OLD_WEIGHTS) and cap else "", False
+            return (kind if keys.switch(_OLD_WEIGHTS) and cap else ""), None, False
         if self.at < FIRST_CORRECTION:
-            return "", False
+            return "", None, False
         weights = (read(WEIGHTS, FIRST_CORRECTION, "null") or "").lower()
         bypass = None if not keys.has(BYPASS) else keys.switch(BYPASS)
         if weights in ("", "null", "none", "false"):
-            return "", bypass
+            return "", None, bypass
         bound = read(THRESHOLD, FIRST_CORRECTION, "2.0") or ""
         kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
         level = "sequence" if weights == "sequence" else "token"
         limit = f"within {bound.replace('_', ' to ')}" if "_" in bound else f"at most {bound}"
-        return f"{level}-level {kind} ({limit})", bypass
+        ends = [as_number(end) for end in bound.split("_")]
+        weight = None
+        if len(ends) == 1 and ends[0]:
+            cut: Correction = "tis_sequence" if level == "sequence" else "tis_token"
+            weight = EngineWeight(cut, 0, ends[0])
+        elif len(ends) == 2 and ends[0] is not None and ends[1]:
+            masks: Correction = "mis_sequence" if level == "sequence" else "mis_token"
+            weight = EngineWeight(masks, ends[0], ends[1])
+        return f"{level}-level {kind} ({limit})", weight, bypass
 
     def _rejects(self, read: Callable[[str, int, str], str | None]) -> tuple[str, ...]:
         """Return a note on rejection sampling, which takes responses out of the KL as well."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.key_check import KeyFinding, key_findings
-from orchestrator.audit.surroundings import effective_betas, effects, is_rescaled
+from orchestrator.audit.surroundings import effective_betas, effects, estimator_name, is_rescaled
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.verdicts import GradientVerdict, verdict
 from orchestrator.library.launches import (
@@ -337,10 +337,5 @@ def _estimator_of(term: InLoss) -> str:
 
 def _measure(term: InReward | InLoss, placement: Placement, *, on_policy: bool) -> GradientVerdict:
     """Return the laboratory's verdict on a term."""
-    estimator = str(term.estimator)
-    if isinstance(term, InLoss) and term.weighted:
-        estimator = "sg_rho_k2"
-    elif isinstance(term, InLoss) and term.straight_through:
-        estimator = f"{estimator}+"
-    kl = Kl(estimator=estimator, placement=placement, beta=abs(term.beta or 1.0))
+    kl = Kl(estimator=estimator_name(term), placement=placement, beta=abs(term.beta or 1.0))
     return verdict(kl, on_policy=on_policy)

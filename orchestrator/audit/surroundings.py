@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import TABLE
+from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
+from orchestrator.settings import Placement
 
 MOST_ROLLOUTS = 256
 """The largest group whose factors are computed."""
@@ -57,7 +61,11 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
                 in_loss=in_loss,
                 old=reading.regime.on_policy is not True,
             ),
-            *_correction(around, in_reward=in_reward, in_loss=in_loss),
+            *_correction(
+                around,
+                reading.in_reward if in_reward else None,
+                reading.in_loss if in_loss else None,
+            ),
             *_lengths(around, in_loss=in_loss),
             *_discount(around, in_reward=in_reward),
             *_controller(around),
@@ -72,32 +80,72 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
 
 
 @cache
-def by_deviation(group_size: int, *, in_reward: bool) -> str:
-    """Return the laboratory's β of a KL under division by a group's deviation, as words."""
+def by_deviation(group_size: int, *, in_reward: bool) -> tuple[str, str]:
+    """Return the laboratory's β of a KL under division by a group's deviation.
+
+    As a text, and short for the headline.
+    """
     from orchestrator.kl.surrogates import group_std  # NumPy
 
-    parts = []
+    parts, factors = [], []
     for solved in (0.5, 0.1):
         exact = group_std(solved, group_size)
         factor = exact.beta_in_reward if in_reward else exact.beta_in_loss
         parts.append(f"× {factor:.3g} where {solved:.0%} of rollouts solve the prompt")
+        factors.append(f"× {factor:.3g} at {solved:.0%} solved")
     alone = f"; at 10% the KL is alone in {exact.equal:.0%} of groups"
-    return (
-        f"exactly, to first order in β, in groups of {group_size}: β {' and '.join(parts)}{alone}"
-    )
+    text = f"exactly, to first order in β, in groups of {group_size}: β "
+    return f"{text}{' and '.join(parts)}{alone}", f"β {', '.join(factors)}"
 
 
 @cache
-def by_mean_ratio(low: float, high: float) -> str:
-    """Return the laboratory's β under GSPO's clipped mean ratio, in its example of a lag."""
+def by_mean_ratio(low: float, high: float) -> tuple[str, str]:
+    """Return the laboratory's β under GSPO's clipped mean ratio, in its example of a lag.
+
+    As a text, and short for the headline.
+    """
     from orchestrator.kl.surrogates import FAR_AHEAD, PolicyLoss, forces
 
     factor = forces(FAR_AHEAD, PolicyLoss("gspo", low, high)).beta_factor
     token = forces(FAR_AHEAD, PolicyLoss()).beta_factor
-    return (
-        f"in the laboratory's example of a lag: β × {factor:.3g}, with the token ratio × "
-        f"{token:.3g}"
+    where = "in the laboratory's example of a lag"
+    text = f"{where}: β × {factor:.3g}, with the token ratio × {token:.3g}"
+    return text, f"β × {factor:.3g} {where}"
+
+
+@cache
+def by_weight(
+    weight: EngineWeight, estimator: str, placement: Placement, *, corrects_kl: bool
+) -> tuple[str, str]:
+    """Return the laboratory's β with a weight for the engine, as a text and for the headline.
+
+    Both are empty where the laboratory has no number.
+    """
+    from orchestrator.kl.surrogates import weight_effect
+
+    if estimator not in TABLE:
+        return "", ""
+    try:
+        effect = weight_effect(weight, estimator, placement, corrects_kl=corrects_kl)
+    except LaboratoryError:
+        return "", ""
+    unit = "tokens" if weight.kind.endswith("token") else "responses"
+    cut = f"{effect.cut:.2g} of them" if effect.cut else "none of them"
+    text = (
+        f"; in the laboratory's example of a mismatch: β × {effect.beta:.3g} of what it is without "
+        f"it, to first order in β (the weights of {unit} are {effect.smallest:.2g} to "
+        f"{effect.largest:.2g} there, and the bounds cut {cut})"
     )
+    return text, f"β × {effect.beta:.3g} in the laboratory's example"
+
+
+def estimator_name(term: InReward | InLoss) -> str:
+    """Return the laboratory's name of a term's estimator: `k3`, `k3+`, `sg_rho_k2`."""
+    if isinstance(term, InLoss) and term.weighted:
+        return "sg_rho_k2"
+    if isinstance(term, InLoss) and term.straight_through:
+        return f"{term.estimator}+"
+    return str(term.estimator)
 
 
 def is_rescaled(reading: LaunchReading) -> bool:
@@ -112,20 +160,23 @@ def is_rescaled(reading: LaunchReading) -> bool:
 def _division(
     around: Surroundings, size: int | None, *, in_reward: bool, in_loss: bool
 ) -> Iterator[Effect]:
-    def exactly(*, reward: bool) -> str:
-        known = by == "group_std" and size is not None and 1 < size <= MOST_ROLLOUTS
-        return f"; {by_deviation(size, in_reward=reward)}" if known and size is not None else ""
+    def exactly(*, reward: bool) -> tuple[str, str]:
+        if by != "group_std" or size is None or not 1 < size <= MOST_ROLLOUTS:
+            return "", ""
+        text, short = by_deviation(size, in_reward=reward)
+        return f"; {text}", f" ({short})"
 
     by, because = around.advantage_divided_by, _because(around.divided_because)
     deviation = "the standard deviation of its group" if by == "group_std" else "that of the batch"
     if by not in ("group_std", "batch_std"):
         return
     if in_reward and around.division_includes_kl and by == "group_std":
+        number, short = exactly(reward=True)
         yield Effect(
             f"the advantage, the KL included, is divided by {deviation}{because}: each prompt has "
             "a β of its own, and where all task rewards of a group are equal, the KL is left "
-            f"alone, at unit size whatever β is{exactly(reward=True)}",
-            "rescaled for each prompt by its group's standard deviation",
+            f"alone, at unit size whatever β is{number}",
+            f"rescaled for each prompt by its group's standard deviation{short}",
         )
     elif in_reward and around.division_includes_kl:
         yield Effect(
@@ -135,21 +186,25 @@ def _division(
     if in_loss or (in_reward and not around.division_includes_kl):
         place = "in the loss" if in_loss else "in the reward, which is subtracted afterwards"
         words = "each group's" if by == "group_std" else "the batch's"
+        number, short = exactly(reward=False)
         yield Effect(
             f"the task's advantage is divided by {deviation}{because}, and the KL {place} is not: "
-            f"β counts in units of that deviation{exactly(reward=False)}",
-            f"against rewards divided by {words} standard deviation",
+            f"β counts in units of that deviation{number}",
+            f"against rewards divided by {words} standard deviation{short}",
         )
 
 
 def _ratio(around: Surroundings, *, in_reward: bool, in_loss: bool, old: bool) -> Iterator[Effect]:
     mode = around.loss_mode
     if in_reward and old and around.ratio == "sequence_mean":
+        number, short = "", ""
+        if around.clip and mode == "GSPO":
+            number, short = (f" ({each})" for each in by_mean_ratio(*around.clip))
         yield Effect(
             f"{mode or 'the policy loss'} weighs a response by the geometric mean of its ratios, "
-            "not by their product: the laboratory's number for the token ratio does not hold"
-            + (f" ({by_mean_ratio(*around.clip)})" if around.clip and mode == "GSPO" else ""),
-            f"through {mode or 'a sequence'}'s mean ratio",
+            f"not by their product: the laboratory's number for the token ratio does not hold"
+            f"{number}",
+            f"through {mode or 'a sequence'}'s mean ratio{short}",
         )
     elif in_reward and old and around.ratio == "none":
         yield Effect(
@@ -183,20 +238,40 @@ def _ratio(around: Surroundings, *, in_reward: bool, in_loss: bool, old: bool) -
             )
 
 
-def _correction(around: Surroundings, *, in_reward: bool, in_loss: bool) -> Iterator[Effect]:
+def _correction(
+    around: Surroundings, in_reward: InReward | None, in_loss: InLoss | None
+) -> Iterator[Effect]:
     if not around.correction:
         return
-    if in_reward or around.correction_includes_kl:
+    within = in_reward or (in_loss if around.correction_includes_kl else None)
+    if within is not None:
+        number, short = _by_weight(around, within)
         yield Effect(
-            f"{around.correction} multiplies the KL with the policy loss",
-            f"with {around.correction}",
+            f"{around.correction} multiplies the KL with the policy loss{number}",
+            f"with {around.correction}{short}",
         )
-    if in_loss and not around.correction_includes_kl:
+    if in_loss is not None and not around.correction_includes_kl:
+        number, short = _by_weight(around, in_loss)
         yield Effect(
             f"{around.correction} multiplies the policy loss and not the KL in the loss: where its "
-            "weight is below 1, β counts that much more, and where it masks, the KL is alone",
-            f"outside {around.correction}",
+            "weight is below 1, β counts that much more, and where it masks, the KL is alone"
+            f"{number}",
+            f"outside {around.correction}{short}",
         )
+
+
+def _by_weight(around: Surroundings, term: InReward | InLoss) -> tuple[str, str]:
+    """Return the laboratory's number of the correction: a text, and words for the headline."""
+    if around.engine_weight is None:
+        return "", ""
+    placement: Placement = "loss" if isinstance(term, InLoss) else "reward"
+    text, short = by_weight(
+        around.engine_weight,
+        estimator_name(term),
+        placement,
+        corrects_kl=placement == "loss" and around.correction_includes_kl,
+    )
+    return text, f" ({short})" if short else ""
 
 
 def _discount(around: Surroundings, *, in_reward: bool) -> Iterator[Effect]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
+from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.kl.estimators import slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
 from orchestrator.settings import Placement
@@ -24,11 +25,6 @@ Ratio = Literal["token", "ppo_clip", "cispo", "gspo", "none"]
 """The weight of the policy loss, of policy over proximal: the token's; the token's, clipped as PPO
 does; the token's, bounded without loss of its gradient (CISPO); the geometric mean over the
 sequence, clipped (GSPO); or none."""
-
-Correction = Literal["none", "tis_token", "tis_sequence", "mis_token", "mis_sequence", "geometric"]
-"""The weight for the engine's mismatch, of proximal over engine: none; truncated, of the token or
-of the sequence (TIS); the same, zero instead of truncated (MIS; of tokens with a lower bound, it is
-IcePop); or 1 where the geometric mean over the sequence is within bounds, else 0."""
 
 
 class ThreePolicies(NamedTuple):
@@ -162,15 +158,64 @@ def _correction(how: PolicyLoss, log_ratio: FloatTable) -> FloatTable:
     """Return the factor of each token for the engine's mismatch, [N, T] or [N, 1]."""
     if how.correction == "none":
         return np.ones_like(log_ratio)
-    if how.correction == "geometric":
-        mean = np.exp(log_ratio.mean(1, keepdims=True))
-        return np.asarray((mean >= how.least) & (mean <= how.most), float)
-    if how.correction.endswith("sequence"):
-        log_ratio = log_ratio.sum(1, keepdims=True)
-    weight = np.exp(log_ratio)
+    weight = _ratio_of_unit(how.correction, log_ratio)
     if how.correction.startswith("tis"):
-        return np.minimum(weight, how.most)
-    return np.where((weight >= how.least) & (weight <= how.most), weight, 0.0)
+        return np.clip(weight, how.least, how.most)
+    within = (weight >= how.least) & (weight <= how.most)
+    return np.where(within, 1.0 if how.correction == "geometric" else weight, 0.0)
+
+
+def _ratio_of_unit(kind: Correction, log_ratio: FloatTable) -> FloatTable:
+    """Return the ratios that a correction bounds: of tokens [N, T], or of sequences [N, 1]."""
+    if kind == "geometric":
+        log_ratio = log_ratio.mean(1, keepdims=True)
+    elif kind.endswith("sequence"):
+        log_ratio = log_ratio.sum(1, keepdims=True)
+    return np.asarray(np.exp(log_ratio))
+
+
+class WeightEffect(NamedTuple):
+    """The effect of a weight for the engine's mismatch, in the laboratory's example of one."""
+
+    beta: float
+    """Effective beta with the weight over the one without it."""
+    smallest: float
+    largest: float
+    """The weights of the samples, before their bounds."""
+    cut: float
+    """The share of samples (tokens, or sequences) whose weight is out of its bounds."""
+
+
+def weight_effect(
+    weight: EngineWeight, estimator: str, placement: Placement, *, corrects_kl: bool = False
+) -> WeightEffect:
+    """Return what a weight does to the beta of a term, exactly, in MISMATCH with the token's ratio.
+
+    Of a KL in the loss that the weight does not multiply, the factor is the same for every
+    estimator. Raise LaboratoryError for an estimator over the vocabulary, and where there is no
+    gradient to compare.
+    """
+    how = PolicyLoss(
+        correction=weight.kind, least=weight.least, most=weight.most, corrects_kl=corrects_kl
+    )
+    with_it, without = (
+        forces(MISMATCH, each, estimator, placement) for each in (how, PolicyLoss())
+    )
+    if with_it.reward.pull < 1e-9 or abs(without.kl.pull) < 1e-9:
+        raise LaboratoryError(f"{weight} leaves no gradient, or {estimator} has none: no beta")
+    batch = Sequences(
+        LabSetting(MISMATCH.policy, MISMATCH.reference, MISMATCH.num_tokens, MISMATCH.engine)
+    )
+    log_engine = batch.taken(tables(batch.setting).logp_rollout)
+    log_ratio = batch.taken(MISMATCH.proximal.logp(MISMATCH.num_tokens)) - log_engine
+    ratio = _ratio_of_unit(weight.kind, log_ratio)
+    out = ((ratio < weight.least) | (ratio > weight.most)).mean(1)
+    return WeightEffect(
+        with_it.beta_factor / without.beta_factor,
+        float(ratio.min()),
+        float(ratio.max()),
+        float(batch.probability @ out),
+    )
 
 
 class GroupStd(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.errors import OrchError
+from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.library.manifest import ReleaseTable
 
 AuditVerdict = Literal[
@@ -223,6 +224,8 @@ class Surroundings:
     """PPO's clip (low, high), as distances from 1."""
     correction: str = ""
     """The importance weights or masks against the rollout engine, in words; empty: none."""
+    engine_weight: EngineWeight | None = None
+    """The same as the laboratory knows it; None: it has no number for it."""
     correction_includes_kl: bool = False
     """True if the correction also multiplies a KL in the loss."""
     length_weighted: bool = False

@@ -14,8 +14,10 @@ from audit.scripts import (
     only,
 )
 from orchestrator.audit.render import headline
+from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.surrogates import FAR_AHEAD, PolicyLoss, forces, weight_effect
 from orchestrator.kl.verdicts import verdict as laboratory
-from orchestrator.settings import Kl
+from orchestrator.settings import Kl, Placement
 
 RLOO = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo"
 SIZES = "data.train_batch_size={} actor_rollout_ref.actor.ppo_mini_batch_size={}"
@@ -160,6 +162,63 @@ def test_group_deviation_with_a_kl_in_the_reward_is_in_the_headline() -> None:
 def test_what_changes_the_objective_is_in_the_headline(flags: str, words: str) -> None:
     finding = only(f"{RLOO} {SIZES.format(64, 16)} {N8} {IN_REWARD}=True {flags}")
     assert words in headline(finding)
+
+
+WEIGHTS = "algorithm.rollout_correction.rollout_is"
+TIS = "trainer.algorithm.off_policy_correction.tis_ratio_type"
+
+
+@pytest.mark.parametrize(
+    ("text", "weight", "estimator", "placement"),
+    [
+        (f"{VERL} {USE_LOSS}=True {WEIGHTS}=token", ("tis_token", 0, 2), "k3", "loss"),
+        (
+            f"{VERL} {IN_REWARD}=True {WEIGHTS}=sequence {WEIGHTS}_threshold=1.5",
+            ("tis_sequence", 0, 1.5),
+            "k1",
+            "reward",
+        ),
+        (
+            f"{VERL} {USE_LOSS}=True {WEIGHTS}=token {WEIGHTS}_threshold=0.5_5.0",
+            ("mis_token", 0.5, 5),
+            "k3",
+            "loss",
+        ),
+        (
+            f"{OPENRLHF} --algo.advantage.is_correction_enable",
+            ("tis_token", 0.5, 5),
+            "k1",
+            "reward",
+        ),
+        (f"{SKYRL} {TIS}=sequence", ("tis_sequence", 0, 5), "k3", "loss"),
+    ],
+)
+def test_a_correction_has_the_laboratorys_number_in_the_headline(
+    text: str, weight: tuple[Correction, float, float], estimator: str, placement: Placement
+) -> None:
+    finding = only(text)
+    effect = weight_effect(EngineWeight(*weight), estimator, placement)
+    assert f"(β × {effect.beta:.3g} in the laboratory's example)" in headline(finding)
+    assert any("the bounds cut none of them" in e.text for e in finding.effects) is not bool(
+        effect.cut
+    )
+
+
+def test_a_correction_without_a_number_has_words_alone() -> None:
+    masked = "--algo.advantage.is_correction_enable --algo.advantage.is_correction_type"
+    told = headline(only(f"{OPENRLHF} {masked} seq-mask-tis"))
+    assert "masked responses" in told
+    assert "×" not in told
+
+
+def test_a_group_deviation_and_gspo_have_their_numbers_in_the_headline() -> None:
+    assert "(β × 1.01 at 50% solved, × 0.594 at 10% solved)" in headline(
+        only(f"{VERL} {ON_POLICY} {N8} {IN_REWARD}=True")
+    )
+    mode = "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"
+    told = headline(only(f"{RLOO} {SIZES.format(64, 16)} {N8} {IN_REWARD}=True {mode}"))
+    factor = forces(FAR_AHEAD, PolicyLoss("gspo", 0.2, 0.2)).beta_factor
+    assert f"(β × {factor:.3g} in the laboratory's example of a lag)" in told
 
 
 @pytest.mark.parametrize(
