@@ -17,7 +17,6 @@ from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
-    Edit,
     InLoss,
     InReward,
     Launch,
@@ -27,7 +26,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import Stock, stock
+from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 from orchestrator.library.source_keys import KeyFact, fields
 
@@ -35,6 +34,7 @@ BETA, TYPE = "actor.kl_ctl", "actor.kl_estimator"
 LAG, MINIBATCHES = "rollout.max_head_offpolicyness", "actor.ppo_n_minibatches"
 DECOUPLED, RECOMPUTED = "actor.use_decoupled_loss", "actor.recompute_logprob"
 GROUP = "gconfig.n_samples"
+ESTIMATORS = {"k1": "k1", "k2": "k2", "k3": "k3"}
 SOURCE = "areal/api/cli_args.py"
 PASSED = (
     *("sglang.", "vllm.", "critic.", "teacher.", "eval_gconfig.", "perf_tracer.", "stats_logger."),
@@ -54,7 +54,7 @@ def tables() -> KeyTables:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no RL training of AReaL."""
     given = {key for each in launch.documents for key in each.values}
-    overrides = [found for word in launch.words if (found := split_override(word)) is not None]
+    overrides = [pair for word in launch.words if (pair := split_override(word)) is not None]
     names = given | {key for key, _ in overrides}
     if not _is_own(names) and not any("areal" in word.text for word in launch.words):
         return None
@@ -91,12 +91,12 @@ def _entry(words: Sequence[CommandWord]) -> str | None:
     return scripts[0] if scripts else None
 
 
-class _Reader:
-    """One launch under the rules of one release."""
+class _Reader(ReleaseReader):
+    """One launch of AReaL under the rules of one release."""
 
     def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
-        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, basis)
+        self.entry = entry
 
     def _text(self, key: str) -> str | None:
         """Return a value; of a key of a section that is null or not given, `null`."""
@@ -108,9 +108,7 @@ class _Reader:
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        beta = keys.number(BETA)
-        if beta is None:
-            self.unknown.append(keys.why_unknown(BETA))
+        beta = self.number(BETA)
         on = None if beta is None else beta != 0
         has_reference = self._has_reference()
         bonus = bool(on) and has_reference is False
@@ -118,7 +116,7 @@ class _Reader:
             self.unknown.append("whether `ref:` is given cannot be read here")
         reward = InReward(False, beta=beta)
         if on is not False and not bonus:
-            reward = InReward(on, self._estimator(), beta)
+            reward = InReward(on, self.estimator(TYPE, ESTIMATORS), beta)
         if any(key.startswith("teacher.") for key in keys.given):
             self.unknown.append("teacher: adds a KL to a teacher, which orch does not read")
         in_files = {key for each in self.launch.documents for key in each.values}
@@ -145,13 +143,6 @@ class _Reader:
             surroundings=self._surroundings(beta or 0.0, bonus=bonus),
             held=self.basis.held(keys.given, "structured", "AReaL", in_files=in_files),
         )
-
-    def _estimator(self) -> str | None:
-        name = self.keys.text(TYPE)
-        if name in ("k1", "k2", "k3"):
-            return name
-        self.unknown.append(self.keys.why_unknown(TYPE))
-        return None
 
     def _has_reference(self) -> bool | None:
         """Return whether a reference policy is configured; None if that cannot be read."""
@@ -182,11 +173,7 @@ class _Reader:
         if lag is None or minibatches is None:
             unread = LAG if lag is None else MINIBATCHES
             return TrainingRegime(None, keys.why_unknown(unread))
-        if minibatches > 1:
-            return TrainingRegime(
-                False, f"{minibatches:g} train steps for each batch of rollouts ({MINIBATCHES})"
-            )
-        return TrainingRegime(True, f"one train step for each batch of rollouts ({MINIBATCHES} 1)")
+        return TrainingRegime.of_steps(minibatches, f"{MINIBATCHES} {minibatches:g}")
 
     def _surroundings(self, beta: float, *, bonus: bool) -> Surroundings:
         keys = self.keys
@@ -236,16 +223,12 @@ class _Reader:
             baseline_includes_kl=False,
             loss_mode="SAPO" if sapo else "GSPO" if sequence else "",
             ratio=ratio,
-            clip=None if low is None else (low, low if high is None else high),
+            clip=clip_range(low, high, symmetric=True),
             correction="the weights of the decoupled loss against the rollout engine"
             if decoupled
             else "",
             entropy=beta if bonus else 0.0,
-            discount=", ".join(
-                f"{key} {value:g}"
-                for key in ("actor.discount", "actor.gae_lambda")
-                if (value := keys.number(key)) not in (None, 1.0)
-            ),
+            discount=self.discounts({key: key for key in ("actor.discount", "actor.gae_lambda")}),
             clamps=("the KL of a token is held within ±10",) if beta and not bonus else (),
             notes=tuple(notes),
         )
@@ -267,13 +250,10 @@ class _Reader:
         yield Rule("without `ref:` the reference's log-probabilities are zeros", code)
 
     def _changes(self, reward: InReward, *, bonus: bool) -> Iterator[LaunchChange]:
-        keys = self.keys
         if bonus:
-            yield LaunchChange("no bonus", (Edit(BETA, f"{BETA}=0.0", keys.lines(BETA)[:1]),))
+            yield LaunchChange("no bonus", (self.put(BETA, "0.0"),))
         elif reward.active and reward.estimator != "k1":
-            yield LaunchChange(
-                "k1 in the reward", (Edit(TYPE, f"{TYPE}=k1", keys.lines(TYPE)[:1]),)
-            )
+            yield LaunchChange("k1 in the reward", (self.put(TYPE, "k1"),))
 
 
 class _Areal:
@@ -285,16 +265,9 @@ class _Areal:
         hint=r"areal\.\w*\.?launcher|max_head_offpolicyness|kl_ctl|--config[ =]\S+\.ya?ml",
         distributions=("areal",),
         repositories=("AReaL",),
-        files=(
-            ReleaseFile(
-                "areal",
-                "pyproject.toml",
-                needs="areal",
-                pattern=re.compile(r'(?m)^version\s*=\s*"(\d+\.\d+\.\d+)'),
-            ),
-        ),
+        files=(ReleaseFile("areal", "pyproject.toml", needs="areal"),),
     )
-    estimator_names = MappingProxyType({"k1": "k1", "k2": "k2", "k3": "k3"})
+    estimator_names = MappingProxyType(ESTIMATORS)
     audit = staticmethod(audit)
 
 

@@ -17,7 +17,6 @@ from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
     CommandWord,
-    Edit,
     Inactive,
     InLoss,
     InReward,
@@ -28,7 +27,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import Stock, stock, written_flags
+from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock, written_flags
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator", "scale_rewards"
@@ -37,6 +36,12 @@ DEFAULT_BETA = "0.04"
 GROUP = "num_generations"
 _WEIGHTS: Mapping[str, Correction] = {"token_truncate": "tis_token", "token_mask": "mis_token"}
 """rollout_importance_sampling_mode -> the laboratory's weight, which it has of tokens alone."""
+_DIVISORS: dict[str, Literal["nothing", "group_std", "batch_std"]] = {
+    "none": "nothing",
+    "group": "group_std",
+    "batch": "batch_std",
+}
+"""By what each value of --scale_rewards divides the advantage."""
 _ENTRY = re.compile(r"(^|/)(rlhf\.py|swift|megatron)$")
 
 
@@ -78,12 +83,14 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
     return None, ()
 
 
-class _Reader:
-    """One launch under the rules of one release."""
+class _Reader(ReleaseReader):
+    """One launch of ms-swift under the rules of one release."""
+
+    written = "--{key} {value}"
 
     def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
-        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, basis)
+        self.entry = entry
         self.advantage = self._chosen(ADVANTAGE, "grpo")
 
     def _chosen(self, key: str, otherwise: str) -> str:
@@ -97,9 +104,7 @@ class _Reader:
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        beta = keys.number(BETA)
-        if beta is None:
-            self.unknown.append(keys.why_unknown(BETA))
+        beta = self.number(BETA)
         on = None if beta is None else beta != 0
         default = "false" if self.advantage == "grpo" else "true"
         in_reward = self._chosen(IN_REWARD, default).lower() == "true"
@@ -160,18 +165,14 @@ class _Reader:
             f"--num_iterations {iterations:g} × --steps_per_generation {steps:g} / "
             f"--gradient_accumulation_steps {accumulated:g}"
         )
-        if updates <= 1:
-            return TrainingRegime(True, f"one train step for each batch of rollouts ({sizes})")
-        return TrainingRegime(
-            False, f"{updates:g} train steps for each batch of rollouts ({sizes})"
-        )
+        return TrainingRegime.of_steps(updates, sizes)
 
     def _megatron_regime(self, iterations: float) -> TrainingRegime:
         steps = self.keys.last("steps_per_generation")
         if iterations <= 1 and (steps is None or steps.text == "1"):
             if self.keys.has("generation_batch_size"):
                 return TrainingRegime(None, "--generation_batch_size over --global_batch_size")
-            return TrainingRegime(True, "one train step for each batch of rollouts")
+            return TrainingRegime.of_steps(1)
         text = f"--steps_per_generation {steps.text if steps else 1}"
         return TrainingRegime(False, f"{text}, --num_iterations {iterations:g}")
 
@@ -180,10 +181,8 @@ class _Reader:
         default = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
         scale = self._chosen(SCALE, default.get(self.advantage, "")).lower()
         scale = {"true": "group", "false": "none"}.get(scale, scale)
-        divided: Literal["nothing", "group_std", "batch_std"] | None = None
-        if scale in ("group", "none", "batch"):
-            divided = {"group": "group_std", "none": "nothing", "batch": "batch_std"}[scale]  # type: ignore[assignment]
-        else:
+        divided = _DIVISORS.get(scale)
+        if divided is None:
             unread.append(f"--{SCALE} {scale} leaves the KL as it is")
         level = keys.text("importance_sampling_level") or "token"
         kind = (keys.text("loss_type") or "grpo").strip("[]'\" ")
@@ -214,7 +213,7 @@ class _Reader:
             own_rollout_in_mean=self.advantage == "grpo",
             loss_mode=mode,
             ratio=ratio,
-            clip=None if low is None else (low, low if high is None else high),
+            clip=clip_range(low, high, symmetric=True),
             correction=correction,
             engine_weight=weight,
             correction_includes_kl=True,
@@ -247,14 +246,9 @@ class _Reader:
             )
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
-        keys = self.keys
-
-        def put(key: str, value: str) -> Edit:
-            return Edit(key, f"--{key} {value}", keys.lines(key)[:1])
-
         if IN_REWARD in self.basis.facts:
-            needed = (put(IN_REWARD, "true"),) if loss.active else ()
-            yield LaunchChange("k1 in the reward", (*needed, put(SCALE, "none")))
+            needed = (self.put(IN_REWARD, "true"),) if loss.active else ()
+            yield LaunchChange("k1 in the reward", (*needed, self.put(SCALE, "none")))
 
 
 class _MsSwift:

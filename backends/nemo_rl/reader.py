@@ -24,7 +24,6 @@ from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     CommandWord,
-    Edit,
     Inactive,
     InLoss,
     InReward,
@@ -35,7 +34,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import Stock, stock
+from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock
 from orchestrator.library.releases import ReleaseMarks, numbers
 
 BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"
@@ -85,7 +84,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         any(k.startswith("loss_fn.") for k in given) and any(k.startswith("grpo.") for k in given)
     ):
         return None
-    overrides = [found for word in rest if (found := split_override(word)) is not None]
+    overrides = [pair for word in rest if (pair := split_override(word)) is not None]
     basis = stock(launch, "nemo_rl", tables(), [*given, *(key for key, _ in overrides)])
     based, unread = _bases(launch, rest, basis.version)
     keys = Keys({**basis.defaults, **based})
@@ -110,7 +109,7 @@ def _bases(
 
     A shipped file is known by its name.
     """
-    here = {each.name.rpartition("/")[2] for each in launch.documents}
+    given = {each.name.rpartition("/")[2] for each in launch.documents}
     wanted = [base for each in launch.documents for base in each.builds_on]
     for i, word in enumerate(rest):
         name, _, value = word.text.partition("=")
@@ -119,7 +118,7 @@ def _bases(
     values: dict[str, str] = {}
     for path in wanted:
         name = path.rpartition("/")[2]
-        if name in here or name == ROOT:
+        if name in given or name == ROOT:
             continue
         if name not in shipped().get(version, {}):
             return values, f"it may come from {shown(path)}, which could not be read"
@@ -127,12 +126,12 @@ def _bases(
     return values, ""
 
 
-class _Reader:
-    """One launch under the rules of one release."""
+class _Reader(ReleaseReader):
+    """One launch of NeMo-RL under the rules of one release."""
 
     def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
-        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, basis)
+        self.entry = entry
         own = [path for path in SOURCES if launch.beside.get(path) is not None]
         self.source = own[0] if own else ""
         self.scored = numbers(basis.version) >= FIRST_SCORE
@@ -165,9 +164,7 @@ class _Reader:
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        beta = keys.number(BETA)
-        if beta is None:
-            self.unknown.append(keys.why_unknown(BETA))
+        beta = self.number(BETA)
         if IN_REWARD in self.basis.facts and keys.text(IN_REWARD) is None:
             self.unknown.append(keys.why_unknown(IN_REWARD))
         in_reward = self._on(IN_REWARD)
@@ -280,12 +277,10 @@ class _Reader:
         prompts, group, batch = (keys.number(key) for key in (PROMPTS, GROUP, BATCH))
         if not prompts or not group or not batch:
             unread = [key for key in (PROMPTS, GROUP, BATCH) if not keys.number(key)]
-            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+            return TrainingRegime.unread(unread)
         steps = max(prompts * group // batch, 1)
         sizes = f"{PROMPTS} {prompts:g} × {GROUP} {group:g}, {BATCH} {batch:g}"
-        if steps == 1:
-            return TrainingRegime(True, f"one train step for each batch of rollouts ({sizes})")
-        return TrainingRegime(False, f"{steps:g} train steps for each batch of rollouts ({sizes})")
+        return TrainingRegime.of_steps(steps, sizes)
 
     def _surroundings(self, advantage: str) -> Surroundings:
         keys, unread = self.keys, []
@@ -334,7 +329,7 @@ class _Reader:
             baseline_includes_kl=False,
             loss_mode=mode,
             ratio=ratio,
-            clip=None if low is None or high is None else (low, high),
+            clip=clip_range(low, high),
             correction=correction,
             engine_weight=weight,
             length_weighted=averaged,
@@ -374,11 +369,7 @@ class _Reader:
         )
 
     def _changes(self, loss: InLoss, *, dropped: bool) -> Iterator[LaunchChange]:
-        keys = self.keys
-
-        def put(key: str, value: str) -> Edit:
-            return Edit(key, f"{key}={value}", keys.lines(key)[:1])
-
+        put = self.put
         if dropped:
             yield LaunchChange("a KL in the loss", (put(IN_REWARD, "false"),))
             best = put(TYPE, "k3" if self.scored else "k2")
@@ -395,12 +386,12 @@ class _Reader:
 
 
 def _packaged(
-    read: Callable[[str], str | None], found: Mapping[str, str]
+    read: Callable[[str], str | None], known: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the release in a project's nemo_rl/package_info.py."""
     path = "nemo_rl/package_info.py"
     parts = dict(_PARTS.findall(read(path) or ""))
-    if len(parts) == 3 and "nemo_rl" not in found:
+    if len(parts) == 3 and "nemo_rl" not in known:
         release = ".".join(parts[name] for name in ("MAJOR", "MINOR", "PATCH"))
         yield "nemo_rl", f"{release} {path} beside it says so"
 

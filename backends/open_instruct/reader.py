@@ -18,7 +18,6 @@ from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     CommandWord,
-    Edit,
     InLoss,
     InReward,
     Launch,
@@ -28,7 +27,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import Stock, stock, written_flags
+from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock, written_flags
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 BETA, TYPE, LOADED = "beta", "kl_estimator", "load_ref_policy"
@@ -83,22 +82,22 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
     return None, ()
 
 
-class _Reader:
-    """One launch under the rules of one release."""
+class _Reader(ReleaseReader):
+    """One launch of open-instruct under the rules of one release."""
+
+    written = "--{key} {value}"
 
     def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
-        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, basis)
+        self.entry = entry
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        beta, loaded = keys.number(BETA), keys.switch(LOADED)
-        if beta is None:
-            self.unknown.append(keys.why_unknown(BETA))
+        beta, loaded = self.number(BETA), keys.switch(LOADED)
         on = None if beta is None else beta != 0
         loss = InLoss(False, beta=beta)
         if on is not False and loaded is not False:
-            loss = InLoss(on, self._estimator(), beta)
+            loss = InLoss(on, self.estimator(TYPE, ESTIMATORS), beta)
         return LaunchReading(
             library="open_instruct",
             version=self.basis.version,
@@ -133,12 +132,6 @@ class _Reader:
             "policy that sampled, which is the reverse KL's on-policy only"
         )
 
-    def _estimator(self) -> str | None:
-        name = self.keys.text(TYPE)
-        if name not in ESTIMATORS:
-            self.unknown.append(self.keys.why_unknown(TYPE))
-        return ESTIMATORS.get(name or "")
-
     def _without(self, *, on: bool | None, loaded: bool | None) -> Iterator[AuditNote]:
         if on and loaded is False and self.keys.has(BETA):
             text = f"--{BETA} asks for a KL, and --{LOADED} false leaves no reference policy for it"
@@ -156,9 +149,7 @@ class _Reader:
         if not parts:
             return TrainingRegime(None, keys.why_unknown("num_mini_batches"))
         steps = (epochs or 1) * parts
-        if steps <= 1:
-            return TrainingRegime(True, "one train step for each batch of rollouts")
-        return TrainingRegime(False, f"{steps:g} train steps for each batch of rollouts")
+        return TrainingRegime.of_steps(steps)
 
     def _surroundings(self, loss: InLoss) -> Surroundings:
         keys, unread, notes = self.keys, [], []
@@ -193,7 +184,7 @@ class _Reader:
             baseline_includes_kl=False,
             loss_mode="CISPO" if keys.text("loss_fn") == "cispo" else "",
             ratio=ratio,
-            clip=None if low is None or high is None else (low, high),
+            clip=clip_range(low, high),
             correction="truncated importance sampling against the rollout engine"
             if corrected
             else "",
@@ -217,9 +208,7 @@ class _Reader:
         names = ("kl2", "kl4") if self.basis.version == OLD else ("1", "3")
         if loss.active:
             for name in names:
-                words = f"{ESTIMATORS[name]} in the loss"
-                edit = Edit(TYPE, f"--{TYPE} {name}", self.keys.lines(TYPE)[:1])
-                yield LaunchChange(words, (edit,))
+                yield LaunchChange(f"{ESTIMATORS[name]} in the loss", (self.put(TYPE, name),))
 
 
 class _OpenInstruct:
@@ -231,14 +220,7 @@ class _OpenInstruct:
         hint=r"open_instruct[./]grpo",
         aliases=("open-instruct",),
         repositories=("open-instruct",),
-        files=(
-            ReleaseFile(
-                "open_instruct",
-                "pyproject.toml",
-                needs="open_instruct",
-                pattern=re.compile(r'(?m)^version\s*=\s*"(\d+\.\d+\.\d+)'),
-            ),
-        ),
+        files=(ReleaseFile("open_instruct", "pyproject.toml", needs="open_instruct"),),
     )
     estimator_names = MappingProxyType(ESTIMATORS)
     audit = staticmethod(audit)

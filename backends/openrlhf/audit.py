@@ -311,15 +311,11 @@ class _Judge:
         unread = [f"--{names[name]}" for name, size in sizes.items() if not size]
         rollouts, group, batch, epochs = sizes.values()
         if not rollouts or not group or not batch or not epochs:
-            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
-        steps = max(rollouts * group // batch, 1) * epochs
-        if steps == 1:
-            return TrainingRegime(True, "one train step for each batch of rollouts")
-        return TrainingRegime(
-            False,
-            f"{steps:g} train steps for each batch of rollouts (--{names['rollouts']} {rollouts:g} "
-            f"× --{names['group']} {group:g}, --{names['batch']} {batch:g}, --{names['epochs']} "
-            f"{epochs:g})",
+            return TrainingRegime.unread(unread)
+        return TrainingRegime.of_steps(
+            max(rollouts * group // batch, 1) * epochs,
+            f"--{names['rollouts']} {rollouts:g} × --{names['group']} {group:g}, "
+            f"--{names['batch']} {batch:g}, --{names['epochs']} {epochs:g}",
         )
 
     def _surroundings(self) -> Surroundings:

@@ -12,7 +12,6 @@ from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_ta
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import (
     ABSENT,
-    TEXT,
     Account,
     Carried,
     Manifest,
@@ -23,9 +22,10 @@ from orchestrator.library.manifest import (
     named,
     same,
 )
+from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.settings import Settings
 
-NEEDS, PROMPTS = "needs.json", "data/train.jsonl"
+PROMPTS = "data/train.jsonl"
 NO_CLIP = (float("inf"), float("inf"))
 PLAIN_ESTIMATORS = ("k1", "k2", "k3")
 UNBIASED: Mapping[str, str] = {
@@ -83,12 +83,6 @@ def num_rows(settings: Settings) -> int:
     return settings.num_train_steps // settings.batch.num_minibatches * settings.batch.num_prompts
 
 
-def _needed(launch: Values, part: str, name: str) -> Any:
-    """Return a value of needs.json, or ABSENT for a launch without that file."""
-    needs: Any = launch.get(NEEDS)
-    return ABSENT if needs is None else needs[part].get(name, ABSENT)
-
-
 def num_copies(settings: Settings) -> int:
     """Return how often the prompt file is named so that it has at least num_rows."""
     return math.ceil(num_rows(settings) / (settings.data.num_prompts or 1))
@@ -106,21 +100,6 @@ def _path_account(settings: Settings) -> Account:
             f"prompts are drawn from {copies} copies of the file, shuffled together and cut by "
             "max_samples: a prompt may come twice in a batch, and in no batch of a pass"
         ),
-    )
-
-
-def _prompts(
-    name: str,
-    account: Account | Callable[[Settings], Account] = ("exact", ""),
-    shows: tuple[str, ...] = ("data.prompt_dataset",),
-) -> Row:
-    return Row(
-        f"data.{name}",
-        carried_by=NEEDS,
-        offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
-        read=lambda launch: _needed(launch, "prompts", name),
-        account=account,
-        shows=shows,
     )
 
 
@@ -187,7 +166,7 @@ def _unbiased_estimator(launch: Any) -> object:
     if not (launch["algo.kl.use_loss"] and launch.get("algo.kl.unbiased_gradient")):
         return ABSENT
     value = _plain_estimator(launch)
-    asked = _needed(launch, "asked", "kl.estimator")
+    asked = needed(launch, "asked", "kl.estimator")
     name = f"{value}+" if asked is ABSENT else asked
     if UNBIASED.get(name) != value:
         sentence = f"{NEEDS} asks for {name}, the flags for the value of {value}"
@@ -197,7 +176,7 @@ def _unbiased_estimator(launch: Any) -> object:
 
 def _asked_of(launch: Values, name: str) -> object:
     """Return a field that needs.json names only where a cell sets it."""
-    asked = _needed(launch, "asked", name)
+    asked = needed(launch, "asked", name)
     return None if asked is ABSENT else asked
 
 
@@ -265,12 +244,13 @@ _NO_CONSTANT = (
 _SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 _AGGREGATION = ("actor.loss_agg_mode", "train.micro_batch_size")
 _ESTIMATOR = ("algo.kl.estimator", "algo.kl.unbiased_gradient")
+_FILE = "data.prompt_dataset"
 
 MODEL_AND_DATA = (
     Row(
         "model.name",
         carried_by=NEEDS,
-        read=lambda launch: _needed(launch, "asked", "model.name"),
+        read=lambda launch: needed(launch, "asked", "model.name"),
         account=("exact", NAME),
     ),
     Row("model.path", "actor.model_name_or_path"),
@@ -284,16 +264,22 @@ MODEL_AND_DATA = (
             ),
         ),
     ),
-    _prompts("name", ("exact", NAME), shows=()),
-    _prompts("path", _path_account, shows=("data.prompt_dataset", "data.max_samples")),
-    _prompts("split", ("exact", "applied when the prompt file is made")),
-    _prompts("num_prompts", ("exact", "a shorter file would end training early, without a word")),
-    _prompts("instruction", ("exact", "already part of each prompt of the file")),
+    prompts_row("name", ("exact", NAME), shows=()),
+    prompts_row("path", _path_account, shows=(_FILE, "data.max_samples")),
+    prompts_row("split", ("exact", "applied when the prompt file is made"), shows=(_FILE,)),
+    prompts_row(
+        "num_prompts",
+        ("exact", "a shorter file would end training early, without a word"),
+        shows=(_FILE,),
+    ),
+    prompts_row(
+        "instruction", ("exact", "already part of each prompt of the file"), shows=(_FILE,)
+    ),
     Row(
         "data.reward",
         carried_by=NEEDS,
         offer=same("math_boxed", "countdown", "exact"),
-        read=lambda launch: _needed(launch, "prompts", "reward"),
+        read=lambda launch: needed(launch, "prompts", "reward"),
         account=("exact", "a rule of reward.py, which reward.remote_url names"),
         shows=("reward.remote_url", "reward.clip_range"),
     ),
@@ -545,19 +531,7 @@ RUN = (
         ),
         shows=("data.max_samples", "train.num_episodes"),
     ),
-    Row(
-        "backend.name",
-        carried_by="the program that is launched",
-        offer=same("openrlhf"),
-        read=lambda _: "openrlhf",
-    ),
-    Row(
-        "backend.version",
-        carried_by=NEEDS,
-        offer=same(None, *VERSIONS),
-        read=lambda launch: _needed(launch, "asked", "backend.version"),
-        account=("exact", f"see {NEEDS}"),
-    ),
+    *backend_rows("openrlhf", VERSIONS),
     Row(
         "max_staleness_steps",
         "train.async_enable",

@@ -3,15 +3,13 @@
 An absent flag has the release's default. A flag that orch does not know is a fault.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from backends.openrlhf.flags import FLAT_NAMES, MODULE, CommandLine, read, spelled
-from backends.openrlhf.manifest import MANIFEST, NEEDS
+from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import Fault, SpecError
+from orchestrator.library.needs import NEEDS, read_needs, settings_of
 from orchestrator.settings import Settings
 
 _WITHOUT: Mapping[str, str] = {
@@ -26,40 +24,17 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     faults: list[Fault] = []
     flags = read(argv, faults)
     faults += _ignored(flags)
-    needs = _needs(files, faults)
+    needs = read_needs(files, faults)
     if not faults or flags.given:
         faults += _other_steps(flags, needs)
     if faults:
         raise SpecError(MODULE, faults)
     launch = {**flags.given, NEEDS: needs}
     try:
-        return Settings.model_validate(MANIFEST.read(launch, flags.version))
-    except ValidationError as error:
-        faults = [
-            Fault(
-                f"the flags make no cell: {e['msg']} at {'.'.join(map(str, e['loc']))}, "
-                f"got {e['input']!r}"
-            )
-            for e in error.errors()
-        ]
-        raise SpecError(MODULE, faults) from error
+        return settings_of(MANIFEST.read(launch, flags.version), MODULE, "the flags")
     except (ArithmeticError, TypeError) as error:
         sentence = f"the flags make no cell: {type(error).__name__}: {error}"
         raise SpecError(MODULE, [Fault(sentence)]) from error
-
-
-def _needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
-    try:
-        plain = json.loads(files[NEEDS])
-        prompts, asked = plain["prompts"], plain["asked"]
-        if not (isinstance(prompts, dict) and isinstance(asked, dict)):
-            raise TypeError
-    except (KeyError, ValueError, TypeError):
-        faults.append(
-            Fault(f"{NEEDS} does not say which prompts and which reward the launch is for")
-        )
-        return {"prompts": {}, "asked": {}}
-    return {"prompts": prompts, "asked": asked}
 
 
 def _ignored(flags: CommandLine) -> list[Fault]:

@@ -1,6 +1,5 @@
 """Translate a cell to a launch of openrlhf.cli.train_ppo_ray."""
 
-import json
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -8,14 +7,15 @@ from pathlib import Path
 from backends.openrlhf import rules
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
 from backends.openrlhf.flags import argv
-from backends.openrlhf.manifest import MANIFEST, NEEDS, PROMPTS, UNBIASED, num_copies
+from backends.openrlhf.manifest import MANIFEST, PROMPTS, UNBIASED, num_copies
 from backends.openrlhf.rules import RankLayout, rank_layout
 from orchestrator import scoring
 from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library.manifest import Carried
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Data, Settings
+from orchestrator.library.manifest import Carried, without_evaluation
+from orchestrator.library.needs import NEEDS, needs_file
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import Data, Settings
 
 REWARD = "reward.py"
 PROMPTS_FORMAT = "labelled"
@@ -54,7 +54,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         },
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
-        + _of_cadence(cell.cadence),
+        + without_evaluation(cell.cadence),
         bring_up="ray",
     )
 
@@ -142,39 +142,17 @@ def _needs(
     data: Data, asked: tuple[tuple[str, object], ...], version: str
 ) -> tuple[Mapping[str, object], str]:
     """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
-    plain = {
-        "library": f"openrlhf=={version}",
-        "prompts": {
-            "file": PROMPTS,
-            "columns": COLUMNS,
-            "name": data.name,
-            "path": data.path,
-            "split": data.split,
-            "num_prompts": data.num_prompts,
-            "instruction": data.instruction,
-            "reward": data.reward,
-        },
-        "asked": dict(asked),
+    prompts = {
+        "file": PROMPTS,
+        "columns": COLUMNS,
+        "name": data.name,
+        "path": data.path,
+        "split": data.split,
+        "num_prompts": data.num_prompts,
+        "instruction": data.instruction,
+        "reward": data.reward,
     }
-    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
-
-
-def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entries of a cadence that the library does not get."""
-    every = cadence.evaluate_every_steps
-    if every is None:
-        return ()
-    return (
-        LedgerEntry(
-            field="cadence.evaluate_every_steps",
-            status="approximated",
-            key="",
-            value=str(every),
-            note="it is given no evaluation set, so it evaluates nothing while it trains: ask for "
-            "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
-            "(evaluation.checkpoints: all)",
-        ),
-    )
+    return needs_file(f"openrlhf=={version}", prompts, asked)
 
 
 @cache

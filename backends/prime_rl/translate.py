@@ -12,9 +12,8 @@ from backends.prime_rl.releases import NAME, VERSIONS
 from orchestrator import scoring
 from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library.manifest import Carried
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence
+from orchestrator.library.manifest import Carried, without_evaluation
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 
 PROMPTS_FORMAT = "questions"
 
@@ -49,7 +48,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             **recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
-        + _of_cadence(cell.cadence),
+        + without_evaluation(cell.cadence),
         bring_up="ranks",
     )
 
@@ -82,29 +81,6 @@ def _leaves(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obj
             yield from _leaves(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-_NO_EVALUATION = (
-    "it is given no evaluation set, so it evaluates nothing while it trains: ask for "
-    "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
-    "(evaluation.checkpoints: all)"
-)
-
-
-def _of_cadence(cadence: Cadence) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entry of a cadence that the library does not get, if there is one."""
-    every = cadence.evaluate_every_steps
-    if every is None:
-        return ()
-    return (
-        LedgerEntry(
-            field="cadence.evaluate_every_steps",
-            status="approximated",
-            key="",
-            value=str(every),
-            note=_NO_EVALUATION,
-        ),
-    )
 
 
 @cache

@@ -15,7 +15,6 @@ from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys, split_override
 from orchestrator.library.launches import (
     AuditNote,
-    Edit,
     Inactive,
     InLoss,
     InReward,
@@ -26,7 +25,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import Stock, stock
+from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 from orchestrator.library.source_keys import KeyFact, fields
 
@@ -57,9 +56,9 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys = Keys(basis.defaults)
     keys.add_documents(launch.documents)
     for word in launch.words:
-        found = split_override(word)
-        if found is not None:
-            keys.add(*found)
+        pair = split_override(word)
+        if pair is not None:
+            keys.add(*pair)
     if launch.words and not launch.documents:
         keys.opaque = "it may come from the file that --config_name names, which was not read"
     keys.opaque = launch.open_end or keys.opaque
@@ -76,12 +75,12 @@ def _has_workers(given: set[str]) -> bool:
     )
 
 
-class _Reader:
-    """One launch under the rules of one release."""
+class _Reader(ReleaseReader):
+    """One launch of ROLL under the rules of one release."""
 
     def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
-        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, basis)
+        self.entry = entry
 
     def reading(self) -> LaunchReading:
         keys = self.keys
@@ -117,36 +116,26 @@ class _Reader:
         )
 
     def _in_reward(self) -> InReward:
-        keys = self.keys
-        on = keys.switch(SWITCH)
-        if on is None:
-            self.unknown.append(keys.why_unknown(SWITCH))
+        on = self.switch(SWITCH)
         if not on:
             return InReward(on)
-        beta, name = keys.number(BETA), keys.text(TYPE)
+        beta = self.number(BETA)
         if beta is None:
-            self.unknown.append(keys.why_unknown(BETA))
             return InReward(None)
         if beta == 0:
             return InReward(False, beta=0.0)
-        if name not in ESTIMATORS:
+        if self.keys.text(TYPE) == "full":
             self.unknown.append(
-                keys.why_unknown(TYPE)
-                if name != "full"
-                else f"{TYPE} full needs the whole distribution, which the trainer does not keep"
+                f"{TYPE} full needs the whole distribution, which the trainer does not keep"
             )
-        return InReward(True, ESTIMATORS.get(name or ""), beta)
+            return InReward(True, None, beta)
+        return InReward(True, self.estimator(TYPE, ESTIMATORS), beta)
 
     def _in_loss(self) -> InLoss:
-        keys = self.keys
-        on = keys.switch(USE_LOSS)
-        if on is None:
-            self.unknown.append(keys.why_unknown(USE_LOSS))
+        on = self.switch(USE_LOSS)
         if not on:
             return InLoss(on)
-        beta = keys.number(LOSS_BETA)
-        if beta is None:
-            self.unknown.append(keys.why_unknown(LOSS_BETA))
+        beta = self.number(LOSS_BETA)
         return InLoss(None if beta is None else beta != 0, "k3", beta)
 
     def _half_on(self) -> Iterator[AuditNote]:
@@ -186,12 +175,7 @@ class _Reader:
         prompts, group, update, epochs = (each or 1 for each in sizes)
         steps = max(prompts * group // update, 1) * epochs
         text = f"rollout_batch_size {prompts:g} × {group:g} samples, {update:g} an update"
-        if steps == 1:
-            return TrainingRegime(True, f"one train step for each batch of rollouts ({text})")
-        return TrainingRegime(
-            False,
-            f"{steps:g} train steps for each batch of rollouts ({text}, ppo_epochs {epochs:g})",
-        )
+        return TrainingRegime.of_steps(steps, f"{text}, ppo_epochs {epochs:g}")
 
     def _update(self) -> float | None:
         """Return the samples of an update, over all data-parallel devices."""
@@ -232,7 +216,6 @@ class _Reader:
         kind = keys.text("loss_agg_mode")
         averaged = kind == "seq-mean-token-mean"
         names = ("gamma", "lambd") if advantage == "gae" else ("gamma",)
-        discount = [(name, keys.number(name)) for name in names]
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=includes,
@@ -241,14 +224,14 @@ class _Reader:
             baseline_includes_kl=False,
             loss_mode="" if variant is None or variant.text == "ppo" else variant.text,
             ratio="none" if variant is not None and variant.text == "vanilla" else "token",
-            clip=None if low is None or high is None else (low, high),
+            clip=clip_range(low, high),
             correction="the weights of train_infer_correction"
             if any(k.startswith("train_infer_correction.is_weight") for k in keys.given)
             else "",
             length_weighted=averaged,
             aggregation_because=f"loss_agg_mode {kind}" if averaged else "",
             entropy=keys.number("entropy_loss_coef") or 0.0,
-            discount=", ".join(f"{n} {v:g}" for n, v in discount if v is not None and v != 1),
+            discount=self.discounts({name: name for name in names}),
             controller="target_kl" if keys.has("target_kl") and keys.number("target_kl") else "",
             clamps=("k3 is held within ±10 a token, without gradient beyond",)
             if loss.active
@@ -270,11 +253,7 @@ class _Reader:
         yield Rule("keys that no class has are dropped", f"{release}: dacite.from_dict")
 
     def _changes(self, reward: InReward, loss: InLoss) -> Iterator[LaunchChange]:
-        keys = self.keys
-
-        def put(key: str, value: str) -> Edit:
-            return Edit(key, f"{key}={value}", keys.lines(key)[:1])
-
+        put = self.put
         if reward.active and not loss.active:
             yield LaunchChange("k1 in the reward", (put(TYPE, "kl"),))
         elif any(True for _ in self._half_on()) and not loss.active:

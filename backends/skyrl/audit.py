@@ -40,6 +40,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.reading import regime_of_sizes
 from orchestrator.library.releases import merged_table, numbers
 
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
@@ -315,18 +316,7 @@ class _Judge:
         elif keys.has(STALENESS) and not keys.has(ASYNC) and self.version != NEW_RELEASE:
             why = f"{STALENESS} is given, and {self.entry or 'the entry point'} says if it counts"
             return TrainingRegime(None, why)
-        batch, minibatch, epochs = (keys.number(key) for key in (BATCH, MINIBATCH, EPOCHS))
-        if not batch or not minibatch or not epochs:
-            unread = [key for key in (BATCH, MINIBATCH, EPOCHS) if not keys.number(key)]
-            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
-        steps = max(batch // minibatch, 1) * epochs
-        if steps == 1:
-            return TrainingRegime(True, "one train step for each batch of rollouts")
-        return TrainingRegime(
-            False,
-            f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
-            f"{minibatch:g}, {EPOCHS} {epochs:g})",
-        )
+        return regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
 
     def _controller(self) -> str:
         """Return what moves the β of a KL in the reward; the loss has none."""

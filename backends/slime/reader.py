@@ -32,7 +32,14 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import Stock, has_hole, stock, written_flags
+from orchestrator.library.reading import (
+    ReleaseReader,
+    Stock,
+    clip_range,
+    has_hole,
+    stock,
+    written_flags,
+)
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks, numbers
 from orchestrator.library.source_keys import flags
 
@@ -102,13 +109,14 @@ def _library(launch: Launch) -> str:
     return "miles" if names or beside else "slime"
 
 
-class _Reader:
-    """One launch under the rules of one release."""
+class _Reader(ReleaseReader):
+    """One launch of slime under the rules of one release."""
+
+    written = "--{key} {value}"
 
     def __init__(self, launch: Launch, keys: Keys, entry: str, library: str, basis: Stock) -> None:
-        self.launch, self.keys, self.entry, self.basis = launch, keys, entry, basis
-        self.library = library
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, basis)
+        self.entry, self.library = entry, library
         self.advantage = keys.text(ADVANTAGE)
 
     def reading(self) -> LaunchReading:
@@ -144,16 +152,9 @@ class _Reader:
             decided=decided,
         )
 
-    def _estimator(self) -> str | None:
-        name = self.keys.text(TYPE)
-        if name not in ESTIMATORS:
-            self.unknown.append(self.keys.why_unknown(TYPE))
-        return ESTIMATORS.get(name or "")
-
     def _in_reward(self) -> InReward:
-        beta = self.keys.number(COEFFICIENT)
+        beta = self.number(COEFFICIENT)
         if beta is None:
-            self.unknown.append(self.keys.why_unknown(COEFFICIENT))
             return InReward(None)
         if beta == 0 or self.advantage in GROUPED:
             return InReward(False, beta=beta or None)
@@ -162,22 +163,19 @@ class _Reader:
                 f"the advantage estimator '{self.advantage or '…'}' is not slime's: its code says "
                 "what becomes of the KL in the reward"
             )
-        return InReward(True, self._estimator(), beta)
+        return InReward(True, self.estimator(TYPE, ESTIMATORS), beta)
 
     def _in_loss(self) -> InLoss:
         keys = self.keys
-        on = keys.switch(USE_LOSS)
-        if on is None:
-            self.unknown.append(keys.why_unknown(USE_LOSS))
+        on = self.switch(USE_LOSS)
         if not on:
             return InLoss(on)
-        beta = keys.number(LOSS_COEFFICIENT)
+        beta = self.number(LOSS_COEFFICIENT)
         if beta is None:
-            self.unknown.append(keys.why_unknown(LOSS_COEFFICIENT))
             return InLoss(None)
         if beta == 0:
             return InLoss(False, beta=0.0)
-        estimator = self._estimator()
+        estimator = self.estimator(TYPE, ESTIMATORS)
         if estimator == "k3" and keys.switch(UNBIASED) and self._ratio_is_late():
             return InLoss(True, estimator, beta, straight_through=True)
         if estimator is not None and keys.switch(UNBIASED):
@@ -277,15 +275,13 @@ class _Reader:
                 return TrainingRegime(None, "--use-dynamic-global-batch-size decides the steps")
             if not prompts or not group or not batch:
                 unread = [f"--{n}" for n in names if not keys.number(n)]
-                return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
+                return TrainingRegime.unread(unread)
             steps = max(prompts * group // batch, 1)
             why = (
                 f"--rollout-batch-size {prompts:g} × --n-samples-per-prompt {group:g}, "
                 f"--global-batch-size {batch:g}"
             )
-        if steps <= 1:
-            return TrainingRegime(True, f"one train step for each batch of rollouts ({why})")
-        return TrainingRegime(False, f"{steps:g} train steps for each batch of rollouts ({why})")
+        return TrainingRegime.of_steps(steps, why)
 
     def _surroundings(self, loss: InLoss) -> Surroundings:
         """Return what stands around the KL. The group's mean and deviation are the reward's."""
@@ -344,7 +340,7 @@ class _Reader:
             baseline_includes_kl=False,
             loss_mode={"gspo": "GSPO", "cispo": "CISPO"}.get(self.advantage or "", ""),
             ratio=ratio,
-            clip=None if low is None else (low, low if high is None else high),
+            clip=clip_range(low, high, symmetric=True),
             correction=correction,
             engine_weight=weight,
             length_weighted=not token_mean,
@@ -363,8 +359,7 @@ class _Reader:
         if self.advantage not in TO_GO:
             return ""
         names = ("gamma", "lambd") if self.advantage == "ppo" else ("gamma",)
-        values = [(name, self.keys.number(name)) for name in names]
-        return ", ".join(f"--{n} {v:g}" for n, v in values if v is not None and v != 1)
+        return self.discounts({name: f"--{name}" for name in names})
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
@@ -408,7 +403,7 @@ class _Reader:
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""
         keys = self.keys
-        to_k2 = Edit(TYPE, f"--{TYPE} k2", keys.lines(TYPE)[:1])
+        to_k2 = self.put(TYPE, "k2")
         if loss.active:
             if keys.switch(UNBIASED):
                 yield LaunchChange("k3 with the ratio", (Edit(TYPE, f"--{TYPE} k3"),))
@@ -424,18 +419,12 @@ class _Reader:
                 (
                     Edit(COEFFICIENT, None, keys.lines(COEFFICIENT)),
                     Edit(USE_LOSS, f"--{USE_LOSS}", keys.lines(USE_LOSS)[:1]),
-                    Edit(
-                        LOSS_COEFFICIENT,
-                        f"--{LOSS_COEFFICIENT} {weight}",
-                        keys.lines(LOSS_COEFFICIENT)[:1],
-                    ),
+                    self.put(LOSS_COEFFICIENT, weight),
                     to_k2,
                 ),
             )
         elif keys.number(COEFFICIENT):
-            yield LaunchChange(
-                "k1 in the reward", (Edit(TYPE, f"--{TYPE} k1", keys.lines(TYPE)[:1]),)
-            )
+            yield LaunchChange("k1 in the reward", (self.put(TYPE, "k1"),))
 
 
 class _Slime:

@@ -12,7 +12,6 @@ from typing import Any
 from backends.trl.options import VERSIONS, Script, release_table
 from orchestrator.library.manifest import (
     ABSENT,
-    TEXT,
     Account,
     Constant,
     Manifest,
@@ -24,9 +23,10 @@ from orchestrator.library.manifest import (
     named,
     same,
 )
+from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.settings import Settings
 
-NEEDS, PROMPTS = "needs.json", "data/train.jsonl"
+PROMPTS = "data/train.jsonl"
 SCRIPT, CHAT, PROCESSES = "SCRIPT", "CHAT", "PROCESSES"
 REWARD = "orch_reward.task_reward"
 NO_CLIP = float("inf")
@@ -68,21 +68,8 @@ def script_of(settings: Settings) -> Script:
     return "rloo" if settings.kl.placement == "reward" else "grpo"
 
 
-def _needed(launch: Values, part: str, name: str) -> Any:
-    """Return a value of needs.json, or ABSENT for a launch without that file."""
-    needs: Any = launch.get(NEEDS)
-    return ABSENT if needs is None else needs[part].get(name, ABSENT)
-
-
 def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("datasets",)) -> Row:
-    return Row(
-        f"data.{name}",
-        carried_by=NEEDS,
-        offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
-        read=lambda launch: _needed(launch, "prompts", name),
-        account=("exact", note),
-        shows=shows,
-    )
+    return prompts_row(name, ("exact", note), shows)
 
 
 # ------------------------------------------------------------------------------------- reading
@@ -162,7 +149,7 @@ def _reset(launch: Values) -> object:
 
 
 def _checkpoint_format(launch: Values) -> object:
-    asked = _needed(launch, "asked", "precision.checkpoint")
+    asked = needed(launch, "asked", "precision.checkpoint")
     return None if asked is ABSENT else asked
 
 
@@ -190,14 +177,14 @@ MODEL_AND_DATA = (
     Row(
         "model.name",
         carried_by=NEEDS,
-        read=lambda launch: _needed(launch, "asked", "model.name"),
+        read=lambda launch: needed(launch, "asked", "model.name"),
         account=("exact", NAME),
     ),
     Row(
         "model.path",
         "model_name_or_path",
         carried_by=NEEDS,
-        read=lambda launch: _needed(launch, "asked", "model.path"),
+        read=lambda launch: needed(launch, "asked", "model.path"),
         account=("exact", "a policy that ships with orch is linked beside the launch as `model`"),
     ),
     Row(
@@ -216,7 +203,7 @@ MODEL_AND_DATA = (
         "data.reward",
         carried_by=NEEDS,
         offer=same("math_boxed", "countdown", "exact"),
-        read=lambda launch: _needed(launch, "prompts", "reward"),
+        read=lambda launch: needed(launch, "prompts", "reward"),
         account=("exact", "a rule of orch_reward.py, which `reward_funcs` names"),
         shows=("reward_funcs",),
     ),
@@ -224,7 +211,7 @@ MODEL_AND_DATA = (
         "data.max_prompt_tokens",
         carried_by=NEEDS,
         offer=Number(least=1, whole=True),
-        read=lambda launch: _needed(launch, "prompts", "max_prompt_tokens"),
+        read=lambda launch: needed(launch, "prompts", "max_prompt_tokens"),
         account=("approximated", LONGER_PROMPTS),
     ),
 )
@@ -467,19 +454,7 @@ OPTIMIZER = (
 )
 RUN = (
     Row("num_train_steps", "max_steps", offer=Number(least=1, whole=True)),
-    Row(
-        "backend.name",
-        carried_by="the program that is launched",
-        offer=same("trl"),
-        read=lambda _: "trl",
-    ),
-    Row(
-        "backend.version",
-        carried_by=NEEDS,
-        offer=same(None, *VERSIONS),
-        read=lambda launch: _needed(launch, "asked", "backend.version"),
-        account=("exact", f"see {NEEDS}"),
-    ),
+    *backend_rows("trl", VERSIONS),
     Row(
         "max_staleness_steps",
         carried_by="sampling and training take turns",

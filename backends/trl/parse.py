@@ -1,17 +1,16 @@
 """Read a launch back: the settings that its script and its YAML file ask for."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from backends.trl.manifest import CHAT, MANIFEST, NEEDS, PROCESSES, SCRIPT
+from backends.trl.manifest import CHAT, MANIFEST, PROCESSES, SCRIPT
 from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults, script_table
 from backends.trl.translate import PROGRAM
 from orchestrator.errors import Fault, SpecError, did_you_mean
+from orchestrator.library.needs import NEEDS, read_needs, settings_of
 from orchestrator.settings import Settings
 
 
@@ -21,7 +20,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     script = next((name for name in SCRIPTS if name in argv), None)
     if script is None or not any(PurePath(word).name == PROGRAM for word in argv):
         raise SpecError("TRL launch", [Fault(f"the launch does not run {PROGRAM} grpo or rloo")])
-    needs = _needs(files, faults)
+    needs = read_needs(files, faults)
     given = _config(argv, files, faults)
     version = needs["asked"].get("backend.version") or VERSIONS[0]
     if version not in VERSIONS:
@@ -46,30 +45,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         faults.append(Fault(f"the options make no cell: {type(error).__name__}: {error}"))
     if faults:
         raise SpecError("TRL launch", faults)
-    try:
-        return Settings.model_validate(settings)
-    except ValidationError as error:
-        told = [
-            Fault(
-                f"the options make no cell: {e['msg']} at {'.'.join(map(str, e['loc']))}, "
-                f"got {e['input']!r}"
-            )
-            for e in error.errors()
-        ]
-        raise SpecError("TRL launch", told) from error
-
-
-def _needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
-    try:
-        plain = json.loads(files[NEEDS])
-        prompts, asked = plain["prompts"], plain["asked"]
-        if not (isinstance(prompts, dict) and isinstance(asked, dict)):
-            raise TypeError
-    except (KeyError, ValueError, TypeError):
-        told = f"{NEEDS} does not say which prompts and which reward the launch is for"
-        faults.append(Fault(told))
-        return {"prompts": {}, "asked": {}}
-    return {"prompts": prompts, "asked": asked}
+    return settings_of(settings, "TRL launch", "the options")
 
 
 def _config(argv: Sequence[str], files: Mapping[str, str], faults: list[Fault]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from backends.trl import rules
 from backends.trl.manifest import (
     CHAT,
     MANIFEST,
-    NEEDS,
     PROCESSES,
     PROMPTS,
     SCRIPT,
@@ -24,6 +23,7 @@ from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import rollout_dump
 from orchestrator.library.manifest import ManifestError, Values
+from orchestrator.library.needs import NEEDS, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Settings
 
@@ -161,12 +161,7 @@ def _needs(
     data: Data, asked: tuple[tuple[str, object], ...], version: str
 ) -> tuple[Mapping[str, object], str]:
     """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
-    plain = {
-        "library": f"trl=={version}",
-        "prompts": {"file": PROMPTS, **data.model_dump()},
-        "asked": dict(asked),
-    }
-    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    return needs_file(f"trl=={version}", {"file": PROMPTS, **data.model_dump()}, asked)
 
 
 def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]:

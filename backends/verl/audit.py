@@ -58,6 +58,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.reading import regime_of_sizes
 from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
 GROUP = f"{ROLLOUT}.n"
@@ -462,25 +463,16 @@ class _Judge:
         if ahead := self._samples_ahead():
             return TrainingRegime(False, ahead)
         if self.at >= FIRST_V1 and self.keys.text(MODE) is None:
-            return TrainingRegime(None, f"{MODE} cannot be read here")
-        batch, minibatch, epochs = (self.keys.number(key) for key in (BATCH, MINIBATCH, PPO_EPOCHS))
-        if not batch or not minibatch or not epochs:
-            unread = [key for key in (BATCH, MINIBATCH, PPO_EPOCHS) if not self.keys.number(key)]
-            return TrainingRegime(None, f"{', '.join(unread)} cannot be read here")
-        if batch < minibatch and self.at >= FIRST_SIZED and not self._is_dynamic():
+            return TrainingRegime.unread([MODE])
+        batch, minibatch = self.keys.number(BATCH), self.keys.number(MINIBATCH)
+        checked = self.at >= FIRST_SIZED and not self._is_dynamic()
+        if batch and minibatch and batch < minibatch and checked:
             return TrainingRegime(
                 None,
                 f"{MINIBATCH} {minibatch:g} is more than {BATCH} {batch:g}, which verl refuses: a "
                 "fork that takes it counts otherwise",
             )
-        steps = max(batch // minibatch, 1) * epochs
-        if steps == 1:
-            return TrainingRegime(True, "one train step for each batch of rollouts")
-        return TrainingRegime(
-            False,
-            f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
-            f"{minibatch:g}, {PPO_EPOCHS} {epochs:g})",
-        )
+        return regime_of_sizes(self.keys, BATCH, MINIBATCH, PPO_EPOCHS)
 
     def _is_dynamic(self) -> bool:
         """Return True if the sizes of batches are not checked (workers/config/actor.py)."""

@@ -18,8 +18,8 @@ from orchestrator.library.launches import (
     LaunchReading,
     Rule,
     Surroundings,
-    TrainingRegime,
 )
+from orchestrator.library.reading import regime_of_sizes
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
@@ -167,22 +167,8 @@ def _judged(keys: Keys, entry: str | None) -> LaunchReading:
         changes=tuple(_changes(keys, kind, old, bool(loss.active))),
         assumes=tuple(keys.assumes),
         unknown=tuple(unknown),
-        regime=_regime(keys),
+        regime=regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS),
         surroundings=_surroundings(keys),
-    )
-
-
-def _regime(keys: Keys) -> TrainingRegime:
-    batch, minibatch, epochs = (keys.number(key) for key in (BATCH, MINIBATCH, EPOCHS))
-    if not batch or not minibatch or not epochs:
-        return TrainingRegime(None, f"{BATCH}, {MINIBATCH} or {EPOCHS} cannot be read here")
-    steps = max(batch // minibatch, 1) * epochs
-    if steps == 1:
-        return TrainingRegime(True, "one train step for each batch of rollouts")
-    return TrainingRegime(
-        False,
-        f"{steps:g} train steps for each batch of rollouts ({BATCH} {batch:g}, {MINIBATCH} "
-        f"{minibatch:g}, {EPOCHS} {epochs:g})",
     )
 
 

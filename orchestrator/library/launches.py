@@ -4,7 +4,7 @@ A backend's `audit` takes a Launch and returns a LaunchReading. All types are fr
 imports nothing heavy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -257,6 +257,21 @@ class TrainingRegime:
 
     on_policy: bool | None
     why: str
+
+    @classmethod
+    def of_steps(cls, steps: float, sizes: str = "") -> "TrainingRegime":
+        """Return the regime of so many train steps for each batch of rollouts.
+
+        It is on-policy for one step. `sizes`: the keys that give the number, for a user.
+        """
+        count = "one train step" if steps <= 1 else f"{steps:g} train steps"
+        shown = f" ({sizes})" if sizes else ""
+        return cls(steps <= 1, f"{count} for each batch of rollouts{shown}")
+
+    @classmethod
+    def unread(cls, keys: Iterable[str]) -> "TrainingRegime":
+        """Return the unknown regime of a launch whose values of these keys cannot be read."""
+        return cls(None, f"{', '.join(keys)} cannot be read here")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
 from orchestrator.identity import BIRTH_VALUES, flatten
 from orchestrator.records import LedgerEntry
-from orchestrator.settings import Frozen, Settings
+from orchestrator.settings import Cadence, Frozen, Settings
 
 Status = Literal["exact", "approximated", "extension"]
 Account = tuple[Status, str]
@@ -133,6 +133,24 @@ def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Mea
 def named(names: Mapping[Any, object]) -> tuple[Meaning, ...]:
     """Return the meanings in a mapping: orch's value -> the library's value."""
     return tuple(Meaning(ours, theirs) for ours, theirs in names.items())
+
+
+def without_evaluation(cadence: Cadence) -> tuple[LedgerEntry, ...]:
+    """Return the ledger entry of a cadence of evaluations, for a library that gets none of it."""
+    every = cadence.evaluate_every_steps
+    if every is None:
+        return ()
+    return (
+        LedgerEntry(
+            field="cadence.evaluate_every_steps",
+            status="approximated",
+            key="",
+            value=str(every),
+            note="it is given no evaluation set, so it evaluates nothing while it trains: ask for "
+            "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
+            "(evaluation.checkpoints: all)",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,23 @@
-"""What readers of launches share: flags of a command, the release, a fork's own source."""
+"""What readers of launches share: flags of a command, the release, a fork's own source.
+
+A library's reader inherits `ReleaseReader`.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from orchestrator.library.key_tables import KeyTables, defaults, release_table
-from orchestrator.library.launch_keys import unquoted
-from orchestrator.library.launches import UNKNOWN, CommandWord, Given, HeldKeys, Launch
+from orchestrator.library.launch_keys import Keys, unquoted
+from orchestrator.library.launches import (
+    UNKNOWN,
+    CommandWord,
+    Edit,
+    Given,
+    HeldKeys,
+    Launch,
+    TrainingRegime,
+)
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.source_keys import KeyFact
 
@@ -48,6 +59,75 @@ class Stock(NamedTuple):
             ignoring=ignoring,
             flag="--" if grammar == "argparse" else "",
         )
+
+
+class ReleaseReader:
+    """Read one launch under the rules of one release."""
+
+    written = "{key}={value}"
+    """How the library's launches write a key."""
+
+    def __init__(self, launch: Launch, keys: Keys, basis: Stock) -> None:
+        self.launch, self.keys, self.basis = launch, keys, basis
+        self.unknown: list[str] = []
+        """Reasons why the KL cannot be determined."""
+
+    def number(self, key: str) -> float | None:
+        """Return a number that the KL depends on. If it cannot be read, the KL is unknown."""
+        number = self.keys.number(key)
+        if number is None:
+            self.unknown.append(self.keys.why_unknown(key))
+        return number
+
+    def switch(self, key: str) -> bool | None:
+        """Return a switch that the KL depends on. If it cannot be read, the KL is unknown."""
+        on = self.keys.switch(key)
+        if on is None:
+            self.unknown.append(self.keys.why_unknown(key))
+        return on
+
+    def estimator(self, key: str, names: Mapping[str, str]) -> str | None:
+        """Return orch's name of an estimator; if the library has no such one, the KL is unknown."""
+        name = self.keys.text(key) or ""
+        if name not in names:
+            self.unknown.append(self.keys.why_unknown(key))
+        return names.get(name)
+
+    def put(self, key: str, value: str) -> Edit:
+        """Return the edit that gives a key this value, in the line that gives it now."""
+        written = self.written.format(key=key, value=value)
+        return Edit(key, written, self.keys.lines(key)[:1])
+
+    def discounts(self, names: Mapping[str, str]) -> str:
+        """Return the discounts that are not 1, for a user. `names`: the shown name of each key."""
+        values = {shown: self.keys.number(key) for key, shown in names.items()}
+        return ", ".join(f"{name} {v:g}" for name, v in values.items() if v not in (None, 1.0))
+
+
+def clip_range(
+    low: float | None, high: float | None, *, symmetric: bool = False
+) -> tuple[float, float] | None:
+    """Return the bounds of a clip; None if one is unknown.
+
+    `symmetric`: an upper bound that is not given is the lower one.
+    """
+    if symmetric and high is None:
+        high = low
+    return None if low is None or high is None else (low, high)
+
+
+def regime_of_sizes(keys: Keys, batch: str, minibatch: str, epochs: str = "") -> TrainingRegime:
+    """Return the regime of a batch of rollouts that is split into minibatches.
+
+    Each argument is the key of a size; both sizes are in the same unit, prompts or responses.
+    """
+    names = (batch, minibatch, *([epochs] if epochs else []))
+    sizes = {name: keys.number(name) for name in names}
+    known = [size for size in sizes.values() if size]
+    if len(known) < len(sizes):
+        return TrainingRegime.unread(name for name, size in sizes.items() if not size)
+    steps = max(known[0] // known[1], 1) * (known[2] if epochs else 1)
+    return TrainingRegime.of_steps(steps, ", ".join(f"{n} {size:g}" for n, size in sizes.items()))
 
 
 def stock(

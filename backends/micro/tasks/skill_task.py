@@ -1,4 +1,4 @@
-"""What the task files of the micro skills refer to: their items and how a response is scored."""
+"""The items of the embedded skills' task files, and how a response is scored."""
 
 from collections import Counter
 from typing import Any, ClassVar
@@ -9,8 +9,8 @@ NUM_ITEMS = 256
 """As many held-out problems as the trainer's exact accuracy is over; fewer may be asked for."""
 
 
-class Items(list[dict[str, str]]):
-    """What lm-eval asks of a split: a sequence of items whose features have names.
+class HeldOutProblems(list[dict[str, str]]):
+    """The items of a split in the form that lm-eval needs: a sequence with named features.
 
     A `datasets.Dataset` would do, and take longer to iterate than the policy takes to answer.
     """
@@ -18,10 +18,10 @@ class Items(list[dict[str, str]]):
     features: ClassVar[dict[str, type]] = {"prompt": str, "target": str}
 
 
-def dataset(skill: skills.Skill, **_: object) -> dict[str, Items]:
-    """The held-out problems of a skill, the same ones for each: made here, nothing is fetched."""
+def dataset(skill: skills.Skill, **_: object) -> dict[str, HeldOutProblems]:
+    """Return the held-out problems of a skill, always the same ones; nothing is downloaded."""
     return {
-        "test": Items(
+        "test": HeldOutProblems(
             {
                 "prompt": skills.text(skill, digits),
                 "target": "".join(map(str, skills.answer(skill, digits))),
@@ -32,7 +32,7 @@ def dataset(skill: skills.Skill, **_: object) -> dict[str, Items]:
 
 
 def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
-    """Scores the k responses to one item, all of which the filter lets through.
+    """Return the scores of the k responses to one item; the filter lets all of them through.
 
     A response is right if it is the answer and then <eos>. With as many responses as k, the
     unbiased estimate of pass@k, 1 - C(wrong, k) / C(k, k), is whether any of them is right. maj@k
@@ -52,10 +52,10 @@ def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
 
 
 def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
-    """The filter that keeps every response."""
+    """Return every response: the filter that drops none."""
     return responses
 
 
 def share(correct: list[list[int]]) -> float:
-    """The share of right responses over all items."""
+    """Return the share of right responses over all items."""
     return sum(map(sum, correct)) / sum(map(len, correct))

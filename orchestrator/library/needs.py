@@ -1,0 +1,97 @@
+"""needs.json: what a launch needs and no key of its library carries.
+
+It holds the library's release, the prompts, and, under `asked`, the fields of the cell that have
+the same keys in several cells. OpenRLHF's and TRL's launches carry it, and reading one needs it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.errors import Fault, SpecError
+from orchestrator.library.manifest import ABSENT, TEXT, Account, Number, Row, Values, same
+from orchestrator.settings import Settings
+
+NEEDS = "needs.json"
+
+
+def needs_file(
+    release: str, prompts: Mapping[str, object], asked: Iterable[tuple[str, object]]
+) -> tuple[Mapping[str, object], str]:
+    """Return needs.json as a mapping and as text. `release`: `trl==1.9.0`."""
+    plain = {"library": release, "prompts": prompts, "asked": dict(asked)}
+    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
+    """Return `prompts` and `asked` of a launch's needs.json. Append a fault if it has neither."""
+    try:
+        plain = json.loads(files[NEEDS])
+        prompts, asked = plain["prompts"], plain["asked"]
+        if not (isinstance(prompts, dict) and isinstance(asked, dict)):
+            raise TypeError
+    except (KeyError, ValueError, TypeError):
+        faults.append(
+            Fault(f"{NEEDS} does not say which prompts and which reward the launch is for")
+        )
+        return {"prompts": {}, "asked": {}}
+    return {"prompts": prompts, "asked": asked}
+
+
+def needed(launch: Values, part: str, name: str) -> Any:
+    """Return a value of needs.json, or ABSENT for a launch without that file."""
+    plain: Any = launch.get(NEEDS)
+    return ABSENT if plain is None else plain[part].get(name, ABSENT)
+
+
+def prompts_row(
+    name: str, account: Account | Callable[[Settings], Account], shows: tuple[str, ...]
+) -> Row:
+    """Return the row of a field of `data`, which describes the prompts."""
+    return Row(
+        f"data.{name}",
+        carried_by=NEEDS,
+        offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
+        read=lambda launch: needed(launch, "prompts", name),
+        account=account,
+        shows=shows,
+    )
+
+
+def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
+    """Return the rows of the library's name and release."""
+    return (
+        Row(
+            "backend.name",
+            carried_by="the program that is launched",
+            offer=same(library),
+            read=lambda _: library,
+        ),
+        Row(
+            "backend.version",
+            carried_by=NEEDS,
+            offer=same(None, *versions),
+            read=lambda launch: needed(launch, "asked", "backend.version"),
+            account=("exact", f"see {NEEDS}"),
+        ),
+    )
+
+
+def settings_of(plain: Mapping[str, object], launch: str, keys: str) -> Settings:
+    """Return the settings that a launch's keys make. Raise SpecError if they make none.
+
+    `launch` names the launch and `keys` its keys, for a user: "the flags".
+    """
+    try:
+        return Settings.model_validate(plain)
+    except ValidationError as error:
+        faults = [
+            Fault(
+                f"{keys} make no cell: {e['msg']} at {'.'.join(map(str, e['loc']))}, "
+                f"got {e['input']!r}"
+            )
+            for e in error.errors()
+        ]
+        raise SpecError(launch, faults) from error
