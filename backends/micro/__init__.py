@@ -38,9 +38,9 @@ class Micro(LibraryBackend):
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the problems of a skill, as text."""
-        from backends.micro import skills
+        from backends.micro import problem_sets
 
-        rows = skills.prompts(task, count)
+        rows = problem_sets.prompts(task, count)
         return None if rows is None else ShippedPrompts(*rows)
 
     def replay(

@@ -17,14 +17,8 @@ from torch import Tensor
 from backends.micro import batched
 from backends.micro.batched import Activations, Folded
 from backends.micro.policy import chain
-from backends.micro.skills import (
-    ANSWER_TOKENS,
-    PROMPT_TOKENS,
-    SKILLS,
-    Skill,
-    encode,
-    held_out_problems,
-)
+from backends.micro.problem_sets import encode, held_out_problems
+from backends.micro.skills import ANSWER_TOKENS, PROMPT_TOKENS, SKILLS, Skill
 
 NUM_PROBLEMS = 256
 """Held-out problems of each skill behind an accuracy."""

@@ -20,8 +20,9 @@ from backends.micro.objective import (
     shaped_advantages,
     state_kl,
 )
+from backends.micro.problem_sets import encode, problems
 from backends.micro.rollout import Rollouts, Scored
-from backends.micro.skills import ANSWER_TOKENS, Skill, encode, problems
+from backends.micro.skills import ANSWER_TOKENS, Skill
 from backends.micro.state import State
 from orchestrator.estimators import NONE, entry
 from orchestrator.kl.library_semantics import PLAIN, Dialect

@@ -6,10 +6,7 @@ trained on one skill (in domain). The other skills show what training costs (out
 """
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 Skill = Literal["sort", "reverse", "copy", "increment"]
 SKILLS: tuple[Skill, ...] = ("sort", "reverse", "copy", "increment")
@@ -22,7 +19,6 @@ PROMPT_TOKENS = NUM_DIGITS + 3
 ANSWER_TOKENS = NUM_DIGITS + 1
 """Digits and <eos>."""
 
-_HELD_OUT_ONE_IN = 10
 NUM_TRAIN_PROBLEMS = 89_994
 """Problems of each skill that are not held out."""
 
@@ -41,64 +37,3 @@ def answer(skill: Skill, digits: Sequence[int]) -> list[int]:
 def text(skill: Skill, digits: Sequence[int]) -> str:
     """Return the prompt as text, for example `S41973=`."""
     return LETTER[skill] + "".join(map(str, digits)) + "="
-
-
-def is_held_out(number: int | np.ndarray) -> Any:
-    """Return True for a problem of the evaluation set. `number`: its digits, below 100000."""
-    return (number * 2654435761 % 2**32) // 2**8 % _HELD_OUT_ONE_IN == 0
-
-
-def problems(rng: np.random.Generator, count: int, *, held_out: bool) -> np.ndarray:
-    """Return `count` distinct problems, [count, 5] digits, from one side of the split."""
-    pool = _pool(held_out)
-    return _digits(rng.choice(pool, size=count, replace=False))
-
-
-def held_out_problems(count: int) -> np.ndarray:
-    """Return the first `count` problems of the evaluation set, [count, 5] digits.
-
-    They are always the same.
-    """
-    return _digits(np.random.default_rng(20251221).permutation(_pool(True))[:count])
-
-
-def prompts(skill: str, count: int | None) -> tuple[list[tuple[str, str]], ...] | None:
-    """Return pairs of prompt and right answer as text: to train on, and held out.
-
-    They are always the same for a count (None: 2,000). Return None for an unknown skill.
-    """
-    known = next((each for each in SKILLS if each == skill), None)
-    if known is None:
-        return None
-    train = problems(np.random.default_rng(0), count or 2000, held_out=False)
-    parts = (train, held_out_problems(200))
-    return tuple(
-        [(text(known, row), "".join(map(str, answer(known, row)))) for row in part.tolist()]
-        for part in parts
-    )
-
-
-def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return token ids of prompts [N, 8] and right answers [N, 6], for problems [N, 5]."""
-    count = len(digits)
-    first_digit = VOCABULARY.index("0")
-    prompts = np.empty((count, PROMPT_TOKENS), dtype=np.int64)
-    prompts[:, 0] = BOS
-    prompts[:, 1] = VOCABULARY.index(LETTER[skill])
-    prompts[:, 2:-1] = digits + first_digit
-    prompts[:, -1] = VOCABULARY.index("=")
-    answers = np.full((count, ANSWER_TOKENS), EOS, dtype=np.int64)
-    answers[:, :-1] = np.array([answer(skill, row) for row in digits.tolist()]) + first_digit
-    return prompts, answers
-
-
-@cache
-def _pool(held_out: bool) -> np.ndarray:
-    numbers = np.arange(10**NUM_DIGITS)
-    pool: np.ndarray = numbers[is_held_out(numbers) == held_out]
-    return pool
-
-
-def _digits(numbers: np.ndarray) -> np.ndarray:
-    powers = 10 ** np.arange(NUM_DIGITS - 1, -1, -1)
-    return numbers[:, None] // powers % 10

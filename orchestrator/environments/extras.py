@@ -6,9 +6,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 DISTRIBUTION = "orch-rl"
 
 
@@ -18,6 +15,8 @@ def extra_of(module: str) -> str | None:
     The table is pyproject.toml's, as installed. A module is taken for a distribution of its own
     name, which holds for all that orch leaves out.
     """
+    from packaging.utils import canonicalize_name
+
     wanted = canonicalize_name(module.partition(".")[0])
     fitting = [names for names in _extras().items() if wanted in names[1]]
     return min(fitting, key=lambda item: len(item[1]))[0] if fitting else None
@@ -41,6 +40,9 @@ def missing(module: str) -> str | None:
 
 def _extras() -> dict[str, set[str]]:
     """Return each extra with the distributions that it adds to the base."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     try:
         declared = distribution(DISTRIBUTION)
     except PackageNotFoundError:

@@ -37,9 +37,11 @@ def policies(divergence: ModuleType) -> tuple[Any, Any]:
 
 
 def prompts(count: int) -> list[str]:
-    from backends.micro import skills
+    from backends.micro import problem_sets, skills
 
-    return [skills.text("sort", digits) for digits in skills.held_out_problems(count).tolist()]
+    return [
+        skills.text("sort", digits) for digits in problem_sets.held_out_problems(count).tolist()
+    ]
 
 
 def by_hand(model: Any, other: Any, response: Any) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.micro import skills
+from backends.micro import problem_sets, skills
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
 from orchestrator.records import EvalTask, Sampling
 
@@ -70,9 +70,9 @@ def exact(skill: skills.Skill) -> Any:
 
 
 def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
-    problems = skills.held_out_problems(50)
+    problems = problem_sets.held_out_problems(50)
     for skill in skills.SKILLS:
-        expected, _ = skills.encode(skill, problems)
+        expected, _ = problem_sets.encode(skill, problems)
         texts = [skills.text(skill, digits) for digits in problems.tolist()]
         tokens, mask = policy.tok_batch_encode(texts)
         assert np.array_equal(tokens.numpy(), expected)
@@ -83,7 +83,7 @@ def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) 
     task = EvalTask(name="micro_increment", domain="out", repeats=6, max_items=5)
     result, items = answered(harness, asking(tmp_path, task=task))
     assert [item["item"] for item in items] == [0, 1, 2, 3, 4]
-    for item, digits in zip(items, skills.held_out_problems(5).tolist(), strict=True):
+    for item, digits in zip(items, problem_sets.held_out_problems(5).tolist(), strict=True):
         assert item["prompt"] == skills.text("increment", digits)
         assert item["target"] == "".join(str((d + 1) % 10) for d in digits)
         assert len(item["responses"]) == 6
@@ -105,7 +105,7 @@ def test_the_whole_task_is_what_the_trainer_evaluates_exactly(harness: ModuleTyp
 
     task, own = harness.load_task(MICRO / "tasks" / "micro_copy.yaml")
     prompts = [item["prompt"] for item in task.eval_docs]
-    problems = skills.held_out_problems(NUM_PROBLEMS).tolist()
+    problems = problem_sets.held_out_problems(NUM_PROBLEMS).tolist()
     assert prompts == [skills.text("copy", digits) for digits in problems]
     assert own["until"] == []
     assert own["max_gen_toks"] == skills.ANSWER_TOKENS + 1
@@ -136,8 +136,8 @@ def test_the_exact_accuracy_is_that_of_the_hugging_face_model(
     harness: ModuleType, policy: Any
 ) -> None:
     torch = harness.torch
-    problems = skills.held_out_problems(64)
-    prompts, answers = (torch.from_numpy(part) for part in skills.encode("sort", problems))
+    problems = problem_sets.held_out_problems(64)
+    prompts, answers = (torch.from_numpy(part) for part in problem_sets.encode("sort", problems))
     with torch.no_grad():
         logits = policy.model(torch.cat([prompts, answers[:, :-1]], 1)).logits
     logps = logits[:, skills.PROMPT_TOKENS - 1 :].log_softmax(-1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.micro import skills
+from backends.micro import problem_sets
 from backends.micro.shipped import POLICIES, manifest
 from backends.micro.skills import NUM_DIGITS, Skill
 from orchestrator.evaluate import heads
@@ -146,4 +146,4 @@ def test_engines_agree_item_by_item_when_greedy_and_within_sampling_error_otherw
 
 
 def test_the_problems_behind_the_exact_accuracy_are_those_of_the_tasks() -> None:
-    assert len(skills.held_out_problems(NUM_ITEMS)) == len(manifest("elder").chances["copy"])
+    assert len(problem_sets.held_out_problems(NUM_ITEMS)) == len(manifest("elder").chances["copy"])

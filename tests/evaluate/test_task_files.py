@@ -13,9 +13,10 @@ TASKS = Path(__file__).parents[2] / "backends" / "micro" / "tasks"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the micro tasks that may be changed, with the source they name."""
+    """A copy of the micro tasks that may be changed, with the sources they name."""
     shutil.copytree(TASKS, tmp_path / "micro" / "tasks")
-    shutil.copy(TASKS.parent / "skills.py", tmp_path / "micro" / "skills.py")
+    for source in ("skills.py", "problem_sets.py"):
+        shutil.copy(TASKS.parent / source, tmp_path / "micro" / source)
     return tmp_path / "micro" / "tasks"
 
 
@@ -36,7 +37,10 @@ def test_a_task_without_a_file_is_told_with_the_nearest_one(tmp_path: Path) -> N
     assert str(tmp_path / "none") in str(caught.value)
 
 
-@pytest.mark.parametrize("part", ["micro_sort.yaml", "_skill", "skill_task.py", "../skills.py"])
+@pytest.mark.parametrize(
+    "part",
+    ["micro_sort.yaml", "_skill", "skill_task.py", "../skills.py", "../problem_sets.py"],
+)
 def test_the_version_follows_every_part_of_a_task(copy: Path, part: str) -> None:
     task = copy / "micro_sort.yaml"
     before = version(task)

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, ClassVar
 
-from backends.micro import skills
+from backends.micro import problem_sets, skills
 
 NUM_ITEMS = 256
 """As many held-out problems as the trainer's exact accuracy is over; fewer may be asked for."""
@@ -26,7 +26,7 @@ def dataset(skill: skills.Skill, **_: object) -> dict[str, HeldOutProblems]:
                 "prompt": skills.text(skill, digits),
                 "target": "".join(map(str, skills.answer(skill, digits))),
             }
-            for digits in skills.held_out_problems(NUM_ITEMS).tolist()
+            for digits in problem_sets.held_out_problems(NUM_ITEMS).tolist()
         )
     }
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from backends.micro import huggingface, policy, rollout
 from backends.micro.policy import chain, forward, initial, weights
+from backends.micro.problem_sets import encode, held_out_problems
 from backends.micro.shipped import POLICIES, names
-from backends.micro.skills import EOS, PROMPT_TOKENS, encode, held_out_problems, text
+from backends.micro.skills import EOS, PROMPT_TOKENS, text
 from orchestrator.errors import CheckpointError
 
 CPU = torch.device("cpu")

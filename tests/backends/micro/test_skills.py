@@ -6,8 +6,9 @@ import torch
 
 from backends.micro import pretrain, skills
 from backends.micro.policy import one_quiet_core
+from backends.micro.problem_sets import encode, held_out_problems, problems
 from backends.micro.shipped import manifest, names
-from backends.micro.skills import SKILLS, Skill, answer, encode, held_out_problems, problems
+from backends.micro.skills import SKILLS, Skill, answer
 
 
 @pytest.mark.parametrize(
