@@ -47,6 +47,8 @@ DROPPING = ("grpo", "gdpo", "raw_reward", "opd")
 """Advantage estimators that do not read a KL in the reward."""
 FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = (0, 7), (0, 5), (0, 5)
 ROOT = "grpo_math_1B.yaml"
+FIRST_TYPED = (0, 7)
+"""Since then pydantic reads the configuration (algorithms/grpo.py: MasterConfig)."""
 _ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$")
 _SCORE = re.compile(r"-\s*curr_logprobs\w*\.detach\(\)")
 """In the source of the loss: the weight of the KL that 0.7.0 brought."""
@@ -88,7 +90,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     basis = stock(launch, "nemo_rl", tables(), [*given, *(key for key, _ in overrides)])
     based, unread = _bases(launch, rest, basis.version)
     keys = Keys({**basis.defaults, **based})
-    keys.add_documents(launch.documents)
+    keys.add_documents(launch.documents, untyped=numbers(basis.version) < FIRST_TYPED)
     for key, value in overrides:
         keys.add(key, value)
     keys.opaque = launch.open_end or unread

@@ -149,7 +149,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     ):
         return None
     keys = Keys(DEFAULTS)
-    keys.add_documents(launch.documents)
+    keys.add_documents(launch.documents, untyped=True)
     for word in rest:
         override = split_override(word)
         if override is not None:

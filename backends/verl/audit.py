@@ -265,7 +265,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     if entry is not None and NOT_RL.search(entry):
         return None
     keys = Keys(DEFAULTS)
-    keys.add_documents(launch.documents)
+    keys.add_documents(launch.documents, untyped=True)
     for key, given in hydra_overrides(rest):
         keys.add(key, given)
     at, because, spread = _release(launch, keys)

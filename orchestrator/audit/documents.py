@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from orchestrator.library.launch_keys import BOOLEANS, QUOTED
 from orchestrator.library.launches import ConfigDocument, Given, UnreadableScript
 
 MOST_VALUES = 20_000
@@ -64,7 +65,10 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
             builds_on.append(scalar.value)
         elif not path.startswith("defaults."):
             text = scalar.value if scalar.value or scalar.style else "null"
-            values[path] = Given(text, (scalar.start_mark.line + 1,))
+            is_text = scalar.style in ("'", '"') and text.strip().lower() in BOOLEANS
+            values[path] = Given(
+                text, (scalar.start_mark.line + 1,), mark=QUOTED if is_text else ""
+            )
         elif scalar.value != "_self_":
             group = path.split(".", 2)[2] if path.count(".") > 1 else ""
             builds_on.append(f"{group}/{scalar.value}".lstrip("/").split("@")[0])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from orchestrator.library.launch_keys import as_number, shown
+from orchestrator.library.launch_keys import QUOTED, as_number, shown
 from orchestrator.library.launches import UNKNOWN, UNSET, Given, HeldKeys
 
 Consequence = Literal["would not start", "is ignored", "means something else", "unknown"]
@@ -165,6 +165,10 @@ def _appended_twice(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFindi
 def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
     """Yield a finding for a value outside of the key's closed list, or of the wrong type."""
     table, text = held.table, given.text
+    if given.mark == QUOTED and text.startswith("'"):
+        sentence = f"{held.flag}{key} is true or false; {shown(text)} in quotes is a text: true"
+        yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
+        return
     if UNKNOWN in text or UNSET in text or not held.exact or "${" in text:
         return
     kind = table.kinds.get(key, "")

@@ -13,7 +13,7 @@ from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.fix import chosen
 from orchestrator.audit.hints import may_launch, titles, unread
 from orchestrator.audit.judge import judge
-from orchestrator.audit.python import read_python
+from orchestrator.audit.python import as_module, read_python
 from orchestrator.audit.releases import pins
 from orchestrator.library.launches import (
     CommandWord,
@@ -156,6 +156,9 @@ def _shell(
         text, first_line=first_line, environment=environment, files=files, budget=budget
     )
     for launch in found:
+        module = as_module(launch.words)
+        if module is not None:
+            launch = replace(launch, words=module)
         yield _configured(launch, {**written} if written else {}, files)
 
 

@@ -7,7 +7,8 @@ of argparse for its default.
 import ast
 import re
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from orchestrator.audit.hints import STARTS, configuration_classes, may_launch
 from orchestrator.library.launches import (
@@ -23,6 +24,7 @@ PUT_IN = "a value put in by Python"
 _GROWS = ("append", "extend", "insert", "update", "setdefault")
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
+_PYTHON = re.compile(r"(^|/)python[\d.]*$")
 _RUNS = re.compile(r"^-|python|torchrun|^uv$|^ray$")
 MOST_VALUES = 20_000
 
@@ -57,6 +59,63 @@ def read_python(text: str, name: str) -> PythonFile:
         return _Reader(tree, name).file()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
+
+
+def as_module(words: Sequence[CommandWord]) -> tuple[CommandWord, ...] | None:
+    """Return `python -c CODE` as the `python -m MODULE` or `python FILE` that its code runs.
+
+    Return None for words without such code. The code runs what it imports and calls, or names to
+    runpy; arguments that it sets itself are not read.
+    """
+    texts = [word.text for word in words]
+    at = next(
+        (
+            i
+            for i, text in enumerate(texts[:-1])
+            if text == "-c" and any(_PYTHON.search(each) for each in texts[:i])
+        ),
+        None,
+    )
+    if at is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(texts[at + 1])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    runs = [each for node in ast.walk(tree) if (each := _run_by(node, _imported(tree)))]
+    name = next((each for each in runs if may_launch(each)), "")
+    if not name:
+        return None
+    start = words[:at] if name.endswith(".py") else (*words[:at], replace(words[at], text="-m"))
+    return (*start, replace(words[at + 1], text=name), *words[at + 2 :])
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Return the dotted name that each imported name stands for."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                names[alias.asname or whole] = whole
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def _run_by(node: ast.AST, names: Mapping[str, str]) -> str:
+    """Return the module or file that a call runs; empty if it runs none."""
+    if not isinstance(node, ast.Call):
+        return ""
+    first, _, rest = ast.unparse(node.func).partition(".")
+    called = names.get(first, "") + (f".{rest}" if rest else "")
+    if called in ("runpy.run_module", "runpy.run_path") and node.args:
+        given = node.args[0]
+        return str(given.value) if isinstance(given, ast.Constant) else ""
+    return called.rpartition(".")[0] if first in names else ""
 
 
 class _Reader:

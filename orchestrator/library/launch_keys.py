@@ -7,7 +7,7 @@ name the lines and the defaults that it rests on.
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import yaml
 
@@ -27,6 +27,8 @@ OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", 
 _DELETION = re.compile(r"^~([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=.*)?$", re.DOTALL)
 LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
 """Characters of a word that may name an entry point, and of a value that is shown."""
+BOOLEANS, QUOTED = ("true", "false", "yes", "no", "on", "off"), "quoted"
+"""Words that are booleans in a file without quotes, and the mark of one that stands in quotes."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
 
 
@@ -117,11 +119,17 @@ class Keys:
         """Add a value of a key. The last value of a key wins."""
         self.given.setdefault(key, []).append(given)
 
-    def add_documents(self, documents: Iterable[ConfigDocument]) -> None:
-        """Add the values of configuration files, in ascending priority."""
+    def add_documents(self, documents: Iterable[ConfigDocument], *, untyped: bool = False) -> None:
+        """Add the values of configuration files, in ascending priority.
+
+        `untyped`: the library converts no value, so that the text "False" in quotes is true. With
+        types (pydantic, OmegaConf's dataclasses, argparse) it is the boolean.
+        """
         for document in documents:
             for key, given in document.values.items():
-                self.add(key, given)
+                is_switch = self.defaults.get(key, "").lower() in ("true", "false")
+                is_text = untyped and is_switch and given.mark == QUOTED
+                self.add(key, replace(given, text=f"'{given.text}'") if is_text else given)
 
     def has(self, key: str) -> bool:
         """Return True if a key is given."""

@@ -241,3 +241,40 @@ def test_the_trainers_file_beside_the_orchestrators_is_read() -> None:
     assert (finding.verdict, finding.rollout_kl) == ("rollout_policy_kl_only", 0.5)
     assert any("trainer.toml" in each for each in finding.assumes)
     assert not finding.key_findings
+
+
+QUOTED = """
+algorithm: {{adv_estimator: rloo, use_kl_in_reward: {0}}}
+actor_rollout_ref: {{actor: {{use_kl_loss: {1}, kl_loss_coef: "0.001"}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("in_reward", "in_loss", "terms", "misread"),
+    [
+        ('"False"', "false", "unbiased_reverse_kl", 1),
+        ('"False"', "'no'", "both", 2),
+        ("False", "no", "no_kl", 0),
+        ('"True"', "off", "unbiased_reverse_kl", 1),
+    ],
+)
+def test_a_quoted_boolean_of_a_file_is_a_text_for_verl(
+    in_reward: str, in_loss: str, terms: str, misread: int
+) -> None:
+    finding = only(QUOTED.format(in_reward, in_loss), "grpo.yaml")
+    assert finding.term_verdict == terms
+    mistakes = [each.text for each in finding.key_findings if each.mistake]
+    assert len(mistakes) == misread
+    assert all("in quotes is a text: true" in each for each in mistakes)
+
+
+def test_a_quoted_boolean_of_a_file_is_the_boolean_for_a_library_with_types() -> None:
+    """NeMo-RL 0.7 reads it with pydantic; 0.6.0 takes what YAML gives."""
+    text = """
+grpo: {use_leave_one_out_baseline: true}
+loss_fn: {reference_policy_kl_penalty: 0.01, use_importance_sampling_correction: "false"}
+policy: {model_name: m}
+"""
+    typed = audit(text, "grpo.yaml", versions={"nemo_rl": "0.7.0 pinned"})[0]
+    plain = audit(text, "grpo.yaml", versions={"nemo_rl": "0.6.0 pinned"})[0]
+    assert [bool(each.key_findings) for each in (typed, plain)] == [False, True]

@@ -60,3 +60,35 @@ def test_what_python_decides_is_said_so(text: str, why: str) -> None:
 def test_other_python_is_no_launch(text: str) -> None:
     with pytest.raises(UnreadableScript):
         audit(text, "other.py")
+
+
+@pytest.mark.parametrize(
+    ("code", "entry"),
+    [
+        ("from verl.trainer.main_ppo import main; main()", "verl.trainer.main_ppo"),
+        ("import verl.trainer.main_ppo as m\nm.main()", "verl.trainer.main_ppo"),
+        ("import verl.trainer.main_ppo; verl.trainer.main_ppo.main()", "verl.trainer.main_ppo"),
+        ("from verl.trainer import main_ppo as m; m.main()", "verl.trainer.main_ppo"),
+        (
+            "import runpy; runpy.run_module('verl.trainer.main_ppo', run_name='__main__')",
+            "verl.trainer.main_ppo",
+        ),
+    ],
+)
+def test_code_on_the_command_line_that_runs_a_trainer_is_a_launch(code: str, entry: str) -> None:
+    text = f'uv run python3.11 -u -c "{code}" algorithm.use_kl_in_reward=True'
+    (finding,) = audit(text, "run.sh")
+    assert (finding.entry_point, finding.confidence) == (entry, "certain")
+    assert finding.kl_in_reward.active
+
+
+def test_code_on_the_command_line_with_a_prefix_of_a_flag() -> None:
+    code = "from openrlhf.cli.train_ppo_ray import train; train()"
+    (finding,) = audit(f"python -c '{code}' --pretrain m --init_kl 0", "run.sh")
+    assert (finding.library, finding.verdict) == ("openrlhf", "no_kl")
+
+
+@pytest.mark.parametrize("code", ["print(1)", "import verl; print(verl.__version__)", "main("])
+def test_other_code_on_the_command_line_is_no_launch(code: str) -> None:
+    with pytest.raises(UnreadableScript, match="no launch"):
+        audit(f'python -c "{code}"', "run.sh")
