@@ -123,4 +123,5 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    gc.freeze()  # nor is looking for cycles at the end
     sys.exit(code)

@@ -15,11 +15,9 @@ from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line, read_lines
 from orchestrator.identity import drift, identity
 from orchestrator.launch.progress import checkpoint_step
-from orchestrator.launch.slurm import poll
 from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import CellDir, CellState, RunFolder
-from orchestrator.runs.ended import EndedIndex, index_of
-from orchestrator.runs.state import read_state
+from orchestrator.runs.state import CellLook, one_look
 
 _NAME = "tune/cells.jsonl"
 
@@ -121,14 +119,11 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     orch's.
     """
     folder.check()
-    with poll.one_look(folder):
-        index = index_of(folder.path)
-        rows = _plan(cells, folder, index)
-    index.flush()
-    return rows
+    with one_look(folder) as look:
+        return _plan(cells, folder, look)
 
 
-def _plan(cells: Iterable[Cell], folder: RunFolder, index: EndedIndex) -> Plan:
+def _plan(cells: Iterable[Cell], folder: RunFolder, look: CellLook) -> Plan:
     wanted = {cell.id: cell for cell in cells}
     on_disk = folder.directories()
     known = wanted.keys() | tuned_ids(folder)
@@ -142,18 +137,18 @@ def _plan(cells: Iterable[Cell], folder: RunFolder, index: EndedIndex) -> Plan:
     for cell in wanted.values():
         directory = CellDir(folder.cells_path / on_disk.get(cell.id, cell.directory))
         if cell.id in on_disk:
-            rows.append(_known(cell, directory, index))
+            rows.append(_known(cell, directory, look))
             continue
         row = _unknown(cell, directory, earlier.get(cell.slug, ()))
         rows.append(row)
         if row.reason == "changed":
             replaced[cell.slug] = cell.id
-    rows += [_orphan(orphan, replaced) for orphan in orphans]
+    rows += [_orphan(orphan, replaced, look) for orphan in orphans]
     return Plan(tuple(rows))
 
 
-def _known(cell: Cell, directory: CellDir, index: EndedIndex) -> PlanRow:
-    state = read_state(directory, index=index)
+def _known(cell: Cell, directory: CellDir, look: CellLook) -> PlanRow:
+    state = look.state_of(directory)
     reason, detail = _why(cell, directory, state)
     return PlanRow(directory, state.state, reason, cell, detail, (), state.exit, state.attempts)
 
@@ -215,8 +210,8 @@ def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> Plan
     return PlanRow(directory, "planned", "new", cell)
 
 
-def _orphan(directory: CellDir, replaced: Mapping[str, str]) -> PlanRow:
-    state = read_state(directory)
+def _orphan(directory: CellDir, replaced: Mapping[str, str], look: CellLook) -> PlanRow:
+    state = look.state_of(directory)
     newer = replaced.get(directory.slug)
     detail = f"replaced by {newer}" if newer else "no longer in the spec"
     return PlanRow(

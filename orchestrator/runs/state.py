@@ -3,32 +3,51 @@
 Reading never changes a state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from orchestrator.launch.progress import is_stuck
 from orchestrator.launch.slurm import poll
-from orchestrator.launch.slurm.poll import polled_state
 from orchestrator.records import ENDED, ExitRecord, State
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.runs.ended import EndedIndex, index_of
 from orchestrator.spec.site_options import RETRIES, SlurmOptions
 
 
-def read_state(
-    cell_dir: CellDir, *, claimed: bool = False, index: EndedIndex | None = None
-) -> CellState:
-    """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim. index:
-    that of its folder, for a caller who looks at many.
+class CellLook(NamedTuple):
+    """What is read once to tell the states of a folder's cells."""
 
-    The scheduler is asked at most once for all cells of a folder, and only about attempts that were
-    submitted and have no final exit record. A cell that has ended is opened once: see runs/ended.
+    index: EndedIndex
+    answer: poll.SchedulerSnapshot
+
+    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+        """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim."""
+        if (ended := self.index.state_of(cell_dir)) is not None:
+            return ended
+        state = self.answer.state_of(cell_dir, claimed=claimed)
+        self.index.note(cell_dir, state)
+        return state
+
+
+@contextmanager
+def one_look(folder: RunFolder) -> Iterator[CellLook]:
+    """Look at many cells of a folder at one moment.
+
+    The scheduler is asked at most once, and only about attempts that were submitted and have no
+    final exit record. A cell that has ended is opened once: see runs/ended.
     """
-    index = index or index_of(cell_dir.path.parents[1])
-    if (ended := index.state_of(cell_dir)) is not None:
-        return ended
-    state = cell_dir.state(claimed=claimed, poll=polled_state)
-    index.note(cell_dir, state)
-    return state
+    with poll.one_look(folder) as answer:
+        index = index_of(folder.path)
+        yield CellLook(index, answer)
+        index.flush()
+
+
+def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+    """Return the state of one cell; see CellDir.state. claimed: the caller holds its claim."""
+    folder = RunFolder(cell_dir.path.parents[1])
+    look = CellLook(index_of(folder.path), poll.snapshot(folder))
+    return look.state_of(cell_dir, claimed=claimed)
 
 
 def state_of(cell_dir: CellDir) -> tuple[State, ExitRecord | None]:
@@ -43,11 +62,8 @@ def survey(folder: RunFolder) -> list[tuple[CellDir, CellState]]:
     No cell.json is read: 10,000 cells take half a second.
     """
     folder.check()
-    with poll.one_look(folder):
-        index = index_of(folder.path)
-        states = [(cell_dir, read_state(cell_dir, index=index)) for cell_dir in folder.cells()]
-    index.flush()
-    return states
+    with one_look(folder) as look:
+        return [(cell_dir, look.state_of(cell_dir)) for cell_dir in folder.cells()]
 
 
 def is_ended(state: State) -> bool:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.local import Launched
-from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm.script import ArrayResources, array_resources
 from orchestrator.launch.slurm.submit import (
     Submitted,
@@ -19,7 +18,7 @@ from orchestrator.records import Cell, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.evaluation_jobs import EvaluationState
-from orchestrator.runs.state import may_retry, read_state
+from orchestrator.runs.state import may_retry, one_look
 from orchestrator.spec.site_options import SlurmOptions
 
 POLL_SECONDS = 2.0
@@ -48,8 +47,8 @@ def start(request: SubmitRequest) -> Submitted:
     folder, options = request.folder, request.options
     folder.open()
     busy, wanted = [], []
-    with poll.one_look(folder):
-        states = [(cell, read_state(folder.cell(cell))) for cell in request.cells]
+    with one_look(folder) as look:
+        states = [(cell, look.state_of(folder.cell(cell))) for cell in request.cells]
     for cell, seen in states:
         cell_dir = folder.cell(cell)
         if seen.state in RESUMABLE or seen.state == "failed":
@@ -97,7 +96,12 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     """Submit evaluations that failed and may be tried again, or that never were submitted."""
     if not request.evaluate:
         return
-    looks = [(c, read_state(request.folder.cell(c))) for c in request.cells if c.id not in sent]
+    with one_look(request.folder) as look:
+        looks = [
+            (cell, look.state_of(request.folder.cell(cell)))
+            for cell in request.cells
+            if cell.id not in sent
+        ]
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again = []
@@ -140,8 +144,8 @@ def wait(request: SubmitRequest) -> Launched:
     full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
-            with poll.one_look(request.folder):
-                looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
+            with one_look(request.folder) as look:
+                looks = [(cell, look.state_of(request.folder.cell(cell))) for cell in request.cells]
             for cell, seen in looks:
                 if seen_before.get(cell.id) != seen.state:
                     unpaid.clear()  # what has ended may have cost less than expected

@@ -18,10 +18,9 @@ from orchestrator import plugins
 from orchestrator.files import read_tail, telling
 from orchestrator.identity import digest
 from orchestrator.launch import LaunchEvent
-from orchestrator.launch.slurm import poll
 from orchestrator.records import Cell, State
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.state import read_state as look_at
+from orchestrator.runs.state import one_look
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -187,8 +186,8 @@ def take_snapshot(
     Without `tails` no metrics are read, only the sizes and times of files.
     """
     lines = []
-    with poll.one_look(folder):
-        states = [(cell, look_at(folder.cell(cell))) for cell in cells]
+    with one_look(folder) as answer:
+        states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
     for cell, look in states:
         cell_dir = folder.cell(cell)
         attempts = cell_dir.attempts() if look.attempts else []

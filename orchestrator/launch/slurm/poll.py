@@ -21,7 +21,14 @@ from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.lease import has_helper
 from orchestrator.launch.slurm.scheduler import stuck_reason
 from orchestrator.records import ExitRecord, State
-from orchestrator.rundir import ON_CLUSTER, AttemptDir, CellDir, RunFolder, SchedulerReport
+from orchestrator.rundir import (
+    ON_CLUSTER,
+    AttemptDir,
+    CellDir,
+    CellState,
+    RunFolder,
+    SchedulerReport,
+)
 
 FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 """Seconds for which an answer is kept, at first and at most."""
@@ -198,6 +205,15 @@ def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str
     ]
 
 
+class _Waiting(NamedTuple):
+    """An element of training that waits in the queue."""
+
+    attempt: int
+    """The number of the attempt that it is to start."""
+    written: int
+    """When the manifest of its submission was written, in ns: after the attempt was reserved."""
+
+
 class SchedulerSnapshot:
     """One answer of the scheduler about a folder's jobs: one squeue and one sacct at most.
 
@@ -206,6 +222,7 @@ class SchedulerSnapshot:
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
+        self._cells = str(folder.cells_path)
         self.submissions = {s.id: s for s in submissions.read(folder).values()}
         self.by_job = {str(s.job): s for s in self.submissions.values() if s.job}
         self.made = time.monotonic()
@@ -215,6 +232,7 @@ class SchedulerSnapshot:
         self._own_queue: scheduler.Answer | None = None
         self._accounted: scheduler.Answer | None = None
         self._asked_queue = False
+        self._waiting: Mapping[str, _Waiting] | None = None
         self._cluster_name: str | None = None
 
     @property
@@ -255,6 +273,58 @@ class SchedulerSnapshot:
                 self._accounted = {k: each for k, each in listed.items() if self._is_ours(k, each)}
             self.made = time.monotonic()
         return self._accounted
+
+    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+        """Return the state of a cell of this folder; claimed as for CellDir.state."""
+        waiting = None if claimed else self._waiting_state(cell_dir)
+        return waiting or cell_dir.state(claimed=claimed, poll=polled_state)
+
+    def _waiting_state(self, cell_dir: CellDir) -> CellState | None:
+        """Return the state of a cell that waits in the queue as it was submitted; None for others.
+
+        It is what CellDir.state would say, in two calls of the system, because most of 10,000 cells
+        wait: an attempt to which nothing came since its submission's manifest was written is the
+        last one, and holds nothing but its order.
+        """
+        if self._waiting is None:
+            self._waiting = self._read_waiting()
+        name = cell_dir.path.name
+        waiting = self._waiting.get(name)
+        if waiting is None:
+            return None
+        attempts = f"{self._cells}/{name}/attempts"
+        try:
+            changed = max(
+                os.stat(attempts).st_mtime_ns,  # noqa: PTH116  (10,000 times)
+                os.stat(f"{attempts}/{waiting.attempt}").st_mtime_ns,  # noqa: PTH116
+            )
+        except OSError:
+            return None
+        if changed >= waiting.written:
+            return None
+        return CellState("pending", None, waiting.attempt)
+
+    def _read_waiting(self) -> Mapping[str, "_Waiting"]:
+        """Return, by cell's directory, the elements of training that the queue lists as waiting."""
+        in_queue: dict[str, set[int]] = {}
+        for (job, index), element in (self.queued() or {}).items():
+            if element.word in scheduler.WAITING:
+                in_queue.setdefault(job, set()).add(index)
+        waiting: dict[str, _Waiting] = {}
+        for job, indices in in_queue.items():
+            sent = self.by_job[job]
+            if sent.kind != "train":
+                continue
+            manifest = submissions.manifest_path(self.folder, sent.id)
+            try:
+                written = manifest.stat().st_mtime_ns
+            except OSError:
+                continue
+            elements = submissions.read_manifest(self.folder, sent.id).get("elements", ())
+            for index, (name, attempt) in enumerate(elements):
+                if index in indices:
+                    waiting[name] = _Waiting(attempt, written)
+        return waiting
 
     def answers(self) -> tuple[object, object]:
         """Return what was answered so far, to be compared with another answer."""
@@ -374,13 +444,15 @@ def refresh(folder: RunFolder) -> None:
 
 
 @contextmanager
-def one_look(folder: RunFolder) -> Iterator[None]:
-    """Keep one answer of the scheduler for all that is asked inside, however long that takes."""
-    if not _held[folder.path]:
-        snapshot(folder)  # replaces an answer that is too old
+def one_look(folder: RunFolder) -> Iterator[SchedulerSnapshot]:
+    """Keep one answer of the scheduler for all that is asked inside, however long that takes.
+
+    Yield that answer.
+    """
+    answer = snapshot(folder)  # replaces one that is too old, unless that is kept by a caller
     _held[folder.path] += 1
     try:
-        yield
+        yield answer
     finally:
         _held[folder.path] -= 1
 

@@ -184,14 +184,19 @@ def note(folder: RunFolder, event: str, submission: str, **details: Any) -> None
     folder.append(event, "", launcher="slurm", submission=submission, **details)
 
 
+def manifest_path(folder: RunFolder, submission: str) -> Path:
+    """Return the file that lists the elements of an array."""
+    return folder.submission(submission) / "manifest.json"
+
+
 def write_manifest(folder: RunFolder, submission: str, manifest: Mapping[str, Any]) -> None:
     """Write the elements of an array, before it is submitted."""
-    write_text(folder.submission(submission) / "manifest.json", json.dumps(manifest) + "\n")
+    write_text(manifest_path(folder, submission), json.dumps(manifest) + "\n")
 
 
 def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
     """Return {kind, elements: [[cell's directory, attempt], ...], options}; {} if it is missing."""
-    return read_json(folder.submission(submission) / "manifest.json") or {}
+    return read_json(manifest_path(folder, submission)) or {}
 
 
 def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:

@@ -111,8 +111,8 @@ def submit(
         mark_drained(folder)
         poll.refresh(folder)
         # States are read under the lock: whoever held it before may have submitted these cells.
-        with poll.one_look(folder):
-            states = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
+        with poll.one_look(folder) as answer:
+            states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
             taken = _foreign(folder, states) if take_over else ()
             end_twins(folder, tell)
         for cell in taken:
@@ -775,8 +775,8 @@ class SlurmLauncher:
     def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
         """Return the state of each cell: one squeue and one sacct at most."""
         poll.refresh(self.folder)
-        with poll.one_look(self.folder):
-            return [self.folder.cell(cell).state(poll=poll.polled_state) for cell in cells]
+        with poll.one_look(self.folder) as answer:
+            return [answer.state_of(self.folder.cell(cell)) for cell in cells]
 
     def cancel(self, cells: Sequence[Cell], why: str) -> None:
         """Write that the cells are cancelled, and tell SLURM. Raise EnvironmentFault if it does not

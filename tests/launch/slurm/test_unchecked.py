@@ -17,8 +17,10 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
-from orchestrator.records import Cell, EvaluationSpec, Spec
+from orchestrator.records import Cell, EvaluationSpec, ExitRecord, Spec
+from orchestrator.rundir import CellDir, CellState
 from orchestrator.runs.operations import cancel
+from orchestrator.runs.state import one_look
 from tests.launch.slurm.conftest import Site
 
 Many = Callable[..., list[Cell]]
@@ -214,6 +216,48 @@ def test_a_look_at_waiting_jobs_is_one_call(
     ids = [str(s.job) for s in job.values()]
     assert sentence.startswith("12 jobs wait: held by its user: `scontrol release ")
     assert all(f"{id_}_[0-" in sentence for id_ in ids)
+
+
+def test_waiting_cells_are_told_without_being_opened_until_something_came_to_them(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = many(7)
+    site.set(extra=["--hold"])
+    site.submit(*cells)
+    cell_dirs = [site.folder.cell(cell) for cell in cells]
+    for cell_dir in cell_dirs:  # the clock of files stands still for some milliseconds
+        for path in (cell_dir.path / "attempts", cell_dir.path / "attempts" / "1"):
+            os.utime(path, (time.time() - 10, time.time() - 10))
+    opened: list[str] = []
+    real = CellDir.state
+
+    def counted(self: CellDir, **more: object) -> CellState:
+        opened.append(self.path.name)
+        return real(self, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CellDir, "state", counted)
+
+    def told() -> list[CellState]:
+        poll.forget()
+        opened.clear()
+        with one_look(site.folder) as look:
+            return [look.state_of(cell_dir) for cell_dir in cell_dirs]
+
+    assert told() == [CellState("pending", None, 1)] * 7
+    assert opened == []
+    ended, begun, again, foreign, refused, removed, _ = cell_dirs
+    now = time.time()
+    ended.attempts()[0].write_exit(ExitRecord(state="cancelled", started=now, ended=now))
+    begun.attempts()[0].job.write_text("{}")
+    again.new_attempt()
+    foreign.reserve('{"submission": "0123", "index": 0, "cell": {}}')
+    (refused.path / "attempts" / "1" / "exit.json").write_text("torn")
+    shutil.rmtree(removed.path / "attempts")
+    states = told()
+    assert opened == [each.path.name for each in cell_dirs[:6]]
+    assert states == [real(each, poll=poll.polled_state) for each in cell_dirs]
+    words = ["cancelled", "pending", "planned", "unknown", "unknown", "planned", "pending"]
+    assert [state.state for state in states] == words
 
 
 LOOK_AS = """
