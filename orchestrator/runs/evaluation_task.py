@@ -25,6 +25,8 @@ from orchestrator.launch.endings import (
     shortened,
 )
 from orchestrator.launch.export import ExportError, export
+from orchestrator.launch.node.gpus import gpu_fault
+from orchestrator.launch.processes import node_name
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.task import (
     STOP_SIGNALS,
@@ -37,6 +39,10 @@ from orchestrator.launch.slurm.task import (
 from orchestrator.records import Record, Spec
 from orchestrator.runs.collect import collect
 from orchestrator.spec.site_options import node_options
+
+
+class BadNodeError(OrchError):
+    """Raised if a GPU of this job's node is not well."""
 
 
 def main() -> int:
@@ -55,6 +61,7 @@ def run(task: ArrayTask, stop: worker.StopSignals) -> int:
         os.chdir(task.manifest["cwd"])  # relative paths mean what they meant to the submitter
     try:
         with stop.interrupting():
+            _check_gpus(task)
             _score(task)
         ending = Ending("succeeded", code=0)
     except Stopped:
@@ -78,6 +85,13 @@ def run(task: ArrayTask, stop: worker.StopSignals) -> int:
     return 0 if record.state == "succeeded" else 1
 
 
+def _check_gpus(task: ArrayTask) -> None:
+    """Raise BadNodeError for a bad GPU, as before a training: another node is tried then."""
+    count = int(task.manifest["gpus"])
+    if count and task.options.gpu_check and (fault := gpu_fault(count)):
+        raise BadNodeError(f"node {node_name()}: {fault}")
+
+
 def _score(task: ArrayTask) -> None:
     spec = read_object(Spec, task.folder.spec)
     if spec is None:
@@ -99,6 +113,8 @@ def _export(task: ArrayTask, record: Record, *, every: bool) -> None:
 
 def _ending(error: Exception) -> Ending:
     message = shortened(str(error))
+    if isinstance(error, BadNodeError):
+        return Ending("failed", code=1, failure="node", message=message)
     if isinstance(error, ExportError):
         return Ending("failed", code=1, failure="export", message=message)
     if isinstance(error, UnscoredError):

@@ -18,15 +18,15 @@ from orchestrator.spec.site_options import RETRIES, SlurmOptions
 class CellLook(NamedTuple):
     """What is read once to tell the states of a folder's cells."""
 
-    index: EndedIndex
+    ended: EndedIndex
     answer: poll.SchedulerSnapshot
 
     def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim."""
-        if (ended := self.index.state_of(cell_dir)) is not None:
-            return ended
+        if (known := self.ended.state_of(cell_dir)) is not None:
+            return known
         state = self.answer.state_of(cell_dir, claimed=claimed)
-        self.index.note(cell_dir, state)
+        self.ended.note(cell_dir, state)
         return state
 
 

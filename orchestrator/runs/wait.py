@@ -9,8 +9,10 @@ from orchestrator.launch.local import Launched
 from orchestrator.launch.slurm.script import ArrayResources, array_resources
 from orchestrator.launch.slurm.submit import (
     Submitted,
+    bad_node,
     end_frozen,
     end_waiting_evaluations,
+    evaluation_gpus,
     submit,
     submit_evaluation,
 )
@@ -104,26 +106,25 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
         ]
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
-    again = []
+    again: dict[tuple[ArrayResources, tuple[str, ...]], list[Cell]] = {}
     for cell, state in looks:
         mine = known.get(request.folder.cell(cell).path.name)
         never = mine is None and cell.scale == "full"  # small ones are scored by `orch run`
         repeat = mine is not None and evaluation_jobs.may_repeat(mine, request.options)
         if state.state == "succeeded" and (never or repeat):
-            again.append(cell)
-    for shape, cells in _by_shape(again).items():
-        array = submit_evaluation(cells, request.folder, request.options, request.tell)
-        why = f", on {shape.gpus_per_node} GPUs" if shape.gpus_per_node else ""
-        request.tell(
-            f"submitted the evaluation of {len(cells)} trained cells as job array {array}{why}"
+            exclude = bad_node(mine.exit) if mine is not None and mine.exit is not None else ()
+            again.setdefault((array_resources(cell), exclude), []).append(cell)
+    for (_, exclude), cells in again.items():
+        array = submit_evaluation(
+            cells, request.folder, request.options, request.tell, exclude=exclude
         )
-
-
-def _by_shape(cells: Sequence[Cell]) -> dict[ArrayResources, list[Cell]]:
-    groups: dict[ArrayResources, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(array_resources(cell), []).append(cell)
-    return groups
+        gpus = evaluation_gpus(cells, request.options)
+        why = f", on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
+        why += f", without node {exclude[0]}" if exclude else ""
+        request.tell(
+            f"submitted the evaluation of {len(cells)} trained cell{'s' if len(cells) > 1 else ''} "
+            f"as job array {array}{why}"
+        )
 
 
 def evaluation_states(

@@ -174,20 +174,33 @@ UNSENT = "ID"
 
 
 def submit_evaluation(
-    cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions, tell: Tell = lambda _: None
+    cells: Sequence[Cell],
+    folder: RunFolder,
+    options: SlurmOptions,
+    tell: Tell = lambda _: None,
+    *,
+    exclude: tuple[str, ...] = (),
 ) -> str:
     """Submit the evaluation of trained cells as one array. Return its id.
 
-    The caller must know that no evaluation is submitted yet. Raise as `submit` does.
+    exclude: nodes not to use. The caller must know that no evaluation is submitted yet. Raise as
+    `submit` does.
     """
     with submission_lock(folder):
         for sentence in reconcile(folder):
             tell(sentence)
         cell_dirs = [folder.cell(cell) for cell in cells]
         elements = [[each.path.name, each.attempts()[-1].number] for each in cell_dirs]
-        array = Sender(folder, options, tell).evaluate(elements, cells)
+        array = Sender(folder, options, tell).evaluate(elements, cells, exclude=exclude)
         poll.forget()
         return array
+
+
+def evaluation_gpus(cells: Sequence[Cell], options: SlurmOptions) -> int:
+    """Return the number of GPUs that the evaluation job of each of these cells asks for."""
+    if options.evaluation.gpus is not None:
+        return options.evaluation.gpus
+    return max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
 
 
 class Lane(NamedTuple):
@@ -341,25 +354,29 @@ class Sender:
         after: str | None = None,
         submission: str = "",
         follows: str = "",
+        exclude: tuple[str, ...] = (),
     ) -> str:
         """Send evaluations, each one process on one node. Return the array's id."""
         submission = submission or secrets.token_hex(8)
         slugs = [str(name).rpartition("-")[0] for name, _ in elements]
         name = self.job_name(submission, "evaluate", slugs)
         self._note_intent(submission, "evaluate", name, len(slugs), follows=follows)
-        job, adapted = self.evaluation_job(name, slugs, cells, after)
+        job, adapted = self.evaluation_job(name, slugs, cells, after, exclude)
         gpus = job.resources.gpus_per_node
         manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
         self._write(submission, manifest, job, adapted)
         return _send(self.folder, submission, name, adapted, self.tell)
 
     def evaluation_job(
-        self, name: str, slugs: Sequence[str], cells: Sequence[Cell], after: str | None
+        self,
+        name: str,
+        slugs: Sequence[str],
+        cells: Sequence[Cell],
+        after: str | None,
+        exclude: tuple[str, ...] = (),
     ) -> tuple[script.ArrayJob, SlurmOptions]:
         """Return what the batch script of an evaluation array says, and its options."""
-        gpus = self.options.evaluation.gpus
-        if gpus is None:
-            gpus = max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
+        gpus = evaluation_gpus(cells, self.options)
         adapted = of_evaluation(self.options, gpus, small=all(c.scale == "micro" for c in cells))
         resources = script.ArrayResources(1, gpus)
         job = script.ArrayJob(
@@ -368,6 +385,7 @@ class Sender:
             resources,
             throttle=self.options.max_running,
             after=after,
+            exclude=exclude,
             size=script.job_size(adapted, resources),
             program=script.EVALUATE,
             comment=self._comment(slugs),
@@ -756,9 +774,12 @@ def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:
     ended = state.exit or next(
         (record for a in reversed(cell_dir.attempts()) if (record := a.read_exit())), None
     )
-    if ended is None or ended.failure not in _NODE_FAILURES or not ended.host:
-        return ()
-    return (ended.host,)
+    return () if ended is None else bad_node(ended)
+
+
+def bad_node(ended: ExitRecord) -> tuple[str, ...]:
+    """Return the node that was at fault, by an exit record; nothing if none was."""
+    return (ended.host,) if ended.failure in _NODE_FAILURES and ended.host else ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.files import write_text
 from orchestrator.launch.slurm import scheduler
+from orchestrator.launch.slurm.submissions import read_end
 from orchestrator.records import Cell, Spec
 from orchestrator.records import EvaluationSpec as Asked
 from orchestrator.runs import evaluation_jobs
@@ -78,6 +79,27 @@ def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_pa
     assert taken.cells == 2
     assert taken.used == pytest.approx(6 * taken.each), "each try of each, on one GPU"
     assert taken.each > 0
+
+
+def test_an_evaluation_avoids_a_node_with_a_bad_gpu(verl: Site, tmp_path: Path) -> None:
+    verl.cluster.spoil("a100-0", "0, 81153, 81920, 7\n")
+    place = exporter.environment(tmp_path / "env")
+    cell, _ = exporter.trained(verl.folder)
+    options = exporter.options(place) | {"exclude": "a100-[2-3]", "gres": "gpu:a100:4"}
+    verl.set(**options, evaluation={"gpus": 1, "memory_gib": 0.5})
+    start(request(verl, cell))
+    wait(request(verl, cell))
+    assert of(verl, cell).state == "succeeded", verl.words(cell)
+    first, second = [
+        record
+        for path in sorted(verl.folder.path.glob("slurm/*/ends/0.*.json"), key=os.path.getmtime)
+        if (record := read_end(path)) is not None
+    ]
+    assert (first.failure, first.host) == ("node", "a100-0")
+    assert first.message == "node a100-0: GPU 0 has 7 uncorrectable ECC errors"
+    assert (second.state, second.host) == ("succeeded", "a100-1")
+    assert verl.told[-1].endswith(", on 1 GPU, without node a100-0"), verl.told
+    assert exporter.calls(place) == 1, "it was found before anything started"
 
 
 def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
