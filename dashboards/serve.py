@@ -235,6 +235,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_token(text: str, token: str) -> bool:
+    """Return True if a text is the token, in a time that says nothing of how much of it is."""
+    return hmac.compare_digest(text.encode(), token.encode())
+
+
+def has_cookie(header: str, name: str, token: str) -> bool:
+    """Return True if a Cookie header holds the token under this name."""
+    jar = SimpleCookie()
+    try:
+        jar.load(header)
+    except CookieError:
+        return False
+    cookie = jar.get(name)
+    return cookie is not None and is_token(cookie.value, token)
+
+
 def new_token() -> str:
     """Return a random token of 32 characters."""
     return secrets.token_urlsafe(24)
@@ -260,7 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if not self._has_right_host():
             self._send_text(HTTPStatus.MISDIRECTED_REQUEST, "This is not that host.")
-        elif self.server.site.token and not self._has_cookie():
+        elif (token := self.server.site.token) and not has_cookie(
+            self.headers.get("Cookie", ""), self.server.cookie, token
+        ):
             self._send_cookie(parse_qs(query).get("token", [""])[0])
         else:
             self._answer(unquote(path, errors="replace"))
@@ -338,25 +356,13 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             return False
 
-    def _has_cookie(self) -> bool:
-        jar = SimpleCookie()
-        try:
-            jar.load(self.headers.get("Cookie", ""))
-        except CookieError:
-            return False
-        cookie = jar.get(self.server.cookie)
-        return cookie is not None and self._is_token(cookie.value)
-
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self.server.site.token.encode())
-
     def _send_cookie(self, token: str) -> None:
         """Set the cookie, with a page that leads to the report.
 
         A redirection would not do: browsers do not send a strict cookie along one that began on
         another site.
         """
-        if not self._is_token(token):
+        if not is_token(token, self.server.site.token):
             text = "Open the address that `orch dashboard` printed, with its token."
             self._send_text(HTTPStatus.UNAUTHORIZED, text)
             return

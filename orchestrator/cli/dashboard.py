@@ -19,6 +19,7 @@ from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 if TYPE_CHECKING:
+    from dashboards.door import Door
     from dashboards.serve import DashboardServer, DashboardSite
     from orchestrator.tracking.server import Server
     from orchestrator.tracking.store import Store
@@ -46,7 +47,7 @@ _MIN_TOKEN = 16
     "--token",
     envvar="ORCH_DASHBOARD_TOKEN",
     default="",
-    help="Only who has it may look; `auto` makes one. No MLflow is started then.",
+    help="Only who has it may look, at MLflow too; `auto` makes one.",
 )
 @click.option("--no-mlflow", is_flag=True, help="The report alone.")
 @click.option(
@@ -66,11 +67,10 @@ def command(
 ) -> int:
     """Serve the report of SPEC, kept up to date while cells run, and MLflow beside it.
 
-    Changes nothing on disk. MLflow shows what was last mirrored (`orch run`, `orch collect`); its
-    server listens on this machine only, or is the one that MLFLOW_TRACKING_URI names. MLflow asks
-    nobody who they are: where others use this machine, they could read and change its runs. So
-    with a token none is started, and only one that MLFLOW_TRACKING_URI names is linked. Ctrl-C
-    ends both.
+    Changes nothing on disk. MLflow shows what was last mirrored (`orch run`, `orch collect`). It
+    is the server that MLFLOW_TRACKING_URI names, or one that is started for you alone: it listens
+    on this machine only, and asks for the token of the printed address, --token or one of its own.
+    Ctrl-C ends both.
     """
     from dashboards.serve import Board, DashboardSite, PageSource, is_loopback, listen
     from orchestrator.pipeline.live import LiveExperiment
@@ -121,25 +121,51 @@ def _stay(
     from orchestrator.tracking.store import store_of
 
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
-    if reason := _without_mlflow(store, site.token, no_mlflow):
+    if reason := _without_mlflow(store, no_mlflow):
         say(reason)
         _wait(served)
-    with serving(store) as server:
-        click.echo(
-            f"MLflow  {server.address}  (starting; every user of this machine can change its runs)"
-            if server.is_ours
-            else f"MLflow  {server.address}"
-        )
+    with serving(store) as server, _door(server, site.token) as door:
+        opened = door.opened if door else f"{server.address}/"
+        click.echo(f"MLflow  {opened}{'  (starting)' if door else ''}")
+        shown = door.address + "/" if door and not site.token else opened
         threading.Thread(
-            target=_tell_mlflow, args=(experiment, site, server, store), daemon=True
+            target=_tell_mlflow,
+            args=(experiment, site, server, store, opened, shown),
+            daemon=True,
         ).start()
         _wait(served)
 
 
+@contextmanager
+def _door(server: "Server", token: str) -> Iterator["Door | None"]:
+    """Yield the guarded port of a server that orch started; None for another's."""
+    from dashboards.door import open_door
+    from dashboards.serve import new_token
+
+    if server.socket is None:
+        yield None
+        return
+    with open_door(server.socket, token or new_token()) as door:
+        threading.Thread(target=door.serve_forever, daemon=True).start()
+        try:
+            yield door
+        finally:
+            door.shutdown()
+
+
 def _tell_mlflow(
-    experiment: Experiment, site: "DashboardSite", server: "Server", store: "Store"
+    experiment: Experiment,
+    site: "DashboardSite",
+    server: "Server",
+    store: "Store",
+    opened: str,
+    shown: str,
 ) -> None:
-    """Once it answers: its address on the page, and the ready views on the terminal."""
+    """Once it answers: its address on the page, and the ready views on the terminal.
+
+    `opened`: the address to print. `shown`: that for the page, without a token of MLflow's where
+    others can read the page.
+    """
     from orchestrator.tracking.server import experiment_id
     from orchestrator.tracking.views import runs_page, views
 
@@ -152,27 +178,21 @@ def _tell_mlflow(
     known = experiment_id(server, store, name)
     if known is None:
         say(f"MLflow has no experiment {name} yet: `orch collect` makes it")
-        site.status["mlflow"] = server.address
+        site.status["mlflow"] = shown
         return
-    site.status["mlflow"] = f"{server.address}/{runs_page(known)}"
+    site.status["mlflow"] = f"{shown}{runs_page(known)}"
     lines = [
-        f"  {view.title} ({view.num_runs})\n    {server.address}/{runs_page(known, view.key)}"
+        f"  {view.title} ({view.num_runs})\n    {opened}{runs_page(known, view.key)}"
         for view in views(collect(experiment.cells, experiment.folder))
     ]
     click.echo("\n".join(["MLflow answers. Ready views:", *lines]))
     sys.stdout.flush()
 
 
-def _without_mlflow(store: "Store", token: str, no_mlflow: bool) -> str:
+def _without_mlflow(store: "Store", no_mlflow: bool) -> str:
     """Return why no MLflow is shown; empty if one is."""
     if no_mlflow:
         return "no MLflow, as asked"
-    if token and not store.is_server:
-        return (
-            "no MLflow beside a token: it asks nobody who they are, so that other users of this "
-            "machine could read and change its runs. For yourself alone, leave the token out; for "
-            "others, run one behind a password and name it in MLFLOW_TRACKING_URI"
-        )
     if _is_missing(store):
         return "MLflow has nothing yet: `orch run` or `orch collect` fills it"
     return ""

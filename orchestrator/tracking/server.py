@@ -1,11 +1,14 @@
-"""An `mlflow server` of our own over a store, on this machine only, for as long as it is looked at.
+"""An `mlflow server` of our own over a store, for as long as it is looked at.
 
-It listens on 127.0.0.1 whatever else is asked of the dashboard: MLflow has no notion of reading
-only. It ends with us, also when we are killed (keeper.py).
+MLflow asks nobody who they are, and has no notion of reading only. So the server listens on no
+port: on a socket in a folder that only this user can enter, whatever else is asked of the
+dashboard (docs/decisions/044). It ends with us, also when we are killed (keeper.py).
 """
 
+import http.client
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -13,10 +16,10 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -27,7 +30,8 @@ from orchestrator.tracking.store import Store
 READY_SECONDS = 240.0
 """It imports for half a minute on a quiet machine, and for more than one on a busy one."""
 
-FIRST_PORT = 8600
+LONGEST_FOLDER = 60
+"""Characters; with its own folder and name a socket's path must stay below 104 (macOS)."""
 _END_SECONDS = 15.0
 _SETTINGS = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five processes that a reader has no use for
@@ -35,36 +39,69 @@ _SETTINGS = {
 }
 
 
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a socket of this machine that has a path."""
+
+    def __init__(self, path: Path, timeout: float):
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect. Raise OSError if nothing listens there."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
 class Server:
-    """A tracking server for people to look at. `address` has no slash at its end."""
+    """A tracking server for people to look at.
 
-    def __init__(self, address: str, keeper: "subprocess.Popen[bytes] | None", log: Path | None):
-        self.address = address
+    `address`: that of a server that somebody else runs, without a slash at its end. `socket`: that
+    of the one which orch started.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        socket: Path | None = None,
+        keeper: "subprocess.Popen[bytes] | None" = None,
+        log: Path | None = None,
+    ):
+        self.address, self.socket = address, socket
         self._keeper, self._log = keeper, log
-
-    @property
-    def is_ours(self) -> bool:
-        """Return True if orch started the server."""
-        return self._keeper is not None
 
     def is_up(self) -> bool:
         """Return True if the server answers. Raise EnvironmentFault if orch's own has ended."""
         if self._keeper is not None and self._keeper.poll() is not None:
             raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._log_end()}")
         try:
-            with urllib.request.urlopen(f"{self.address}/health", timeout=5):  # noqa: S310  (http or https: store_of looked)
-                return True
+            self.get("/health", {}, 5)
         except urllib.error.HTTPError:
             return True  # it answers, if only to say that it wants a password
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
+        return True
+
+    def get(self, path: str, headers: Mapping[str, str], seconds: float) -> bytes:
+        """Return what it answers. Raise OSError or HTTPException if it does not."""
+        if self.socket is None:
+            request = urllib.request.Request(f"{self.address}{path}", headers=dict(headers))  # noqa: S310  (http or https: store_of looked)
+            with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  (the same)
+                return bytes(answer.read())
+        connection = UnixConnection(self.socket, seconds)
+        try:
+            connection.request("GET", path, headers=dict(headers))
+            return connection.getresponse().read()
+        finally:
+            connection.close()
 
     def wait(self, seconds: float = READY_SECONDS) -> None:
         """Wait until it answers. Raise EnvironmentFault if it does not."""
         deadline = time.monotonic() + seconds
         while not self.is_up():
             if time.monotonic() > deadline:
-                raise EnvironmentFault(f"MLflow at {self.address} did not answer in {seconds:g} s")
+                where = f" at {self.address}" if self.address else ""
+                raise EnvironmentFault(f"MLflow{where} did not answer in {seconds:g} s")
             time.sleep(0.5)
 
     def _log_end(self) -> str:
@@ -76,28 +113,17 @@ class Server:
 def serving(store: Store) -> Iterator[Server]:
     """Yield the server of a store: the one it is, else one started for it and ended afterwards."""
     if store.is_server:
-        yield Server(store.address, None, None)
+        yield Server(store.address)
         return
-    port = _free_port()
-    argv = [
-        sys.executable,
-        keeper.__file__,
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
     environment = {**_SETTINGS, **os.environ}
     environment["MLFLOW_BACKEND_STORE_URI"] = store.uri  # it may hold a password: not in argv
     environment.pop("MLFLOW_TRACKING_URI", None)
-    with TemporaryDirectory(prefix="orch-mlflow-") as folder:
-        log = Path(folder, "log")
+    with TemporaryDirectory(prefix="orch-mlflow-", dir=_short_folder()) as folder:
+        listens, log = Path(folder, "socket"), Path(folder, "log")
+        argv = [
+            *(sys.executable, keeper.__file__, sys.executable, "-m", "mlflow", "server"),
+            *("--workers", "1", "--uvicorn-opts", f"--uds {shlex.quote(str(listens))}"),
+        ]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv,
@@ -109,7 +135,7 @@ def serving(store: Store) -> Iterator[Server]:
                 start_new_session=True,
             )
         try:
-            yield Server(f"http://127.0.0.1:{port}", process, log)
+            yield Server("", listens, process, log)
         finally:
             if process.stdin is not None:
                 process.stdin.close()
@@ -119,13 +145,11 @@ def serving(store: Store) -> Iterator[Server]:
 
 def experiment_id(server: Server, store: Store, name: str) -> str | None:
     """Return the id of an experiment; None if the server, which is up, has none of this name."""
-    url = f"{server.address}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
-    request = urllib.request.Request(url, headers=_authorization(store))  # noqa: S310  (http or https: store_of looked)
+    path = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  (http or https: store_of looked)
-            plain: dict[str, Any] = json.load(answer)
+        plain: dict[str, Any] = json.loads(server.get(path, _authorization(store), 20))
         return str(plain["experiment"]["experiment_id"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return None
 
 
@@ -141,11 +165,6 @@ def _authorization(store: Store) -> dict[str, str]:
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def _free_port() -> int:
-    """Return the first free port from FIRST_PORT on, so that an ssh tunnel can name it."""
-    for port in range(FIRST_PORT, FIRST_PORT + 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise EnvironmentFault(f"no port from {FIRST_PORT} to {FIRST_PORT + 99} is free for MLflow")
+def _short_folder() -> str | None:
+    """Return a folder for the socket, whose path the kernel wants short; None: the usual one."""
+    return None if len(gettempdir()) < LONGEST_FOLDER else "/tmp"  # noqa: S108  (a private folder in it)

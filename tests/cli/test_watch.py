@@ -298,29 +298,37 @@ def test_mlflow_ends_with_the_dashboard_however_that_ends(
     dashboard: Callable[..., Any], number: int
 ) -> None:
     process = dashboard("--port", "0")
-    url = address(process, "MLflow")
-    port = url.rpartition(":")[2]
-    assert url.startswith("http://127.0.0.1:")
-    assert of_port(port), "its server is there"
+    assert address(process, "MLflow").startswith("http://127.0.0.1:")
+    deadline = time.monotonic() + 30
+    while not (socket := socket_below(process.pid)):
+        assert time.monotonic() < deadline, "its server is there"
+        time.sleep(0.1)
     process.send_signal(number)
     process.wait(30)
     deadline = time.monotonic() + 30
-    while of_port(port):
-        assert time.monotonic() < deadline, of_port(port)
+    while on_socket(socket):
+        assert time.monotonic() < deadline, on_socket(socket)
         time.sleep(0.2)
 
 
-def of_port(port: str) -> list[str]:
-    """Command lines of processes that were given this port."""
-    found = []
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Each process's number and its command line."""
     for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = place.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if "--port" in words and port in words:
-            found.append(" ".join(words))
-    return found
+        yield place.parent.name, _text(place).replace("\0", " ")
+
+
+def socket_below(parent: int) -> str:
+    """The socket that a child of a process was told to listen on; empty if there is none yet."""
+    for number, line in command_lines():
+        match = re.search(r"--uds (\S+)", line)
+        if match and re.search(rf"\) [A-Z] {parent} ", _text(Path("/proc", number, "stat"))):
+            return match[1]
+    return ""
+
+
+def on_socket(socket: str) -> list[str]:
+    """Command lines of processes that were given this socket."""
+    return [line for _, line in command_lines() if socket in line]
 
 
 @pytest.mark.parametrize(
@@ -349,19 +357,36 @@ def test_others_need_the_token_that_it_makes(dashboard: Callable[..., Any]) -> N
         get(f"http://127.0.0.1:{port[1]}/")
 
 
+def create(url: str, token: str = "") -> int:
+    """Ask MLflow for a new experiment, as its client does; return the status."""
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(  # noqa: S310  (our own server)
+        f"{url}api/2.0/mlflow/experiments/create", b'{"name": "theirs"}', headers
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  (our own server)
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
 @pytest.mark.slow
-def test_with_a_token_no_mlflow_is_started(dashboard: Callable[..., Any]) -> None:
-    """It was readable and writable by every user of the machine, beside a report with a token."""
-    process = dashboard("--token", "auto", "--port", "0")
-    assert "?token=" in address(process)
-    said = process.stdout.readline()
-    assert said.startswith("no MLflow beside a token"), said
-    children = [
-        place.parent.name
-        for place in Path("/proc").glob("[0-9]*/stat")
-        if f") S {process.pid} " in _text(place) or f") R {process.pid} " in _text(place)
-    ]
-    assert children == []
+def test_mlflow_is_written_with_the_token_alone(dashboard: Callable[..., Any]) -> None:
+    """It was writable by every user of the machine."""
+    process = dashboard("--token", "a-token-of-mine-1", "--port", "0")
+    assert address(process).endswith("?token=a-token-of-mine-1")
+    url, _, token = address(process, "MLflow").partition("?token=")
+    assert token == "a-token-of-mine-1", "one token for both"
+    assert create(url) == 401
+    assert create(url, "another-token-of-1") == 401
+    deadline = time.monotonic() + 240
+    while (status := create(url, token)) == 502:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert (status, create(url)) == (200, 401)
 
 
 def _text(place: Path) -> str:
