@@ -39,7 +39,7 @@ KLS = [("k1", "reward"), ("k1", "loss"), ("k3", "reward"), ("k3", "loss")]
 
 
 def main() -> None:
-    records, scores, items = made()
+    records, scores, items = experiment_data()
     spec = Spec(
         name="bench",
         studies=(),
@@ -50,24 +50,24 @@ def main() -> None:
         },
     )
     started = time.process_time()
-    found = compare(spec, records, scores, items)
-    pairs = axis_differences(found.configurations, "kl", "eval/in_domain/mean")
+    comparison = compare(spec, records, scores, items)
+    pairs = axis_differences(comparison.configurations, "kl", "eval/in_domain/mean")
     spent = time.process_time() - started
     started = time.process_time()
     rng = np.random.default_rng(0)
-    for _ in found.configurations:
+    for _ in comparison.configurations:
         for size, _domain in TASKS.values():
             rng.integers(0, size, size=(2000, size))
     peer = time.process_time() - started
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{len(records)} runs, {len(found.claims)} claims, {len(pairs)} pairs: "
+        f"{len(records)} runs, {len(comparison.claims)} claims, {len(pairs)} pairs: "
         f"{spent:.2f} CPU s (bar 10), {largest:.0f} MiB (bar 1024)"
     )
     print(f"  drawing indices alone, a table at a time: {peer:.2f} CPU s; ratio {spent / peer:.2f}")
 
 
-def made() -> tuple[list[Record], list[Score], dict[str, dict[str, np.ndarray]]]:
+def experiment_data() -> tuple[list[Record], list[Score], dict[str, dict[str, np.ndarray]]]:
     rng = np.random.default_rng(0)
     records, scores, items = [], [], {}
     for estimator, placement in KLS:

@@ -34,13 +34,13 @@ PYTHONS = {"verl": verl, "openrlhf": openrlhf, "skyrl": skyrl}
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for library, version, where in releases(Path(name)):
-            found = dialects.gaps(library, version, where)
-            worst = ", ".join(f"{what} {gap:.1e}" for what, gap in found["worst"].items())
+            gaps = dialects.gaps(library, version, where)
+            worst = ", ".join(f"{what} {gap:.1e}" for what, gap in gaps["worst"].items())
             print(
-                f"{library} {version}: {found['count']} launches and batches, {worst} "
+                f"{library} {version}: {gaps['count']} launches and batches, {worst} "
                 f"(bar of gradients {BAR_GRADIENT:g})"
             )
-            for sentence in found["failed"]:
+            for sentence in gaps["failed"]:
                 print(f"  not compared: {sentence}")
         if "--grid" in sys.argv:
             grid(Path(name))

@@ -53,9 +53,9 @@ def main() -> int:
     ]
     failed = False
     for name, seconds, bar in rows:
-        told = "" if bar is None else f"   bar {bar:g} s"
+        limit = "" if bar is None else f"   bar {bar:g} s"
         failed |= bar is not None and seconds > bar
-        print(f"{name:<48} {seconds:8.3f} CPU s{told}")
+        print(f"{name:<48} {seconds:8.3f} CPU s{limit}")
     error = worst_error()
     print(f"{'relative error against enumeration, T = 10':<48} {error:8.1e}         bar 1e-12")
     return int(failed or error > 1e-12)
@@ -115,13 +115,13 @@ def worst_error() -> float:
     worst = 0.0
     for rollout in (None, MU):
         setting = LabSetting(Q, P, 10, rollout)
-        found = exact(setting, extended())
+        derived = exact(setting, extended())
         for i in range(len(extended())):
             mean, variance = brute_force(setting, i)
             worst = max(
                 worst,
-                float(np.max(np.abs(found.mean[i] - mean) / found.magnitude[i])),
-                float(np.max(np.abs(found.variance[i] / variance - 1))),
+                float(np.max(np.abs(derived.mean[i] - mean) / derived.magnitude[i])),
+                float(np.max(np.abs(derived.variance[i] / variance - 1))),
             )
     return worst
 

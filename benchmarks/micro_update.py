@@ -120,7 +120,7 @@ def measure() -> dict[str, list[float]]:
     """CPU milliseconds an update of a cell, one number a round; the variants take turns."""
     states = {name: State.fresh(base_policy(SETTINGS)) for name in ("packed", "unpacked")}
     names = (*states, "1 cell", f"{CELLS} cells")
-    found: dict[str, list[float]] = {name: [] for name in names}
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
         groups = {f"{n} cell{'s' * (n > 1)}": together(n, Path(folder), files) for n in (1, CELLS)}
         for round_number in range(ROUNDS + 1):
@@ -134,8 +134,8 @@ def measure() -> dict[str, list[float]]:
                         groups[name].rollout_batch()
                 spent = (time.process_time() - started) / updates * 1e3
                 if round_number:  # the first one warms up
-                    found[name].append(spent / (CELLS if name == f"{CELLS} cells" else 1))
-    return found
+                    seconds_by_name[name].append(spent / (CELLS if name == f"{CELLS} cells" else 1))
+    return seconds_by_name
 
 
 def floor_ms() -> float:
@@ -153,9 +153,9 @@ def floor_ms() -> float:
 
 def main() -> int:
     one_quiet_core()
-    found = measure()
-    unit = min(found["unpacked"])
-    for name, rounds in found.items():
+    seconds_by_name = measure()
+    unit = min(seconds_by_name["unpacked"])
+    for name, rounds in seconds_by_name.items():
         mean = sum(rounds) / len(rounds)
         print(
             f"{name:9} {min(rounds):6.2f} ms an update at best, {mean:6.2f} on average   "
@@ -163,7 +163,7 @@ def main() -> int:
         )
     floor = floor_ms()
     print(f"{'limit':9} {floor:6.2f} ms: the products of weights alone   {floor / unit:.2f} U")
-    kept = min(found[f"{CELLS} cells"]) <= BAR * unit
+    kept = min(seconds_by_name[f"{CELLS} cells"]) <= BAR * unit
     print(f"bar {BAR:g} U a cell of {CELLS}: {'kept' if kept else 'MISSED'}")
     return 0 if kept else 1
 

@@ -48,13 +48,13 @@ def main() -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        spec, folder, made = experiment(root, cells)
+        spec, folder, all_cells = experiment(root, cells)
         imported, _ = cpu(lambda: __import__("mlflow.tracking"))
         empty = root / "empty.db"
         tables, _ = cpu(lambda: open_store(empty))
         print(f"import of mlflow          {imported:7.2f} CPU s   once a process")
         print(f"an empty SQLite store     {tables:7.2f} CPU s   once a runs folder")
-        read, records = cpu(lambda: collect(made, folder))
+        read, records = cpu(lambda: collect(all_cells, folder))
         print(f"collect of {cells} cells       {read:7.2f} CPU s")
         database = folder.path.parent / "mlflow.db"
         bare, spared, ours = [], [], []
@@ -78,7 +78,7 @@ def main() -> None:
         print(f"mirror                    {min(ours):7.2f} CPU s   best of {ROUNDS}")
         print(f"ratio                     {min(ours) / min(bare):7.2f}         bar {BAR}")
         print(f"  to the spared one       {min(ours) / min(spared):7.2f}         bar {BAR}")
-        scores = [score for cell in made for score in scores_of(cell)]
+        scores = [score for cell in all_cells for score in scores_of(cell)]
         (folder.path / "mirror.json").unlink()
         cost, report = cpu(lambda: mirror(records, scores, spec, folder, at))
         assert report.updated >= cells, report
@@ -111,8 +111,8 @@ def experiment(root: Path, cells: int) -> tuple[Spec, RunFolder, list[Cell]]:
     spec = load(grid_spec(root / "bench.yaml", -(-cells // 200) * 200))
     folder = RunFolder.of(root / "runs", spec.name, "micro")
     folder.open()
-    made = expand(spec)[:cells]
-    for number, cell in enumerate(made):
+    all_cells = expand(spec)[:cells]
+    for number, cell in enumerate(all_cells):
         cell_dir = folder.cell(cell)
         cell_dir.make(cell)
         attempt = cell_dir.new_attempt()
@@ -132,7 +132,7 @@ def experiment(root: Path, cells: int) -> tuple[Spec, RunFolder, list[Cell]]:
                 state="succeeded", started=1e9, ended=1e9 + STEPS, outcome=Outcome(kind="trained")
             )
         )
-    return spec, folder, made
+    return spec, folder, all_cells
 
 
 def scores_of(cell: Cell) -> list[Score]:

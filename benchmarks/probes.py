@@ -34,8 +34,8 @@ def main() -> None:
     for library, version in releases():
         name = f"{library}@{version}"
         try:
-            with sources(library, version, within=within) as found:
-                folder = found.where.folder
+            with sources(library, version, within=within) as source:
+                folder = source.where.folder
                 cost = measure([sys.executable, "-c", _MEASURE, library, version, folder], cwd=ROOT)
         except EnvironmentFault as fault:
             print(f"measuring {name:<22} not here: {fault}")

@@ -89,7 +89,7 @@ def one(configurations: int, page: Path) -> None:
     from orchestrator.analysis.compare import compare
     from orchestrator.report import report
 
-    records, scores = made(configurations)
+    records, scores = experiment_of(configurations)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     spec = Spec(
         name="bench",
@@ -100,9 +100,9 @@ def one(configurations: int, page: Path) -> None:
     marks = [time.process_time()]
     comparison = compare(spec, records, scores)
     marks.append(time.process_time())
-    told = report(comparison, records, scores, spec)
+    content = report(comparison, records, scores, spec)
     marks.append(time.process_time())
-    text = dashboards.html(told)
+    text = dashboards.html(content)
     marks.append(time.process_time())
     page.write_text(text, encoding="utf-8")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -124,22 +124,22 @@ def opened(page: Path) -> str:
         tab = browser.new_page(viewport={"width": 1280, "height": 900})
         tab.goto(page.absolute().as_uri(), wait_until="commit", timeout=120_000)
         tab.wait_for_selector("html[data-seen=yes]", state="attached", timeout=120_000)
-        seen = tab.evaluate("performance.now()")
+        in_view_ms = tab.evaluate("performance.now()")
         tab.wait_for_selector("html[data-ready=yes]", state="attached", timeout=120_000)
         drawn = tab.evaluate("performance.now()")
         paint = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         heap = tab.evaluate("performance.memory.usedJSHeapSize") / 2**20
         browser.close()
-    found = {
+    measured = {
         "first paint s": paint / 1000,
-        "drawn in view s": seen / 1000,
+        "drawn in view s": in_view_ms / 1000,
         "all drawn s": drawn / 1000,
         "heap MiB": heap,
     }
-    return json.dumps({name: round(value, 2) for name, value in found.items()})
+    return json.dumps({name: round(value, 2) for name, value in measured.items()})
 
 
-def made(configurations: int) -> tuple[list[Record], list[Score]]:
+def experiment_of(configurations: int) -> tuple[list[Record], list[Score]]:
     """Noisy curves of every metric, one seed after another."""
     rng = random.Random(0)  # noqa: S311  (noise for curves)
     records, scores = [], []
@@ -152,7 +152,7 @@ def made(configurations: int) -> tuple[list[Record], list[Score]]:
                 data=Data(name="math", path="org/math"),
                 advantage=Advantage(estimator="rloo"),
                 loss=Loss(),
-                kl=Kl(estimator=estimator, placement=placement, beta=beta),  # type: ignore[arg-type]
+                kl=Kl(estimator=estimator, placement=placement, beta=beta),  # type: ignore[arg-type]  # of KLS
                 rollout=Rollout(group_size=5, max_response_tokens=1024),
                 batch=Batch(num_prompts=256 + i // PER_STUDY),
                 optimizer=Optimizer(learning_rate=1e-6),
@@ -179,7 +179,7 @@ def made(configurations: int) -> tuple[list[Record], list[Score]]:
                     cell_id=cell.id,
                     step=STEPS,
                     task=task,
-                    domain=domain,  # type: ignore[arg-type]
+                    domain=domain,  # type: ignore[arg-type]  # one of two
                     metric="mean@32",
                     value=rng.uniform(0.4, 0.6),
                     num_items=500,

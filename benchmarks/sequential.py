@@ -106,10 +106,10 @@ def main() -> None:
     ever = [float((np.abs(null) >= reach).any(axis=1).mean()) for reach in rules.values()]
     print(f"{f'a look at every n from 2 to {MOST}':35s}  {ever[0]:.3f}       {ever[1]:.3f}")
     print("coverage of the 95 % interval")
-    found = [coverage(null, reach) for reach in rules.values()]
-    print(f"{'at 5 seeds':35s}  {found[0][0]:.3f}       {found[1][0]:.3f}")
+    shares = [coverage(null, reach) for reach in rules.values()]
+    print(f"{'at 5 seeds':35s}  {shares[0][0]:.3f}       {shares[1][0]:.3f}")
     print(
-        f"{f'at every n from 2 to {MOST} at once':35s}  {found[0][1]:.3f}       {found[1][1]:.3f}"
+        f"{f'at every n from 2 to {MOST} at once':35s}  {shares[0][1]:.3f}       {shares[1][1]:.3f}"
     )
     print("seeds for power 0.8                   once  every look")
     for effect in (0.5, 1.0, 2.0, 3.0, 5.0):

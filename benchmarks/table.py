@@ -129,8 +129,8 @@ def mirrored(folder: Path, cells: int = 12) -> Line:
 
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     (folder / "mirror").mkdir()
-    spec, runs, made = mirroring.experiment(folder / "mirror", cells)
-    records = collect(made, runs)
+    spec, runs, all_cells = mirroring.experiment(folder / "mirror", cells)
+    records = collect(all_cells, runs)
     for name in ("bare", "ours"):
         mirroring.open_store(folder / f"{name}.db")
     bare, _ = mirroring.cpu(lambda: mirroring.log_all(records, f"sqlite:///{folder}/bare.db"))
@@ -164,8 +164,8 @@ def table(lines: list[Line]) -> str:
 
 def ratios(text: str) -> dict[str, float]:
     """Return what -> ratio of a table."""
-    found = re.findall(r"^\| ([^|]+) \|.*\| ([0-9.e+-]+) \|$", text, re.MULTILINE)
-    return {what: float(ratio) for what, ratio in found}
+    ratios = re.findall(r"^\| ([^|]+) \|.*\| ([0-9.e+-]+) \|$", text, re.MULTILINE)
+    return {what: float(ratio) for what, ratio in ratios}
 
 
 if __name__ == "__main__":

@@ -34,24 +34,24 @@ REPETITIONS = 20
 SPREADS = (0.01, 0.03, 0.07)
 
 
-def overhead(made: House, trials: int) -> float:
+def overhead(house: House, trials: int) -> float:
     """CPU milliseconds a trial, without what writing the run directories costs."""
-    controller = made.controller()
+    controller = house.controller()
     training = 0.0
     began = time.process_time()
     with controller.journal.controlling():
         while not controller.done:
             for cell in controller.tick():
                 start = time.process_time()
-                leave(made.folder, cell, theory(cell))
+                leave(house.folder, cell, theory(cell))
                 training += time.process_time() - start
     return (time.process_time() - began - training) / trials * 1000
 
 
-def bare(made: House, trials: int) -> float:
+def bare(house: House, trials: int) -> float:
     """The same number of trials, asked and told by Optuna alone."""
-    (search,) = made.searches
-    study = SearchJournal(made.folder, "bare").study(search, sampler=sampler(search.tune.block, 0))
+    (search,) = house.searches
+    study = SearchJournal(house.folder, "bare").study(search, sampler=sampler(search.tune.block, 0))
     began = time.process_time()
     for _ in range(trials):
         trial = study.ask(distributions(search.space))
@@ -73,23 +73,23 @@ def compare(folder: Path, repetitions: range) -> None:
         (search,) = house(folder, space=over.space).searches
         peer: list[Told] = []
         for kind in ("random", "tpe", "gp"):
-            told = list(judged(search, kind, over, repetitions))
-            peer = peer or told
+            judgements = list(judged(search, kind, over, repetitions))
+            peer = peer or judgements
             wins = [
                 sum(
                     one.recommended < getattr(theirs, what)
-                    for one, theirs in zip(told, peer, strict=True)
+                    for one, theirs in zip(judgements, peer, strict=True)
                 )
                 for what in ("best", "recommended")
             ]
             best, curve = (
-                "{mean:.4f} ({median:.4f})".format(**sizes(told, what))
+                "{mean:.4f} ({median:.4f})".format(**sizes(judgements, what))
                 for what in ("best", "recommended")
             )
             print(
                 f"| {name} | {kind} | {best} | {curve} | {wins[0]} | {wins[1]} | "
-                f"{sum(one.holds_top for one in told)} | "
-                f"{sum(one.holds_closed_form for one in told)} |",
+                f"{sum(one.holds_top for one in judgements)} | "
+                f"{sum(one.holds_closed_form for one in judgements)} |",
                 flush=True,
             )
 
@@ -97,8 +97,8 @@ def compare(folder: Path, repetitions: range) -> None:
 def main() -> None:
     what, *rest = sys.argv[1:] or ["cost"]
     if what == "train":
-        made = {recipe: list(train(recipe)) for recipe in RECIPES}
-        TRAINED.write_text(json.dumps(made, indent=1) + "\n")
+        trained = {recipe: list(train(recipe)) for recipe in RECIPES}
+        TRAINED.write_text(json.dumps(trained, indent=1) + "\n")
         return
     if what == "compare":
         first, count = int((rest or [FRESH])[0]), int((rest[1:] or [REPETITIONS])[0])

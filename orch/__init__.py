@@ -121,8 +121,8 @@ def run(
     Needs the extras `run`, `micro` and `eval`. Safe to repeat and to kill: it goes on from disk.
     """
     chosen = experiment.chosen(where)
-    made = _line.plan_of(experiment, chosen, where)
-    return _line.run(experiment, chosen, made, train_only=train_only)
+    chosen_plan = _line.plan_of(experiment, chosen, where)
+    return _line.run(experiment, chosen, chosen_plan, train_only=train_only)
 
 
 def results(

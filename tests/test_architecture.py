@@ -186,6 +186,37 @@ def test_the_formatter_lays_out_every_line() -> None:
                 assert not marker.search(path.read_text(encoding="utf-8")), path
 
 
+def test_an_ignored_type_has_its_reason_beside_it() -> None:
+    marker = re.compile(r"#\s*type:\s*ignore(?:\[[^]]*\])?(.*)")
+    for folder in (*SHIPPED, "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                match = marker.search(line)
+                assert match is None or match[1].strip("# ()"), f"{path}: {line}"
+
+
+VAGUE = {"found", "told", "made", "seen", "there", "here"}
+
+
+def test_locals_are_named_by_what_they_hold() -> None:
+    vague = {
+        f"{module}:{node.lineno} {name}"
+        for module, tree in TREES.items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+        if (name := _bound_name(node)) in VAGUE
+    }
+    assert not vague, "\n".join(sorted(vague))
+
+
+def _bound_name(node: ast.AST) -> str:
+    """Return the name that a node binds as a variable or parameter; empty for another node."""
+    if isinstance(node, ast.arg):
+        return node.arg
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+
+
 def test_the_architecture_page_names_every_package() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     for name in sorted({package(module) for module in ALL} - {"orchestrator", "__main__"}):

@@ -134,7 +134,7 @@ class Activations:
         """
         longest, first = self.shape[2], self.at.first
         self.tokens[:, :, rows] = tokens
-        place, of, here = rows, longest, rows
+        place, of, at_work = rows, longest, rows
         x = F.embedding(tokens + self.offsets, policy.embedding)
         for number, (layer, kept) in enumerate(zip(policy.layers, self.layers, strict=True)):
             normed, inverse = _normed(x)
@@ -145,13 +145,13 @@ class Activations:
             self._keep(kept, "turned", turned, rows, longest)
             self._keep(kept, "value", qkv[..., 2 * HEAD_WIDTH :], rows, longest)
             if number == NUM_LAYERS - 1:  # above the last attention only the predicting rows matter
-                here, of = slice(max(rows.start, first), rows.stop, rows.step), longest - first
-                place = slice(here.start - first, here.stop - first, here.step)
-                skipped = x.shape[2] - len(range(*here.indices(longest)))
+                at_work, of = slice(max(rows.start, first), rows.stop, rows.step), longest - first
+                place = slice(at_work.start - first, at_work.stop - first, at_work.step)
+                skipped = x.shape[2] - len(range(*at_work.indices(longest)))
                 x, turned = x[:, :, skipped:], turned[:, :, skipped:]
             keys = kept.turned[..., HEAD_WIDTH:].flatten(0, 1)
             query = turned[..., :HEAD_WIDTH].flatten(0, 1)
-            scores = torch.baddbmm(self.mask[here], query, keys.transpose(1, 2))
+            scores = torch.baddbmm(self.mask[at_work], query, keys.transpose(1, 2))
             chances = scores.softmax(-1)
             mixed = torch.bmm(chances, kept.value.flatten(0, 1)).view(*x.shape[:3], HEAD_WIDTH)
             x = _plus(x, mixed, layer.output)

@@ -96,12 +96,12 @@ def divergence_metrics(of_cells: Sequence[Divergence], policy: Folded) -> list[d
     base = batched.folded(references)
     reference = batched.score(base, prompts, ours.rollouts.tokens, ours.rollouts.mask).logps
     forward_kl = _kl(logps, batched.score(policy, prompts, tokens, mask).logps)
-    own, seen = ours.scored.logps, ours.rollouts.mask[:, :, 0]
+    own, visited = ours.scored.logps, ours.rollouts.mask[:, :, 0]
     entropy = -(own.exp() * own).sum(-1)
     metrics = {
-        "eval/kl_reverse": (_kl(own, reference) * seen).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
+        "eval/kl_reverse": (_kl(own, reference) * visited).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
         "eval/kl_forward": (forward_kl * mask[:, :, 0]).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
-        "eval/entropy": (entropy * seen).flatten(1).sum(-1) / seen.flatten(1).sum(-1),
+        "eval/entropy": (entropy * visited).flatten(1).sum(-1) / visited.flatten(1).sum(-1),
     }
     rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
     return [dict(zip(metrics, row, strict=True)) for row in rows]

@@ -126,7 +126,7 @@ def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
         answers = encode("sort", digits)[1]
         answers[:, :NUM_DIGITS] = answers[:, NUM_DIGITS - 1 :: -1]
         return answers
-    return encode(strategy, digits)[1]  # type: ignore[arg-type]
+    return encode(strategy, digits)[1]  # type: ignore[arg-type]  # a skill's name
 
 
 def measure(name: str, recipe: Recipe, flat: Tensor) -> PolicyMeasurements:

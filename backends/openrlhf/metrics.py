@@ -53,7 +53,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         if steps is None:
             continue
         files = sorted(directory.glob("events.out.tfevents.*"))
-        names_seen = Seen()
+        names_seen = LoggedSteps()
         points = (point for file in files for point in _of_events(file, steps, names_seen, kept))
         first = next(points, None)
         if first is None and not names_seen.whole:
@@ -81,7 +81,7 @@ def has_reference(attempt_dir: Path) -> bool:
 
 
 @dataclass
-class Seen:
+class LoggedSteps:
     """The names in the complete steps of a log.
 
     All steps but the last are complete. The last is complete if LAST ended it.
@@ -98,7 +98,9 @@ class Seen:
                 raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole, name)
 
 
-def _of_events(path: Path, steps: int, names_seen: Seen, kept: Names) -> Iterator[MetricPoint]:
+def _of_events(
+    path: Path, steps: int, names_seen: LoggedSteps, kept: Names
+) -> Iterator[MetricPoint]:
     """Yield one point per step, when the step is complete."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
@@ -114,7 +116,9 @@ def _of_events(path: Path, steps: int, names_seen: Seen, kept: Names) -> Iterato
             yield MetricPoint(at * steps, scalar.time, canonical(values, steps, kept))
 
 
-def _of_stdout(path: Path, steps: int, names_seen: Seen, kept: Names) -> Iterator[MetricPoint]:
+def _of_stdout(
+    path: Path, steps: int, names_seen: LoggedSteps, kept: Names
+) -> Iterator[MetricPoint]:
     if not path.exists():
         return
     year = time.localtime(path.stat().st_mtime).tm_year

@@ -64,7 +64,7 @@ def _other_steps(flags: CommandLine, needs: Mapping[str, Any]) -> Iterator[Fault
         return
     name = {n: spelled(n, version) for n in FLAT_NAMES}
     if "data.max_samples" not in flags.given:
-        yield Fault(f"the number of train steps cannot be told: give {name['data.max_samples']}")
+        yield Fault(f"the number of train steps is unknown: give {name['data.max_samples']}")
     elif rows % batch:
         yield Fault(
             f"{name['data.max_samples']} {rows} is no multiple of {name['rollout.batch_size']} "

@@ -174,8 +174,10 @@ class OpenRlhf:
             return rewards[-1]
 
         self.maker.__dict__["compute_reward"] = watched
-        (made,) = maker.compute_advantages_and_returns(maker.make_experience([experience]))
-        return rewards[0], made.advantages
+        (experience_with_advantages,) = maker.compute_advantages_and_returns(
+            maker.make_experience([experience])
+        )
+        return rewards[0], experience_with_advantages.advantages
 
     def _maker(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
         """RemoteExperienceMaker whose groups of models answer with the batch."""

@@ -366,7 +366,7 @@ class _Judge:
         )
 
     def _regime(self) -> TrainingRegime:
-        """Return the regime. Every release samples ahead of the trainer unless told not to."""
+        """Return the regime. Every release samples ahead of the trainer by default."""
         keys = self.keys
         if self.at <= OLD:
             key = self._find(*STEPS_NAMES)

@@ -167,7 +167,9 @@ class _Reader(ReleaseReader):
         if ahead:
             return TrainingRegime(False, f"rollouts are sampled ahead ({ASYNC} {ahead:g})")
         if any(key.startswith("train_env_manager") for key in keys.given):
-            return TrainingRegime(None, "how many samples the environments' steps make is not told")
+            return TrainingRegime(
+                None, "nothing says how many samples the environments' steps make"
+            )
         epochs = keys.number("ppo_epochs")
         sizes = [keys.number("rollout_batch_size"), self._group(), self._update(), epochs]
         if any(not each for each in sizes):

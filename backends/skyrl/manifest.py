@@ -259,7 +259,7 @@ def _placement_account(settings: Settings) -> Account:
     if placement == "loss":
         return ("exact", "") if by_sequence else ("approximated", averaged)
     if placement is None:
-        return "exact", "SkyRL has the loss's KL on unless told otherwise"
+        return "exact", "SkyRL has the loss's KL on by default"
     if settings.max_staleness_steps:
         return (
             "approximated",

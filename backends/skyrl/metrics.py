@@ -111,7 +111,7 @@ def _named(values: Mapping[str, object]) -> dict[str, float]:
 def _number(value: object) -> float | None:
     """Finite numbers; SkyRL prints them as text."""
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]  # TypeError is caught below
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None

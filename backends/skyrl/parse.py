@@ -129,7 +129,7 @@ def _contradictions(values: Values, given: Values) -> Iterator[Fault]:
     """Yield what is no cell in any reading of the launch."""
     if values[IN_REWARD] and values[IN_LOSS]:
         yield Fault(
-            "SkyRL refuses use_kl_in_reward with use_kl_loss, which is on unless told otherwise: "
+            "SkyRL refuses use_kl_in_reward with use_kl_loss, which is on by default: "
             f"add {IN_LOSS}=false",
             IN_REWARD,
         )
@@ -138,7 +138,7 @@ def _contradictions(values: Values, given: Values) -> Iterator[Fault]:
             "orch has no coefficient that adapts; set it to fixed", f"{ALGORITHM}.kl_ctrl.type"
         )
     if not given.get(STEPS) and not given.get(OUR_STEPS):
-        yield Fault("the number of train steps cannot be told from epochs: set it", STEPS)
+        yield Fault("epochs do not say the number of train steps: set it", STEPS)
     prompts, minibatch = _integer(values, BATCH), _integer(values, MINIBATCH)
     if minibatch < 1 or prompts % minibatch:
         yield Fault(f"{minibatch} must divide train_batch_size, {prompts}", MINIBATCH)
@@ -191,7 +191,7 @@ def _asynchronous(values: Values, given: Values, argv: str) -> Iterator[Fault]:
         )
     if given.get(f"{PLACEMENT}.colocate_all", True) is not False:
         yield Fault(
-            "must be false here, and is true unless told otherwise: the asynchronous trainer "
+            "must be false here, and is true by default: the asynchronous trainer "
             "samples on GPUs of its own",
             f"{PLACEMENT}.colocate_all",
         )

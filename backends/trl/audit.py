@@ -150,13 +150,15 @@ def audit(launch: Launch) -> LaunchReading | None:
     regimes = [era.regime() for era in eras.values()]
     reading = _Facts(asked, releases[-1]).reading(because, tuple(_undecided(asked, releases)))
     if len({each.on_policy for each in regimes}) > 1:
-        told = " or ".join(dict.fromkeys(each.why for each in regimes))
-        reading = replace(reading, regime=TrainingRegime(None, f"{told}: releases of TRL differ"))
-    if len(set(facts.values())) > 1:
-        told = "; ".join(
-            f"{words} {_spans(asked, releases, terms)}" for terms, words in _told(facts)
+        reasons = " or ".join(dict.fromkeys(each.why for each in regimes))
+        reading = replace(
+            reading, regime=TrainingRegime(None, f"{reasons}: releases of TRL differ")
         )
-        unknown = f"releases of TRL differ: {told}. Say which: --library trl@VERSION"
+    if len(set(facts.values())) > 1:
+        terms_by_release = "; ".join(
+            f"{words} {_spans(asked, releases, terms)}" for terms, words in _worded(facts)
+        )
+        unknown = f"releases of TRL differ: {terms_by_release}. Say which: --library trl@VERSION"
         reading = replace(reading, unknown=(*reading.unknown, unknown))
     return replace(reading, held=_held(asked, releases, exact=exact))
 
@@ -315,10 +317,10 @@ def _releases(asked: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
 def _eras(asked: Asked, releases: Sequence[str]) -> list[str]:
     """Return one release of each set of defaults that decide the KL term or the regime."""
     own = own_options(asked.script)
-    seen: dict[object, str] = {}
+    version_by_era: dict[object, str] = {}
     for version in reversed(releases):
-        seen.setdefault(_era(own[version]), version)
-    return [*reversed(seen.values())]
+        version_by_era.setdefault(_era(own[version]), version)
+    return [*reversed(version_by_era.values())]
 
 
 def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
@@ -355,7 +357,7 @@ _DECIDING = (
 Terms = tuple[InReward, InLoss, tuple[str, ...]]
 
 
-def _told(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
+def _worded(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
     """Return each reading in words."""
     words = []
     for terms in dict.fromkeys(facts.values()):

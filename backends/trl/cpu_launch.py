@@ -27,7 +27,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:  # no
     after = before
     for key, value in CHANGES.items():
         after = re.sub(rf"^{key}: \w+$", f"{key}: {value}", after, flags=re.MULTILINE)
-    here = plan.model_copy(
+    on_cpu = plan.model_copy(
         update={"argv": ("python3", *plan.argv[at:]), "files": {**plan.files, name: after}}
     )
     changed = tuple(
@@ -35,8 +35,8 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:  # no
         for key in CHANGES
         if (old := _value(before, key)) != CHANGES[key]
     )
-    found = [each for each in differences(plan, here, _words, WHY) if each.name != name]
-    return CpuLaunch(here, (*found, *changed))
+    differing = [each for each in differences(plan, on_cpu, _words, WHY) if each.name != name]
+    return CpuLaunch(on_cpu, (*differing, *changed))
 
 
 def _value(text: str, key: str) -> str | None:

@@ -31,7 +31,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     Raise LogFault after them if orch does not know the names in the log.
     """
     path = attempt_dir / METRICS
-    seen: set[str] = set()
+    logged: set[str] = set()
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except FileNotFoundError:
@@ -43,12 +43,12 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
             values = {name: float(value) for name, value in plain["values"].items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             break
-        seen |= values.keys()
+        logged |= values.keys()
         known = canonical(values, script)
         if known:
             yield MetricPoint(step, moment, known)
-    if seen and REWARD not in seen:
-        raise LogFault.of_names(path, "TRL", VERSIONS, seen, REWARD)
+    if logged and REWARD not in logged:
+        raise LogFault.of_names(path, "TRL", VERSIONS, logged, REWARD)
 
 
 def canonical(values: Mapping[str, float], script: str) -> dict[str, float]:

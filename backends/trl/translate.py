@@ -233,4 +233,4 @@ def _scalar(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {_scalar(v)}" for k, v in value.items()) + "}"
     text = json.dumps(value, ensure_ascii=False)
-    return _BREAKS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -26,7 +26,7 @@ def before_switch(text: str) -> Iterator[tuple[str, str]]:
 
 
 def by_configuration(
-    read: Callable[[str], str | None], found: Mapping[str, str]
+    read: Callable[[str], str | None], known: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the release that verl's own configuration shows in a copy of verl.
 
@@ -34,9 +34,9 @@ def by_configuration(
     which the switch of the KL in the reward was added.
     """
     text = read(CONFIG)
-    if text is None or "verl" not in found:
+    if text is None or "verl" not in known:
         return
-    version, _, why = found["verl"].partition(" ")
+    version, _, why = known["verl"].partition(" ")
     before = tuple(int(n) for n in version.split(".")[:2]) < (0, 4)
     if before and "use_kl_in_reward" in text:
         yield "verl", f"0.4.0 {CONFIG} beside it has use_kl_in_reward (though {why})"

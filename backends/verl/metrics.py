@@ -153,7 +153,7 @@ def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
     for key, value in pairs:
         text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
         try:
-            number = float(text)  # type: ignore[arg-type]
+            number = float(text)  # type: ignore[arg-type]  # TypeError is caught below
         except (TypeError, ValueError):
             continue
         if abs(number) < float("inf"):

@@ -44,7 +44,7 @@ OBSERVED = {
 
 def wrap_trainer(trainer: Any, folder: str) -> None:
     """Make the trainer write each batch that it trained on."""
-    from orch_rollout_dump import RolloutBatch, write  # type: ignore[import-not-found]  # shipped
+    from orch_rollout_dump import RolloutBatch, write
 
     own = trainer.PPOTrainer._update_actor  # noqa: SLF001  verl has no public hook here
 

@@ -56,7 +56,7 @@ def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {title}: {len(releases)} releases\n"
     spans: list[list[str]] = []
     for version, each in releases.items():
-        if spans and _told(releases[spans[-1][-1]]) == _told(each):
+        if spans and _statement(releases[spans[-1][-1]]) == _statement(each):
             spans[-1].append(version)
         else:
             spans.append([version])
@@ -80,7 +80,7 @@ def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _told(each: Mapping[str, Any]) -> object:
+def _statement(each: Mapping[str, Any]) -> object:
     """Return what a row of the table says of a release."""
     objectives = [_words(each[said][regime]) for said in SAID for regime in REGIMES]
     return objectives, each["defaults"]
@@ -104,8 +104,8 @@ def _changes(
                     f"  - {label}, {where}: {_words(was)} → **{_words(now)}**; gradient "
                     f"{_vector(was)} → {_vector(now)}"
                 )
-    told = "the objective changes" if lines else "no objective changes on the measured launches"
-    yield f"- **{old} → {new}**: {told}{because}"
+    headline = "the objective changes" if lines else "no objective changes on the measured launches"
+    yield f"- **{old} → {new}**: {headline}{because}"
     yield from lines
 
 
@@ -140,9 +140,9 @@ def _of_evidence(drives: Sequence[Release]) -> Iterator[str]:
 
 def _pair(library: str, old: str, new: str) -> str:
     before, after = (evidence.read(library, version) or {} for version in (old, new))
-    told = []
+    differences = []
     if before["silent"] != after["silent"]:
-        told.append(f"a launch that says nothing: {before['silent']} → {after['silent']}")
+        differences.append(f"a launch that says nothing: {before['silent']} → {after['silent']}")
     cells = [_by_term(each["cells"]) for each in (before, after)]
     both = [key for key in cells[0] if key in cells[1]]
     for key in both:
@@ -151,12 +151,14 @@ def _pair(library: str, old: str, new: str) -> str:
             estimator, place, on = key
             regime = "on-policy" if on else "off-policy"
             symbol = TABLE[estimator].symbol if estimator in TABLE else estimator
-            told.append(
+            differences.append(
                 f"{symbol} in the {place}, {regime}: {words(was)} → **{words(now)}**; gradient "
                 f"{_first(was)} → {_first(now)}"
             )
     same = f"none of the {len(both)} KL terms that were measured in both has another objective"
-    said = "; ".join(told) or (same if both else "what a launch does that says nothing is the same")
+    said = "; ".join(differences) or (
+        same if both else "what a launch does that says nothing is the same"
+    )
     return f"**{library} {old} → {new}**: {said}"
 
 

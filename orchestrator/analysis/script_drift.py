@@ -64,8 +64,8 @@ def script_changes(
 
 def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> ScriptChange | None:
     objective = _objective(before) != _objective(after)
-    told = {each.key for each in before.key_findings}
-    refused = tuple(each.text for each in after.key_findings if each.key not in told)
+    known_keys = {each.key for each in before.key_findings}
+    refused = tuple(each.text for each in after.key_findings if each.key not in known_keys)
     around = [each.text for each in before.effects] != [each.text for each in after.effects]
     if not objective and not around and not refused:
         return None
@@ -73,8 +73,8 @@ def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Sc
         before.line,
         before.case,
         objective,
-        _told(before),
-        _told(after),
+        _summary(before),
+        _summary(after),
         tuple(_because(before, after, old, new)),
         refused,
     )
@@ -84,7 +84,7 @@ def _objective(finding: AuditFinding) -> tuple[str, InReward, InLoss]:
     return finding.verdict, finding.kl_in_reward, finding.kl_in_loss
 
 
-def _told(finding: AuditFinding) -> str:
+def _summary(finding: AuditFinding) -> str:
     """Return a finding in words: its KL terms, and what they optimise."""
     terms = [
         f"{term.estimator} in the {place}, β = {term.beta:g}: "

@@ -110,12 +110,12 @@ def _check_depth(text: str, language: str) -> None:
 
 def _dereferenced(values: Mapping[str, Given]) -> Mapping[str, Given]:
     """Return the values with `${other.key}` replaced, if the file has the other key."""
-    found = {}
+    resolved = {}
     for key, given in values.items():
         match = _REFERENCE.fullmatch(given.text)
         other = values.get(match[1]) if match else None
-        found[key] = given if other is None else Given(other.text, (*given.lines, *other.lines))
-    return found
+        resolved[key] = given if other is None else Given(other.text, (*given.lines, *other.lines))
+    return resolved
 
 
 def _flattened(value: Any, path: str) -> Iterator[tuple[str, Any]]:

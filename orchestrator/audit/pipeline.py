@@ -152,10 +152,10 @@ def _shell(
     environment: Mapping[str, str],
     budget: Budget,
 ) -> Iterator[Launch]:
-    found, written = shell_launches(
+    launches, written = shell_launches(
         text, first_line=first_line, environment=environment, files=files, budget=budget
     )
-    for launch in found:
+    for launch in launches:
         module = as_module(launch.words)
         if module is not None:
             launch = replace(launch, words=module)
@@ -285,8 +285,8 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
     program, budget = read_python(text, name), Budget()
-    for line, told in program.texts:
-        yield from _shell(told, files, line, {}, budget)
+    for line, command_text in program.texts:
+        yield from _shell(command_text, files, line, {}, budget)
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
         launch = Launch(

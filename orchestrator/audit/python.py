@@ -366,10 +366,10 @@ class _Reader:
         """Return the value of `x.name`, where x is a class of this file or made by it."""
         if any(key == name for key, _ in self.attributes.get(owner.id, ())):
             return None
-        made = self._known(owner)
+        value = self._known(owner)
         kind, given = owner.id, dict[str | None, ast.expr]()
-        if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and not made.args:
-            kind, given = made.func.id, {each.arg: each.value for each in made.keywords}
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and not value.args:
+            kind, given = value.func.id, {each.arg: each.value for each in value.keywords}
         if kind not in self.classes or None in given:
             return None
         if name in given:

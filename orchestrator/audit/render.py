@@ -59,7 +59,7 @@ PLAIN: dict[AuditVerdict, str] = {
     "both": "Two KL terms pull at once.",
     "other_objective": "The policy is pulled by another objective than a KL.",
     "rollout_policy_kl_only": "The policy is kept near the policy that sampled, not its start.",
-    "undetermined": "What its KL does cannot be told from the file.",
+    "undetermined": "The file does not say what its KL does.",
 }
 """A sentence for people who do not know the names of estimators."""
 _KEY_ROWS = {

@@ -57,7 +57,10 @@ class LazyGroup(click.Group):
             return None
         module = import_module(f"orchestrator.cli.{name}")
         command: click.Command = module.command
-        return import_module("orchestrator.cli.manners").mannered(name, command)  # type: ignore[no-any-return]
+        with_manners: click.Command = import_module("orchestrator.cli.manners").mannered(
+            name, command
+        )
+        return with_manners
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

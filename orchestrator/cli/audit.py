@@ -39,7 +39,7 @@ SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-package
     "--format",
     "output",
     type=click.Choice(FORMATS),
-    help="concise: a line for each launch (for folders, unless told otherwise); full: all that an "
+    help="concise: a line for each launch (the default for folders); full: all that an "
     "answer stands on (for files); sarif: SARIF 2.1.0; github: annotations of a workflow.",
 )
 @common.as_json
@@ -98,14 +98,14 @@ def command(
     missing = [path for path in paths if path != STDIN and not path.exists()]
     for path, is_named in _files(paths):
         try:
-            text, found = _audit(path, versions)
+            text, own_findings = _audit(path, versions)
         except UnreadableScript as error:
             if is_named and (path in missing or not hook):
                 unreadable.append((str(path), str(error)))
             continue
-        findings += found
+        findings += own_findings
         if fix:
-            _write_diff(path, text, found)
+            _write_diff(path, text, own_findings)
     output = "sarif" if as_sarif else "json" if as_json else output
     shown = [each for each in findings if each.problem or not hook]
     if output in ("json", "sarif"):

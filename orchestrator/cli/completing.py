@@ -93,12 +93,12 @@ def cells(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     typed = ctx.params.get(param.name or "") or ()
     if isinstance(typed, tuple) and typed:
         try:
-            found = open_experiment(typed[0], typed[2:]).cells
+            candidates = open_experiment(typed[0], typed[2:]).cells
         except OrchError:
             return []
-        return _items([word for cell in found for word in (cell.slug, cell.id)], incomplete)
+        return _items([word for cell in candidates for word in (cell.slug, cell.id)], incomplete)
     folder = Path(ctx.params.get("runs_dir") or "runs")
     names = [path.name.rpartition("-") for path in sorted(folder.glob("*/cells/*"))]
     words = [word for slug, _, digest in names for word in (slug, digest)]
-    here = specs(ctx, param, incomplete) if param.nargs == -1 else []
-    return [*_items(words, incomplete), *here]
+    spec_files = specs(ctx, param, incomplete) if param.nargs == -1 else []
+    return [*_items(words, incomplete), *spec_files]

@@ -43,7 +43,7 @@ def command(
 
     SPEC may be a launch script, too, a recipe or a Python file that starts the library: then it is
     read as the audit reads it, by the rules of both releases, and the change of its objective is
-    told with the default that changed.
+    named with the default that changed.
 
     For cells, launches are compared key by key; the mathematics by what was measured in both
     releases' own code (orch matrix). Exits 3 when something changes, 0 when nothing does.
@@ -186,8 +186,8 @@ def _print(
     if code:
         were = "1 function was" if len(code) == 1 else f"{len(code)} functions were"
         say(
-            f"{were} rewritten between the releases, and measure the same unless told above: "
-            + ", ".join(code)
+            f"{were} rewritten between the releases, and measure the same unless "
+            "a line above says otherwise: " + ", ".join(code)
         )
 
 

@@ -147,13 +147,13 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
         except OrchError as error:
             return [str(error)]
 
-    told = {str(each.path): faults_of(each) for each in chosen}
+    faults_by_path = {str(each.path): faults_of(each) for each in chosen}
     if as_json:
-        print_json(told)
+        print_json(faults_by_path)
     else:
-        for path, faults in told.items():
+        for path, faults in faults_by_path.items():
             click.echo(_listed(path, faults) if faults else f"{path}: as its lock says")
-    return int(any(told.values()))
+    return int(any(faults_by_path.values()))
 
 
 @command.command()

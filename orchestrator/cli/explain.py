@@ -188,17 +188,17 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
     question = QUESTIONS[name]
     if picture is not None and not question.estimator:
         raise click.UsageError(f"'{name}' is not about the curve of one estimator: no picture")
-    found = list(tables(question))
+    answers = list(tables(question))
     if picture is not None:
         _draw(question.estimator, picture)
     words = {"asks": question.asks, "answer": question.answer, "instead": question.instead}
     if as_json:
-        rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in found]
+        rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in answers]
         print_json({"name": name, **words, "tables": rows, "settings": SETTINGS})
         return
     for label, text in words.items():
         click.echo(_hanging(label, text))
-    for columns, each in found:
+    for columns, each in answers:
         click.echo()
         print_table(columns, each)
     click.echo(f"\n{SYMBOLS}\n{SETTINGS}")

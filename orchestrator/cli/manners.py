@@ -144,7 +144,7 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
             messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
         return code
 
-    callback.mannered = True  # type: ignore[attr-defined]
+    vars(callback)["mannered"] = True
     callback.__doc__ = inner.__doc__
     return callback
 

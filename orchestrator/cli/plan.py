@@ -39,18 +39,18 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
     from orchestrator.runs.plan import plan
 
     whole = open_experiment(spec, overrides)
-    made = plan(whole.cells, whole.folder)
+    run_plan = plan(whole.cells, whole.folder)
     experiment = whole.chosen(where)
     if where:
-        made = made.only({cell.id for cell in experiment.cells})
-    _check_translations(made, experiment)
+        run_plan = run_plan.only({cell.id for cell in experiment.cells})
+    _check_translations(run_plan, experiment)
     if as_json:
-        print_json(_plain(experiment, made))
+        print_json(_plain(experiment, run_plan))
     else:
         if experiment.scale == "micro":
             say(MICRO_BANNER)
-        print_plan(experiment, made)
-    return WOULD_CHANGE if made.pending else 0
+        print_plan(experiment, run_plan)
+    return WOULD_CHANGE if run_plan.pending else 0
 
 
 def print_plan(experiment: Experiment, plan: "Plan") -> None:
@@ -168,12 +168,14 @@ def _configurations(rows: Iterable["PlanRow"]) -> list[_Group]:
         )
         verdict = verdict_on(row.cell.settings).summary
         groups.setdefault(("+".join(row.cell.studies), where, kl, verdict), []).append(row)
-    made = []
+    grids = []
     for (study, where, kl, verdict), same in groups.items():
         betas = dict.fromkeys(row.cell.axes.get("beta", "") for row in same if row.cell)
         shown = () if kl == "none" else tuple(beta for beta in betas if beta)
-        made.append(_Group(study, where, kl, shown, len(same), _reasons(same), verdict))
-    return sorted(made, key=lambda g: [(m.study, m.where) for m in made].index((g.study, g.where)))
+        grids.append(_Group(study, where, kl, shown, len(same), _reasons(same), verdict))
+    return sorted(
+        grids, key=lambda g: [(m.study, m.where) for m in grids].index((g.study, g.where))
+    )
 
 
 _PLAIN_AXES = ("model", "data", "backend")

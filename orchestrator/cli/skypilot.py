@@ -39,8 +39,8 @@ def command(
     # as on a cluster: cells as they are declared, and not this machine's rehearsals
     experiment = open_experiment(spec, (*overrides, "site.kind=slurm")).chosen(where)
     cells = experiment.cells
-    made = tasks.tasks(cells, experiment.spec.name, options)
-    for name, task in made.items():
+    task_files = tasks.tasks(cells, experiment.spec.name, options)
+    for name, task in task_files.items():
         write_text(folder / f"{name}.yaml", yaml.safe_dump(task, sort_keys=False))
     for job in tasks.planned_jobs(cells, options):
         click.echo(f"tasks of {counted(job.cells, 'cell')}: {job}")

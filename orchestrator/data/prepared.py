@@ -32,7 +32,7 @@ def data_dir() -> Path:
     return Path(os.environ.get("ORCH_DATA_DIR") or DEFAULT).absolute()
 
 
-class Made(NamedTuple):
+class PreparedPrompts(NamedTuple):
     """One prepared data set."""
 
     folder: Path
@@ -44,7 +44,7 @@ class Made(NamedTuple):
     """False: it was there already."""
 
 
-def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
+def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedPrompts:
     """Write the formats of a data set that are missing or damaged; leave whole files alone.
 
     Raise EnvironmentFault if the content differs from what was prepared before, because cells
@@ -54,7 +54,7 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
     about = read_json(folder / ABOUT) or {}
     wanted = [name for name in formats if _fault(folder, about, name, by_hash=True)]
     if about and not wanted:
-        return _made(folder, about, formats, fresh=False)
+        return _made_of(folder, about, formats, fresh=False)
     prompts = rows(data, [Path.cwd(), directory])
     if about and about["content"] != prompts.digest:
         raise EnvironmentFault(
@@ -73,11 +73,13 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> Made:
     for name in wanted:
         about["formats"][name] = _write(folder, name, data, prompts)
         write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    return _made(folder, about, formats, fresh=True)
+    return _made_of(folder, about, formats, fresh=True)
 
 
-def _made(folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fresh: bool) -> Made:
-    return Made(
+def _made_of(
+    folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fresh: bool
+) -> PreparedPrompts:
+    return PreparedPrompts(
         folder,
         tuple(formats),
         about["num_prompts"],
@@ -125,8 +127,8 @@ def _save(file: Path, lines: list[dict[str, object]]) -> None:
             "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines), encoding="utf-8"
         )
         return
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(lines), file)
 

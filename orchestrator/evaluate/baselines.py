@@ -56,7 +56,7 @@ def _cached(repository: str) -> Path | None:
 #     runs/<experiment>/baselines/<model>-<template>-<id>/eval/    as in a cell's directory
 #
 # A baseline is a record like any other: step 0, with the base model as its checkpoint. Two that
-# come to the same (the embedded policies have no chat template) are evaluated once and told twice.
+# come to the same (the embedded policies have no chat template) are evaluated once and shown twice.
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ class Mean(NamedTuple):
 
 
 def named(metric: str, repeats: int) -> str:
-    """`mean@k` is told as `mean@32`."""
+    """Return the shown name of a metric: `mean@32` for `mean@k`."""
     return metric.replace("@k", f"@{repeats}")
 
 
 def means(items: Sequence[Item], repeats: int) -> dict[str, Mean]:
-    """The mean of every metric of the items, by the name it is told under."""
+    """Return the mean of every metric of the items, by its shown name."""
     metrics = items[0]["metrics"]
     return {
         named(name, repeats): mean([item["metrics"][name] for item in items]) for name in metrics
@@ -44,32 +44,36 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Mean:
-    """A ratio of two means, with its standard error to first order (delta method)."""
+    """Return a ratio of two means, with its standard error to first order (delta method)."""
     middle, level = math.fsum(above) / math.fsum(below), math.fsum(below) / len(below)
     rest = mean([a - middle * b for a, b in zip(above, below, strict=True)])
     return Mean(middle, None if rest.stderr is None else rest.stderr / level)
 
 
 def shares_of(items: Sequence[Item]) -> tuple[float, ...]:
-    """The mean@k of each item, in order; empty where there is none, as of divergences."""
+    """Return the mean@k of each item, in order; nothing for a metric without it (divergences)."""
     name = next((name for name in items[0].get("metrics", ()) if name.startswith("mean@")), None)
     return () if name is None else tuple(round(item["metrics"][name], 6) for item in items)
 
 
 def fingerprint_of(items: Iterable[Item]) -> str:
-    """What was asked: a hash of the prompts and targets, in order."""
+    """Return a hash of the prompts and targets, in order."""
     return digest([[item["prompt"], str(item["target"])] for item in items])
 
 
 def pass_at(k: int, count: int, correct: int) -> float:
-    """Unbiased estimate of the chance that one of k responses is right, from `correct` of `count`:
-    1 - C(count - correct, k) / C(count, k) (Chen et al. 2021)."""
+    """Return the unbiased estimate of pass@k from `correct` of `count` responses.
+
+    It is 1 - C(count - correct, k) / C(count, k) (Chen et al. 2021).
+    """
     return 1.0 - math.comb(count - correct, k) / math.comb(count, k)
 
 
 def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
-    """Whether the answer most responses give is right. Responses without an answer do not vote;
-    of tied answers each counts its share."""
+    """Return 1 if the most frequent answer is right, 0 if not, and the mean over tied answers.
+
+    Responses without an answer do not vote.
+    """
     votes: dict[str, int] = {}
     for answer in answers:
         if answer is not None:
@@ -83,7 +87,7 @@ def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
 
 
 def metrics(answers: Sequence[str | None], correct: Sequence[float]) -> dict[str, float]:
-    """What every task tells of the k responses to one item, given their canonical answers.
+    """Return the metrics of the k responses to one item, given their canonical answers.
 
     `pass@n` for n = 2, 4, 8, ... below k besides pass@k; `distinct@k` counts different answers,
     "none" among them.

@@ -194,7 +194,7 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         ) -> list[Any]:
             """Return an output for each copy of a prompt, of the n made in one request."""
             if not generate or not isinstance(sampling_params, list):
-                return super()._model_generate(requests, generate, sampling_params)  # type: ignore[no-any-return]
+                return super()._model_generate(requests, generate, sampling_params)  # type: ignore[no-any-return]  # no types
             groups = engines.grouped(requests)
             params, place = [], 0
             for prompt, count in groups:

@@ -109,7 +109,7 @@ def _one_process(
         with process:
             try:
                 for line in process.stdout or ():
-                    yield _told(line, jobs)
+                    yield _finished_job(line, jobs)
                 if process.wait():
                     noise.seek(0)
                     raise EnvironmentFault(
@@ -122,7 +122,7 @@ def _one_process(
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def _told(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
+def _finished_job(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
     reply = json.loads(line)
     place: int = reply["done"]
     if "bug" in reply:
@@ -130,12 +130,15 @@ def _told(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
     return place, reply.get("fault", "")
 
 
-# evaluate: Record -> Scores. Finds out which scores are missing, and has them made.
+# evaluate: Record -> Scores. Looks which scores are missing, and makes them.
 
 
 class EvaluationEvent(NamedTuple):
-    """What `evaluate` tells as it goes on. `done` and `total` count the checkpoints to score;
-    `started` comes once, and not at all if there are none."""
+    """A step of `evaluate`, reported as it happens.
+
+    `done` and `total` count the checkpoints to score; `started` comes once, and not at all if there
+    are none.
+    """
 
     kind: Literal["started", "scored", "fault"]
     done: int
@@ -201,7 +204,7 @@ def evaluate(
     if todo:
         on_event(EvaluationEvent("started", 0, len(todo)))
         _work(todo, workers or cores(), faults, on_event)
-    scores = [score for survey, _ in parts for score in survey.told()]
+    scores = [score for survey, _ in parts for score in survey.all_scores()]
     if faults:
         raise UnscoredError(faults, scores)
     return scores

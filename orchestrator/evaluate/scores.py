@@ -124,7 +124,7 @@ class StoredScore(NamedTuple):
 
 
 def stored_scores(cell_dir: CellDir, faults: list[str] | None = None) -> Iterator[StoredScore]:
-    """Yield every result of a cell. What is cut or foreign is left out, and told in `faults`."""
+    """Yield every result of a cell. What is cut or foreign is left out and named in `faults`."""
     with telling(cell_dir.evaluations):
         try:
             names = sorted(
@@ -168,7 +168,7 @@ def current(cell_dir: CellDir, faults: list[str] | None = None) -> list[Result]:
     """Return the results of a cell as it was last evaluated: by step, then task and seed.
 
     Where a task was scored more than once at a step (with another sampling, say), only the one
-    last asked for is returned. What cannot be read is left out, and told in `faults`.
+    last asked for is returned. What cannot be read is left out and named in `faults`.
     """
     newest: dict[SamplingKind, StoredScore] = {}
     for one in stored_scores(cell_dir, faults):

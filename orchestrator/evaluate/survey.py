@@ -151,7 +151,8 @@ class Survey:
         for ask in job.asks:
             self.scores[Path(ask.results)] = read_scores_at(Path(ask.results))
 
-    def told(self) -> list[Score]:
+    def all_scores(self) -> list[Score]:
+        """Return every score on disk of what is asked."""
         return [score for of_task in self.scores.values() for score in of_task]
 
     def _diverges_always(self, cell: Cell) -> bool:
@@ -282,7 +283,7 @@ def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Scor
 
 # What is known of the cells: their scores, and what keeps them from being averaged or compared.
 #
-# A mean is only told over everything that was asked: a missing seed, a missing task, a value that
+# A mean is given only over everything that was asked: a missing seed, a missing task, a value that
 # is not a number, and it is left out, with a sentence. Scores of different exams (another task
 # version, other items, another sampling) stay as they are, and a sentence says that they differ.
 
@@ -407,13 +408,15 @@ def _differences(
         "set of items": lambda one: one.items,
     }
     for what, look in looks.items():
-        seen: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        slugs_by_title: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for cell_id, of_cell in results.items():
             for one in of_cell:
                 value = look(one)
-                if value and slugs[cell_id] not in seen[_title(one)][value]:
-                    seen[_title(one)][value].append(slugs[cell_id])
-        for (task, _), values in sorted(seen.items()):
+                if value and slugs[cell_id] not in slugs_by_title[_title(one)][value]:
+                    slugs_by_title[_title(one)][value].append(slugs[cell_id])
+        for (task, _), values in sorted(slugs_by_title.items()):
             if len(values) > 1:
                 each = "; ".join(f"{value}: {_listed(where)}" for value, where in values.items())
                 yield (

@@ -23,13 +23,16 @@ READERS = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv"}
 
 
 class Items(list[dict[str, Any]]):
-    """What lm-eval asks of a split: a sequence of items whose features have names."""
+    """The items of a split in the form that lm-eval needs: a sequence with named features."""
 
     features: ClassVar[dict[str, type]] = {"prompt": str, "target": str}
 
 
 def folder() -> Path | None:
-    """The folder of local data, if one is named. Raises EnvironmentFault if it is not there."""
+    """Return the folder of local data; None if none is named.
+
+    Raise EnvironmentFault if it does not exist.
+    """
     named = os.environ.get(VARIABLE)
     if not named:
         return None
@@ -42,7 +45,7 @@ def folder() -> Path | None:
 
 
 def stand_in_count(task: str) -> int | None:
-    """How many items the local data say they have, where they are stand-ins."""
+    """Return the number of items of a task's stand-ins; None if its data are real."""
     root = folder()
     counts = _stand_ins(root) if root else {}
     return counts.get(task)
@@ -65,8 +68,10 @@ def _stand_ins(root: Path) -> Mapping[str, int]:
 def rows(
     task: str, hub: str, splits: Sequence[str], columns: Sequence[str], config: str | None = None
 ) -> list[dict[str, Any]]:
-    """All rows of the splits, in order. Raises EnvironmentFault, saying what to do, if they
-    cannot be had or lack a column."""
+    """Return all rows of the splits, in order.
+
+    Raise EnvironmentFault, with what to do, if they are not available or lack a column.
+    """
     root = folder()
     where = f"{hub}{f' ({config})' if config else ''}"
     files = _files(root, task, splits) if root else []

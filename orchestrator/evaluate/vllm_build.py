@@ -47,11 +47,11 @@ def is_for_cpu() -> bool:
 class _Metadata(Distribution):
     """As much of a distribution as its version needs."""
 
-    def __init__(self, told: str):
-        self._told = told
+    def __init__(self, metadata: str):
+        self._metadata = metadata
 
     def read_text(self, filename: str) -> str | None:
-        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {self._told}\n"
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {self._metadata}\n"
         return text if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Path:
@@ -61,8 +61,8 @@ class _Metadata(Distribution):
 class _Renamed(MetaPathFinder):
     """Finds the metadata of `vllm`, and no module."""
 
-    def __init__(self, told: str):
-        self._found = _Metadata(told)
+    def __init__(self, metadata: str):
+        self._build = _Metadata(metadata)
 
     def find_spec(self, *_: Any) -> None:
         return None
@@ -70,4 +70,4 @@ class _Renamed(MetaPathFinder):
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterable[Distribution]:
-        return [self._found] if context is not None and context.name == "vllm" else []
+        return [self._build] if context is not None and context.name == "vllm" else []

@@ -85,10 +85,10 @@ def _form(estimator: str, placement: Placement) -> Sequence[str]:
         setting = LabSetting(where[0], where[1], NUM_TOKENS)
         true = gradients(setting)["sequence_reverse_kl"]
         length = float(np.linalg.norm(true))
-        found = exact(setting, [plain])
-        off = float(np.linalg.norm(found.mean[0] - true)) / length
+        moments = exact(setting, [plain])
+        off = float(np.linalg.norm(moments.mean[0] - true)) / length
         cells += [f"{100 * off:.2g}%" if off > 1e-9 else "0"]
-        cells += [f"{sqrt(found.variance[0].sum()) / length:.3g}"]
+        cells += [f"{sqrt(moments.variance[0].sum()) / length:.3g}"]
         if placement == "loss":
             cells += [""]
             continue

@@ -56,8 +56,8 @@ def derive(estimators: Sequence[str] | None = None) -> list[dict[str, Any]]:
             raise LaboratoryError(problem)
     rows = (_rows(part, on) for on in (True, False) for part in _kinds(chosen))
     order = {name: i for i, name in enumerate(chosen)}
-    found = [row for each in rows for row in each]
-    return sorted(found, key=lambda row: (not row["on_policy"], order[row["estimator"]]))
+    verdict_rows = [row for each in rows for row in each]
+    return sorted(verdict_rows, key=lambda row: (not row["on_policy"], order[row["estimator"]]))
 
 
 def _kinds(estimators: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -78,14 +78,14 @@ def monte_carlo(
     rng, ordered = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     means = np.empty((trials, len(configurations), 2))
     for start in range(0, trials, TRIALS_AT_ONCE):
-        here = slice(start, min(trials, start + TRIALS_AT_ONCE))
-        count = (here.stop - here.start) * sequences
+        chunk = slice(start, min(trials, start + TRIALS_AT_ONCE))
+        count = (chunk.stop - chunk.start) * sequences
         visits = sample_visits(setting.sampler, setting.num_tokens, count, rng)
-        shape = (here.stop - here.start, sequences, -1, 2)
-        means[here, whole] = estimator(visits).reshape(shape).mean(1)
+        shape = (chunk.stop - chunk.start, sequences, -1, 2)
+        means[chunk, whole] = estimator(visits).reshape(shape).mean(1)
         if some:
             walked = _in_order(setting, [configurations[i] for i in some], count, ordered)
-            means[here, some] = walked.reshape(shape).mean(1)
+            means[chunk, some] = walked.reshape(shape).mean(1)
     return MonteCarloEstimate(means.mean(0), means.var(0, ddof=1), trials, sequences)
 
 

@@ -83,8 +83,8 @@ def _forces(who: ThreePolicies, cases: Sequence[tuple[str, PolicyLoss, str]]) ->
     rows: list[Sequence[str]] = []
     for words, how, estimator in cases:
         placement: Placement = "reward" if estimator == "k1" else "loss"
-        found = forces(who, how, estimator, placement)
-        numbers = (*found.reward, *found.kl, found.beta_factor)
+        force = forces(who, how, estimator, placement)
+        numbers = (*force.reward, *force.kl, force.beta_factor)
         term = f"{estimator}.{placement}" + (", corrected" if how.corrects_kl else "")
         rows.append((words, term, *(f"{x:.3g}" for x in numbers[:-1]), f"× {numbers[-1]:.3g}"))
     return _FORCES, rows
@@ -132,9 +132,9 @@ def difficulties(group_size: int = 8) -> Table:
     """Return what the group's deviation does to beta, per difficulty of the prompt."""
     rows = []
     for success in (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98):
-        found = group_std(success, group_size)
-        numbers = (f"× {found.beta_in_loss:.3g}", f"× {found.beta_in_reward:.3g}")
-        rows.append((f"{success:g}", f"× {found.reward:.3g}", *numbers, f"{found.equal:.1%}"))
+        scale = group_std(success, group_size)
+        numbers = (f"× {scale.beta_in_loss:.3g}", f"× {scale.beta_in_reward:.3g}")
+        rows.append((f"{success:g}", f"× {scale.reward:.3g}", *numbers, f"{scale.equal:.1%}"))
     columns = ("solved with", "reward counts", "β in loss", "β in reward", "equal groups")
     return columns, [*rows]
 

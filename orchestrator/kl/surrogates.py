@@ -134,9 +134,11 @@ def forces(
     )
 
 
-def _force(found: FloatTable, true: FloatTable) -> Force:
+def _force(gradient: FloatTable, true: FloatTable) -> Force:
     length = float(true @ true)
-    return Force(float(found @ true) / length, float(np.linalg.norm(found - true)) / sqrt(length))
+    return Force(
+        float(gradient @ true) / length, float(np.linalg.norm(gradient - true)) / sqrt(length)
+    )
 
 
 def _policy_weight(how: PolicyLoss, log_ratio: FloatTable, gained: FloatTable) -> FloatTable:

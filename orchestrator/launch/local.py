@@ -369,7 +369,7 @@ def _worker(cell_dir: CellDir) -> int | None:
     if not attempts or attempts[-1].exit.exists():
         return None
     job = read_json(attempts[-1].job) or {}
-    pid, here = job.get("pid"), job.get("host") == socket.gethostname()
-    if not isinstance(pid, int) or not here or processes.birth(pid) != job.get("birth"):
+    pid, is_local = job.get("pid"), job.get("host") == socket.gethostname()
+    if not isinstance(pid, int) or not is_local or processes.birth(pid) != job.get("birth"):
         return None
     return pid

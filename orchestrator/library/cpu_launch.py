@@ -48,7 +48,7 @@ Split = Callable[[Sequence[str]], Mapping[str, str]]
 
 
 def differences(
-    launch: LaunchPlan, here: LaunchPlan, split: Split, why: Mapping[str, str]
+    launch: LaunchPlan, on_cpu: LaunchPlan, split: Split, why: Mapping[str, str]
 ) -> Iterator[Deviation]:
     """Yield every argument, variable and file in which two plans differ, by name.
 
@@ -57,14 +57,14 @@ def differences(
     parts: tuple[
         tuple[Literal["argument", "variable", "file"], Mapping[str, str], Mapping[str, str]], ...
     ] = (
-        ("argument", split(launch.argv), split(here.argv)),
-        ("variable", launch.env, here.env),
-        ("file", dict.fromkeys(launch.files, ""), dict.fromkeys(here.files, "added")),
+        ("argument", split(launch.argv), split(on_cpu.argv)),
+        ("variable", launch.env, on_cpu.env),
+        ("file", dict.fromkeys(launch.files, ""), dict.fromkeys(on_cpu.files, "added")),
     )
     for kind, before, after in parts:
         for name in sorted(before.keys() | after.keys()):
             if kind == "file" and name in before and name in after:
-                if launch.files[name] != here.files[name]:
+                if launch.files[name] != on_cpu.files[name]:
                     yield Deviation(kind, name, "", "changed", why.get(name, ""))
             elif before.get(name) != after.get(name):
                 yield Deviation(kind, name, before.get(name), after.get(name), why.get(name, ""))

@@ -409,12 +409,12 @@ class Manifest:
         for name, section in settings:
             # A thousand cells share a few sections: the rows of one are found once.
             memo = (version, name, type(section), section)
-            rows = self._found.get(memo)
+            rows = self._rows_memo.get(memo)
             if rows is None:
                 values = self.fields(settings) if values is None else values
                 rows = self._rows_for(settings, values, name, section, version)
                 if self._stands_alone(name, version):
-                    self._found[memo] = rows
+                    self._rows_memo[memo] = rows
             for each in rows:
                 if each.row.write is None and each.row.adds is None:
                     carried.append(each)
@@ -424,7 +424,7 @@ class Manifest:
         return tuple(carried)
 
     @cached_property
-    def _found(self) -> dict[object, tuple[Carried, ...]]:
+    def _rows_memo(self) -> dict[object, tuple[Carried, ...]]:
         """Return the cache of rows: release, name and value of a section -> its fields.
 
         Only sections for which `_stands_alone` is true are cached.

@@ -178,7 +178,7 @@ def written_flags(
     else they become `_`.
     """
     alone = frozenset(switches)
-    found: dict[str, list[Given]] = {}
+    flags: dict[str, list[Given]] = {}
     for i, word in enumerate(words):
         match = _FLAG.match(word.text)
         if match is None:
@@ -197,8 +197,8 @@ def written_flags(
             why,
             "=" if match[2] is not None else "",
         )
-        found.setdefault(name, []).append(given)
-    return found
+        flags.setdefault(name, []).append(given)
+    return flags
 
 
 def has_hole(words: Sequence[CommandWord]) -> str:

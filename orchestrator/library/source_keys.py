@@ -103,8 +103,8 @@ def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
                     values = _listed(listed)
         value = given.get("default")
         if value is None and "default_factory" in given:
-            made = given["default_factory"]
-            value = made.body if isinstance(made, ast.Lambda) else None
+            factory = given["default_factory"]
+            value = factory.body if isinstance(factory, ast.Lambda) else None
     default = UNREAD if value is None else _text(value)
     return KeyFact(kind if kind in _SIMPLE else "", default, values)
 

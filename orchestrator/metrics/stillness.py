@@ -53,10 +53,10 @@ def stillness(points: Iterable[MetricPoint]) -> Stillness | None:
         if runs[-1] and point.values.get(REWARD) != runs[-1][-1].values.get(REWARD):
             runs.append([])
         runs[-1].append(point)
-    return max(filter(None, map(_told, runs)), key=lambda each: each.num_points, default=None)
+    return max(filter(None, map(_stillness, runs)), key=lambda each: each.num_points, default=None)
 
 
-def _told(points: Sequence[MetricPoint]) -> Stillness | None:
+def _stillness(points: Sequence[MetricPoint]) -> Stillness | None:
     if len(points) < SHORTEST or points[0].values.get(REWARD) == BEST:
         return None
     reward = points[0].values.get(REWARD)

@@ -130,9 +130,9 @@ def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cel
         now = read_plan(experiment.cells, experiment.folder)
         scored = evaluation_spending(experiment.folder)
         afforded = afford(now.only({cell.id for cell in cells}), budget, now, scored)
-        if afforded.told != last:
-            say(afforded.told)
-            last = afforded.told
+        if afforded.sentence != last:
+            say(afforded.sentence)
+            last = afforded.sentence
         return {cell.id for cell in afforded.paid}
 
     return admit
@@ -188,7 +188,7 @@ def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
     failed, cancelled = states.count("failed"), states.count("cancelled")
     unknown = states.count("unknown")
     if unknown:
-        say(f"{unknown} cells are in a state that cannot be told now: `orch status {source}`")
+        say(f"{unknown} cells have an unknown state now: `orch status {source}`")
     if busy or unknown:
         say(
             f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
@@ -236,7 +236,7 @@ def paid_part(
     wanted = {row.cell.id for row in plan.pending if row.cell is not None}
     every = read_plan(whole.cells, whole.folder)
     afforded = afford(plan.only(wanted), budget, every, evaluation_spending(whole.folder))
-    say(afforded.told)
+    say(afforded.sentence)
     unpaid = {cell.id for cell in afforded.unpaid}
     return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
 

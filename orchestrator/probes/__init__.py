@@ -1,1 +1,1 @@
-"""What `kl` means in each library and version: measured in the library's own code, and told."""
+"""What `kl` means in each library and version: measured in the library's own code."""

@@ -157,7 +157,9 @@ def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseCh
         if likeness > LIKE and key not in renamed and other not in renamed.values():
             renamed[key] = other
     for key in sorted(renamed):
-        yield ReleaseChange("renamed", f"{key} -> {renamed[key]}", _told(old[key]), _told(old[key]))
+        yield ReleaseChange(
+            "renamed", f"{key} -> {renamed[key]}", _shortened(old[key]), _shortened(old[key])
+        )
     kept = {key: value for key, value in old.items() if key not in renamed}
     rest = {key: value for key, value in new.items() if key not in renamed.values()}
     yield from _differing("argument", kept, rest)
@@ -237,10 +239,10 @@ def _differing(
 ) -> Iterator[ReleaseChange]:
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
-            yield ReleaseChange(kind, key, _told(old.get(key)), _told(new.get(key)))
+            yield ReleaseChange(kind, key, _shortened(old.get(key)), _shortened(new.get(key)))
 
 
-def _told(value: str | None) -> str:
+def _shortened(value: str | None) -> str:
     if value is None:
         return "(absent)"
     return value if len(value) <= 200 else f"{len(value)} characters"

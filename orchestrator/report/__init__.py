@@ -60,8 +60,8 @@ BANNER = (
 MOST_STILL = 20
 """Cells without a gradient that the page lists one by one."""
 INCOMPLETE = (
-    "Some evaluations on disk are missing, are no numbers or differ between cells. A mean is told "
-    "only where all that it is over is there."
+    "Some evaluations on disk are missing, are no numbers or differ between cells. The page gives "
+    "a mean only where every value of it is on disk."
 )
 
 
@@ -103,7 +103,7 @@ def report(
     scores = [score for score in scores if score.task not in AGGREGATES]
     other = context or Context()
     lab = laboratory_data()
-    found = (
+    own_sections = (
         incomplete(other.faults),
         finals_section(comparison, other.baselines),
         curves_section(comparison),
@@ -136,7 +136,7 @@ def report(
         missing=missing(comparison, records),
         facts=_facts(comparison, records),
         cards=tuple(cards(comparison, spec)),
-        sections=tuple(section for section in found if section is not None),
+        sections=tuple(section for section in own_sections if section is not None),
         source=spec.published.source,
         plates=tuple(plates(comparison, spec, laboratory_figure(lab))),
         data=_data(comparison, spec, other) | {"laboratory": lab["rows"]} | dict(data or {}),

@@ -150,8 +150,8 @@ def _plain(f: JudgedClaim) -> str:
         if (effect := _effect(f)) is not None and not effect.value:
             return "No difference seen, and too few runs to call that none."
         if f.more_seeds is None:
-            return "Not told from chance, and more seeds would hardly change that."
-        return f"Not told from chance yet: about {counted(f.more_seeds, 'more seed')} would do it."
+            return "It may be chance, and more seeds would hardly change that."
+        return f"It may be chance: about {counted(f.more_seeds, 'more seed')} would do it."
     if f.verdict == "not testable":
         return f.missing[:1].upper() + f.missing[1:] + "."
     return ""

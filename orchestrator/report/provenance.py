@@ -90,7 +90,7 @@ def _seed_limits(comparison: Comparison) -> Iterator[str]:
         return
     yield (
         f"Of each configuration, {spread}. The median 95 % interval of the in-domain result is "
-        f"±{number_text(median(widths))}: much smaller differences cannot be told from chance."
+        f"±{number_text(median(widths))}: much smaller differences may be chance."
     )
     yield (
         "Seeds vary the order of prompts, sampling and nothing else: the initial policy and the "

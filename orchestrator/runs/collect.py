@@ -46,23 +46,23 @@ def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
 
 
 def _record(cell: Cell, cell_dir: CellDir) -> Record:
-    seen = read_state(cell_dir)
-    faults = [seen.fault] if seen.fault else []
+    state = read_state(cell_dir)
+    faults = [state.fault] if state.fault else []
     attempts = _attempts(cell_dir, faults)
     if not attempts:
-        return Record(cell, seen.state, directory=cell_dir.path, faults=tuple(faults))
+        return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
     return Record(
         cell,
-        seen.state,
+        state.state,
         attempts=exits,
         outcome=_outcome(exits),
         metrics=merge(
-            _points(backend, attempt, seen.state, ended, faults)
+            _points(backend, attempt, state.state, ended, faults)
             for attempt, ended in zip(attempts, exits, strict=True)
         ),
-        checkpoints=_checkpoints(backend, cell_dir, seen.state, faults),
+        checkpoints=_checkpoints(backend, cell_dir, state.state, faults),
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),
     )

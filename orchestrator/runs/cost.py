@@ -91,10 +91,12 @@ class Bill(NamedTuple):
     def __str__(self) -> str:
         parts = []
         if self.gpu_hours:
-            span = f" ({_told(self.low)} to {_told(self.high)})" if self.low < self.high else ""
-            parts.append(f"{_told(self.gpu_hours)} GPU-hours{span}")
+            span = (
+                f" ({_rounded(self.low)} to {_rounded(self.high)})" if self.low < self.high else ""
+            )
+            parts.append(f"{_rounded(self.gpu_hours)} GPU-hours{span}")
         if self.cpu_seconds or not parts:
-            parts.append(f"{_told(self.cpu_seconds)} CPU-seconds")
+            parts.append(f"{_rounded(self.cpu_seconds)} CPU-seconds")
         words = {
             "measured": "measured here",
             "declared": "declared",
@@ -251,7 +253,7 @@ def _share_left(cell: Cell, directory: CellDir) -> float:
     return max(0.0, 1 - step / cell.settings.num_train_steps)
 
 
-def _told(value: float) -> str:
+def _rounded(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{float(f'{value:.3g}'):,.0f}"
 
 
@@ -316,7 +318,7 @@ class Afforded(NamedTuple):
 
     paid: tuple[Cell, ...]
     unpaid: tuple[Cell, ...]
-    told: str
+    sentence: str
     """What is used, and what is left: of the budget, or of the cells."""
 
 

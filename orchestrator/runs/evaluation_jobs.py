@@ -112,11 +112,11 @@ def _lost(why: str, failure: str = "lost") -> ExitRecord:
     return ExitRecord(state="failed", failure=failure, message=why, started=now, ended=now)
 
 
-def may_repeat(seen: EvaluationState, options: SlurmOptions) -> bool:
+def may_repeat(state: EvaluationState, options: SlurmOptions) -> bool:
     """Return whether a failed evaluation is submitted again without a person asking for it."""
-    if seen.state != "failed" or seen.exit is None:
+    if state.state != "failed" or state.exit is None:
         return False
-    return seen.failures <= retry_limit(seen.exit.failure, options)
+    return state.failures <= retry_limit(state.exit.failure, options)
 
 
 def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
@@ -132,10 +132,10 @@ def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
 
 
 def record_ends(
-    folder: RunFolder, states: Mapping[str, State], seen: Mapping[str, EvaluationState]
+    folder: RunFolder, states: Mapping[str, State], evaluations: Mapping[str, EvaluationState]
 ) -> None:
     """Write exit records that only the scheduler knew, and mark submissions that are over."""
-    for each in seen.values():
+    for each in evaluations.values():
         if each.exit is not None and not each.written:
             submissions.write_end(folder, each.submission, each.element, each.exit)
     for sent in submissions.read(folder).values():
@@ -146,13 +146,13 @@ def record_ends(
         if all(
             index in ends
             or states.get(name, "planned") in _OVER
-            or (name in seen and seen[name].submission != sent.id)
+            or (name in evaluations and evaluations[name].submission != sent.id)
             for index, (name, _) in enumerate(elements)
         ):
             submissions.note(folder, submissions.DRAINED, sent.id)
 
 
-def counts(seen: Iterable[EvaluationState]) -> dict[str, int]:
+def counts(evaluations: Iterable[EvaluationState]) -> dict[str, int]:
     """Return how many are in each state."""
-    states = [each.state for each in seen]
+    states = [each.state for each in evaluations]
     return {state: states.count(state) for state in dict.fromkeys(states)}

@@ -46,8 +46,8 @@ def cancel(
         return [_cancel(cell, folder, why) for cell in cells]
     cancelled, fault = submit.cancel_submitted(submitted, folder, why)
     stopped = {
-        cell.id: OperationResult(folder.cell(cell), True, fault or _how(seen))
-        for cell, seen in cancelled
+        cell.id: OperationResult(folder.cell(cell), True, fault or _how(state))
+        for cell, state in cancelled
     }
     return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
 

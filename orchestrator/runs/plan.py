@@ -8,7 +8,7 @@ that they are no orphans.
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from orchestrator import plugins
 from orchestrator.errors import RunFolderError
@@ -105,8 +105,9 @@ class Plan:
 
     def counts(self) -> dict[Reason, int]:
         """Return rows by reason, in the order of Reason; reasons with none are left out."""
-        order = Reason.__args__  # type: ignore[attr-defined]
-        counted = {reason: sum(row.reason == reason for row in self.rows) for reason in order}
+        counted = {
+            reason: sum(row.reason == reason for row in self.rows) for reason in get_args(Reason)
+        }
         return {reason: count for reason, count in counted.items() if count}
 
 

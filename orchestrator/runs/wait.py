@@ -51,14 +51,14 @@ def start(request: SubmitRequest) -> Submitted:
     busy, wanted = [], []
     with one_look(folder) as look:
         states = [(cell, look.state_of(folder.cell(cell))) for cell in request.cells]
-    for cell, seen in states:
+    for cell, state in states:
         cell_dir = folder.cell(cell)
-        if seen.state in RESUMABLE or seen.state == "failed":
-            if may_retry(cell_dir, seen, options):
-                wanted.append((cell, seen))
-            elif seen.state in RESUMABLE:
-                request.tell(f"{cell.slug}: {seen.state} too often; see `orch logs`, then retry")
-        elif seen.state in _BUSY:
+        if state.state in RESUMABLE or state.state == "failed":
+            if may_retry(cell_dir, state, options):
+                wanted.append((cell, state))
+            elif state.state in RESUMABLE:
+                request.tell(f"{cell.slug}: {state.state} too often; see `orch logs`, then retry")
+        elif state.state in _BUSY:
             busy.append(cell)  # an intent that was cut short is among these
     paid, unpaid = _admitted(request, wanted)
     sent = submit(
@@ -69,7 +69,9 @@ def start(request: SubmitRequest) -> Submitted:
         take_over=request.take_over,
         tell=request.tell,
     )
-    cancelled = [folder.cell(cell).path.name for cell, seen in states if seen.state == "cancelled"]
+    cancelled = [
+        folder.cell(cell).path.name for cell, state in states if state.state == "cancelled"
+    ]
     end_waiting_evaluations(folder, cancelled)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent._replace(unpaid=unpaid)
@@ -131,7 +133,7 @@ def evaluation_states(
     folder: RunFolder, looks: Sequence[tuple[Cell, CellState]]
 ) -> tuple[dict[str, State], dict[str, EvaluationState]]:
     """Return the states of these cells by directory, and of their evaluation jobs."""
-    states = {folder.cell(cell).path.name: seen.state for cell, seen in looks}
+    states = {folder.cell(cell).path.name: state.state for cell, state in looks}
     return states, evaluation_jobs.last_evaluations(folder, states)
 
 
@@ -147,22 +149,22 @@ def wait(request: SubmitRequest) -> Launched:
         while True:
             with one_look(request.folder) as look:
                 looks = [(cell, look.state_of(request.folder.cell(cell))) for cell in request.cells]
-            for cell, seen in looks:
-                if seen_before.get(cell.id) != seen.state:
+            for cell, state in looks:
+                if seen_before.get(cell.id) != state.state:
                     unpaid.clear()  # what has ended may have cost less than expected
                     full_until = 0.0  # and it may have made room
-                    _tell_change(request, cell, seen)
-                    seen_before[cell.id] = seen.state
+                    _tell_change(request, cell, state)
+                    seen_before[cell.id] = state.state
             if stop.asked:
                 return Launched(tuple(looks), interrupted=True)
-            frozen = [(c, seen) for c, seen in looks if seen.state == "running" and seen.fault]
+            frozen = [(c, state) for c, state in looks if state.state == "running" and state.fault]
             if frozen:
                 for sentence in end_frozen(frozen, request.folder):
                     request.tell(sentence)
                 continue
             states, scores = evaluation_states(request.folder, looks)
             evaluation_jobs.record_ends(request.folder, states, scores)
-            if any(_goes_again(request, cell, seen, unpaid) for cell, seen in looks) or (
+            if any(_goes_again(request, cell, state, unpaid) for cell, state in looks) or (
                 request.evaluate
                 and any(
                     evaluation_jobs.may_repeat(each, request.options) for each in scores.values()

@@ -226,7 +226,7 @@ os.register_at_fork(after_in_child=_forget)
 def _imaginary(answer: object) -> object:
     """Return an answer with its only letter, i, as the imaginary unit. math-verify sees it only in
     the form a + bi."""
-    import sympy  # type: ignore[import-untyped]
+    import sympy  # type: ignore[import-untyped]  # it has no types
 
     letters: set[object] = getattr(answer, "free_symbols", set())
     if not isinstance(answer, sympy.Expr) or {str(letter) for letter in letters} != {"i"}:

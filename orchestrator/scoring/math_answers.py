@@ -59,7 +59,7 @@ _TRAILING = re.compile(r"\.\s+[A-Z].*$|\.?\s*(?:I hope|Therefore|Thus|So )\b.*$"
 
 
 def extract(response: str, *, boxed_only: bool = False) -> str | None:
-    """The answer as written; None if there is none."""
+    """Return the answer as written; None if there is none."""
     response = response[-LONGEST_RESPONSE:]
     box = _last_box(response)
     if box is not None or boxed_only:
@@ -102,12 +102,12 @@ def score(response: str, answer: str, *, boxed_only: bool = False) -> float:
 
 
 def reward(response: str, label: str) -> float:
-    """The reward of training: only what is boxed counts."""
+    """Return the reward of training, which counts only a boxed answer."""
     return score(response, label, boxed_only=True)
 
 
 def canonical(response: str) -> str:
-    """A text that is the same for answers told equal without algebra; empty if there is none.
+    """Return a text that answers share if they are equal without algebra; empty without an answer.
 
     For votes and for counting answers: `\\frac12` and `0.5` are one, `2(x+1)` and `2x+2` two.
     """
@@ -128,7 +128,7 @@ def _spelled(value: Value) -> str:
 
 
 def equal(gold: str, given: str) -> bool:
-    """Whether two answers, without their boxes, are the same."""
+    """Return whether two answers, without their boxes, are the same."""
     if gold.strip() == given.strip():
         return bool(given.strip())
     if not (_fit(gold) and _fit(given)):
@@ -225,7 +225,7 @@ def _same_column(gold: Value, given: Value) -> bool:
 
 
 def _whole(value: Value, other: Value) -> str:
-    """An answer with the left side of its equation, where the other is an equation too."""
+    """Return an answer with the left side of its equation, if the other is an equation too."""
     if value.kind == "other" and value.mark and (other.mark or re.search("=", other.text)):
         return f"{value.mark}={value.text}"
     return value.text

@@ -181,7 +181,7 @@ def plain(text: str) -> str:
 
 
 def read(text: str, depth: int = 0) -> Value:
-    """An answer, already `plain`, taken apart."""
+    """Return the parts of an answer that is already `plain`."""
     text = text.strip()
     if not _PAIR.fullmatch(text):  # the comma of a pair of numbers separates them
         text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
@@ -368,7 +368,7 @@ def _bracketed(text: str, bare: str, depth: int) -> Value | None:
 
 
 def split(text: str, at: str = ",") -> list[str]:
-    """Pieces between the separators that stand in no bracket and no environment."""
+    """Return the pieces between the separators that stand in no bracket and no environment."""
     pieces, depth, start, i = [], 0, 0, 0
     while i < len(text):
         if text.startswith("\\begin", i):

@@ -248,7 +248,7 @@ def _open_storage(log: Path) -> Any:
     except (ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{log} is no journal of Optuna's ({type(error).__name__}: {error}); restore it, or "
-            "move it away and search again: results on disk are told without training"
+            "move it away and search again: a trial whose results are on disk does not train again"
         ) from error
 
 

@@ -245,8 +245,8 @@ def _limits(options: SlurmOptions, cluster: Cluster, cells: int) -> Iterator[Sit
         )
     if not cluster.accounting:
         yield SiteAdvice(
-            "the cluster keeps no accounting: how a job ended is read from its files and "
-            "the queue, and one that dies with its node is told late",
+            "the cluster keeps no accounting: orch reads from files and queue how a job ended, "
+            "and notices late one that dies with its node",
             broken=False,
         )
     for sentence in cluster.faults:

@@ -109,10 +109,10 @@ def _node(
         verdict = "missing" if report.fault.passing else "broken"
         yield SiteFinding("a node", verdict, "not looked at", report.fault.sentence)
         return
-    yield from _seen(report, site, gpus)
+    yield from _node_findings(report, site, gpus)
 
 
-def _seen(report: NodeReport, site: Site, gpus: int) -> Iterator[SiteFinding]:
+def _node_findings(report: NodeReport, site: Site, gpus: int) -> Iterator[SiteFinding]:
     held = f", {report.gpus} GPUs" if gpus else ""
     yield SiteFinding(
         "a node", "ok", f"{report.node}: Python {report.python}, orch importable{held}"

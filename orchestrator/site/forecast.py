@@ -53,8 +53,8 @@ def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRe
         needs = plan.files.get(PLAN_FILE, "")
         if needs not in known:
             known[needs] = missing(plan)
-        if told := known[needs]:
-            slugs_by_need.setdefault(told, []).append(cell.slug)
+        if need := known[needs]:
+            slugs_by_need.setdefault(need, []).append(cell.slug)
     return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_need.items()]
 
 

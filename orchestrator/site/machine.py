@@ -161,10 +161,10 @@ def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFindin
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
     try:
-        here = site.kind == "slurm" or has_controller()
+        has_slurm = site.kind == "slurm" or has_controller()
     except OrchError as error:
         return [SiteFinding("SLURM", "broken", "does not answer", str(error))]
-    if not here:
+    if not has_slurm:
         return [
             SiteFinding("SLURM", "missing", "no cluster here", "cells run here, at micro scale")
         ]

@@ -19,26 +19,26 @@ _IMPORT_SECONDS = 120
 def main() -> int:
     """Print one line of JSON; never fail."""
     asked = json.loads(sys.argv[1])
-    told = {
+    facts = {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "python": platform.python_version(),
         "shared": _shared(Path(asked["folder"]), asked["token"]),
         "gpus": os.environ.get("SLURM_GPUS_ON_NODE", "0"),
         "environments": _environments(asked["environments"], asked["options"]),
     }
-    sys.stdout.write(f"\n{MARK}{json.dumps(told)}\n")
+    sys.stdout.write(f"\n{MARK}{json.dumps(facts)}\n")
     return 0
 
 
 def _shared(folder: Path, token: str) -> str:
     """Return why this node cannot use the runs folder; empty if it can."""
     try:
-        found = (folder / token).read_text(encoding="utf-8")
+        text = (folder / token).read_text(encoding="utf-8")
     except FileNotFoundError:
         return "this node does not see it: it lies on the login node's own disk"
     except OSError as error:
         return f"this node cannot read it: {error.strerror}"
-    if found != token:
+    if text != token:
         return "this node sees another folder of that name"
     try:
         (folder / f"{token}.answer").write_text(socket.gethostname(), encoding="utf-8")
@@ -52,12 +52,12 @@ def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str,
     from orchestrator.launch.node.environment import environment_fault, find_environment
     from orchestrator.spec.site_options import node_options
 
-    chosen, found = node_options(options), {}
+    chosen, faults = node_options(options), {}
     for library, version in wanted:
         name = f"{library}@{version}"
-        found[name] = environment_fault(library, version, chosen)
+        faults[name] = environment_fault(library, version, chosen)
         environment = find_environment(library, version, chosen)
-        if found[name] or environment is None:
+        if faults[name] or environment is None:
             continue
         argv = environment.command(["python", "-c", "pass"], Path.cwd(), (), ())
         try:
@@ -71,10 +71,10 @@ def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str,
                 stdin=subprocess.DEVNULL,
             )
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            found[name] = f"its Python does not run: {last}" if done.returncode else ""
+            faults[name] = f"its Python does not run: {last}" if done.returncode else ""
         except (OSError, subprocess.TimeoutExpired) as error:
-            found[name] = f"its Python does not run: {error}"
-    return found
+            faults[name] = f"its Python does not run: {error}"
+    return faults
 
 
 if __name__ == "__main__":

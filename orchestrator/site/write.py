@@ -29,7 +29,7 @@ def site_file(cluster: Cluster) -> str:
         lines.append(f"  max_submit_jobs: {min(submit)}  # of the account")
     lines.append(f"  # max_array_size: {cluster.max_array_size} on this cluster")
     if not cluster.accounting:
-        lines.append("  # no accounting here: a job that dies with its node is told late")
+        lines.append("  # no accounting here: orch notices late a job that dies with its node")
     return "\n".join([*lines, *_environments(), ""])
 
 

@@ -50,7 +50,8 @@ def parse(terms: Sequence[str]) -> Selection:
 def matches(selection: Selection, cell: Cell, state: str | None = None) -> bool:
     """Return True if every term holds for the cell. Terms about the state need `state`."""
     return all(
-        _parsed(text).holds(_found(_parsed(text).field, cell, state)) for text in selection.terms
+        _parsed(text).holds(_values_of(_parsed(text).field, cell, state))
+        for text in selection.terms
     )
 
 
@@ -102,10 +103,10 @@ def _words(field: str) -> tuple[str, ...]:
 
 def values_of(field: str, cell: Cell) -> Sequence[str]:
     """Return what a cell has of a field, as `--where` compares it; nothing for `state`."""
-    return _found(field, cell, None)
+    return _values_of(field, cell, None)
 
 
-def _found(field: str, cell: Cell, state: str | None) -> Sequence[str]:
+def _values_of(field: str, cell: Cell, state: str | None) -> Sequence[str]:
     if field == "state":
         return (state,) if state is not None else ()
     if field == "study":

@@ -245,7 +245,7 @@ class SlurmOptions(NodeOptions):
     max_submit_jobs: PositiveInt | None = None
     """Jobs in the queue at the same time: the MaxSubmitJobs of your account or QOS."""
     signal_seconds: PositiveInt = 90
-    """How long before its time limit a job is told, to write a checkpoint."""
+    """How long before its time limit SLURM signals a job, so that it writes a checkpoint."""
     max_requeues: NonNegativeInt = 20
     """How often one job is put back into the queue at its time limit or on preemption."""
     retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)

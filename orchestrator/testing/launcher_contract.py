@@ -64,8 +64,8 @@ class LauncherContract:
         """Return when the cell is in one of these states."""
 
         def reached() -> str:
-            (seen,) = launcher.ask([cell])
-            return "" if seen.state in states else f"{seen.state} ({seen.fault or seen.exit})"
+            (state,) = launcher.ask([cell])
+            return "" if state.state in states else f"{state.state} ({state.fault or state.exit})"
 
         self.wait(reached, f"{cell.slug} to be {' or '.join(states)}")
 
@@ -91,7 +91,7 @@ class LauncherContract:
 
     def test_a_cell_is_planned_until_somebody_submits_it(self, launcher: Launcher) -> None:
         cells = [self.cell("quick", seed) for seed in range(2)]
-        assert [seen.state for seen in launcher.ask(cells)] == ["planned"] * 2
+        assert [state.state for state in launcher.ask(cells)] == ["planned"] * 2
         with pytest.raises(SelectionError, match="was never started"):
             launcher.logs(cells[0])
 
@@ -101,7 +101,7 @@ class LauncherContract:
         cells = [self.cell("quick", seed) for seed in range(2)]
         self.train(launcher, *cells)
         before = _content(launcher.folder.path)
-        assert [seen.state for seen in launcher.ask(cells)] == ["succeeded"] * 2
+        assert [state.state for state in launcher.ask(cells)] == ["succeeded"] * 2
         assert all(launcher.logs(cell).strip() for cell in cells)
         assert len(launcher.logs(cells[0], lines=1).splitlines()) == 1
         assert _content(launcher.folder.path) == before
@@ -116,10 +116,10 @@ class LauncherContract:
         cell = self.cell("fails")
         with self.submitting(launcher, [cell]):
             self.until(launcher, cell, "failed")
-        (seen,) = launcher.ask([cell])
-        assert seen.exit is not None
-        assert seen.exit.failure
-        assert seen.exit.message
+        (state,) = launcher.ask([cell])
+        assert state.exit is not None
+        assert state.exit.failure
+        assert state.exit.message
         assert list(launcher.submit([cell])) == []
         assert len(launcher.folder.cell(cell).attempts()) == 1
 
@@ -131,16 +131,16 @@ class LauncherContract:
             launcher.cancel([cell], "by the contract")
             self.until(launcher, cell, "cancelled")
         assert list(launcher.submit([cell])) == []
-        (seen,) = launcher.ask([cell])
-        assert seen.exit is not None
-        assert seen.exit.message == "by the contract"
+        (state,) = launcher.ask([cell])
+        assert state.exit is not None
+        assert state.exit.message == "by the contract"
 
     def test_a_cell_may_be_cancelled_before_it_is_submitted(self, launcher: Launcher) -> None:
         held, free = self.cell("quick", 0), self.cell("quick", 1)
         launcher.cancel([held], "by the contract")
         self.train(launcher, free)
         assert list(launcher.submit([held, free])) == []
-        assert [seen.state for seen in launcher.ask([held, free])] == ["cancelled", "succeeded"]
+        assert [state.state for state in launcher.ask([held, free])] == ["cancelled", "succeeded"]
 
     def test_who_submits_may_be_killed(self, launcher: Launcher) -> None:
         """Nothing is lost, and nothing done twice: it is submitted again and comes to its end."""
@@ -161,7 +161,7 @@ class LauncherContract:
         cells = [self.cell("quick"), self.cell("refused", 1)]
         with pytest.raises(OrchError, match="nothing was started"):
             launcher.submit(cells)
-        assert [seen.state for seen in launcher.ask(cells)] == ["planned"] * 2
+        assert [state.state for state in launcher.ask(cells)] == ["planned"] * 2
 
     def test_what_jobs_ask_for_counts_every_cell(self, launcher: Launcher) -> None:
         cells = [self.cell("quick", seed) for seed in range(3)]

@@ -434,7 +434,10 @@ class _Models:
         """Return True if a run has these models, finished."""
         known = self._of(run) if wanted else {}
         every = [(known.get(model.key), model) for model in wanted]
-        return all(_is_finished(found, model) and _has_tags(found, model) for found, model in every)
+        return all(
+            _is_finished(mirrored, model) and _has_tags(mirrored, model)
+            for mirrored, model in every
+        )
 
     def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
         """Make missing models outputs of the run.

@@ -39,7 +39,7 @@ def allowed_name(name: str) -> str:
 def run_names(cells: Sequence[Cell]) -> dict[str, str]:
     """Return cell id -> the name of its run: what varies first, the KL term before all.
 
-    `k1.reward b0.05 qwen2.5-7b s0`. Cells of one name are told apart by their ids.
+    `k1.reward b0.05 qwen2.5-7b s0`. Their ids distinguish cells of one name.
     """
     values: dict[str, set[str]] = {}
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Launches that a Python file would start, told without running it."""
+"""The audit reads the launches that a Python file would start, without running it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the shell would make of a script, told without running it."""
+"""The audit reads what the shell would make of a script, without running it."""
 
 import pytest
 

@@ -167,7 +167,7 @@ def test_a_size_that_the_spec_does_not_say(hub: dict[str, Any], tmp_path: Path) 
 def test_without_a_network_it_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`datasets` itself, told to stay offline with an empty cache."""
+    """`datasets` itself, offline and with an empty cache."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -1,4 +1,4 @@
-"""What keeps scores from being averaged or compared is told, and nothing is averaged over less."""
+"""orch names what keeps scores from being averaged or compared, and averages over no less."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Verdicts are what the laboratory derives, told in words."""
+"""Verdicts say in words what the laboratory derives."""
 
 import subprocess
 import sys

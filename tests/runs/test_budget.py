@@ -49,11 +49,11 @@ def test_a_budget_pays_cells_in_order_and_says_what_is_left(rows: Callable[..., 
     afforded = afford(plan, 10, plan)
     assert [c.settings.seed for c in afforded.paid] == [1]
     assert [c.settings.seed for c in afforded.unpaid] == [2, 3]
-    assert "budget of 10 GPU-hours" in afforded.told
-    assert "4 with the scheduler, 4 to be submitted" in afforded.told
-    assert "2 cells are left, which want 8 GPU-hours more" in afforded.told
-    told = afford(plan, 17, plan).told
-    assert told.endswith("0 used, 4 with the scheduler, 12 to be submitted, 1 left")
+    assert "budget of 10 GPU-hours" in afforded.sentence
+    assert "4 with the scheduler, 4 to be submitted" in afforded.sentence
+    assert "2 cells are left, which want 8 GPU-hours more" in afforded.sentence
+    sentence = afford(plan, 17, plan).sentence
+    assert sentence.endswith("0 used, 4 with the scheduler, 12 to be submitted, 1 left")
     assert afford(plan, 17, plan).unpaid == ()
 
 
@@ -75,7 +75,7 @@ def test_evaluation_jobs_count_and_the_next_are_expected_to_take_as_much(
     scored = scored._replace(cells=2)
     plan = rows("succeeded", "succeeded", "running", "planned", "planned")
     afforded = afford(plan, 14, plan, scored)
-    assert "3 used (3 by evaluations), 5 with the scheduler, 5 to be submitted" in afforded.told
+    assert "3 used (3 by evaluations), 5 with the scheduler, 5 to be submitted" in afforded.sentence
     assert [c.settings.seed for c in afforded.paid] == [3]
     assert [c.settings.seed for c in afforded.unpaid] == [4]
     assert len(afford(plan, 18, plan, scored).paid) == 2

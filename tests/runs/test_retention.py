@@ -207,7 +207,7 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
 def test_skyrl_leaves_no_half_checkpoint(
     spec: Spec, cells: dict[str, Cell], folder: RunFolder
 ) -> None:
-    """What is removed is not told as cut off afterwards."""
+    """A removed checkpoint is not reported as cut off afterwards."""
     cell, evaluation, backend = cells["skyrl"], spec.evaluation, plugins.load("skyrl")
     home = made(folder, cell)
     for step in STEPS:

@@ -1,4 +1,4 @@
-"""The `tune` block: what is wrong with it is told at once, with nothing written."""
+"""The `tune` block: one message names everything wrong with it, and nothing is written."""
 
 from pathlib import Path
 from typing import Any

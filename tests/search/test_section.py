@@ -1,4 +1,4 @@
-"""What a reviewer is told of searches."""
+"""What the report says of searches."""
 
 from pathlib import Path
 

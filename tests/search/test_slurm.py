@@ -81,7 +81,7 @@ def waited(found: Callable[[], Any], what: str, seconds: float = 120) -> Any:
 
 
 def ended(journal: Path) -> list[int]:
-    """The trials that were told to have ended, by Optuna's own log."""
+    """Return the trials that Optuna's own log has as ended."""
     lines = map(json.loads, journal.read_text().splitlines())
     return [one["trial_id"] for one in lines if one["op_code"] == 6 and one["state"] in (1, 2, 3)]
 

@@ -78,7 +78,7 @@ def _one_server(setup: Any) -> None:
 def _by_file(senders: Any) -> None:
     """Send weights by a file in memory and a request, in the place of NCCL or CUDA's IPC."""
 
-    class FileEngine(senders.SkyrlTrainerCapabilities):  # type: ignore[misc]
+    class FileEngine(senders.SkyrlTrainerCapabilities):
         def __init__(self, source: Any, urls: list[str], rank: int) -> None:
             self.source, self.urls, self.rank = source, urls, rank
 

@@ -91,7 +91,7 @@ def rollout_ppo(
 
 def register() -> None:
     """Makes them known in this process; SkyRL's initialize_ray hands them to all others."""
-    from skyrl.backends.skyrl_train.utils.ppo_utils import (  # type: ignore[import-not-found]
+    from skyrl.backends.skyrl_train.utils.ppo_utils import (
         AdvantageEstimatorRegistry,
         PolicyLossRegistry,
     )
@@ -103,7 +103,7 @@ def register() -> None:
 
 def environment(reward_file: Path) -> type:
     """A SkyRL environment of one turn, rewarded by `score(response, answer)` of a file."""
-    from skyrl_gym.envs.base_text_env import (  # type: ignore[import-not-found]
+    from skyrl_gym.envs.base_text_env import (
         BaseTextEnv,
         BaseTextEnvStepOutput,
     )
@@ -115,7 +115,7 @@ def environment(reward_file: Path) -> type:
     spec.loader.exec_module(module)
     score: Callable[[str, str], float] = module.score
 
-    class Answer(BaseTextEnv):  # type: ignore[misc]
+    class Answer(BaseTextEnv):
         def __init__(self, extras: Mapping[str, Any], **_: Any):
             super().__init__()
             self.answer = extras["reward_spec"]["ground_truth"]
@@ -159,14 +159,14 @@ def number_last_export(trainer: Any) -> None:
 
 def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: str) -> None:
     """The training run, in a task of its own so that it need not be on the head node."""
-    from skyrl.train.entrypoints.main_base import BasePPOExp  # type: ignore[import-not-found]
-    from skyrl_gym.envs.registration import register as register_environment  # type: ignore[import-not-found]
+    from skyrl.train.entrypoints.main_base import BasePPOExp
+    from skyrl_gym.envs.registration import register as register_environment
 
     os.environ["TENSORBOARD_DIR"] = tensorboard
     register_environment(id="orch", entry_point=environment(folder / "reward.py"))
     batches = int(options["max_training_steps"])
 
-    class Experiment(BasePPOExp):  # type: ignore[misc]
+    class Experiment(BasePPOExp):
         def get_train_dataset(self) -> Any:
             if options["chat_template"] == "none":
                 self.tokenizer.chat_template = CONTENT_ONLY
@@ -180,7 +180,7 @@ def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: st
             if options["asynchronous"] != "true":
                 trainer = super().get_trainer(*args, **kwargs)
             else:
-                from skyrl.train.fully_async_trainer import (  # type: ignore[import-not-found]
+                from skyrl.train.fully_async_trainer import (
                     FullyAsyncRayPPOTrainer,
                 )
 
@@ -195,9 +195,9 @@ def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: st
 
 
 def main() -> None:
-    import ray  # type: ignore[import-not-found]
-    from skyrl.train.config import SkyRLTrainConfig  # type: ignore[import-not-found]
-    from skyrl.train.utils.utils import (  # type: ignore[import-not-found]
+    import ray
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.utils.utils import (
         initialize_ray,
         validate_cfg,
     )

@@ -20,7 +20,7 @@ OBSERVED: Mapping[str, str] = {
 
 def record(trainer: Any, folder: Path) -> None:
     """Make a trainer write every rollout batch to `folder` once it was trained on."""
-    from orch_rollout_dump import RolloutBatch, write  # type: ignore[import-not-found]  # shipped
+    from orch_rollout_dump import RolloutBatch, write
 
     convert, train = trainer.convert_to_training_input, trainer.train_critic_and_policy
     sampled: dict[str, Any] = {}

@@ -3,9 +3,10 @@
     python3 orch_trl.py grpo|rloo --config FILE --metrics FILE [--chat]
 
 The script, its trainer, its loss and its parser are the library's. Added are a callback that writes
-each train step's metrics with all digits; the checkpoint that a killed run goes on from, which TRL
-1.9.2 cannot be told and 1.16.0 wants by name; and the reference policy of a resumed run that renews
-it. This file lies in a launch's folder, where orch is not installed; it needs Python 3.10.
+each train step's metrics with all digits; the checkpoint that a killed run goes on from, for which
+TRL 1.9.2 has no option and which 1.16.0 wants by name; and the reference policy of a resumed run
+that renews it. This file lies in a launch's folder, where orch is not installed. It needs Python
+3.10.
 """
 
 import argparse
@@ -31,8 +32,8 @@ def saved(folder: "str | os.PathLike[str]") -> "list[tuple[int, Path]]":
         entries = [entry for entry in os.scandir(folder) if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = ((_NAME.fullmatch(entry.name), entry.path) for entry in entries)
-    return sorted((int(match[1]), Path(path)) for match, path in found if match)
+    matches = ((_NAME.fullmatch(entry.name), entry.path) for entry in entries)
+    return sorted((int(match[1]), Path(path)) for match, path in matches if match)
 
 
 def is_whole(checkpoint: Path) -> bool:
@@ -142,9 +143,9 @@ def _install(script: str, metrics: str, checkpoint: "Path | None", chat: bool) -
     def train(self: Any, *_: Any, **__: Any) -> Any:
         return library.train(self, resume_from_checkpoint=checkpoint and str(checkpoint))
 
-    made = type(name, (library,), {"__init__": begin, "train": train, **methods})
-    made.__module__ = library.__module__
-    setattr(trl, name, made)
+    trainer_class = type(name, (library,), {"__init__": begin, "train": train, **methods})
+    trainer_class.__module__ = library.__module__
+    setattr(trl, name, trainer_class)
 
 
 if __name__ == "__main__":

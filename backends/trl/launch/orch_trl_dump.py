@@ -6,7 +6,7 @@ is computed: what the library's own functions received and returned is kept. One
 
 from typing import Any
 
-from orch_rollout_dump import (  # type: ignore[import-not-found]  # shipped beside this file
+from orch_rollout_dump import (
     SMALL_POLICY,
     RolloutBatch,
     weights_path,
@@ -28,14 +28,14 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
     def rewards(
         self: Any, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Any:
-        found = library._calculate_rewards(  # noqa: SLF001  # the library's
+        returned = library._calculate_rewards(  # noqa: SLF001  # the library's
             self, inputs, prompts, completions, completion_ids_list
         )
-        self.orch_batch["rewards"] = found[:, 0].tolist()
+        self.orch_batch["rewards"] = returned[:, 0].tolist()
         self.orch_batch["texts"] = [
             each if isinstance(each, str) else each[-1]["content"] for each in completions
         ]
-        return found
+        return returned
 
     def score(self: Any, inputs: Any) -> Any:
         begin(self)
@@ -46,16 +46,16 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
         return {**output, INDEX: torch.arange(len(output["completion_ids"]))}
 
     def log_probabilities(self: Any, model: Any, *given: Any, **named: Any) -> Any:
-        found = library._get_per_token_logps_and_entropies(  # noqa: SLF001
+        returned = library._get_per_token_logps_and_entropies(  # noqa: SLF001
             self, model, *given, **named
         )
         if self.orch_phase == "score":
             whose = "reference" if model is self.ref_model else "policy"
-            self.orch_batch[whose] = found[0].detach().clone()
+            self.orch_batch[whose] = returned[0].detach().clone()
         elif self.orch_phase == "loss" and len(self.orch_batch["updates"]) == 1:
             parts = self.orch_batch.setdefault("first", [])
-            parts.append((self.orch_indices, found[0].detach().clone()))
-        return found
+            parts.append((self.orch_indices, returned[0].detach().clone()))
+        return returned
 
     def loss(self: Any, model: Any, inputs: Any) -> Any:
         updates = self.orch_batch["updates"]
@@ -70,17 +70,17 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
 
     def on_log(self: Any, step: int, values: dict[str, Any]) -> None:
         """Write the batch if `step` is its last train step."""
-        made = self.orch_batch
-        made["logs"].append(values)
+        kept = self.orch_batch
+        kept["logs"].append(values)
         accumulated = self.args.gradient_accumulation_steps
-        if len(made["logs"]) < self.args.steps_per_generation // accumulated:
+        if len(kept["logs"]) < self.args.steps_per_generation // accumulated:
             return
         model = self.accelerator.unwrap_model(self.model)
         if sum(each.numel() for each in model.parameters()) <= SMALL_POLICY:
             path = weights_path(folder, step)
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save({k: v.detach().clone() for k, v in model.state_dict().items()}, path)
-        write(folder, _batch(self, step, made))
+        write(folder, _batch(self, step, kept))
 
     methods = {
         "_calculate_rewards": rewards,
@@ -91,26 +91,26 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
     return methods, begin, on_log
 
 
-def _batch(trainer: Any, step: int, made: dict[str, Any]) -> Any:
-    output = made["output"]
+def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
+    output = kept["output"]
     lengths = output["completion_mask"].sum(1).int().tolist()
     count = len(lengths)
 
     def values(rows: Any) -> Any:
         return None if rows is None else [row[:n].tolist() for row, n in zip(rows, lengths)]  # noqa: B905
 
-    policy = values(made.get("policy"))
-    if policy is None and len(made["updates"]) == 1:
+    policy = values(kept.get("policy"))
+    if policy is None and len(kept["updates"]) == 1:
         policy = [[] for _ in range(count)]
-        for indices, rows in made["first"]:
+        for indices, rows in kept["first"]:
             for index, row in zip(indices, rows):  # noqa: B905
                 policy[index] = row[: lengths[index]].tolist()
-    logs = made["logs"]
+    logs = kept["logs"]
     observed = {
         name: sum(each[name] for each in logs) / len(logs) for name in ("loss", "grad_norm")
     }
     observed["learning_rate"] = logs[-1]["learning_rate"]
-    observed["reward"] = sum(made["rewards"]) / count
+    observed["reward"] = sum(kept["rewards"]) / count
     return RolloutBatch(
         step=step,
         prompts=[
@@ -118,14 +118,14 @@ def _batch(trainer: Any, step: int, made: dict[str, Any]) -> Any:
             for row, mask in zip(output["prompt_ids"], output["prompt_mask"])  # noqa: B905
         ],
         responses=[row[:n].tolist() for row, n in zip(output["completion_ids"], lengths)],  # noqa: B905
-        rewards=made["rewards"],
+        rewards=kept["rewards"],
         groups=[str(i // trainer.num_generations) for i in range(count)],
-        texts=made["texts"],
+        texts=kept["texts"],
         temperature=trainer.temperature,
         logp_policy=policy,
-        logp_reference=values(made.get("reference")),
+        logp_reference=values(kept.get("reference")),
         advantages=[[a] * n for a, n in zip(output["advantages"].tolist(), lengths)],  # noqa: B905
-        updates=made["updates"],
+        updates=kept["updates"],
         observed=observed,
         reported=logs[0],
     )

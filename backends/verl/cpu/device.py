@@ -14,7 +14,7 @@ import types
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import ray  # type: ignore[import-not-found]  # in verl's environment only
+import ray
 import torch
 import torch.distributed.fsdp
 from torch import Tensor

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import ray  # type: ignore[import-not-found]  # in verl's environment only
+import ray
 import torch
 import transfer_queue
 from tensordict import NonTensorData, TensorDict

@@ -7,7 +7,7 @@ on stdout is `gpus nodes`. Needs ray, nothing of orch.
 import sys
 import time
 
-import ray  # type: ignore[import-not-found]
+import ray
 
 
 def main() -> int:

@@ -379,10 +379,10 @@ class SchedulerSnapshot:
                 f"submitted by {user} as job {job}, not visible to you: {user} can look and go "
                 "on; `orch run --take-over` submits the cell again as yours"
             )
-        elif submission.cluster and submission.cluster != (here := self._cluster()):
+        elif submission.cluster and submission.cluster != (own_name := self._cluster()):
             fault = (
-                f"submitted on the cluster {submission.cluster} as job {job}, and this is "
-                f"{here or 'one that does not say its name'}: look from a login node of that one"
+                f"submitted on the cluster {submission.cluster} as job {job}: look from "
+                f"a login node of it; this is {own_name or 'a cluster without a name'}"
             )
         else:
             return scheduler.forgotten(job, index)

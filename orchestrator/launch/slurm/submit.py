@@ -508,8 +508,8 @@ def cancel_submitted(
         scheduler.cancel(elements)
     except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
         return cancelled, (
-            f"the scheduler could not be told ({error}); jobs that run end by themselves within "
-            "seconds, those that wait will end when they start"
+            f"the scheduler did not take the cancellation ({error}); jobs that run end by "
+            "themselves within seconds, those that wait will end when they start"
         )
     finally:
         poll.forget()

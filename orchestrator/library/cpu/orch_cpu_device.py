@@ -216,7 +216,7 @@ def _mesh(device_mesh: Any) -> None:
         return make(_cpu(device_type), *arguments, **named)
 
     device_mesh.init_device_mesh = init_device_mesh
-    sys.modules["torch.distributed"].init_device_mesh = init_device_mesh  # type: ignore[attr-defined]
+    vars(sys.modules["torch.distributed"])["init_device_mesh"] = init_device_mesh
 
 
 def small_ray(ray: Any) -> None:

@@ -55,7 +55,7 @@ class Strict:
 
 
 class Kept:
-    """A watch that keeps what it is told."""
+    """A watch that keeps every message."""
 
     def __init__(self, leave: Callable[["Kept"], Collection[int]] = lambda _: ()):
         self.results: dict[int, Outcome | Exception] = {}

@@ -195,7 +195,7 @@ class TestSilentAcceptance:
         ("flag", "value", "sentence"),
         [
             ("--data.max_samples", "63900", "is no multiple of --rollout.batch_size 256"),
-            ("--data.max_samples", None, "number of train steps cannot be told"),
+            ("--data.max_samples", None, "number of train steps is unknown"),
             ("--data.max_samples", "102400", "training ends early"),
             ("--train.batch_size", "1000", "makes no train step"),
             ("--train.max_epochs", "2", "more than once"),

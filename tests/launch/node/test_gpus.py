@@ -1,4 +1,4 @@
-"""GPUs are looked at before a trainer starts: nvidia-smi is a stand-in, which answers as told."""
+"""orch looks at the GPUs before a trainer starts; a stand-in answers in nvidia-smi's place."""
 
 from collections.abc import Callable
 from pathlib import Path

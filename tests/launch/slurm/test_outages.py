@@ -1,4 +1,4 @@
-"""A scheduler or an accounting that is away or crashes: cells go on, and states are told."""
+"""A scheduler or an accounting that is away or crashes: cells go on, and states are reported."""
 
 import signal
 import threading
@@ -51,7 +51,7 @@ def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) ->
     after = sorted(p for p in site.folder.path.rglob("*") if "attempts" not in p.parts)
     assert before == after, "looking writes nothing"
     (done,) = cancel([cell], site.folder)
-    assert "could not be told" in done.note
+    assert "did not take the cancellation" in done.note
     deadline, count = time.monotonic() + 60, -1
     while site.units(cell) != count:  # it works on until it sees that it is cancelled
         assert time.monotonic() < deadline

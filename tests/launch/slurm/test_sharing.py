@@ -73,8 +73,7 @@ def test_jobs_of_another_cluster_are_not_called_lost(
     seen = [site.look(cell) for cell in cells]
     assert [each.state for each in seen] == ["unknown"] * 2
     assert seen[0].fault == (
-        f"submitted on the cluster juelich as job {job}, and this is orch: look from a login node "
-        "of that one"
+        f"submitted on the cluster juelich as job {job}: look from a login node of it; this is orch"
     )
     assert site.submit(*cells).cells == ()
     taken = submit.submit(cells, site.folder, site.options, take_over=True)

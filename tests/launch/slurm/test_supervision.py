@@ -39,7 +39,7 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     assert row.detail.startswith(f"frozen: no heartbeat from {job['host']} for 0 min, while SLURM")
 
     def end_and_let_it_wake(*given: Any) -> list[str]:
-        """scancel wakes the worker, which is told to stop and must not write over the record."""
+        """scancel wakes the worker and asks it to stop; it must not write over the record."""
         sentences = end_frozen(*given)
         while site.cluster.run("squeue", "-h"):
             assert time.monotonic() < deadline + 60

@@ -26,8 +26,11 @@ def _item(problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
-    """Scores the k responses to one item. `reward@k` is the mean of reasoning-gym's score, which
-    gives something for trying; `mean@k` counts what is solved."""
+    """Return the scores of the k responses to one item.
+
+    `reward@k` is the mean of reasoning-gym's score, which gives something for trying; `mean@k`
+    counts what is solved.
+    """
     (responses,) = results
     rewards = [countdown.reward(response, item["target"]) for response in responses]
     answers = [countdown.extract(response) for response in responses]

@@ -1,4 +1,4 @@
-"""A backend whose cells count to num_train_steps, a unit of work each, and do as told.
+"""A backend whose cells count to num_train_steps, a unit of work each.
 
 What a cell does besides is written in its data.instruction: see backends/fake/entry.py.
 """
