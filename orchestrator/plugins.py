@@ -168,6 +168,18 @@ def evidence_dir(name: str) -> Path:
     return folder(name) / "evidence"
 
 
+TASKS_FOLDER = Path(__file__).parent / "evaluate" / "tasks"
+"""Task files that orch brings for any policy."""
+
+
+@cache
+def task_names() -> frozenset[str]:
+    """Return the names of all evaluation tasks: orch's, other distributions', backends' own."""
+    own = [load(name).tasks_dir for name in names()]
+    folders = [TASKS_FOLDER, *task_folders(), *filter(None, own)]
+    return frozenset(path.stem for folder in folders for path in folder.rglob("*.yaml"))
+
+
 @cache
 def task_folders() -> tuple[Path, ...]:
     """Return the folders of evaluation tasks that other distributions bring."""

@@ -3,19 +3,23 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import change
-from orchestrator.runs.operations import cancel
+from orchestrator.cli.common import Change, change
+from orchestrator.runs.operations import cancel, would_cancel
 
 
 @click.command(short_help="Stop cells, and leave them alone until a retry.")
 @common.spec
 @common.overrides
 @common.where
+@common.dry_run
 @common.as_json
-def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> None:
+def command(
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
+) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
     Cells that have succeeded or failed are left as they are.
     """
 
-    change(cancel, "cancelled", spec, overrides, where, as_json)
+    operation = Change(cancel, would_cancel, "cancelled", "would be cancelled")
+    return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)

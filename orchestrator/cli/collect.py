@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json
+from orchestrator.cli.common import foreseen, print_json
 from orchestrator.pipeline import stages
 from orchestrator.runs.experiment import open_experiment
 
@@ -14,8 +14,11 @@ from orchestrator.runs.experiment import open_experiment
 @common.spec
 @common.overrides
 @common.where
+@common.dry_run
 @common.as_json
-def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
+def command(
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
+) -> int:
     """Mirror what is on disk into MLflow. Doing it twice changes nothing.
 
     Exits 1 if some file could not be read; what could be read is mirrored all the same.
@@ -25,7 +28,16 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
     only = {cell.id for cell in experiment.chosen(where).cells}
     records = stages.collect_records(experiment)
     scores = stages.read_scores(experiment)
-    done = stages.mirror(experiment, records, scores, only if where else None, quiet=as_json)
+    done = stages.mirror(
+        experiment,
+        records,
+        scores,
+        only if where else None,
+        quiet=as_json,
+        dry_run=dry_run,
+    )
     if as_json:
         print_json(asdict(done))
-    return stages.print_faults([r for r in records if r.cell.id in only])
+    code = stages.print_faults([r for r in records if r.cell.id in only])
+    changes = done.created + done.updated + done.deleted
+    return max(code, foreseen(bool(changes))) if dry_run else code

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from orchestrator.cli import completing
+from orchestrator.cli.manners import WOULD_CHANGE
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -36,6 +37,11 @@ where = click.option(
     "study=onpolicy, id=3f2a. May be given several times; all must hold.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+dry_run = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would change, change nothing, and exit 3 if something would.",
+)
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 runs_dir = click.option(
     "--runs-dir",
@@ -107,24 +113,46 @@ def number(value: float | None, digits: int = 3) -> str:
 Operation = Callable[[Iterable[Cell], RunFolder], "list[OperationResult]"]
 
 
+class Change(NamedTuple):
+    """An operation on cells, the look that foresees it, and how both are named."""
+
+    do: Operation
+    foresee: Operation
+    past: str
+    """`cancelled`, as in `2 of 4 cells cancelled`."""
+    future: str
+    """`would be cancelled`."""
+
+
 def change(
-    operation: Operation,
-    past: str,
+    operation: Change,
     spec: str,
     overrides: Sequence[str],
     where: Sequence[str],
+    *,
     as_json: bool,
-) -> None:
-    """Apply an operation to the chosen cells and print which of them it changed."""
+    dry_run: bool,
+) -> int:
+    """Apply an operation to the chosen cells and print which of them it changed.
+
+    Return the exit code. dry_run: say only which it would change.
+    """
 
     experiment = open_experiment(spec, overrides).chosen(where)
-    done = operation(experiment.cells, experiment.folder)
+    results = (operation.foresee if dry_run else operation.do)(experiment.cells, experiment.folder)
+    changed = [(each.directory.path.name, each.note) for each in results if each.done]
     if as_json:
-        print_json([d._asdict() | {"directory": d.directory.path.name} for d in done])
-        return
-    changed = [(d.directory.path.name, d.note) for d in done if d.done]
-    if changed:
-        print_table(("cell", ""), changed)
-    for note, count in Counter(d.note for d in done if not d.done).items():
-        say(f"{count} left alone: {note}")
-    click.echo(f"{len(changed)} of {len(done)} cells {past}")
+        print_json([each._asdict() | {"directory": each.directory.path.name} for each in results])
+    else:
+        if changed:
+            print_table(("cell", ""), changed)
+        for note, count in Counter(each.note for each in results if not each.done).items():
+            say(f"{count} left alone: {note}")
+        words = operation.future if dry_run else operation.past
+        click.echo(f"{len(changed)} of {len(results)} cells {words}")
+    return foreseen(bool(changed)) if dry_run else 0
+
+
+def foreseen(changes: bool) -> int:
+    """Return the exit code of a dry run."""
+    return WOULD_CHANGE if changes else 0

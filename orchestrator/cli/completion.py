@@ -3,6 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
+from orchestrator.cli import common
+
 SHELLS = ("bash", "zsh", "fish")
 WORDS_WITH_EQUALS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # kl.beta=0.1 is one word\n"
 """bash alone breaks words at `=`, and nothing could be completed after it."""
@@ -10,7 +12,8 @@ WORDS_WITH_EQUALS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # kl.beta=0.1 is one
 
 @click.command(short_help="Print what makes a shell complete orch's words.")
 @click.argument("shell", type=click.Choice(SHELLS))
-def command(shell: str) -> None:
+@common.as_json
+def command(shell: str, as_json: bool) -> None:
     """Print the lines that make SHELL complete commands, options, specs, overrides with their
     config groups, fields and values of --where, and cells.
 
@@ -21,7 +24,11 @@ def command(shell: str) -> None:
     """
     script = get_completion_class(shell)
     assert script is not None, shell  # noqa: S101 - the choice above has only click's own shells
-    if shell == "bash":
-        click.echo(WORDS_WITH_EQUALS, nl=False)
     root = click.get_current_context().find_root().command
-    click.echo(script(root, {}, "orch", "_ORCH_COMPLETE").source())
+    lines = script(root, {}, "orch", "_ORCH_COMPLETE").source()
+    if shell == "bash":
+        lines = WORDS_WITH_EQUALS + lines
+    if as_json:
+        common.print_json({"shell": shell, "script": lines})
+    else:
+        click.echo(lines)

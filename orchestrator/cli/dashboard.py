@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import say
+from orchestrator.cli.common import print_json, say
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment
@@ -30,6 +30,7 @@ _MIN_TOKEN = 16
 @click.command(short_help="The report, live, beside MLflow.")
 @common.spec
 @common.overrides
+@common.where
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -56,14 +57,17 @@ _MIN_TOKEN = 16
     default=None,
     help="Open the report in a browser. Default: where there is a screen.",
 )
+@common.as_json
 def command(
     spec: str,
     overrides: tuple[str, ...],
+    where: tuple[str, ...],
     host: str,
     port: int | None,
     token: str,
     no_mlflow: bool,
     opens: bool | None,
+    as_json: bool,
 ) -> int:
     """Serve the report of SPEC, kept up to date while cells run, and MLflow beside it.
 
@@ -71,22 +75,26 @@ def command(
     is the server that MLFLOW_TRACKING_URI names, or one that is started for you alone: it listens
     on this machine only, and asks for the token of the printed address, --token or one of its own.
     Ctrl-C ends both.
+
+    With --where the page is about the chosen cells alone. With --json the addresses are printed
+    once, as one object, when both serve.
     """
     from dashboards.serve import Board, DashboardSite, PageSource, is_loopback, listen
     from orchestrator.pipeline.live import LiveExperiment
 
     token = _token(token, is_loopback(host))
-    live = LiveExperiment(lambda: open_experiment(spec, overrides))
+    live = LiveExperiment(lambda: open_experiment(spec, overrides).chosen(where))
     with _ended_by_signals():
         board = Board(PageSource(live.state, live.page))
         try:
             site = DashboardSite(board, live.files, live.cell, token)
             with listen(site, host, port) as served:
                 threading.Thread(target=served.serve_forever, daemon=True).start()
-                click.echo(f"report  {served.address}")
+                if not as_json:
+                    click.echo(f"report  {served.address}")
                 if _has_screen() if opens is None else opens:
                     webbrowser.open(served.address)
-                _stay(live.experiment, site, served, no_mlflow)
+                _stay(live.experiment, site, served, no_mlflow=no_mlflow, as_json=as_json)
         finally:
             board.close()
     return 0
@@ -114,7 +122,12 @@ def _token(token: str, alone: bool) -> str:
 
 
 def _stay(
-    experiment: Experiment, site: "DashboardSite", served: "DashboardServer", no_mlflow: bool
+    experiment: Experiment,
+    site: "DashboardSite",
+    served: "DashboardServer",
+    *,
+    no_mlflow: bool,
+    as_json: bool,
 ) -> None:
     """Until Ctrl-C; with MLflow's server as long."""
     from orchestrator.tracking.server import serving
@@ -123,14 +136,19 @@ def _stay(
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     if reason := _without_mlflow(store, no_mlflow):
         say(reason)
+        if as_json:
+            print_json({"report": served.address, "mlflow": None})
         _wait(served)
     with serving(store) as server, _door(server, site.token) as door:
         opened = door.opened if door else f"{server.address}/"
-        click.echo(f"MLflow  {opened}{'  (starting)' if door else ''}")
+        if as_json:
+            print_json({"report": served.address, "mlflow": opened})
+        else:
+            click.echo(f"MLflow  {opened}{'  (starting)' if door else ''}")
         shown = door.address + "/" if door and not site.token else opened
         threading.Thread(
             target=_tell_mlflow,
-            args=(experiment, site, server, store, opened, shown),
+            args=(experiment, site, server, store, opened, shown, as_json),
             daemon=True,
         ).start()
         _wait(served)
@@ -160,6 +178,7 @@ def _tell_mlflow(
     store: "Store",
     opened: str,
     shown: str,
+    as_json: bool,
 ) -> None:
     """Once it answers: its address on the page, and the ready views on the terminal.
 
@@ -185,7 +204,7 @@ def _tell_mlflow(
         f"  {view.title} ({view.num_runs})\n    {opened}{runs_page(known, view.key)}"
         for view in views(collect(experiment.cells, experiment.folder))
     ]
-    click.echo("\n".join(["MLflow answers. Ready views:", *lines]))
+    click.echo("\n".join(["MLflow answers. Ready views:", *lines]), err=as_json)
     sys.stdout.flush()
 
 

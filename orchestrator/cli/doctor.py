@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Check this machine and say what to fix.")
 @click.argument("spec", required=False, metavar="[SPEC]", shell_complete=completing.specs)
 @common.overrides
+@common.where
 @click.option(
     "--site",
     "site_file",
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def command(
     spec: str | None,
     overrides: tuple[str, ...],
+    where: tuple[str, ...],
     site_file: Path | None,
     no_probe: bool,
     as_json: bool,
@@ -41,7 +43,7 @@ def command(
     a job of a few seconds looks at a node: does it see the runs folder, orch, the trainers'
     environments? Exits 1 if something that `orch run` needs is broken.
     """
-    site, cells = _asked(spec, overrides, site_file, runs_dir)
+    site, cells = _asked(spec, overrides, where, site_file, runs_dir)
 
     findings = machine_findings(site, cells, look=not no_probe)
     if as_json:
@@ -52,20 +54,25 @@ def command(
 
 
 def _asked(
-    spec: str | None, overrides: tuple[str, ...], site_file: Path | None, runs_dir: Path
+    spec: str | None,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    site_file: Path | None,
+    runs_dir: Path,
 ) -> "tuple[Site, Sequence[Cell]]":
     """Return the site, and the cells that are to run there."""
 
-    if spec is None and overrides:
-        raise click.UsageError("KEY=VALUE changes a spec: name one")
+    if spec is None and (overrides or where):
+        raise click.UsageError("KEY=VALUE and --where are about a spec: name one")
     cells: Sequence[Cell] = ()
     site = Site(runs_dir=str(runs_dir))
     if spec is not None:
         from orchestrator.spec import load
         from orchestrator.spec.expand import expand
+        from orchestrator.spec.select import selected
 
         loaded = load(Path(spec), overrides)
-        site, cells = loaded.site, expand(loaded)
+        site, cells = loaded.site, selected(expand(loaded), where, spec)
     if site_file is not None:
         from orchestrator.spec.site import read_site
 

@@ -70,6 +70,7 @@ def command() -> None:
     help="Git repository of a library that is on no registry.",
 )
 @click.option("--again", is_flag=True, help="Remake one that is there.")
+@common.as_json
 def create(
     release: str,
     flavour: "Flavour",
@@ -77,6 +78,7 @@ def create(
     python: Path | None,
     checkout: Path | None,
     again: bool,
+    as_json: bool,
 ) -> None:
     """Make the environment of one release, and check it."""
 
@@ -86,7 +88,10 @@ def create(
     )
     if faults := look_at(environment, lock):
         raise EnvironmentFault(_listed(f"{environment.path} was made, but", faults))
-    click.echo(environment.path)
+    if as_json:
+        print_json({"release": f"{lock.library}@{lock.version}", "path": str(environment.path)})
+    else:
+        click.echo(environment.path)
 
 
 @command.command("list")
@@ -161,10 +166,15 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 @gpu
 @cpu
 @contract
-def lock(release: str, flavour: "Flavour") -> None:
+@common.as_json
+def lock(release: str, flavour: "Flavour", as_json: bool) -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
 
-    click.echo(resolve(_lock(release, flavour)), nl=False)
+    text = resolve(_lock(release, flavour))
+    if as_json:
+        print_json({"release": release, "flavour": flavour, "lock": text})
+    else:
+        click.echo(text, nl=False)
 
 
 def _lock(release: str, flavour: "Flavour") -> "Lock":

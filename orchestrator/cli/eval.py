@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import number, print_json, print_table, say
+from orchestrator.cli.common import foreseen, number, print_json, print_table, say
 from orchestrator.pipeline import stages
 from orchestrator.records import ENDED, DivergenceRequest, DivergenceTask
 from orchestrator.runs.experiment import open_experiment
@@ -35,6 +35,7 @@ _PROMPTS = {"name", "domain", "chat_template"}
     metavar="SECONDS",
     help="How often --watch looks.",
 )
+@common.dry_run
 @common.as_json
 def command(
     spec: str,
@@ -44,6 +45,7 @@ def command(
     divergence: bool,
     watch: bool,
     every: float,
+    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Evaluate what is not yet scored, and print the scores.
@@ -53,6 +55,8 @@ def command(
     """
 
     experiment = _asked(open_experiment(spec, overrides).chosen(where), all_checkpoints, divergence)
+    if dry_run:
+        return _foresee(experiment, as_json)
     try:
         code = _watch(experiment, every) if watch else _once(experiment)
     except KeyboardInterrupt:
@@ -81,6 +85,24 @@ def command(
     for note in dict.fromkeys(f"baseline {b.name}: {b.note}" for b in baselines if b.note):
         say(note)
     return code
+
+
+def _foresee(experiment: "Experiment", as_json: bool) -> int:
+    """Print which scores are missing. Return the exit code of a dry run."""
+    records = stages.collect_records(experiment)
+    rows = stages.missing_scores(experiment, records)
+    if as_json:
+        print_json(
+            [{"cell": row.cell.slug, "step": row.step, "tasks": list(row.tasks)} for row in rows]
+        )
+    else:
+        unknown = "to be exported or read first"
+        print_table(
+            ("would be scored", "step", "tasks"),
+            [(row.cell.slug, row.step, ", ".join(row.tasks) or unknown) for row in rows],
+        )
+        click.echo(f"{len(rows)} checkpoints would be scored")
+    return max(stages.print_faults(records), foreseen(bool(rows)))
 
 
 def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) -> "Experiment":

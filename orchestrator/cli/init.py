@@ -1,10 +1,14 @@
 """orch init: a starter experiment, and on a cluster a site file from what the cluster answers."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, say
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.files import write_text
 from orchestrator.launch.slurm.cluster import has_controller, read_cluster
@@ -63,7 +67,8 @@ claims:
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
 @click.option("--from", "shipped", metavar="NAME", help="A shipped spec instead (`orch list`).")
-def command(path: Path | None, site_only: bool, shipped: str | None) -> None:
+@common.as_json
+def command(path: Path | None, site_only: bool, shipped: str | None, as_json: bool) -> None:
     """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
 
     With --from, PATH (default NAME.yaml) is a copy of a shipped spec, whose config groups orch
@@ -78,39 +83,60 @@ def command(path: Path | None, site_only: bool, shipped: str | None) -> None:
         path = path.with_name(path.name + ".yaml")
     if path.exists() and not site_only:
         raise OrchError(f"{path} exists; choose another name: orch init NAME.yaml")
-    if shipped is not None:
-        _copy(shipped, path)
-        return
-    cluster = write_site(path.parent / "site")
-    if site_only:
-        if cluster is None:
+    with _printed(as_json) as written:
+        if shipped is not None:
+            _copy(shipped, path, written)
+            return
+        cluster = write_site(path.parent / "site", written)
+        if site_only and cluster is None:
             raise OrchError("there is no SLURM cluster here, so there is no site file to write")
+        if not site_only:
+            _write_starter(path, cluster, written)
+
+
+@contextmanager
+def _printed(as_json: bool) -> Iterator["Written"]:
+    """Print what was written inside, in the order of writing."""
+    written: Written = []
+    yield written
+    if as_json:
+        print_json({"written": [str(file) for file, _ in written]})
         return
+    for file, following in written:
+        click.echo(f"wrote {file}" + (f". Next: {following}" if following else ""))
+
+
+Written = list[tuple[Path, str]]
+"""Files, each with the command that comes next; empty for what goes without saying."""
+
+
+def _write_starter(path: Path, cluster: tuple[str, int] | None, written: Written) -> None:
+    """Write the starter spec, for the site and the GPUs of a node where there is a cluster."""
     site, gpus = cluster or (None, 0)
     text = STARTER.format(name=path.stem, gpus=gpus or USUAL_GPUS)
     if site is not None:
         text = text.replace("\nname: ", f"\ndefaults: [site: {site}, _self_]\n\nname: ", 1)
-    _write(path, text)
+    _write(path, text, written)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, written: Written) -> None:
     """Write a spec, and the schema that its first line names beside it."""
     write_text(path, MODELINE + text)
     write_text(path.parent / SCHEMA, json.dumps(schema(), indent=1, ensure_ascii=False) + "\n")
-    click.echo(f"wrote {path}. Next: orch plan {path}")
+    written += [(path.parent / SCHEMA, ""), (path, f"orch plan {path}")]
 
 
-def _copy(name: str, path: Path) -> None:
+def _copy(name: str, path: Path, written: Written) -> None:
     """Write a shipped spec to `path`. Raise OrchError if there is none of this name."""
     names = shipped_names()
     if name not in names:
         hint = did_you_mean(name, names) or f" (there are: {', '.join(names)})"
         raise OrchError(f"no shipped spec is called '{name}'{hint}")
     source = shipped_folder() / f"{name}.yaml"
-    _write(path, source.read_text(encoding="utf-8"))
+    _write(path, source.read_text(encoding="utf-8"), written)
 
 
-def write_site(folder: Path) -> tuple[str, int] | None:
+def write_site(folder: Path, written: Written) -> tuple[str, int] | None:
     """Write a site file of this machine's cluster. Return its name and the GPUs of a node, or None
     where there is no cluster. An existing file stays as it is."""
 
@@ -123,8 +149,8 @@ def write_site(folder: Path) -> tuple[str, int] | None:
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster.name) or "cluster"
     file = folder / f"{name}.yaml"
     if file.exists():
-        click.echo(f"{file} is there already and is left as it is")
+        say(f"{file} is there already and is left as it is")
         return name, gpus_per_node(cluster)
     write_text(file, site_file(cluster))
-    click.echo(f"wrote {file}. Next: orch doctor --site {file}")
+    written.append((file, f"orch doctor --site {file}"))
     return name, gpus_per_node(cluster)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from orchestrator.cli import common, completing
-from orchestrator.cli.common import say
+from orchestrator.cli.common import print_json, say
 from orchestrator.launch.logs import Stream, logs
 from orchestrator.runs.experiment import find_cell
 from orchestrator.runs.logs import follow
@@ -17,20 +17,38 @@ from orchestrator.runs.logs import follow
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1))
 @click.option("--stderr", "errors", is_flag=True, help="Its errors instead of its output.")
 @click.option("--attempt", type=click.IntRange(1), help="An earlier attempt, by number.")
+@common.as_json
 @common.runs_dir
 def command(
-    cell: str, following: bool, lines: int, errors: bool, attempt: int | None, runs_dir: Path
+    cell: str,
+    following: bool,
+    lines: int,
+    errors: bool,
+    attempt: int | None,
+    as_json: bool,
+    runs_dir: Path,
 ) -> None:
-    """Show the last lines of CELL: its id, the start of it, or its slug."""
+    """Show the last lines of CELL: its id, the start of it, or its slug.
+
+    With --follow and --json, one object with all lines is printed when the cell has ended.
+    """
 
     folder, directory = find_cell(cell, runs_dir)
     cell_dir = folder.cell(directory)
     stream: Stream = "stderr" if errors else "stdout"
-    if not following:
-        text = logs(cell_dir, stream, lines=lines, attempt=attempt)
-        click.echo(text, nl=False)
-        if not text:
-            say(f"{cell_dir.path.name} has written nothing to {stream}")
+    parts = (
+        follow(cell_dir, stream, lines=lines)
+        if following
+        else iter([logs(cell_dir, stream, lines=lines, attempt=attempt)])
+    )
+    if as_json:
+        text = "".join(parts)
+        names = {"cell": cell_dir.path.name, "experiment": folder.experiment, "stream": stream}
+        print_json({**names, "attempt": attempt or len(cell_dir.attempts()), "text": text})
         return
-    for text in follow(cell_dir, stream, lines=lines):
+    is_empty = True
+    for text in parts:
+        is_empty = is_empty and not text
         click.echo(text, nl=False)
+    if is_empty:
+        say(f"{cell_dir.path.name} has written nothing to {stream}")

@@ -17,7 +17,7 @@ EXIT_CODES = {
     0: "done; nothing is wrong, and nothing is left to do",
     1: "a fault: of the spec, the data, a cell, a launch script, the machine",
     2: "usage: no such command, option or argument",
-    3: "something would change: plan (run would train), drift (a release changes cells)",
+    3: "something would change: plan (run would train), --dry-run, drift (a release changes cells)",
     130: "interrupted by Ctrl-C",
 }
 """The only exit codes of every command, and what each means."""
@@ -59,6 +59,28 @@ NEXT: dict[str, dict[int, str]] = {
     "data prepare": {0: "orch run SPEC"},
 }
 """Command -> exit code -> what a person does then, unless the command says it by `set_next`."""
+
+READ_ONLY = (
+    *("plan", "status", "logs", "errors", "show", "compare", "dashboard", "audit", "explain"),
+    *("matrix", "drift", "lab", "doctor", "env list", "env check", "env lock", "list", "schema"),
+    "completion",
+)
+"""Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
+
+DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "eval", "tune")
+"""Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
+
+WITHOUT_DRY_RUN = {
+    "rehearse": "--check-only runs nothing; a rehearsal has a runs folder of its own",
+    "verify": "both runs have a folder of their own, removed when they agree",
+    "report": "it writes one folder, which the results give again",
+    "skypilot": "it writes one folder, and launches nothing",
+    "init": "it writes new files, and refuses to overwrite",
+    "prove": "--write and --keep name what it writes",
+    "data prepare": "what is prepared and whole is left alone; `orch doctor SPEC` says what lacks",
+    "env create": "`orch env list` says what is made",
+}
+"""Other commands that write: why they have no `--dry-run`."""
 
 _KEY = "orch.next"
 _SHOWS_DATA = ("as_json", "as_sarif", "hook", "part")
@@ -134,6 +156,8 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
         code = inner(**given) or 0
         context = click.get_current_context()
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
+        if given.get("dry_run"):
+            text = f"orch {name} {{spec}}" if code == WOULD_CHANGE else ""
         shows_data = any(given.get(key) for key in _SHOWS_DATA) or any(
             given.get(key) in _FORMATS for key in ("output", "kind", "form")
         )

@@ -45,7 +45,7 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
         run_plan = run_plan.only({cell.id for cell in experiment.cells})
     _check_translations(run_plan, experiment)
     if as_json:
-        print_json(_plain(experiment, run_plan))
+        print_json(plan_data(experiment, run_plan))
     else:
         if experiment.scale == "micro":
             say(MICRO_BANNER)
@@ -229,7 +229,8 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
     return ", ".join(slugs[:most]) + more
 
 
-def _plain(experiment: Experiment, plan: "Plan") -> dict[str, object]:
+def plan_data(experiment: Experiment, plan: "Plan") -> dict[str, object]:
+    """Return a plan as plain data: counts, cost, a row a cell."""
     measured = measure(plan.rows)
     pending = [row.cell for row in plan.pending if row.cell is not None]
     evaluation = experiment.spec.evaluation

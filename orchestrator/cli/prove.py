@@ -131,7 +131,7 @@ def _print(
         kept = [(name, proof) for name, _, proof in proofs]
         say(f"kept in {store(first.library, first.version, kept)}")
     if as_json:
-        print_json([_plain(name, cell, proof) for name, cell, proof in proofs])
+        print_json([proof_data(name, cell, proof) for name, cell, proof in proofs])
     for name, _, proof in () if as_json else proofs:
         click.secho(f"{name}  {text.heading(proof)}", bold=True)
         print_table(text.COLUMNS, text.rows(proof))
@@ -141,7 +141,8 @@ def _print(
     return int(not holds)
 
 
-def _plain(name: str, cell: "Cell", proof: "Proof") -> dict[str, object]:
+def proof_data(name: str, cell: "Cell", proof: "Proof") -> dict[str, object]:
+    """Return a proof as plain data."""
     quantities = [each._asdict() | {"holds": each.holds} for each in proof.quantities]
     entries = proof._asdict() | {"quantities": quantities, "holds": proof.holds}
     return {"name": name, "cell": cell.id, **entries}

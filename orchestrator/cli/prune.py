@@ -5,12 +5,12 @@ import sys
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_table, say
+from orchestrator.cli.common import foreseen, print_json, print_table, say
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.runs.experiment import Experiment, open_experiment
-from orchestrator.runs.operations import prune
+from orchestrator.runs.operations import OperationResult, prune
 from orchestrator.runs.plan import plan
-from orchestrator.runs.retention import free_checkpoints, retention_decisions
+from orchestrator.runs.retention import RetentionDecision, free_checkpoints, retention_decisions
 
 
 @click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
@@ -22,8 +22,14 @@ from orchestrator.runs.retention import free_checkpoints, retention_decisions
     help="Instead: checkpoints before a cell's last that have all their scores.",
 )
 @common.where
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed, and stop.")
+@click.option(
+    "-n",
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be removed, and stop; exit 3 if there is any.",
+)
 @common.yes
+@common.as_json
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -31,7 +37,8 @@ def command(
     where: tuple[str, ...],
     dry_run: bool,
     yes: bool,
-) -> None:
+    as_json: bool,
+) -> int:
     """Remove the run directories of cells that the spec no longer has, results and all; or, with
     --checkpoints, what evaluated checkpoints occupy.
 
@@ -41,40 +48,51 @@ def command(
     """
     experiment = open_experiment(spec, overrides)
     if checkpoints:
-        _checkpoints(experiment.chosen(where), dry_run=dry_run, yes=yes)
-        return
+        return _checkpoints(experiment.chosen(where), dry_run=dry_run, yes=yes, as_json=as_json)
     if where:
         raise SelectionError(
             "--where selects cells of the spec, and prune removes those that left it: "
             "--where goes with --checkpoints"
         )
-    _cells(experiment, dry_run=dry_run, yes=yes)
+    return _cells(experiment, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-def _cells(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
+def _cells(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     orphans = plan(experiment.cells, experiment.folder).orphans
-    if not orphans:
-        click.echo("nothing left the spec")
-        return
-    print_table(
-        ("would be removed", "state", "why"),
-        [(row.directory.path.name, row.state, row.detail) for row in orphans],
-    )
-    if dry_run or not _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
-        return
-    done = prune(experiment.folder, [row.directory for row in orphans])
-    for left in (d for d in done if not d.done):
-        say(f"{left.directory.path.name}: {left.note}")
-    click.echo(f"removed {sum(d.done for d in done)} of {len(orphans)}")
+    if not as_json:
+        if not orphans:
+            click.echo("nothing left the spec")
+            return 0
+        print_table(
+            ("would be removed", "state", "why"),
+            [(row.directory.path.name, row.state, row.detail) for row in orphans],
+        )
+    names = [row.directory.path.name for row in orphans]
+    if dry_run:
+        if as_json:
+            print_json({"would_remove": names})
+        return foreseen(bool(orphans))
+    done: list[OperationResult] = []
+    if orphans and _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
+        done = prune(experiment.folder, [row.directory for row in orphans])
+    left = {each.directory.path.name: each.note for each in done if not each.done}
+    if as_json:
+        removed = [each.directory.path.name for each in done if each.done]
+        print_json({"removed": removed, "left": left})
+        return 0
+    for name, note in left.items():
+        say(f"{name}: {note}")
+    click.echo(f"removed {len(done) - len(left)} of {len(orphans)}")
+    return 0
 
 
-def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
+def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     from collections import Counter
 
     evaluation = experiment.spec.evaluation
     decisions = list(retention_decisions(experiment.cells, evaluation, experiment.folder))
     spare = [(each, each.num_bytes) for each in decisions if not each.kept]
-    if spare:
+    if spare and not as_json:
         print_table(
             ("may go", "step", "size"),
             [
@@ -84,6 +102,10 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
         )
     for why, count in Counter(each.kept for each in decisions if each.kept).most_common():
         say(f"kept, {why}: {count}")
+    if as_json and (dry_run or not spare):
+        rows = [_row(each, num_bytes) for each, num_bytes in spare]
+        print_json({"would_remove" if dry_run else "removed": rows})
+        return foreseen(bool(spare)) if dry_run else 0
     if not spare:
         click.echo("no checkpoint may go" if decisions else "there are no checkpoints")
         if (
@@ -94,15 +116,24 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool) -> None:
                 "only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
                 "scores the others"
             )
-        return
+        return 0
     total = size(sum(num_bytes for _, num_bytes in spare))
-    click.echo(f"{len(spare)} of {len(decisions)} checkpoints may go: {total}")
+    if not as_json:
+        click.echo(f"{len(spare)} of {len(decisions)} checkpoints may go: {total}")
     if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
-        return
+        return foreseen(bool(spare))
     bytes_of = {each.paths: num_bytes for each, num_bytes in spare}
     done = free_checkpoints([each for each, _ in spare], evaluation, experiment.folder)
     freed = size(sum(bytes_of[each.paths] for each in done))
-    click.echo(f"removed {len(done)} of {len(spare)}, {freed} freed")
+    if as_json:
+        print_json({"removed": [_row(each, bytes_of[each.paths]) for each in done]})
+    else:
+        click.echo(f"removed {len(done)} of {len(spare)}, {freed} freed")
+    return 0
+
+
+def _row(each: RetentionDecision, num_bytes: int) -> dict[str, object]:
+    return {"cell": each.directory.path.name, "step": each.step, "bytes": num_bytes}
 
 
 def _agreed(question: str, yes: bool, what: str) -> bool:

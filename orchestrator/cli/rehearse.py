@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import say
-from orchestrator.cli.run import print_review
+from orchestrator.cli.common import print_json, say
+from orchestrator.cli.prove import proof_data
+from orchestrator.cli.run import print_review, review_data
 from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.pipeline import training
@@ -28,6 +29,7 @@ from orchestrator.spec.rehearse import rehearse
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
+    from orchestrator.pipeline.run import Review
     from orchestrator.prove.real import Chosen, RealRehearsal
     from orchestrator.records import Cell
     from orchestrator.spec.site_options import SlurmOptions
@@ -59,6 +61,7 @@ SMALL_GIB = 2
     show_default=True,
     help="With --real: so many different trainings.",
 )
+@common.as_json
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -67,6 +70,7 @@ def command(
     check_only: bool,
     real: bool,
     most: int,
+    as_json: bool,
 ) -> int:
     """Translate every cell of SPEC as declared, ask the cluster whether it would take the jobs, and
     run the same grid on the embedded trainer: on the site's cluster, through the same queue, where
@@ -81,42 +85,50 @@ def command(
     Exits 1 if anything of the declared run would go wrong, or anything of the rehearsal did.
     """
     if real and Path(spec).suffix in SCRIPTS:
-        return _real_script(Path(spec), most)
+        return _real_script(Path(spec), most, as_json)
     opened = open_experiment(spec, overrides)
     folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
     chosen = replace(opened, cells=opened.declared, folder=folder).chosen(where)
     declared = list(chosen.cells)
     if real:
-        return _real(declared, chosen.folder, most)
-    troubles = _foreseen(chosen, declared)
-    for trouble in troubles:
+        return _real(declared, chosen.folder, most, as_json)
+    foreseen = _foreseen(chosen, declared)
+    for trouble in () if as_json else foreseen:
         click.echo(f"would go wrong: {trouble}")
-    code = 0
+    code, happened = 0, list[str]()
+    reviewed: Review | None = None
     if not check_only:
         try:
-            code, happened = _run(
+            code, happened, reviewed = _run(
                 small_of(chosen, declared, score=not train_only), score=not train_only
             )
         except OrchError as error:
             code, happened = 1, [str(error)]
-        for trouble in happened:
-            click.echo(f"went wrong: {trouble}")
-        troubles += happened
+    if as_json:
+        reviews = {} if reviewed is None else review_data(reviewed)
+        counts = {"cells": len(declared), "rehearsed": not check_only}
+        print_json(counts | {"would_go_wrong": foreseen, "went_wrong": happened} | reviews)
+        return code if code == 130 else int(bool(foreseen or happened) or code != 0)
+    if reviewed is not None:
+        print_review(reviewed)
+    for trouble in happened:
+        click.echo(f"went wrong: {trouble}")
     if code == 130:
         return code
+    troubles = foreseen + happened
     click.echo(_sum(len(declared), len(troubles), check_only))
     return int(bool(troubles) or code != 0)
 
 
-def _real_script(path: Path, most: int) -> int:
+def _real_script(path: Path, most: int, as_json: bool) -> int:
     """Rehearse the launches of anybody's script. Return the exit code."""
     from orchestrator.prove import real
 
     home = Path("runs").absolute() / f"{path.stem}.real"
-    return _rehearsed(real.chosen_of_script(path, home), home, most)
+    return _rehearsed(real.chosen_of_script(path, home), home, most, as_json)
 
 
-def _real(declared: "list[Cell]", folder: RunFolder, most: int) -> int:
+def _real(declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool) -> int:
     """Rehearse with the real libraries. Return the exit code."""
     from orchestrator.prove import real
 
@@ -127,10 +139,10 @@ def _real(declared: "list[Cell]", folder: RunFolder, most: int) -> int:
         raise OrchError(
             "no chosen cell has a library: those of the embedded trainer need no --real"
         )
-    return _rehearsed(trainings, home, most)
+    return _rehearsed(trainings, home, most, as_json)
 
 
-def _rehearsed(trainings: "list[Chosen]", home: Path, most: int) -> int:
+def _rehearsed(trainings: "list[Chosen]", home: Path, most: int, as_json: bool) -> int:
     from orchestrator.prove import real
 
     if len(trainings) > most:
@@ -138,14 +150,31 @@ def _rehearsed(trainings: "list[Chosen]", home: Path, most: int) -> int:
     outcomes = []
     for each in trainings[:most]:
         outcomes.append(real.rehearse(each, home, say))
-        _print_real(outcomes[-1])
+        if not as_json:
+            _print_real(outcomes[-1])
     troubles = list(real.summary(outcomes))
+    if as_json:
+        print_json({"trainings": list(map(_real_data, outcomes)), "went_wrong": troubles})
+        return int(bool(troubles))
     for trouble in troubles:
         click.echo(f"went wrong: {trouble}")
     click.echo(
         _sum(sum(1 + len(each.others) for each in outcomes), len(troubles), check_only=False)
     )
     return int(bool(troubles))
+
+
+def _real_data(outcome: "RealRehearsal") -> dict[str, object]:
+    """Return a rehearsal with the real library as plain data."""
+    cell, proof = outcome.declared, outcome.proof
+    return {
+        "slug": cell.slug,
+        "deviations": [each._asdict() for each in outcome.deviations],
+        "checks": [each._asdict() for each in outcome.checks],
+        "proof": None if proof is None else proof_data(cell.slug, cell, proof),
+        "fault": outcome.fault,
+        "holds": outcome.holds,
+    }
 
 
 def _print_real(outcome: "RealRehearsal") -> None:
@@ -237,8 +266,8 @@ def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Expe
     return replace(chosen, spec=spec, cells=tuple(rehearse(declared)), where="local", folder=folder)
 
 
-def _run(small: Experiment, *, score: bool) -> tuple[int, list[str]]:
-    """Train, score and report the rehearsal. Return the exit code, and what went wrong."""
+def _run(small: Experiment, *, score: bool) -> "tuple[int, list[str], Review | None]":
+    """Train, score and report the rehearsal. Return the exit code, what went wrong, the report."""
 
     plan = plan_of(small, small, ())
     if small.spec.site.kind != "local" and _on_cluster(small):
@@ -246,12 +275,11 @@ def _run(small: Experiment, *, score: bool) -> tuple[int, list[str]]:
     else:
         code, over = training.on_this_machine(small, plan), True
     if code == 130 or not over:
-        return code, []
+        return code, [], None
     if not score:
-        return code, _failures(small)
+        return code, _failures(small), None
     reviewed = review(small, small)
-    print_review(reviewed)
-    return max(code, reviewed.code), _failures(small)
+    return max(code, reviewed.code), _failures(small), reviewed
 
 
 def _on_cluster(small: Experiment) -> bool:

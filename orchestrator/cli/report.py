@@ -1,5 +1,6 @@
 """orch report: what a reviewer reads, and what a notebook loads."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import click
 
 from orchestrator.cli import common
+from orchestrator.cli.common import print_json
 from orchestrator.errors import SelectionError
 from orchestrator.pipeline import stages
 from orchestrator.rundir import RunFolder
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Runs folder of an earlier run of SPEC: the page says what changed.",
 )
+@common.as_json
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -56,8 +59,18 @@ def command(
     kind: str,
     figures: bool,
     against: Path | None,
+    as_json: bool,
 ) -> int:
     """Write the report from what is on disk. Prints the paths written, or the Markdown."""
+
+    def show(written: Sequence[Path], markdown: str = "") -> None:
+        if as_json:
+            data: dict[str, object] = {"format": kind, "written": list(map(str, written))}
+            print_json(data | ({"markdown": markdown} if markdown else {}))
+        for path in () if as_json else written:
+            click.echo(path)
+        if markdown and not as_json:
+            click.echo(markdown, nl=False)
 
     experiment = open_experiment(spec, overrides).chosen(where)
     records = stages.collect_records(experiment)
@@ -67,28 +80,25 @@ def command(
         from orchestrator.analysis.results import write_tables
 
         folder = output or experiment.folder.report
-        for path in write_tables(folder, cast("Literal['csv', 'parquet']", kind), records, scores):
-            click.echo(path)
+        tables = write_tables(folder, cast("Literal['csv', 'parquet']", kind), records, scores)
+        show(list(tables))
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
     if kind == "md":
-        click.echo(
-            stages.report_as_markdown(experiment, comparison, records, scores, known.faults),
-            nl=False,
-        )
+        text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
+        show([], text)
     else:
-        click.echo(
-            stages.write_report(
-                experiment,
-                comparison,
-                records,
-                scores,
-                output,
-                faults=known.faults,
-                figures=figures,
-                sections=() if against is None else (_changes(experiment, comparison, against),),
-            )
+        page = stages.write_report(
+            experiment,
+            comparison,
+            records,
+            scores,
+            output,
+            faults=known.faults,
+            figures=figures,
+            sections=() if against is None else (_changes(experiment, comparison, against),),
         )
+        show([page])
     return stages.print_faults(records)
 
 

@@ -3,18 +3,22 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import change
-from orchestrator.runs.operations import retry
+from orchestrator.cli.common import Change, change
+from orchestrator.runs.operations import retry, would_retry
 
 
 @click.command(short_help="Make failed and cancelled cells run again.")
 @common.spec
 @common.overrides
 @common.where
+@common.dry_run
 @common.as_json
-def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> None:
+def command(
+    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
+) -> int:
     """Make failed and cancelled cells eligible again: the next `orch run` goes on with them, from
     their last checkpoint if they have one.
     """
 
-    change(retry, "will run again", spec, overrides, where, as_json)
+    operation = Change(retry, would_retry, "will run again", "would run again")
+    return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)

@@ -1,16 +1,17 @@
 """orch run: every stage, from the spec to the report."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, say
-from orchestrator.cli.plan import print_plan
+from orchestrator.cli.common import MICRO_BANNER, print_json, say
+from orchestrator.cli.plan import plan_data, print_plan
 from orchestrator.pipeline import run as line
 from orchestrator.pipeline.training import scripts_of
-from orchestrator.runs.experiment import open_experiment
+from orchestrator.runs.experiment import Experiment, open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.run import Review
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 @common.where
 @click.option("--train-only", is_flag=True, help="Stop after training.")
 @click.option(
-    "--dry-run", is_flag=True, help="Show the plan, and on a cluster the job scripts, and stop."
+    "--dry-run",
+    is_flag=True,
+    help="Show the plan, and on a cluster the job scripts, and stop; exit 3 if a cell would run.",
 )
 @click.option(
     "--wait", is_flag=True, help="On a cluster: stay until all jobs have ended, then report."
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     help="Train no cell that would take the experiment beyond so many GPU-hours.",
 )
+@common.as_json
 def command(
     spec: str,
     overrides: tuple[str, ...],
@@ -47,6 +51,7 @@ def command(
     wait: bool,
     take_over: bool,
     budget: float | None,
+    as_json: bool,
 ) -> int:
     """Train every cell of SPEC that is missing, then evaluate, mirror to MLflow and report.
 
@@ -63,16 +68,50 @@ def command(
     for sentence in common.counted_faults(plan):
         say(sentence)
     if dry_run:
-        print_plan(chosen, plan)
-        if chosen.where == "slurm":
-            print_scripts(scripts_of(chosen, plan))
-        return 0
+        scripts = scripts_of(chosen, plan) if chosen.where == "slurm" else []
+        if as_json:
+            common.print_json(plan_data(chosen, plan) | {"scripts": scripts})
+        else:
+            print_plan(chosen, plan)
+            print_scripts(scripts)
+        return common.foreseen(bool(plan.pending))
     result = line.run(
         whole, chosen, plan, train_only=train_only, wait=wait, take_over=take_over, budget=budget
     )
-    if result.review is not None:
+    if as_json:
+        print_json(_as_data(whole, chosen, where, result))
+    elif result.review is not None:
         print_review(result.review, whole.spec.question)
     return result.code
+
+
+def _as_data(
+    whole: Experiment, chosen: Experiment, where: tuple[str, ...], result: line.LineResult
+) -> dict[str, object]:
+    """Return what the run left: states of the chosen cells, claims, the page."""
+    page = whole.folder.report / "index.html"
+    states = Counter(row.state for row in line.plan_of(whole, chosen, where).rows)
+    return {
+        "experiment": whole.folder.experiment,
+        "scale": whole.scale,
+        "directory": str(whole.folder.path),
+        "code": result.code,
+        "states": dict(states),
+        "report": str(page) if page.exists() else None,
+        **({} if result.review is None else review_data(result.review)),
+    }
+
+
+def review_data(review: "Review") -> dict[str, object]:
+    """Return the verdicts on claims, what they come to, and where the report lies."""
+    from orchestrator.analysis.compare import comparison_data
+    from orchestrator.report import answer
+
+    return {
+        "answer": answer(review.comparison),
+        "claims": comparison_data(review.comparison)["claims"],
+        "report": str(review.page),
+    }
 
 
 def print_scripts(scripts: Sequence[str]) -> None:

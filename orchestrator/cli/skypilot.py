@@ -27,8 +27,14 @@ from orchestrator.runs.experiment import open_experiment
     show_default=True,
     help="The folder that the tasks are written to.",
 )
+@common.as_json
 def command(
-    spec: str, cloud: Path, overrides: tuple[str, ...], where: tuple[str, ...], folder: Path
+    spec: str,
+    cloud: Path,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    folder: Path,
+    as_json: bool,
 ) -> None:
     """Write a task for each cell of SPEC, as it is declared, for the machines of the file CLOUD.
 
@@ -42,8 +48,18 @@ def command(
     task_files = tasks.tasks(cells, experiment.spec.name, options)
     for name, task in task_files.items():
         write_text(folder / f"{name}.yaml", yaml.safe_dump(task, sort_keys=False))
+    secrets = [name for name, source in options.secrets.items() if source is None]
+    if as_json:
+        common.print_json(
+            {
+                "written": [str(folder / f"{name}.yaml") for name in made],
+                "jobs": [job._asdict() for job in tasks.planned_jobs(cells, options)],
+                "secrets": secrets,
+            }
+        )
+        return
     for job in tasks.planned_jobs(cells, options):
         click.echo(f"tasks of {counted(job.cells, 'cell')}: {job}")
-    if secrets := [name for name, source in options.secrets.items() if source is None]:
+    if secrets:
         click.echo(f"`sky jobs launch` takes --secret {' --secret '.join(secrets)} besides")
     say("written, not launched; no task of orch's was ever run on a cloud")

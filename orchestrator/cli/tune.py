@@ -20,7 +20,7 @@ from orchestrator.runs.cost import bill
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.watch import watch
 from orchestrator.search.controller import Controller
-from orchestrator.search.design import design
+from orchestrator.search.design import chosen, design
 from orchestrator.search.journal import SearchJournal
 from orchestrator.search.local import LOCAL_RULES, ThreadScorer, search_locally
 from orchestrator.search.results import cells_of_all_trials, cells_of_open_trials, outcomes
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Search over beta, or any other field, with Optuna.")
 @options.spec
 @options.overrides
+@options.where
 @click.option("--name", help="Name of the search; each has a journal of its own.")
 @click.option(
     "--space",
@@ -68,11 +69,16 @@ if TYPE_CHECKING:
     "`orch tune` first: it would ask for others.",
 )
 @click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
-@click.option("--dry-run", is_flag=True, help="Check everything, show the searches, and stop.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check everything, show the searches, and stop; exit 3 if trials are left.",
+)
 @options.as_json
 def command(
     spec: str,
     overrides: tuple[str, ...],
+    where: tuple[str, ...],
     submit: bool,
     cancel: bool,
     report_only: bool,
@@ -84,7 +90,8 @@ def command(
 
     Trials are ordinary cells: `orch logs ID`, `orch show ID` and MLflow know them. Stop with Ctrl-C
     and go on with the same command; several may run on one folder at once. A front of several
-    objectives has no pruning: Optuna prunes for one only.
+    objectives has no pruning: Optuna prunes for one only. --where chooses among the searches of
+    --each, by what their trials are: kl=k1.reward.
 
     On a SLURM cluster trials are jobs, evaluated by jobs; this command asks, follows and tells, and
     has to live while new trials are to be asked: keep it in tmux or screen on a login node, or
@@ -93,14 +100,17 @@ def command(
     """
 
     experiment = open_experiment(spec, overrides)
-    searches = design(experiment, _block(flags))
+    searches = chosen(design(experiment, _block(flags)), where)
     block = searches[0].tune.block
     if experiment.scale == "micro":
         say(MICRO_BANNER)
-    if dry_run:
-        _print_searches(searches)
-        return 0
     journal = SearchJournal(experiment.folder, block.name)
+    if dry_run:
+        if as_json:
+            print_json([search.as_json() | {"name": search.name} for search in searches])
+        else:
+            _print_searches(searches)
+        return options.foreseen(_num_left(searches, journal) > 0)
     if cancel:
         return _cancel(experiment, searches, journal)
     if submit:
@@ -110,6 +120,20 @@ def command(
         if not search(experiment, searches, journal):
             return 130
     return _review(experiment, searches, journal, as_json)
+
+
+def _num_left(searches: "Sequence[Search]", journal: SearchJournal) -> int:
+    """Return how many trials of these searches have not ended."""
+    wanted = sum(search.tune.block.trials for search in searches)
+    if not journal.log.exists():
+        return wanted
+    ended = [
+        trial
+        for search in outcomes(searches, journal)
+        for trial in search.trials
+        if trial.state != "RUNNING" and not trial.reused
+    ]
+    return max(0, wanted - len(ended))
 
 
 def _block(flags: dict[str, Any]) -> dict[str, Any]:

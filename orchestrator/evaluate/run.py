@@ -19,6 +19,7 @@ from orchestrator.evaluate.baselines import BaselineFolder
 from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.evaluate.survey import Survey
 from orchestrator.evaluate.task_files import OWN_TASKS
+from orchestrator.launch.export import exported
 from orchestrator.launch.processes import cores
 from orchestrator.records import Cell, EvaluationSpec, Record, Score, Site
 from orchestrator.rundir import RunFolder
@@ -163,6 +164,61 @@ class _Todo(NamedTuple):
     job: ScoringJob
 
 
+class MissingScores(NamedTuple):
+    """What `evaluate` would ask of one checkpoint."""
+
+    cell: Cell
+    step: int
+    tasks: tuple[str, ...]
+    """Names, once each; empty where only the exported checkpoint can tell."""
+
+
+def missing(
+    records: Sequence[Record],
+    evaluation: EvaluationSpec,
+    folder: RunFolder,
+    *,
+    baselines: Sequence[Record] = (),
+    site: Site | None = None,
+) -> list[MissingScores]:
+    """Return what `evaluate` would score. Score, export and write nothing.
+
+    A checkpoint that cannot be read is among it too: `evaluate` would try, and say why it failed.
+    """
+    rows = []
+    for survey, of_survey in _surveys(records, evaluation, folder, baselines, site):
+        for record in of_survey:
+            for cell, checkpoint in survey.checkpoints([record]):
+                if checkpoint.needs_export and exported(folder.cell(cell), checkpoint) is None:
+                    rows.append(MissingScores(cell, checkpoint.step, ()))
+                    continue
+                try:
+                    jobs = survey.jobs(cell, checkpoint, record)
+                except CheckpointError:
+                    rows.append(MissingScores(cell, checkpoint.step, ()))
+                    continue
+                names = dict.fromkeys(ask.asked.task.name for job in jobs for ask in job.asks)
+                if names:
+                    rows.append(MissingScores(cell, checkpoint.step, tuple(names)))
+    return rows
+
+
+def _surveys(
+    records: Sequence[Record],
+    evaluation: EvaluationSpec,
+    folder: RunFolder,
+    baselines: Sequence[Record],
+    site: Site | None,
+) -> tuple[tuple[Survey, Sequence[Record]], ...]:
+    """Return what is asked of the cells, and of the models before training."""
+    harness = harness_version()
+    plain = evaluation.model_copy(update={"divergence": None})
+    return (
+        (Survey(evaluation, folder, harness, site), records),
+        (Survey(plain, BaselineFolder(folder.path), harness, site), baselines),
+    )
+
+
 def evaluate(
     records: Sequence[Record],
     evaluation: EvaluationSpec,
@@ -182,12 +238,7 @@ def evaluate(
     EnvironmentFault before anything is done if the harness or a task file is missing, and
     UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
     """
-    harness = harness_version()
-    plain = evaluation.model_copy(update={"divergence": None})
-    parts = (
-        (Survey(evaluation, folder, harness, site), records),
-        (Survey(plain, BaselineFolder(folder.path), harness, site), baselines),
-    )
+    parts = _surveys(records, evaluation, folder, baselines, site)
     faults: list[str] = []
     todo: list[_Todo] = []
     for survey, of_survey in parts:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import yaml
 
+from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.evaluate import task_data
 
-OWN_TASKS = Path(__file__).parent / "tasks"
+OWN_TASKS = plugins.TASKS_FOLDER
 
 
 @lru_cache

@@ -58,11 +58,10 @@ def export(
     """
     if not checkpoint.needs_export:
         return checkpoint
+    if (done := exported(cell_dir, checkpoint)) is not None:
+        return done
     name = _name(checkpoint)
     target = cell_dir.exports / name
-    done = Checkpoint(checkpoint.step, target / "huggingface")
-    if (target / "export.json").exists():
-        return done
     mine = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
     nascent = cell_dir.exports / f".new-{name}-{mine}"
     _clear(cell_dir.exports)
@@ -77,7 +76,17 @@ def export(
         if older != target:  # of a checkpoint that is not there any more
             rmtree(older, ignore_errors=True)
             older.unlink(missing_ok=True)
-    return done
+    return Checkpoint(checkpoint.step, target / "huggingface")
+
+
+def exported(cell_dir: CellDir, checkpoint: Checkpoint) -> Checkpoint | None:
+    """Return an earlier export of a checkpoint, or None if there is none. Raise ExportError."""
+    target = cell_dir.exports / _name(checkpoint)
+    return (
+        Checkpoint(checkpoint.step, target / "huggingface")
+        if (target / "export.json").exists()
+        else None
+    )
 
 
 def _name(checkpoint: Checkpoint) -> str:

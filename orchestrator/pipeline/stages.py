@@ -98,6 +98,25 @@ def evaluate_missing(
     return int(bool(faults))
 
 
+def missing_scores(
+    experiment: Experiment, records: Sequence[Record]
+) -> "list[evaluate.MissingScores]":
+    """Return what `evaluate_missing` would score. Write nothing."""
+    spec = experiment.spec
+    declared, faults = baselines.declared_baselines(
+        spec.evaluation, experiment.cells, experiment.folder
+    )
+    for fault in faults:
+        say(fault)
+    return evaluate.missing(
+        records,
+        spec.evaluation,
+        experiment.folder,
+        baselines=baselines.records(declared),
+        site=spec.site,
+    )
+
+
 def mirror(
     experiment: Experiment,
     records: Sequence[Record],
@@ -105,9 +124,10 @@ def mirror(
     only: Collection[str] | None = None,
     *,
     quiet: bool = False,
+    dry_run: bool = False,
 ) -> "MirrorReport":
     """Bring MLflow up to date (`only`: the runs of these cells). Unless `quiet`, print where to
-    look."""
+    look. dry_run: only count what would change."""
     from orchestrator import tracking
 
     every = _milestones()
@@ -117,10 +137,22 @@ def mirror(
             say(f"mirrored {done} of {total} runs")
 
     mirrored = tracking.mirror(
-        records, scores, experiment.spec, experiment.folder, on_progress=show, only=only
+        records,
+        scores,
+        experiment.spec,
+        experiment.folder,
+        on_progress=show,
+        only=only,
+        dry_run=dry_run,
     )
     removed = f", {mirrored.deleted} of pruned cells deleted" if mirrored.deleted else ""
-    if not quiet:
+    if dry_run and not quiet:
+        say(
+            f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs would be made, "
+            f"{mirrored.updated} updated, {mirrored.deleted} deleted; {mirrored.unchanged} would "
+            "stay as they are"
+        )
+    elif not quiet:
         say(
             f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs made, "
             f"{mirrored.updated} updated, {mirrored.unchanged} unchanged{removed}\n"

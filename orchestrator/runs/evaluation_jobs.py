@@ -121,14 +121,21 @@ def may_repeat(state: EvaluationState, options: SlurmOptions) -> bool:
 
 def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
     """Let failed evaluations of trained cells go again; return their directories."""
+    failed = failed_evaluations(folder, names)
+    for each in failed.values():
+        if each.exit is not None:
+            submissions.forgive(folder, each.submission, each.element, each.exit)
+    return set(failed)
+
+
+def failed_evaluations(folder: RunFolder, names: Iterable[str]) -> dict[str, EvaluationState]:
+    """Return the failed evaluations of trained cells, by directory."""
     states: dict[str, State] = dict.fromkeys(names, "succeeded")
-    forgiven = set()
-    for name, each in last_evaluations(folder, states).items():
-        if each.exit is None:
-            continue
-        submissions.forgive(folder, each.submission, each.element, each.exit)
-        forgiven.add(name)
-    return forgiven
+    return {
+        name: each
+        for name, each in last_evaluations(folder, states).items()
+        if each.exit is not None
+    }
 
 
 def record_ends(

@@ -37,7 +37,7 @@ class Experiment:
         if not terms:
             return self
         from orchestrator.runs.state import state_of
-        from orchestrator.spec.select import matches, parse
+        from orchestrator.spec.select import matches, none_selected, parse
 
         selection = parse(terms)
         needs_state = any("state" in term for term in terms)
@@ -50,8 +50,8 @@ class Experiment:
         )
         if not cells:
             raise SelectionError(
-                f"--where {' '.join(terms)} selects none of the {len(self.cells)} cells of "
-                f"{self.spec.name}; `orch plan {self.spec.source}` lists them"
+                f"{none_selected(terms, self.cells, self.spec.name)}\n"
+                f"`orch plan {self.spec.source}` lists them"
             )
         return replace(self, cells=cells, declared=())
 

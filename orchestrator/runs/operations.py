@@ -16,7 +16,7 @@ from orchestrator.launch.local import cancel_cell
 from orchestrator.launch.slurm import submit
 from orchestrator.records import Cell
 from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
-from orchestrator.runs.evaluation_jobs import forgive
+from orchestrator.runs.evaluation_jobs import failed_evaluations, forgive
 from orchestrator.runs.state import read_state
 
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
@@ -52,6 +52,25 @@ def cancel(
     return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
 
 
+def would_cancel(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
+    """Return what `cancel` would do to each cell. Change nothing."""
+    return [_would_cancel(folder.cell(cell)) for cell in cells]
+
+
+def _would_cancel(cell_dir: CellDir) -> OperationResult:
+    state = read_state(cell_dir)
+    with_scheduler = cell_dir.is_submitted() and state.state in ON_CLUSTER | {"unknown"}
+    if state.state == "running":
+        return OperationResult(cell_dir, True, "it is running")
+    if with_scheduler:
+        return OperationResult(cell_dir, True, "will not start")
+    if state.state in {"succeeded", "failed", "unknown"}:
+        return OperationResult(cell_dir, False, f"it has {state.state} already")
+    if state.state == "cancelled":
+        return OperationResult(cell_dir, False, "it was cancelled already")
+    return OperationResult(cell_dir, True, "will not start")
+
+
 def _how(state: CellState) -> str:
     return "stopped" if state.state == "running" else "will not start"
 
@@ -68,11 +87,40 @@ def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
         return done
     left = [one.directory.path.name for one in done if not one.done]
     forgiven = forgive(folder, left)
-    note = "its evaluation had failed"
     return [
-        one._replace(done=True, note=note) if one.directory.path.name in forgiven else one
+        one._replace(done=True, note=_EVALUATION) if one.directory.path.name in forgiven else one
         for one in done
     ]
+
+
+def would_retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
+    """Return what `retry` would do to each cell. Change nothing."""
+    results = [_would_retry(folder.cell(cell)) for cell in cells]
+    if not folder.submission("").exists():
+        return results
+    left = [one.directory.path.name for one in results if not one.done]
+    again = failed_evaluations(folder, left)
+    return [
+        one._replace(done=True, note=_EVALUATION) if one.directory.path.name in again else one
+        for one in results
+    ]
+
+
+def _would_retry(cell_dir: CellDir) -> OperationResult:
+    if not cell_dir.path.is_dir():
+        return OperationResult(cell_dir, False, _NEVER_LAUNCHED)
+    state = read_state(cell_dir).state
+    if state in RETRIED:
+        return OperationResult(cell_dir, True, _was(state))
+    return OperationResult(cell_dir, False, f"it is {state}")
+
+
+_NEVER_LAUNCHED = "it was never launched"
+_EVALUATION = "its evaluation had failed"
+
+
+def _was(state: str) -> str:
+    return f"it had {state}" if state == "failed" else f"it was {state}"
 
 
 def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult]:
@@ -94,7 +142,7 @@ def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
     try:
         claim = cell_dir.take_claim()
     except FileNotFoundError:
-        return OperationResult(cell_dir, False, "it was never launched")
+        return OperationResult(cell_dir, False, _NEVER_LAUNCHED)
     if claim is None:
         return OperationResult(cell_dir, False, "it is running")
     with claim:
@@ -103,9 +151,7 @@ def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
             return OperationResult(cell_dir, False, f"it is {state}")
         cell_dir.new_attempt()
     folder.append("retry", cell.id)
-    return OperationResult(
-        cell_dir, True, f"it had {state}" if state == "failed" else f"it was {state}"
-    )
+    return OperationResult(cell_dir, True, _was(state))
 
 
 def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
-from orchestrator.errors import Fault, OrchError, SpecError, did_you_mean
+from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import flatten, identity
 from orchestrator.metrics.names import METRICS
@@ -23,6 +23,7 @@ from orchestrator.runs.experiment import Experiment, at_scale
 from orchestrator.search.block import CheckedBlock, Dimension, SearchObjective, read_block
 from orchestrator.spec.expand import expand
 from orchestrator.spec.fields import text_of
+from orchestrator.spec.select import any_matches
 
 STUDY = "tune"
 """Studies of trials are called so in tags and names."""
@@ -55,6 +56,26 @@ def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> li
         file = Path(source) if experiment.spec.source else None
         raise SpecError(source, [replace(fault, file=file) for fault in faults.values()])
     return searches
+
+
+def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]:
+    """Return the searches that have a trial for which `--where` holds.
+
+    Of the fields that are searched both ends are looked at. Raise SelectionError if none is left.
+    """
+    left = []
+    for search in searches:
+        corners = [
+            cell
+            for params in search.corners()
+            for cell in search.cells(params, search.tune.seeds[:1])
+        ]
+        if any_matches(terms, corners):
+            left.append(search)
+    if not left:
+        names = ", ".join(search.name for search in searches)
+        raise SelectionError(f"--where {' '.join(terms)} selects no search (there are: {names})")
+    return left
 
 
 def read_back(experiment: Experiment, name: str, block: Mapping[str, Any]) -> "Search":

@@ -130,7 +130,8 @@ def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assig
             name, _, version = value.partition("@")
             value = {"name": name, "version": version or None}
         if field == "backend" and "name" in value:
-            lookup(field, str(value["name"]))
+            release = value.get("version")
+            lookup(field, str(value["name"]) + (f"@{release}" if release is not None else ""))
     except LookupError as error:
         raise UnreadableValueError(str(error.args[0])) from None
     return Assignment(field, dict(value), pointer)

@@ -273,10 +273,16 @@ def _assembled(
     def lookup(group: str, name: str) -> Mapping[str, Any]:
         if group != "backend":
             return library.entry(group, name)
+        name, _, release = name.partition("@")
         if name not in known:
             raise LookupError(
                 f"no backend is called '{name}'{did_you_mean(name, known)} "
                 f"(there are: {', '.join(known)})"
+            )
+        if release and release not in (releases := plugins.load(name).versions):
+            raise LookupError(
+                f"{name} has no release '{release}' here{did_you_mean(release, releases)} "
+                f"(there are: {', '.join(releases)})"
             )
         return {}
 
@@ -409,6 +415,7 @@ def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -
     ):
         if owner is not None:
             plain["sampling"] = _entry(owner, "sampling", pointer, library, problems)[0]
+    _check_tasks(plain.get("tasks"), (*at, "tasks"), problems)
     evaluation = valid(EvaluationSpec, plain, at, problems)
     if not isinstance(evaluation, EvaluationSpec):
         return EvaluationSpec()
@@ -417,6 +424,19 @@ def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -
         if name in names[:i]:
             problems.append(SpecProblem(f"task '{name}' is there twice", (*at, "tasks", i)))
     return evaluation
+
+
+def _check_tasks(tasks: object, at: Pointer, problems: list[SpecProblem]) -> None:
+    """Report tasks that have no file, whatever else is at fault beside them."""
+    for i, task in enumerate(tasks if isinstance(tasks, list) else ()):
+        name = task.get("name") if isinstance(task, Mapping) else None
+        if isinstance(name, str) and name not in plugins.task_names():
+            listed = ", ".join(sorted(plugins.task_names()))
+            message = (
+                f"no evaluation task is called '{name}'{did_you_mean(name, plugins.task_names())} "
+                f"(there are: {listed})"
+            )
+            problems.append(SpecProblem(message, (*at, i, "name")))
 
 
 def _published(

@@ -8,7 +8,7 @@ Numbers compare as numbers; `none` is what is not set.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter, ge, gt, le, lt
 from typing import NamedTuple, get_args
@@ -53,6 +53,52 @@ def matches(selection: Selection, cell: Cell, state: str | None = None) -> bool:
         _parsed(text).holds(_values_of(_parsed(text).field, cell, state))
         for text in selection.terms
     )
+
+
+def any_matches(terms: Sequence[str], cells: Iterable[Cell]) -> bool:
+    """Return True if all terms hold for one of the cells. Raise SelectionError as `parse` does."""
+    selection = parse(terms)
+    return any(matches(selection, cell) for cell in cells)
+
+
+def selected(cells: Sequence[Cell], terms: Sequence[str], of: str) -> list[Cell]:
+    """Return the cells for which all terms hold. Raise SelectionError if there is none.
+
+    of: what the cells are of, for the sentence.
+    """
+    selection = parse(terms)
+    left = [cell for cell in cells if matches(selection, cell)]
+    if not left:
+        raise SelectionError(none_selected(terms, cells, of))
+    return left
+
+
+def none_selected(terms: Sequence[str], cells: Sequence[Cell], of: str) -> str:
+    """Return a sentence: the terms select none of the cells; and which values there are instead."""
+    hints = []
+    for text in terms:
+        read = _parsed(text)
+        if read.op != "=" or read.field in ("state", "id", "slug"):
+            continue
+        known = sorted({value for cell in cells for value in _found(read.field, cell, None)})
+        for value in read.values:
+            if not any(_same(each, value, read.field) for each in known):
+                more = ", ..." if len(known) > MAX_LISTED else ""
+                listed = ", ".join(known[:MAX_LISTED]) + more
+                near = _near(value, known) or ";"
+                hints.append(f"no cell has {read.field}={value}{near} there are: {listed}")
+    return "\n".join(
+        [f"--where {' '.join(terms)} selects none of the {len(cells)} cells of {of}", *hints]
+    )
+
+
+MAX_LISTED = 12
+
+
+def _near(value: str, known: Sequence[str]) -> str:
+    """Return a hint at the one value that begins alike, or is spelt alike."""
+    alike = [each for each in known if each.startswith(value)]
+    return f", did you mean '{alike[0]}'?" if len(alike) == 1 else did_you_mean(value, known)
 
 
 @cache

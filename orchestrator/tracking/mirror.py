@@ -85,6 +85,7 @@ def mirror(
     uri: str | None = None,
     on_progress: MirrorProgress = lambda _done, _total: None,
     only: Collection[str] | None = None,
+    dry_run: bool = False,
 ) -> MirrorReport:
     """Make MLflow equal to these records and scores. Doing it twice changes nothing.
 
@@ -93,6 +94,8 @@ def mirror(
     were pruned are deleted, those of other cells that are not among the records, or not among
     `only`, are left as they are. What `folder.report` holds becomes artifacts of the run `summary`.
     Raise EnvironmentFault if MLflow does not answer.
+
+    dry_run: count what would be made, updated and deleted, and write nothing.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))
@@ -104,6 +107,12 @@ def mirror(
         return report
     ready = views(records)
     content = digest([[run.digest for run in wanted], ready, sorted(gone)])
+    if dry_run:
+        if noted(folder, store, content):
+            report.unchanged = len(wanted)
+        else:
+            _foresee(wanted, gone, ready, store, report)
+        return report
     with locked_mark(folder, store) as mark:
         if mark.matches(content):
             report.unchanged = len(wanted)
@@ -112,6 +121,21 @@ def mirror(
             _Mirror(client, store, report, ready).make(wanted, gone, on_progress)
         mark.write(content)
     return report
+
+
+def _foresee(
+    wanted: Sequence[Content],
+    gone: frozenset[str],
+    ready: Sequence[View],
+    store: Store,
+    report: MirrorReport,
+) -> None:
+    """Count in the report what a mirror would do. MLflow is read, a missing database not made."""
+    if store.database is not None and not store.database.exists():
+        report.created = len(wanted)
+        return
+    with connected(store) as client:
+        _Mirror(client, store, report, ready).foresee(wanted, gone)
 
 
 class _Mirror:
@@ -140,13 +164,38 @@ class _Mirror:
             on_progress(done, len(wanted))
             parent = {PARENT: run_ids[content.parent]} if content.parent else {}
             run = present.get(content.key)
-            run_ids[content.key] = self._run(run, content, {**content.tags, **parent})
+            run_ids[content.key] = self._run(run, content, parent)
             if not done:
                 self.summary_id = run_ids[content.key]
                 self._describe(wanted[0])
         others = {run.info.run_id for key, run in present.items() if key not in run_ids}
         self.models.tidy(others | set(run_ids.values()))
         on_progress(len(wanted), len(wanted))
+
+    def foresee(self, wanted: Sequence[Content], gone: frozenset[str]) -> None:
+        """Count what `make` would do. Write nothing."""
+        experiment = self.client.get_experiment_by_name(self.report.experiment)
+        if experiment is None or self._has_moved(experiment):
+            self.report.created = len(wanted)
+            return
+        self.experiment_id = self._id(experiment.experiment_id)
+        self.models = _Models(self.client, self.experiment_id)
+        present, twins = self._by_key(self.experiment_id)
+        keys = {content.key for content in wanted}
+        self.report.deleted = len(twins) + sum(
+            f"cell/{id_}" in present and f"cell/{id_}" not in keys for id_ in gone
+        )
+        run_ids = {key: str(run.info.run_id) for key, run in present.items()}
+        self.summary_id = run_ids.get(wanted[0].key, "")
+        for content in wanted:
+            run = present.get(content.key)
+            parent = {PARENT: run_ids.get(content.parent, "")} if content.parent else {}
+            if run is None or self._is_another(run, content):
+                self.report.created += 1
+            elif self._is_held(run, content, self._tags(run, content, parent)):
+                self.report.unchanged += 1
+            else:
+                self.report.updated += 1
 
     def _experiment(self, summary: Content) -> str:
         """Return the experiment's id; make it, restore it from the trash or move it as needed."""
@@ -155,8 +204,7 @@ class _Mirror:
         if experiment is not None and experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(experiment.experiment_id)
         location = where.as_uri() if where is not None else None
-        if experiment is not None and self.store.ours and experiment.artifact_location != location:
-            # the runs folder was moved: MLflow would go on writing to the old place
+        if experiment is not None and self._has_moved(experiment):
             self.client.rename_experiment(
                 experiment.experiment_id, f"{name} (before it moved, {experiment.experiment_id})"
             )
@@ -168,6 +216,12 @@ class _Mirror:
             tags = {**_KIND, "scale": summary.tags["scale"]}
             return self._id(self.client.create_experiment(name, location, tags))
         return self._id(experiment.experiment_id)
+
+    def _has_moved(self, experiment: Any) -> bool:
+        """Return True if the runs folder was moved: MLflow would go on writing to the old place."""
+        where = self.store.artifacts
+        location = where.as_uri() if where is not None else None
+        return self.store.ours and bool(experiment.artifact_location != location)
 
     def _id(self, answered: object) -> str:
         """Return an id that MLflow has answered. Raise EnvironmentFault if it is none."""
@@ -217,35 +271,55 @@ class _Mirror:
 
     def _present(self, experiment_id: str) -> dict[str, Any]:
         """Return orch's runs by key. Delete a twin, made by another machine at the same time."""
+        runs, twins = self._by_key(experiment_id)
+        for run in twins:
+            self.client.delete_run(run.info.run_id)
+        return runs
+
+    def _by_key(self, experiment_id: str) -> tuple[dict[str, Any], list[Any]]:
+        """Return orch's runs by key, the oldest where there are twins; and the other twins."""
         runs: dict[str, Any] = {}
+        twins = []
         oldest_first = ["attributes.start_time ASC"]
         for run in list(every(self.client.search_runs, experiment_id, order_by=oldest_first)):
             key = run.data.tags.get(KEY)
             if key in runs:
-                self.client.delete_run(run.info.run_id)
+                twins.append(run)
             elif key is not None:
                 runs[key] = run
-        return runs
+        return runs, twins
 
-    def _run(self, run: Any, content: Content, tags: dict[str, str]) -> str:
-        """Make one run hold its content; return its id."""
-        resumed = run is not None and RETRAINED in run.data.tags
-        if run is not None and _is_rewritten(run, content):
-            resumed = is_resumed(run, content, Marks.of(run.data.tags.get(INGESTING)))
-            if not resumed:
-                self.client.delete_run(run.info.run_id)
-                self.report.replaced += 1
-                run = None
-        if resumed:
-            tags[RETRAINED] = run.data.tags.get(RETRAINED, RETRAINED_BEFORE)
-        run_id = run.info.run_id if run is not None else ""
-        own = run_id if content.cell_id is None and not content.parent else ""
+    def _is_another(self, run: Any, content: Content) -> bool:
+        """Return True if a run holds another history than the one on disk, which is not the same
+        training resumed."""
+        ingesting = Marks.of(run.data.tags.get(INGESTING))
+        return _is_rewritten(run, content) and not is_resumed(run, content, ingesting)
+
+    def _tags(self, run: Any, content: Content, parent: Mapping[str, str]) -> dict[str, str]:
+        """Return the tags that a run is to have; `run` is None if it is to be made."""
+        tags = {**content.tags, **parent}
+        own = ""
+        if run is not None:
+            if RETRAINED in run.data.tags or _is_rewritten(run, content):
+                tags[RETRAINED] = run.data.tags.get(RETRAINED, RETRAINED_BEFORE)
+            own = run.info.run_id if content.cell_id is None and not content.parent else ""
         tags[NOTE] = self._noted(content.tags[NOTE], self.summary_id or own)
-        if (
-            run is not None
-            and self.models.has(run, content.models)
-            and _is_equal(run, content, tags, self._has_artifacts(run, content))
-        ):
+        return tags
+
+    def _is_held(self, run: Any, content: Content, tags: dict[str, str]) -> bool:
+        """Return True if a run holds its content already, models and artifacts too."""
+        return self.models.has(run, content.models) and _is_equal(
+            run, content, tags, self._has_artifacts(run, content)
+        )
+
+    def _run(self, run: Any, content: Content, parent: Mapping[str, str]) -> str:
+        """Make one run hold its content; return its id."""
+        if run is not None and self._is_another(run, content):
+            self.client.delete_run(run.info.run_id)
+            self.report.replaced += 1
+            run = None
+        tags = self._tags(run, content, parent)
+        if run is not None and self._is_held(run, content, tags):
             self.report.unchanged += 1
             return str(run.info.run_id)
         intent = {INGESTING: content.marks.text}
@@ -261,7 +335,7 @@ class _Mirror:
         else:
             self.report.updated += 1
             self._retag(run, content, {**tags, **intent})
-        self._fill(run, content, resumed)
+        self._fill(run, content, resumed=RETRAINED in tags)
         return str(run.info.run_id)
 
     def _retag(self, run: Any, content: Content, tags: dict[str, str]) -> None:
@@ -625,6 +699,15 @@ class MirrorMark:
             "file": [stat.st_ino, stat.st_size, stat.st_mtime_ns],
         }
         return json.dumps(plain) + "\n"
+
+
+def noted(folder: RunFolder, store: Store, content: str) -> bool:
+    """Return True if the mark of the last mirror says that the store holds this content."""
+    path: Path = folder.path / "mirror.json"
+    if not path.is_file():
+        return False
+    with telling(path), path.open(encoding="utf-8") as file:
+        return MirrorMark(file, store).matches(content)
 
 
 @contextmanager

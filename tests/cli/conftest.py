@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not lock.tell():
             shutil.copytree(ROOT / "experiments", folder / "experiments", dirs_exist_ok=True)
+            began = time.monotonic()
             done = orch(folder, "run", "experiments/smoke.yaml")
+            (shared / "finished.seconds").write_text(f"{time.monotonic() - began}")
             assert done.returncode == 0, done.stderr
             lock.write("done")
     return folder

@@ -1,17 +1,21 @@
 """What all commands have alike: exit codes, flags, `Next:`, completion."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from click.shell_completion import ShellComplete
+from click.testing import CliRunner
 from command_line import ROOT, orch
+from lifeline import held, let_go
 
 from orchestrator.cli import COMMANDS, manners
 from orchestrator.cli import orch as group
@@ -34,9 +38,12 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
 def test_every_command_has_the_common_flags_and_says_what_is_next() -> None:
     for name, command in every_command():
         options = {text for param in command.params for text in param.opts}
-        assert {"-q", "-v"} <= options, name
+        assert {"-q", "-v", "--json"} <= options, name
         if "spec" in {param.name for param in command.params}:
-            assert "--runs-dir" in options, name
+            assert {"--runs-dir", "-w"} <= options, name
+        assert ("--dry-run" in options) == (name in manners.DRY_RUN), name
+        kinds = (manners.DRY_RUN, manners.READ_ONLY, manners.WITHOUT_DRY_RUN)
+        assert sum(name in kind for kind in kinds) == 1, name
         assert name in manners.NEXT or name in ENDLESS, name
     assert {code for codes in manners.NEXT.values() for code in codes} <= manners.EXIT_CODES.keys()
 
@@ -65,6 +72,167 @@ def test_quiet_verbose_and_runs_folder(tmp_path: Path) -> None:
     assert re.search(
         r"orch explain: [\d.]+ s", orch(tmp_path, "explain", "k1", "loss", "-v").stderr
     )
+
+
+CALLS: dict[str, tuple[str, ...]] = {
+    "plan": (SMOKE,),
+    "rehearse": (SMOKE, "--check-only"),
+    "run": (SMOKE, "--train-only"),
+    "skypilot": (SMOKE, "cloud.yaml"),
+    "status": (SMOKE,),
+    "logs": ("CELL",),
+    "errors": (SMOKE,),
+    "cancel": (SMOKE,),
+    "retry": (SMOKE,),
+    "prune": (SMOKE,),
+    "show": ("CELL",),
+    "collect": (SMOKE,),
+    "eval": (SMOKE,),
+    "compare": (SMOKE,),
+    "report": (SMOKE, "--no-figures"),
+    "tune": (str(ROOT / "experiments" / "beta_sweep.yaml"), "--dry-run"),
+    "audit": ("train.sh",),
+    "explain": ("k3", "loss"),
+    "matrix": (),
+    "drift": ("--from", "verl@0.8.0", "--to", "verl@0.9.1", SMOKE),
+    "lab": ("--trials", "2", "--sequences", "10"),
+    "env list": (),
+    "doctor": (SMOKE, "--no-probe"),
+    "init": ("mine",),
+    "list": (),
+    "schema": (),
+    "completion": ("fish",),
+}
+"""Command -> a call that is cheap where smoke.yaml has run."""
+
+DEAR = {
+    "verify": "it trains twice (test_verify.py)",
+    "prove": "a library trains (tests/prove)",
+    "dashboard": "it ends by Ctrl-C (the next test but one)",
+    "env create": "it installs a library (tests/environments)",
+    "env check": "it needs an installed library (tests/environments)",
+    "env lock": "it asks a registry (tests/environments)",
+    "data prepare": "tests/data",
+}
+
+
+@pytest.fixture(scope="module")
+def ended(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a finished run, beside what some commands read."""
+    folder = tmp_path_factory.mktemp("ended") / "run"
+    shutil.copytree(finished, folder)
+    (folder / "train.sh").write_text(
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+        "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001\n"
+    )
+    (folder / "cloud.yaml").write_text("bucket: s3://mine\nsetup: [pip install orch-rl]\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_every_command_prints_what_it_did_as_json(
+    ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard output holds one JSON document and nothing else; sentences go beside it."""
+    monkeypatch.chdir(ended)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert {name for name, _ in every_command()} == CALLS.keys() | DEAR.keys()
+    cell = next((ended / "runs" / "smoke.micro" / "cells").iterdir()).name
+    for name, words in CALLS.items():
+        argv = [*name.split(), *(cell if word == "CELL" else word for word in words), "--json"]
+        done = CliRunner().invoke(group, argv, standalone_mode=False)
+        assert done.exception is None, (argv, done.exception, done.output)
+        try:
+            printed = json.loads(done.stdout)
+        except ValueError:
+            pytest.fail(f"{argv} printed {done.stdout[:300]!r}")
+        assert isinstance(printed, dict | list), argv
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_then_happens(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each verb that changes something foresees it, changes nothing, and then does just that."""
+    monkeypatch.chdir(workspace)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    cells = sorted((workspace / "runs" / "smoke.micro" / "cells").iterdir())
+    for exit_file in cells[0].glob("attempts/*/exit.json"):
+        ended = json.loads(exit_file.read_text()) | {"state": "failed", "failure": "error"}
+        exit_file.write_text(json.dumps(ended))
+    shutil.rmtree(cells[1] / "eval")
+
+    def done(*argv: str) -> tuple[int, object]:
+        call = CliRunner().invoke(group, [*argv, "--json"], standalone_mode=False)
+        assert call.exception is None, (argv, call.exception)
+        return call.return_value or 0, json.loads(call.stdout)
+
+    def files() -> dict[str, int]:
+        """Every file of the runs but MLflow's, which reading opens, and the index, a cache."""
+        return {
+            str(path): path.stat().st_mtime_ns
+            for path in (workspace / "runs").rglob("*")
+            if path.is_file()
+            and not path.name.startswith("mlflow.db")
+            and path.parent.name != "index"
+        }
+
+    def foreseen(*argv: str) -> tuple[int, object]:
+        before = files()
+        answer = done(*argv, "--dry-run")
+        assert files() == before, argv
+        return answer
+
+    spec = "experiments/smoke.yaml"
+    code, rows = foreseen("eval", spec)
+    assert (code, [row["cell"] for row in rows]) == (  # type: ignore[attr-defined]  # JSON
+        3,
+        [cells[1].name.rpartition("-")[0]],
+    )
+    for verb in ("retry", "cancel"):
+        code, rows = foreseen(verb, spec)
+        assert code == 3, verb
+        assert [r["done"] for r in rows].count(True) == 1, rows  # type: ignore[attr-defined]
+        _, changed = done(verb, spec)
+        assert [r["done"] for r in changed] == [r["done"] for r in rows]  # type: ignore[attr-defined]
+        assert foreseen(verb, spec)[0] == 0, f"{verb} has nothing left to do"
+    assert foreseen("run", spec)[0] == 0, "what was cancelled is left alone"
+    done("retry", spec)
+    assert foreseen("run", spec)[0] == 3
+    assert foreseen("prune", spec, "seeds=[1]")[0] == 3
+    assert foreseen("prune", spec)[0] == 0
+    code, counts = foreseen("collect", spec)
+    assert (code, counts["created"]) == (3, 6), "the folder was moved"  # type: ignore[index]
+
+
+def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:
+    argv = [sys.executable, "-m", "orchestrator", "dashboard", SMOKE, "-w", "kl=k1.reward"]
+    server = held(
+        [*argv, "--no-mlflow", "--json", "--port", "0"],
+        cwd=ended,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert server.stdout is not None
+        text = b"".join(iter(lambda: server.stdout.readline().rstrip(), b"}"))  # type: ignore[union-attr]  # a pipe, as asked
+        addresses = json.loads(text + b"}")
+        assert addresses["mlflow"] is None
+        with urllib.request.urlopen(addresses["report"], timeout=60) as page:  # noqa: S310  (our own server)
+            shown = page.read().decode()
+        assert "math-k1.reward-b0.3" in shown
+        assert "math-k3.loss-b0.3" not in shown, "of the chosen cell alone"
+    finally:
+        let_go(server)
+
+
+def test_a_value_that_no_cell_has_is_told_with_its_neighbours(tmp_path: Path) -> None:
+    done = orch(tmp_path, "plan", SMOKE, "-w", "model=qwen")
+    assert done.returncode == 1
+    assert "no cell has model=qwen, did you mean 'qwen2.5-7b'?" in done.stderr
+    searches = ("tune", ROOT / "experiments" / "beta_sweep.yaml", "--dry-run", "--json")
+    left = orch(tmp_path, *searches, "-w", "kl=k1.reward")
+    assert [row["name"] for row in json.loads(left.stdout)] == ["k1.reward"]
+    assert left.returncode == 3
+    assert "selects no search" in orch(tmp_path, *searches, "-w", "kl=k1.loss").stderr
 
 
 def test_data_is_followed_by_nothing(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_the_scripts_that_are_shown_are_those_that_are_sent(cluster: Cluster, fo
     site(folder, extra=["--hold"])
     spec = (SMOKE, "site=here", "backend=micro")
     shown = at(cluster, folder, "run", *spec, "--dry-run")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.returncode == 3, shown.stderr
     assert not (folder / "runs").exists()
     scripts = re.split(r"\n--- job script \d of \d\n", shown.stdout)[1:]
     assert at(cluster, folder, "run", *spec).returncode == 0

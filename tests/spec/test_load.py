@@ -284,10 +284,10 @@ def test_a_wrong_study_is_a_sentence(here: Path, body: str, parts: list[str]) ->
         ("name: x", "name: x\nsite: {kind: slurmm}", "did you mean 'slurm'?"),
         ("name: x", "name: x\nclaims: {c: what}", "claim 'c'"),
         ("name: x", "name: x\nclaims: {c: 'collapse[kl=k1.loss] < 1'}", "no cell has"),
-        ("name: x", "name: x\nevaluation: {tasks: [{name: t, domain: inn}]}", "got 'inn'"),
+        ("name: x", "name: x\nevaluation: {tasks: [{name: math500, domain: inn}]}", "got 'inn'"),
         (
             "name: x",
-            "name: x\nevaluation: {tasks: [{name: t, domain: in, repeat: 1}]}",
+            "name: x\nevaluation: {tasks: [{name: math500, domain: in, repeat: 1}]}",
             "unknown field 'repeat', did you mean 'repeats'?",
         ),
         ("name: x", "name: x\nname: y", "'name' is written twice (first in line 2)"),

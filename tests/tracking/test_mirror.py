@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from mlflow.tracking import MlflowClient
 from tracking_house import T0, House, curve, dump, grow
 
 from orchestrator.records import Cell
+from orchestrator.tracking.mirror import MirrorReport
 
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
@@ -231,6 +233,35 @@ def test_a_growing_cell_is_appended_to(house: House) -> None:
     assert (report.created, report.rows) == (0, 2 * 3)
     points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
     assert [step for step, _, _ in points] == list(range(6))
+
+
+def test_a_dry_run_counts_what_the_mirror_then_does(house: House) -> None:
+    """At each stage of a cell's life, and nothing is written meanwhile."""
+
+    def counts(report: MirrorReport) -> tuple[int, ...]:
+        return report.created, report.updated, report.unchanged, report.deleted
+
+    def both() -> tuple[int, ...]:
+        """Foresee, then mirror."""
+        before = house.database.read_bytes()
+        foreseen = counts(house.foreseen())
+        assert house.database.read_bytes() == before
+        assert counts(house.mirror()) == foreseen
+        return foreseen
+
+    cell = house.cells[0]
+    attempt = house.attempt(cell, range(4), state=None)
+    assert both()[0] > 0
+    assert both()[:2] == (0, 0)
+    grow(attempt, range(4, 6))
+    assert both()[1] > 0
+    house.score(cell, 3, 0.5)
+    assert both()[1] > 0
+    (house.folder.path / "mirror.json").unlink()
+    assert both()[:2] == (0, 0), "MLflow itself is asked"
+    rmtree(attempt.path.parent)
+    house.attempt(cell, range(3), started=T0 + 9000)
+    assert both()[0] == 1, "another history"
 
 
 def test_scores_that_come_later_are_appended(house: House) -> None:
