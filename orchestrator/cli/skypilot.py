@@ -52,7 +52,7 @@ def command(
     if as_json:
         common.print_json(
             {
-                "written": [str(folder / f"{name}.yaml") for name in made],
+                "written": [str(folder / f"{name}.yaml") for name in task_files],
                 "jobs": [job._asdict() for job in tasks.planned_jobs(cells, options)],
                 "secrets": secrets,
             }

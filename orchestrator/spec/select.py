@@ -80,7 +80,7 @@ def none_selected(terms: Sequence[str], cells: Sequence[Cell], of: str) -> str:
         read = _parsed(text)
         if read.op != "=" or read.field in ("state", "id", "slug"):
             continue
-        known = sorted({value for cell in cells for value in _found(read.field, cell, None)})
+        known = sorted({value for cell in cells for value in values_of(read.field, cell)})
         for value in read.values:
             if not any(_same(each, value, read.field) for each in known):
                 more = ", ..." if len(known) > MAX_LISTED else ""
