@@ -3,7 +3,7 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import Change, change
+from orchestrator.cli.common import CellOperation, change
 from orchestrator.runs.operations import cancel, would_cancel
 
 
@@ -21,5 +21,5 @@ def command(
     Cells that have succeeded or failed are left as they are.
     """
 
-    operation = Change(cancel, would_cancel, "cancelled", "would be cancelled")
+    operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled")
     return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)

@@ -113,7 +113,7 @@ def number(value: float | None, digits: int = 3) -> str:
 Operation = Callable[[Iterable[Cell], RunFolder], "list[OperationResult]"]
 
 
-class Change(NamedTuple):
+class CellOperation(NamedTuple):
     """An operation on cells, the look that foresees it, and how both are named."""
 
     do: Operation
@@ -125,7 +125,7 @@ class Change(NamedTuple):
 
 
 def change(
-    operation: Change,
+    operation: CellOperation,
     spec: str,
     overrides: Sequence[str],
     where: Sequence[str],

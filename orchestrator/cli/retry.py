@@ -3,7 +3,7 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import Change, change
+from orchestrator.cli.common import CellOperation, change
 from orchestrator.runs.operations import retry, would_retry
 
 
@@ -20,5 +20,5 @@ def command(
     their last checkpoint if they have one.
     """
 
-    operation = Change(retry, would_retry, "will run again", "would run again")
+    operation = CellOperation(retry, would_retry, "will run again", "would run again")
     return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)
