@@ -6,6 +6,7 @@ rollout batch, G rollouts of a group, T tokens of a response, beta the coefficie
 the reference policy.
 """
 
+from operator import itemgetter
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -79,6 +80,13 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
+_SLOTS = tuple(
+    BaseModel.__dict__[name]
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
+"""What a model has beside its fields: they are set here past the check that it is frozen."""
+
+
 class Frozen(BaseModel):
     """An immutable object that refuses unknown fields and silent conversions."""
 
@@ -91,9 +99,9 @@ class Frozen(BaseModel):
         which is most of the time and half of the memory of 100,000 cells.
         """
         twin = object.__new__(type(self))
-        for slot in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
-            object.__setattr__(twin, slot, getattr(self, slot))
-        object.__setattr__(twin, "__dict__", {**self.__dict__, **changes})
+        twin.__dict__.update(self.__dict__, **changes)
+        for slot in _SLOTS:
+            slot.__set__(twin, slot.__get__(self))
         return twin
 
 
@@ -329,7 +337,10 @@ def without_seed(settings: Settings) -> tuple[int, ...]:
     It is made of the identities of their parts, which `expand` shares between cells: it holds while
     the settings live, and settings that are equal by chance only have keys of their own.
     """
-    return tuple([id(value) for name, value in settings.__dict__.items() if name != "seed"])
+    return tuple(map(id, _ALL_BUT_SEED(settings.__dict__)))
+
+
+_ALL_BUT_SEED = itemgetter(*[name for name in Settings.model_fields if name != "seed"])
 
 
 class Resources(Frozen):

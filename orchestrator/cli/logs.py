@@ -6,7 +6,8 @@ import click
 
 from orchestrator.cli import common, completing
 from orchestrator.cli.common import print_json, say
-from orchestrator.launch.logs import Stream, logs
+from orchestrator.launch.launchers import holders
+from orchestrator.launch.logs import Stream
 from orchestrator.runs.experiment import find_cell
 from orchestrator.runs.logs import follow
 
@@ -33,13 +34,14 @@ def command(
     With --follow and --json, one object with all lines is printed when the cell has ended.
     """
 
-    folder, directory = find_cell(cell, runs_dir)
-    cell_dir = folder.cell(directory)
+    folder, launched = find_cell(cell, runs_dir)
+    cell_dir = folder.cell(launched)
     stream: Stream = "stderr" if errors else "stdout"
+    ((launcher, _),) = holders([launched], folder)
     parts = (
         follow(cell_dir, stream, lines=lines)
         if following
-        else iter([logs(cell_dir, stream, lines=lines, attempt=attempt)])
+        else iter([launcher.logs(launched, stream, lines=lines, attempt=attempt)])
     )
     if as_json:
         text = "".join(parts)

@@ -10,7 +10,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE
 from orchestrator.errors import OrchError
-from orchestrator.launch.slurm.script import planned_jobs
+from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.translations import translations
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, cost, measure
@@ -134,8 +134,9 @@ def _print_evaluation(experiment: Experiment) -> None:
 
 def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
     """Print what the jobs of cells that would run ask for, and what speaks against their limit."""
-    options = slurm_options(experiment.spec.site.options)
-    for job in planned_jobs(cells, options):
+    site = experiment.spec.site
+    options = slurm_options(site.options)
+    for job in launcher_of(site, experiment.where, experiment.folder).resources(cells):
         click.echo(f"jobs of {counted(job.cells, 'cell')}: {job}")
     for release, words in containers(cells, experiment.folder, options).items():
         click.echo(f"{release} runs in an image: {words}")
@@ -237,8 +238,8 @@ def plan_data(experiment: Experiment, plan: "Plan") -> dict[str, object]:
     scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks
     jobs: list[dict[str, object]] = []
     if experiment.where == "slurm":
-        options = slurm_options(experiment.spec.site.options)
-        jobs = [job._asdict() for job in planned_jobs(pending, options)]
+        launcher = launcher_of(experiment.spec.site, experiment.where, experiment.folder)
+        jobs = [job._asdict() for job in launcher.resources(pending)]
     return {
         "jobs": jobs,
         "experiment": experiment.folder.experiment,

@@ -8,6 +8,7 @@ launcher writes attempts as launch/README.md says, and every stage after trainin
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from orchestrator.launch.logs import Stream
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, CellState, RunFolder
 
@@ -35,6 +36,14 @@ class PlannedJob(NamedTuple):
         return f"{nodes} with {gpus}{cpus}, {self.memory}{alone}{limit}"
 
 
+class CancelResult(NamedTuple):
+    """What became of one cell that was to be cancelled."""
+
+    done: bool
+    note: str
+    """How it was stopped, or why it was left as it was."""
+
+
 class Launcher(Protocol):
     """A place where the cells of one folder are trained.
 
@@ -59,13 +68,20 @@ class Launcher(Protocol):
         What cannot be found out is `unknown`, never guessed.
         """
 
-    def cancel(self, cells: Sequence[Cell], why: str) -> None:
-        """Stop the cells that run, and keep the others from starting until they are retried."""
+    def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
+        """Stop the cells that run, and keep the others from starting until they are retried.
 
-    def logs(self, cell: Cell, *, lines: int = 50) -> str:
-        """Return the last lines that the cell's last started attempt printed.
+        Return what became of each. Cells that have succeeded, failed or been cancelled are left as
+        they are. A place that does not answer is no reason to let a cell go on: it is cancelled on
+        disk, and the note says what its job does.
+        """
 
-        Raise SelectionError if none has started.
+    def logs(
+        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
+    ) -> str:
+        """Return the last lines that an attempt printed; of the last one that started, for None.
+
+        Raise SelectionError if there is no such attempt.
         """
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:

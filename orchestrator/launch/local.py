@@ -19,8 +19,8 @@ from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
-from orchestrator.launch.launcher import PlannedJob, ReadState, state_on_disk
-from orchestrator.launch.logs import logs
+from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, state_on_disk
+from orchestrator.launch.logs import Stream, logs
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions
@@ -300,15 +300,16 @@ class LocalLauncher:
         """Return the state of each cell, from the disk and the locks."""
         return [state for _, state in _states(cells, self.folder)]
 
-    def cancel(self, cells: Sequence[Cell], why: str) -> None:
+    def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
         """Stop workers by a signal; mark the other cells."""
         self.folder.open()
-        for cell in cells:
-            cancel_cell(cell, self.folder, why)
+        return [cancel_cell(cell, self.folder, why) for cell in cells]
 
-    def logs(self, cell: Cell, *, lines: int = 50) -> str:
-        """Return the last lines of the cell's stdout."""
-        return logs(self.folder.cell(cell), lines=lines)
+    def logs(
+        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
+    ) -> str:
+        """Return the last lines of an attempt's stdout or stderr."""
+        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
         """Return one entry: each cell is a process of one core."""
@@ -319,8 +320,8 @@ class LocalLauncher:
 
 def cancel_cell(
     cell: Cell, folder: RunFolder, why: str, read: ReadState = state_on_disk
-) -> tuple[bool, str]:
-    """Stop a cell that no scheduler has; return whether that was done, and how or why not.
+) -> CancelResult:
+    """Stop a cell that no scheduler has.
 
     read: returns the cell's state. The claim is taken first: a running worker is asked to stop and
     writes its exit record itself; one that does not react is killed.
@@ -343,17 +344,17 @@ def cancel_cell(
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         gone = asked and time.monotonic() < deadline + DYING_SECONDS  # or going
         if late and pid is None and not gone:
-            return False, "it is claimed by a process that cannot be reached here"
+            return CancelResult(False, "it is claimed by a process that cannot be reached here")
     with claim:
         state = read(cell_dir, claimed=True).state
         if state in {"succeeded", "failed", "unknown"}:
-            return False, f"it has {state} already"
+            return CancelResult(False, f"it has {state} already")
         if state == "cancelled" and not asked:
-            return False, "it was cancelled already"
+            return CancelResult(False, "it was cancelled already")
         if state != "cancelled":
             cell_dir.open_attempt().write_exit(_cancelled(why))
     folder.append("cancel", cell.id)
-    return True, "stopped" if asked else "will not start"
+    return CancelResult(True, "stopped" if asked else "will not start")
 
 
 def _cancelled(why: str) -> ExitRecord:

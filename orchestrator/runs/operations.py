@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from orchestrator.errors import RunFolderError
 from orchestrator.files import remove_tree
-from orchestrator.launch.local import cancel_cell
-from orchestrator.launch.slurm import submit
+from orchestrator.launch.launcher import CancelResult
+from orchestrator.launch.launchers import holders
 from orchestrator.records import Cell
-from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
+from orchestrator.rundir import ON_CLUSTER, CellDir, RunFolder
 from orchestrator.runs.evaluation_jobs import failed_evaluations, forgive
 from orchestrator.runs.state import read_state
 
@@ -41,15 +41,10 @@ def cancel(
     """
     folder.open()
     cells = list(cells)
-    submitted = [cell for cell in cells if folder.cell(cell).is_submitted()]
-    if not submitted:
-        return [_cancel(cell, folder, why) for cell in cells]
-    cancelled, fault = submit.cancel_submitted(submitted, folder, why)
-    stopped = {
-        cell.id: OperationResult(folder.cell(cell), True, fault or _how(state))
-        for cell, state in cancelled
-    }
-    return [stopped.get(cell.id) or _cancel(cell, folder, why) for cell in cells]
+    results: dict[str, CancelResult] = {}
+    for launcher, mine in holders(cells, folder):
+        results |= zip((cell.id for cell in mine), launcher.cancel(mine, why), strict=True)
+    return [OperationResult(folder.cell(cell), *results[cell.id]) for cell in cells]
 
 
 def would_cancel(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
@@ -69,10 +64,6 @@ def _would_cancel(cell_dir: CellDir) -> OperationResult:
     if state.state == "cancelled":
         return OperationResult(cell_dir, False, "it was cancelled already")
     return OperationResult(cell_dir, True, "will not start")
-
-
-def _how(state: CellState) -> str:
-    return "stopped" if state.state == "running" else "will not start"
 
 
 def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
@@ -130,11 +121,6 @@ def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult
     for leftover in folder.leftovers():
         rmtree(leftover, ignore_errors=True)
     return done
-
-
-def _cancel(cell: Cell, folder: RunFolder, why: str) -> OperationResult:
-    done, note = cancel_cell(cell, folder, why, read_state)
-    return OperationResult(folder.cell(cell), done, note)
 
 
 def _retry(cell: Cell, folder: RunFolder) -> OperationResult:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.errors import OrchError
+from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.slurm.cluster import Cluster, read_cluster
-from orchestrator.launch.slurm.script import planned_jobs
 from orchestrator.records import Cell, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.check import SiteAdvice, check_site
@@ -46,12 +46,12 @@ def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) ->
     full = [cell for cell in cells if cell.scale == "full"]
     problems = check_site(options, cluster, [cell.resources for cell in full], len(full))
     findings = [_cluster(cluster, options), _accounting(cluster)]
-    jobs = planned_jobs(full, options)
+    folder = RunFolder.of(site.runs_dir, "doctor", "full")
+    jobs = launcher_of(site, "slurm", folder).resources(full)
     findings += [SiteFinding(f"jobs of {job.cells} cells", "ok", str(job)) for job in jobs]
     late = time_limit_warnings(full, options)
     findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
     findings += map(_advice, problems)
-    folder = RunFolder.of(site.runs_dir, "doctor", "full")
     findings += [
         SiteFinding(f"{release} in an image", "ok", command)
         for release, command in containers(full, folder, options).items()

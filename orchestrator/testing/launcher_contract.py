@@ -104,6 +104,10 @@ class LauncherContract:
         assert [state.state for state in launcher.ask(cells)] == ["succeeded"] * 2
         assert all(launcher.logs(cell).strip() for cell in cells)
         assert len(launcher.logs(cells[0], lines=1).splitlines()) == 1
+        assert launcher.logs(cells[0], attempt=1) == launcher.logs(cells[0])
+        launcher.logs(cells[0], "stderr")
+        with pytest.raises(SelectionError, match="has no attempt 7"):
+            launcher.logs(cells[0], attempt=7)
         assert _content(launcher.folder.path) == before
         assert list(launcher.submit(cells)) == []
         for cell in cells:
@@ -128,7 +132,8 @@ class LauncherContract:
         with self.submitting(launcher, [cell]):
             self.until(launcher, cell, "running")
             self.wait(lambda: self.begun(launcher, cell), "its first checkpoint")
-            launcher.cancel([cell], "by the contract")
+            (result,) = launcher.cancel([cell], "by the contract")
+            assert result.done, result.note
             self.until(launcher, cell, "cancelled")
         assert list(launcher.submit([cell])) == []
         (state,) = launcher.ask([cell])
@@ -137,8 +142,12 @@ class LauncherContract:
 
     def test_a_cell_may_be_cancelled_before_it_is_submitted(self, launcher: Launcher) -> None:
         held, free = self.cell("quick", 0), self.cell("quick", 1)
-        launcher.cancel([held], "by the contract")
+        (result,) = launcher.cancel([held], "by the contract")
+        assert result.done, result.note
         self.train(launcher, free)
+        left = launcher.cancel([held, free], "once more")
+        assert [result.done for result in left] == [False, False]
+        assert all(result.note for result in left), "each says why it was left alone"
         assert list(launcher.submit([held, free])) == []
         assert [state.state for state in launcher.ask([held, free])] == ["cancelled", "succeeded"]
 

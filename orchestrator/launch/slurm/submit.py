@@ -31,7 +31,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -42,9 +42,9 @@ from orchestrator.files import read_json, telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.endings import Ending
-from orchestrator.launch.launcher import PlannedJob
+from orchestrator.launch.launcher import CancelResult, PlannedJob
 from orchestrator.launch.local import cancel_cell
-from orchestrator.launch.logs import logs
+from orchestrator.launch.logs import Stream, logs
 from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.slurm.submissions import Submission
@@ -782,12 +782,17 @@ def bad_node(ended: ExitRecord) -> tuple[str, ...]:
     return (ended.host,) if ended.failure in _NODE_FAILURES and ended.host else ()
 
 
+def _stopped(before: CellState) -> str:
+    return "stopped" if before.state == "running" else "will not start"
+
+
 @dataclass(frozen=True)
 class SlurmLauncher:
     """A SLURM cluster as a launcher: `submit` returns when the cells are in the queue."""
 
     folder: RunFolder
-    options: SlurmOptions
+    options: SlurmOptions = field(default_factory=SlurmOptions)
+    """What jobs are submitted with; nothing else asks for them."""
 
     def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Send job arrays. Return the cells that were sent."""
@@ -799,26 +804,27 @@ class SlurmLauncher:
         with poll.one_look(self.folder) as answer:
             return [answer.state_of(self.folder.cell(cell)) for cell in cells]
 
-    def cancel(self, cells: Sequence[Cell], why: str) -> None:
-        """Write that the cells are cancelled, and tell SLURM. Raise EnvironmentFault if it does not
-        answer: then their jobs end by themselves when they start."""
+    def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
+        """Write that the cells are cancelled, and tell SLURM."""
         self.folder.open()
         sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
         cancelled, fault = cancel_submitted(sent, self.folder, why)
-        done = {cell.id for cell, _ in cancelled}
-        for cell in cells:
-            if cell.id not in done:
-                cancel_cell(cell, self.folder, why, self._read)
-        if fault:
-            raise EnvironmentFault(fault)
+        done = {
+            cell.id: CancelResult(True, fault or _stopped(before)) for cell, before in cancelled
+        }
+        return [
+            done.get(cell.id) or cancel_cell(cell, self.folder, why, self._read) for cell in cells
+        ]
 
     @staticmethod
     def _read(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         return cell_dir.state(claimed=claimed, poll=poll.polled_state)
 
-    def logs(self, cell: Cell, *, lines: int = 50) -> str:
-        """Return the last lines of the cell's stdout."""
-        return logs(self.folder.cell(cell), lines=lines)
+    def logs(
+        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
+    ) -> str:
+        """Return the last lines of an attempt's stdout or stderr."""
+        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
         """Return what the job arrays ask for."""
