@@ -18,6 +18,7 @@ from orchestrator.records import Record, Score
 from orchestrator.report import Context
 from orchestrator.report.provenance import Origin
 from orchestrator.runs.experiment import Experiment
+from orchestrator.tracking.links import CellRuns, cell_runs
 
 _GIT_SECONDS = 20
 _TAIL_BYTES = 65_536
@@ -85,8 +86,6 @@ def _sides(
 def _origins(
     experiment: Experiment, records: Sequence[Record], say: Callable[[str], None]
 ) -> dict[str, Origin]:
-    from orchestrator.tracking.links import CellRuns, cell_runs
-
     try:
         ids = {record.cell.id for record in records}
         links = cell_runs(experiment.folder, experiment.spec.site.tracking_uri, ids)
