@@ -385,6 +385,8 @@ class ExitRecord(Frozen):
     cpu_seconds: NonNegativeFloat = 0.0
     gpu_hours: NonNegativeFloat = 0.0
     host: str = ""
+    origin: str = ""
+    """The store it was pulled from (sharing/); empty where it was trained in this folder."""
 
 
 class Checkpoint(NamedTuple):

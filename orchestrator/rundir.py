@@ -11,6 +11,7 @@
           beat            on a cluster: the heartbeat, touched every few seconds
           stdout  stderr  metrics.jsonl
           exit.json       the exit record: how the attempt ended, written once
+          origin.json     of a pulled attempt: the store, and who had trained it (sharing/)
       index/                                       ended cells, a cache (runs/ended.py)
       slurm/<submission>/                          script, manifest and logs of one job array
 
@@ -107,6 +108,11 @@ class AttemptDir:
     @property
     def exit(self) -> Path:
         return self.path / "exit.json"
+
+    @property
+    def origin(self) -> Path:
+        """Of a pulled attempt: what was shared, by whom."""
+        return self.path / "origin.json"
 
     @property
     def cancel_reason(self) -> Path:

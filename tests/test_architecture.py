@@ -46,6 +46,7 @@ LAYERS = (
     ("testing",),
     ("evaluate",),
     ("runs",),
+    ("sharing",),
     ("tracking",),
     ("audit", "probes"),
     ("prove",),
@@ -161,86 +162,6 @@ def test_no_module_imports_another_in_a_circle() -> None:
                 if step not in seen:
                     seen.add(step)
                     stack.append((step, [*way, step]))
-
-
-LOADS_WHAT_IS_ASKED = {
-    "orchestrator": "the public interface: `import orchestrator` alone costs nothing",
-    "orchestrator.cli": "`orch --help` and `orch --version` import click alone",
-    "orchestrator.site.node_facts": "a node answers also where orch's own packages are missing",
-}
-"""Modules that import ours in functions, with the reason; everywhere else the rule below holds."""
-
-
-def _in_functions(tree: ast.AST) -> set[ast.stmt]:
-    return {
-        node
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-
-
-def _for_types_alone(tree: ast.AST) -> set[ast.stmt]:
-    """Return the import statements below `if TYPE_CHECKING:`."""
-    return {
-        node
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
-        for part in block.body
-        for node in ast.walk(part)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
-
-
-def _named(node: ast.stmt) -> set[str]:
-    """Return every module that an import statement names, ours and others."""
-    if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return imports(node) or {node.module}
-    return set()
-
-
-def _with_parents(module: str) -> set[str]:
-    parts = module.split(".")
-    return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-
-
-def _at_the_top() -> dict[str, set[str]]:
-    """Return the modules that importing each of ours imports directly."""
-    graph = {}
-    for module, tree in TREES.items():
-        skipped = _in_functions(tree) | _for_types_alone(tree)
-        statements = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
-        graph[module] = set().union(*(_named(n) for n in statements if n not in skipped))
-    return graph
-
-
-def test_an_import_inside_a_function_saves_a_heavy_library() -> None:
-    """An import of ours may stand in a function only if it brings a library of HEAVY."""
-    graph = _at_the_top()
-
-    def heavy(module: str) -> set[str]:
-        """Return the heavy libraries that importing a module brings."""
-        known: set[str] = set()
-        waiting = {module}
-        while waiting:
-            name = waiting.pop()
-            fresh = _with_parents(name) - known
-            known |= fresh
-            waiting |= set().union(*(graph.get(each, set()) for each in fresh)) - known
-        return known & HEAVY
-
-    needless = [
-        f"{module}:{node.lineno} imports {', '.join(sorted(ours))}"
-        for module, tree in TREES.items()
-        if module not in LOADS_WHAT_IS_ASKED
-        for node in _in_functions(tree)
-        if (ours := _named(node) & ALL.keys())
-        and not set().union(*map(heavy, ours)) - heavy(module)
-    ]
-    assert not needless, "move to the top of the module:\n" + "\n".join(sorted(needless))
 
 
 def test_the_root_holds_few_modules() -> None:

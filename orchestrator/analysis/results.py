@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.evaluate import aggregate, read_scores
-from orchestrator.files import write_bytes
 from orchestrator.records import Cell, Record, Score
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment
@@ -184,6 +183,8 @@ def write_tables(
     import io
 
     import pandas as pd
+
+    from orchestrator.files import write_bytes
 
     paths = []
     for table in TABLES:

@@ -2,12 +2,11 @@
 
     text --read--> Launches --judge (a backend's facts, the laboratory's verdicts)--> Findings
 
-Callers need only `audit`.
+Callers need only `audit`. It imports the other modules when it is called.
 """
 
 from collections.abc import Mapping
 
-from orchestrator.audit import pipeline
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.library.launches import InLoss, InReward, ReadSetting, UnreadableScript
 
@@ -30,5 +29,7 @@ def audit(
     on, scripts that it calls. `versions`: library -> release, if a source outside the text gives
     it. Raise UnreadableScript, with a sentence, if nothing can be judged.
     """
+    from orchestrator.audit.pipeline import findings
+
     neighbours = {} if files is None else files  # Beside has no length
-    return pipeline.findings(text, name, neighbours, versions or {})
+    return findings(text, name, neighbours, versions or {})

@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "cancel": "Stop cells, and leave them alone until a retry.",
     "retry": "Make failed and cancelled cells run again.",
     "prune": "Remove cells that left the spec, or evaluated checkpoints.",
+    "push": "Share finished cells in a store.",
+    "pull": "Take cells that somebody else has trained.",
     "show": "One cell: settings, ledger, launch arguments, files.",
     "collect": "Read the run directories into MLflow.",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",

@@ -21,6 +21,7 @@ from orchestrator.runs.experiment import open_experiment
 if TYPE_CHECKING:
     from orchestrator.runs.operations import OperationResult
     from orchestrator.runs.plan import Plan
+    from orchestrator.sharing.exchange import Exchanged
 
 
 spec = click.argument("spec", metavar="SPEC", shell_complete=completing.specs)
@@ -41,6 +42,14 @@ dry_run = click.option(
     "--dry-run",
     is_flag=True,
     help="Say what would change, change nothing, and exit 3 if something would.",
+)
+store = click.option(
+    "--store",
+    required=True,
+    envvar="ORCH_STORE",
+    show_envvar=True,
+    metavar="FOLDER|URL",
+    help="Where results are shared: a folder, or a URL that fsspec opens (s3://, gs://, hf://).",
 )
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 runs_dir = click.option(
@@ -105,6 +114,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number for people, or a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+def print_exchanged(done: "Iterable[Exchanged]", past: str, *, dry: bool, as_json: bool) -> int:
+    """Print what became of each cell, as it is done; return how many were shared or taken."""
+    cells = []
+    for each in done:
+        cells.append(each)
+        if each.what == past and not as_json:
+            click.echo(f"{'would be ' if dry else ''}{past}  {each.cell.directory}  {each.note}")
+    changed = sum(each.what == past for each in cells)
+    if as_json:
+        print_json([e._asdict() | {"cell": e.cell.id, "slug": e.cell.slug} for e in cells])
+        return changed
+    for note, count in Counter(e.note for e in cells if e.what == "left").items():
+        say(f"{count} left alone: {note}")
+    click.echo(f"{changed} of {len(cells)} cells {'would be ' if dry else ''}{past}")
+    return changed
 
 
 # What `cancel` and `retry` have in common: an operation on chosen cells, and what became of it.

@@ -13,8 +13,6 @@ from orchestrator.data import prepared
 from orchestrator.data.recipe import FORMATS
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.settings import Data
-from orchestrator.spec.expand import expand
-from orchestrator.spec.load import load
 
 
 @click.group(short_help="Prepare the prompts that cells train on.")
@@ -59,6 +57,7 @@ def prepare(
     Reads the Hub through `datasets`, a local file, or makes the problems (Countdown). Checks sizes,
     columns and answers; what was prepared before and is whole is left alone.
     """
+
     chosen = formats(libraries)
     where = (directory or prepared.data_dir()).absolute()
     prepared_rows, faults = [], []
@@ -91,6 +90,7 @@ def prepare(
 
 def formats(libraries: Iterable[str]) -> tuple[str, ...]:
     """The formats of libraries given as `name`, `name@version` or `all`."""
+
     names: list[str] = []
     for library in libraries:
         name, _, version = library.partition("@")
@@ -112,6 +112,9 @@ def declared(name: str, group: Path) -> list[Data]:
     """The data of an entry of the group, or of every cell of a spec. Raises SelectionError."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
+        from orchestrator.spec.expand import expand
+        from orchestrator.spec.load import load
+
         cells = expand(load(path))
         wanted = [(cell.declared or cell.settings).data for cell in cells]
         return [data for data in wanted if not data.path.startswith("micro:")]

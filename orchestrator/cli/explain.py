@@ -7,11 +7,9 @@ from typing import Any, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.estimators import NONE, TABLE, choices
-from orchestrator.kl import verdicts
 from orchestrator.kl.catalogue import Naming
 from orchestrator.kl.verdicts import percent
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
@@ -66,6 +64,8 @@ class EstimatorParameter(click.ParamType[str]):
         if value in ASKED:
             return str(value)
         if value not in choices():
+            from orchestrator import plugins
+
             for library in plugins.readers():
                 value = plugins.load_reader(library).estimator_names.get(value, value)
         return str(click.Choice((*choices(), *ASKED)).convert(value, param, ctx))
@@ -163,11 +163,13 @@ def _verdict(
     reward_kl_of: str,
 ) -> dict[str, Any]:
     """Return the verdict as plain data, with the estimator, the placement and the sampling."""
+    from orchestrator.kl.verdicts import verdict
+
     if estimator == NONE or placement is None:
         kl = Kl(estimator=NONE)
     else:
         kl = Kl(estimator=estimator, placement=PLACEMENTS[placement], beta=1.0)
-    result = verdicts.verdict(
+    result = verdict(
         kl,
         on_policy=not off_policy,
         advantage=advantage,
@@ -255,14 +257,14 @@ def _hanging(name: str, text: str) -> str:
 def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> None:
     if ratio != "token":
         raise click.UsageError("--all lists the token ratio; ask for one estimator with --ratio")
-    answers = [
+    verdicts = [
         _verdict(estimator, placement, off_policy=off, ratio=ratio, **how)
         for off in ((True,) if off_policy else (False, True))
         for estimator in choices()
         for placement in (("reward", "loss", "both") if estimator != NONE else (None,))
     ]
     if as_json:
-        print_json(answers)
+        print_json(verdicts)
         return
 
     rows = [
@@ -276,7 +278,7 @@ def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> No
             f"{each['noise']:.2g}",
             each["paper"]["behaviour"],
         )
-        for each in answers
+        for each in verdicts
     ]
     columns = ("estimator", "in", "policy", "gradient of", "bias near", "far", "noise", "paper")
     print_table(columns, rows)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from orchestrator.pipeline import messages
 
@@ -35,6 +36,8 @@ NEXT: dict[str, dict[int, str]] = {
     "cancel": {0: "orch retry {spec}"},
     "retry": {0: "orch run {spec}"},
     "prune": {0: "orch status {spec}"},
+    "push": {0: "orch pull SPEC --store {store}, wherever they are wanted"},
+    "pull": {0: "orch run {spec}"},
     "show": {0: "orch explain --all"},
     "collect": {0: "orch compare {spec}"},
     "eval": {0: "orch compare {spec}", 1: "orch errors {spec}"},
@@ -67,7 +70,7 @@ READ_ONLY = (
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 
-DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "eval", "tune")
+DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "eval", "tune", "push", "pull")
 """Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
 
 WITHOUT_DRY_RUN = {
@@ -151,10 +154,13 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
     def callback(**given: Any) -> int:
         began = time.perf_counter(), time.process_time()
         folder = given.pop("runs_dir") if redirected else None
+        context = click.get_current_context()
+        own = context.get_parameter_source("runs_dir")
+        if not redirected and given.get("spec") and own not in (None, ParameterSource.DEFAULT):
+            folder = given["runs_dir"]
         if folder is not None:
             given["overrides"] = (*given["overrides"], f"site.runs_dir={_hydra(str(folder))}")
         code = inner(**given) or 0
-        context = click.get_current_context()
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
         if given.get("dry_run"):
             text = f"orch {name} {{spec}}" if code == WOULD_CHANGE else ""

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from orchestrator.analysis.results import write_tables
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
 from orchestrator.errors import SelectionError
 from orchestrator.pipeline import stages
-from orchestrator.report.changes import changes_section
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
 
@@ -79,6 +77,8 @@ def command(
     known = stages.scores_and_faults(experiment)
     scores = known.scores
     if kind in ("csv", "parquet"):
+        from orchestrator.analysis.results import write_tables
+
         folder = output or experiment.folder.report
         tables = write_tables(folder, cast("Literal['csv', 'parquet']", kind), records, scores)
         show(list(tables))
@@ -104,6 +104,8 @@ def command(
 
 def _changes(experiment: Experiment, comparison: "Comparison", runs_dir: Path) -> "Section":
     """Return what changed since the run in another runs folder, or experiment's folder."""
+    from orchestrator.report.changes import changes_section
+
     folder = RunFolder.of(runs_dir, experiment.spec.name, experiment.scale)
     if (runs_dir / "cells").is_dir():
         folder = RunFolder(runs_dir.absolute())

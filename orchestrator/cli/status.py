@@ -10,7 +10,6 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import counted_faults, number, print_json, print_table, say
 from orchestrator.cli.standing import lines, standing
-from orchestrator.cli.watching import watch as keep_showing
 from orchestrator.launch.slurm.poll import one_look
 from orchestrator.metrics.stillness import stillness
 from orchestrator.runs.collect import collect
@@ -23,7 +22,7 @@ from orchestrator.runs.cost import (
     used_gpu_hours,
 )
 from orchestrator.runs.experiment import Experiment, open_experiment, saved_experiments
-from orchestrator.runs.plan import plan as plan_of
+from orchestrator.runs.state import elsewhere
 from orchestrator.runs.watch import latest_metrics
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def command(
 
     Reads the run directories and changes nothing.
     """
+
     if spec is None:
         experiments = saved_experiments(runs_dir)
     else:
@@ -67,6 +67,8 @@ def command(
     if not experiments:
         click.echo(f"no experiment has run yet below {runs_dir}", err=True)
     if watch and experiments and not as_json:
+        from orchestrator.cli.watching import watch as keep_showing
+
         keep_showing(experiments, where, _hours_line)
         return
     _show(experiments, where, everything, as_json)
@@ -75,11 +77,13 @@ def command(
 def _show(
     experiments: Sequence[Experiment], where: Sequence[str], everything: bool, as_json: bool
 ) -> None:
+    from orchestrator.runs.plan import plan
+
     plain = []
     for experiment in experiments:
         with one_look(experiment.folder):
             chosen = {cell.id for cell in experiment.chosen(where).cells}
-            cell_plan = plan_of(experiment.cells, experiment.folder).only(chosen)
+            cell_plan = plan(experiment.cells, experiment.folder).only(chosen)
             if as_json:
                 plain.append(_plain(experiment, cell_plan, everything))
             else:
@@ -104,6 +108,8 @@ def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
     left = remaining_bill([r for r in plan.rows if r.cell and r.state in _LEFT], measure(plan.rows))
     collapsed = sum(_collapsed(row) for row in plan.rows)
     click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
+    for sentence in elsewhere(row.exit for row in plan.rows):
+        click.echo(f"  {sentence}")
     if (hours := _gpu_hours(plan, experiment.folder)) is not None:
         click.echo(f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining")
     for line in lines(standing(experiment, plan)):
@@ -128,6 +134,7 @@ def named(state: str, where: str) -> str:
 
 def _still(experiment: Experiment, plan: "Plan", everything: bool) -> list[str]:
     """Return sentences about listed cells without any gradient. The report has all cells."""
+
     listed = [r.cell for r in plan.rows if r.cell and (everything or r.state in _LISTED)]
     return [
         stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
@@ -138,14 +145,17 @@ def _still(experiment: Experiment, plan: "Plan", everything: bool) -> list[str]:
 
 def _hours_line(experiment: Experiment) -> str:
     """Return GPU-hours used and remaining as text, where cells take GPUs."""
+    from orchestrator.runs.plan import plan
+
     if experiment.scale == "micro":
         return ""
-    hours = _gpu_hours(plan_of(experiment.cells, experiment.folder), experiment.folder)
+    hours = _gpu_hours(plan(experiment.cells, experiment.folder), experiment.folder)
     return f"GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining" if hours else ""
 
 
 def _gpu_hours(plan: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     """Return GPU-hours used, also by evaluations, and remaining; None without GPUs."""
+
     if not any(
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
     ):
@@ -191,6 +201,7 @@ def _plain(experiment: Experiment, plan: "Plan", everything: bool) -> dict[str, 
         "directory": str(experiment.folder.path),
         "states": _states(plan),
         "collapsed": sum(_collapsed(row) for row in plan.rows),
+        "trained_elsewhere": sum(bool(row.exit and row.exit.origin) for row in plan.rows),
         "cluster": standing(experiment, plan),
         "without_gradient": _still(experiment, plan, everything),
         "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,

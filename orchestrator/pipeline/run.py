@@ -10,8 +10,6 @@ from orchestrator.pipeline import stages, training
 from orchestrator.pipeline.messages import say
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.plan import plan as plan_cells
-from orchestrator.tracking.store import store_of
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison
@@ -39,7 +37,9 @@ class LineResult(NamedTuple):
 
 def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> "Plan":
     """Return what would be done for the chosen cells; all of them if `where` is empty."""
-    every = plan_cells(experiment.cells, experiment.folder)
+    from orchestrator.runs.plan import plan
+
+    every = plan(experiment.cells, experiment.folder)
     return every.only({cell.id for cell in chosen.cells}) if where else every
 
 
@@ -59,6 +59,8 @@ def run(
     on a cluster, return only when all jobs have ended. take_over: submit what another user has
     submitted and this one cannot see. budget: GPU-hours that training may reach.
     """
+    from orchestrator.tracking.store import store_of
+
     if chosen.where == "slurm":
         code, over = training.on_cluster(
             experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget

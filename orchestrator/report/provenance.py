@@ -13,6 +13,7 @@ from orchestrator.analysis.text import counted, listed, number_text
 from orchestrator.launch.provenance import CHANGED
 from orchestrator.records import Record, Score, Spec
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
+from orchestrator.runs.state import elsewhere
 from orchestrator.settings import Settings
 
 UNCORRECTED = (
@@ -30,6 +31,7 @@ def limits(
     """
     return (
         *_scale_limits(comparison.runs),
+        *_origin_limits(comparison.runs),
         *_seed_limits(comparison),
         *_unfinished_limits(comparison),
         *_evaluation_limits(scores, spec),
@@ -53,6 +55,14 @@ def _scale_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
             f"The cells are declared for {listed(named)}; the embedded trainer trained each in the "
             "dialect of its library, as far as it imitates it. A difference between libraries here "
             "is a prediction; none of their code ran."
+        )
+
+
+def _origin_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
+    for sentence in elsewhere(run.record.last for run in runs):
+        yield (
+            f"Of {counted(len(runs), 'run')}, {sentence}: with equal settings, orch, library and "
+            "releases, on another machine. What they show of speed is not of this one."
         )
 
 
@@ -149,6 +159,8 @@ class Origin:
     """Of orch's source at launch, with `+changes` where the checkout was changed."""
     library: str = ""
     """What trained it, with its release, as the plan names it."""
+    trained_by: str = ""
+    """Who shared it in the store that it was pulled from, and which."""
     versions: str = ""
     """Of Python and the packages that computed, where the training ran in orch's environment."""
     mlflow: str = ""
@@ -269,6 +281,7 @@ def provenance_section(
         "outcome",
         "attempts",
         "trained by",
+        "trained elsewhere",
         "versions",
         "declared for",
         "job",
@@ -317,6 +330,7 @@ def _cell_row(
         ending,
         str(len(record.attempts)),
         (came.library or _version(cell.settings)) + _host(record),
+        came.trained_by,
         came.versions,
         _version(cell.declared) if cell.declared else "",
         came.job,

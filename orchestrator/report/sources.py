@@ -17,8 +17,8 @@ from orchestrator.files import read_json, read_tail
 from orchestrator.records import Record, Score
 from orchestrator.report import Context
 from orchestrator.report.provenance import Origin
+from orchestrator.rundir import AttemptDir
 from orchestrator.runs.experiment import Experiment
-from orchestrator.tracking.links import CellRuns, cell_runs
 
 _GIT_SECONDS = 20
 _TAIL_BYTES = 65_536
@@ -86,6 +86,8 @@ def _sides(
 def _origins(
     experiment: Experiment, records: Sequence[Record], say: Callable[[str], None]
 ) -> dict[str, Origin]:
+    from orchestrator.tracking.links import CellRuns, cell_runs
+
     try:
         ids = {record.cell.id for record in records}
         links = cell_runs(experiment.folder, experiment.spec.site.tracking_uri, ids)
@@ -101,11 +103,22 @@ def _origins(
             orch=str(job.get("orch", "")),
             commit=str(job.get("commit", "")),
             library=str(job.get("library", "")),
+            trained_by=_sharer(record),
             versions=_versions_text(job.get("versions")),
             mlflow=run,
             mlflow_url=f"{links.address}/{run}" if links.address and run else "",
         )
     return origins
+
+
+def _sharer(record: Record) -> str:
+    """Return who shared a pulled cell, and in which store; empty for one trained here."""
+    if record.last is None or not record.last.origin:
+        return ""
+    path = AttemptDir(record.directory / "attempts" / str(len(record.attempts)), 1).origin
+    with contextlib.suppress(OrchError):
+        return f"{(read_json(path) or {}).get('by', 'somebody')}, {record.last.origin}"
+    return record.last.origin
 
 
 def _versions_text(versions: object) -> str:

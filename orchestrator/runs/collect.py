@@ -1,6 +1,6 @@
 """Read run directories into Records. Write nothing; one broken file costs only itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator import plugins
@@ -102,7 +102,7 @@ def _points(
     points: list[MetricPoint] = []
     num_read, foreign = 0, list[str]()
     try:
-        for read in backend.read_metrics(attempt.path):
+        for read in _read_points(backend, attempt, ended):
             num_read += 1
             point, sentence = checked(read)
             if point is not None:
@@ -130,6 +130,17 @@ def _points(
             f"the log of {attempt.path}: {foreign[0]}{more}; they are left out, the rest is kept"
         )
     return points
+
+
+def _read_points(
+    backend: Backend, attempt: AttemptDir, ended: ExitRecord | None
+) -> Iterator[MetricPoint]:
+    """Yield the points of a log: of a pulled attempt those that were shared, in canonical names."""
+    if ended is None or not ended.origin:
+        yield from backend.read_metrics(attempt.path)
+        return
+    for line in read_lines(attempt.metrics):
+        yield MetricPoint(line["step"], line["time"], line["values"])
 
 
 def _lost_lines(path: Path, num_points: int) -> list[str]:

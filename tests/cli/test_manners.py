@@ -90,6 +90,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "eval": (SMOKE,),
     "compare": (SMOKE,),
     "report": (SMOKE, "--no-figures"),
+    "push": (SMOKE, "--store", "shared"),
+    "pull": (SMOKE, "--store", "shared"),
     "tune": (str(ROOT / "experiments" / "beta_sweep.yaml"), "--dry-run"),
     "audit": ("train.sh",),
     "explain": ("k3", "loss"),
