@@ -413,6 +413,19 @@ const FIGURES = {
     });
   },
 
+  imported(place, { data, alt }) {
+    if (!(data.imported || []).length) return nothing(place);
+    const names = unique(data.imported.flatMap((p) => p.lines.map((line) => line.name))), look = looks(names);
+    legend(place, names.map((name) => [name, look(name)]));
+    return data.imported.map((p) => {
+      const plot = panel(place, p.title, alt);
+      const lines = p.lines.map((line) => ({ x: line.x, y: line.y, mode: "lines", name: safe(line.name),
+        line: { color: look(line.name).color, dash: look(line.name).dash, width: line.imported ? 3 : 1.4 },
+        hovertemplate: "step %{x}: %{y:.4g}<extra>%{fullData.name}</extra>" }));
+      return () => draw(plot, lines, { xaxis: { title: { text: "step", font: { size: 11 } } } });
+    });
+  },
+
   // ------------------------------------------------------------ the laboratory, theory, searches
 
   gradients(place, { data, metrics, alt }) {

@@ -471,6 +471,24 @@ def _libraries(data: FigureData, _figure: Figure) -> Any:
     return canvas
 
 
+def _imported(data: FigureData, _figure: Figure) -> Any:
+    beside = data.get("imported", ())
+    if not beside:
+        return None
+    look = series_styles([line["name"] for p in beside for line in p["lines"]])
+    canvas, axes = panels(len(beside))
+    for at, p in zip(axes, beside, strict=True):
+        for line in p["lines"]:
+            style, width = look(line["name"]), 2.2 if line["imported"] else 1.0
+            values = as_floats(line["y"])
+            label = line["name"]
+            at.plot(line["x"], values, style.dash, color=style.color, lw=width, label=label)
+        at.set_title(escape_math(p["title"]))
+        at.set_xlabel("step")
+    legend(canvas, axes)
+    return canvas
+
+
 def _trials(data: FigureData, _figure: Figure) -> Any:
     drawable = [p for p in data.get("tune", ()) if p["series"]]
     if not drawable:
@@ -624,4 +642,5 @@ _WHOLE: Mapping[str, Callable[[FigureData, Figure], Any]] = {
     "libraries": _libraries,
     "trials": _trials,
     "redrawn": _redrawn,
+    "imported": _imported,
 }

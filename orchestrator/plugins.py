@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import EstimatorEntry, register
+from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.protocol import Backend, LaunchReader, ShippedPrompts
 
 if TYPE_CHECKING:
@@ -93,6 +94,33 @@ def load_reader(name: str) -> LaunchReader:
             "it needs name, title, release_marks, estimator_names and audit"
         )
     return loaded
+
+
+@cache
+def logging() -> tuple[str, ...]:
+    """Return the libraries whose metrics orch knows by name, sorted."""
+    return tuple(name for name in readers() if logged_metrics(name) is not None)
+
+
+@cache
+def logged_metrics(name: str) -> LoggedMetrics | None:
+    """Return the table of what a library logs; None for a library without one.
+
+    It is `LOGGED` of the module `logged` in the library's package.
+    """
+    if name in _own() or name in _only_read():
+        package = f"backends.{name}"
+    elif (point := _entry_points(BACKENDS).get(name) or _entry_points(READERS).get(name)) is None:
+        return None
+    else:
+        package = _module(name) if name in _entry_points(BACKENDS) else point.module
+    try:
+        if find_spec(f"{package}.logged") is None:
+            return None
+    except ModuleNotFoundError:  # the package is one module
+        return None
+    table: LoggedMetrics = import_module(f"{package}.logged").LOGGED
+    return table
 
 
 def exists(name: str) -> bool:

@@ -13,6 +13,7 @@
           exit.json       the exit record: how the attempt ended, written once
           origin.json     of a pulled attempt: the store, and who had trained it (sharing/)
       index/                                       ended cells, a cache (runs/ended.py)
+      imported/<name>/                             runs that orch did not launch (imports/runs.py)
       slurm/<submission>/                          script, manifest and logs of one job array
 
 Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
@@ -137,7 +138,7 @@ FORMAT = 1
 
 _ATTEMPT = re.compile("[1-9][0-9]{0,5}")
 """Name of an attempt's folder. A folder of another name is not ours."""
-_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm", "index"}
+_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm", "index", "imported"}
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ LAYERS = (
     ("sharing",),
     ("tracking",),
     ("audit", "probes"),
+    ("imports",),
     ("prove",),
     ("analysis",),
     ("report",),

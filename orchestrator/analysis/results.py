@@ -5,7 +5,8 @@
     finals[finals.metric == "eval/in_domain/mean"].groupby(["kl", "beta"]).value.mean()
 
 Three tables, one row a value, each with the same columns that say which run it is of: those of RUN,
-then one for every other axis of the spec, under the axis's own name (`advantage.estimator`).
+then one for every other axis of the spec, under the axis's own name (`advantage.estimator`). A run
+that orch did not launch has an `origin`, and its cell is `imported:<name>`.
 
     finals   metric, value                       after the last train step of runs that ended well
     curves   metric, step, value                 as far as training came
@@ -16,9 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestrator.analysis.imported import terms_of
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.evaluate import aggregate, read_scores
+from orchestrator.imports.runs import ImportedRun, read_imported
 from orchestrator.records import Cell, Record, Score
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment
@@ -43,6 +46,7 @@ RUN = (
     "seed",
     "state",
     "outcome",
+    "origin",
 )
 _SHOWN_BY_RUN = frozenset(
     {"model", "data", "backend", "kl", "kl.estimator", "kl.placement", "beta", "kl.beta"}
@@ -105,7 +109,8 @@ def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.Dat
     records = collect(experiment.cells, experiment.folder)
     scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
     rows = table_rows(table, records, [*scores, *aggregate(scores)])
-    return pd.DataFrame.from_records(list(rows), columns=columns(table, experiment.cells))
+    imported = imported_rows(table, read_imported(experiment.folder), experiment.cells)
+    return pd.DataFrame.from_records([*rows, *imported], columns=columns(table, experiment.cells))
 
 
 def table_rows(
@@ -142,6 +147,42 @@ def table_rows(
                 yield from ((*own, metric, step, points[step]) for step in sorted(points))
 
 
+def imported_rows(
+    table: ResultTable, runs: Iterable[ImportedRun], cells: Iterable[Cell]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of runs that orch did not launch, in the columns of these cells.
+
+    What their log does not say is None. They have no scores: orch did not evaluate them.
+    """
+    if table == "scores":
+        return
+    others = (None,) * len(axis_columns(cells))
+    for run in runs:
+        own = (*_imported_columns(run), *others)
+        if table == "finals":
+            yield from ((*own, metric, value) for metric, value in sorted(run.finals.items()))
+        else:
+            for point in run.points:
+                yield from ((*own, m, point.step, v) for m, v in sorted(point.values.items()))
+
+
+def _imported_columns(run: ImportedRun) -> tuple[Any, ...]:
+    terms, beta = terms_of(run)
+    terms = None if terms is None or " + " in terms else terms
+    estimator, _, placement = (terms or "").partition(".")
+    known = {
+        "cell": f"imported:{run.name}",
+        "backend": run.manifest.library,
+        "kl": terms,
+        "estimator": estimator or None,
+        "placement": placement or None,
+        "beta": beta,
+        "state": run.manifest.ended,
+        "origin": run.manifest.origin,
+    }
+    return tuple(known.get(name) for name in RUN)
+
+
 def _measured_records(
     records: Sequence[Record], scores: Sequence[Score]
 ) -> Iterator[tuple[Record, MeasuredRun]]:
@@ -166,6 +207,7 @@ def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:
         declared.seed,
         run.record.state,
         outcome.kind if outcome else None,
+        None,
         *(cell.axes.get(axis) for axis in axes),
     )
 
@@ -175,6 +217,7 @@ def write_tables(
     kind: Literal["csv", "parquet"],
     records: Sequence[Record],
     scores: Sequence[Score],
+    imported: Sequence[ImportedRun] = (),
 ) -> list[Path]:
     """Write finals, curves and scores to files in `folder`, and return their paths.
 
@@ -188,10 +231,9 @@ def write_tables(
 
     paths = []
     for table in TABLES:
-        frame = pd.DataFrame.from_records(
-            list(table_rows(table, records, scores)),
-            columns=columns(table, [record.cell for record in records]),
-        )
+        cells = [record.cell for record in records]
+        rows = [*table_rows(table, records, scores), *imported_rows(table, imported, cells)]
+        frame = pd.DataFrame.from_records(rows, columns=columns(table, cells))
         held = io.BytesIO()
         if kind == "csv":
             frame.to_csv(held, index=False)

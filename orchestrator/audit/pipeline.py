@@ -66,6 +66,12 @@ def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
     return _followed(_launches(text, name, files))
 
 
+def judged(launch: Launch, name: str, library: str) -> AuditFinding | None:
+    """Return the finding on a launch of one library; None where the library does not know it."""
+    reading = plugins.load_reader(library).audit(launch)
+    return None if reading is None else judge(reading, launch, name)
+
+
 def _followed(started: Iterator[Launch]) -> list[Launch]:
     """Return the launches up to the point where reading fails.
 

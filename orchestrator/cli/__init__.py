@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "pull": "Take cells that somebody else has trained.",
     "show": "One cell: settings, ledger, launch arguments, files.",
     "collect": "Read the run directories into MLflow.",
+    "import": "Read runs that orch did not launch: W&B, MLflow, ...",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Differences between configurations, with intervals.",
     "report": "Write the report: a page, Markdown, CSV or Parquet.",
@@ -48,6 +49,10 @@ COMMANDS: dict[str, str] = {
 }
 
 
+_MODULES = {"import": "import_"}
+"""Commands whose name is a word of Python's."""
+
+
 class LazyGroup(click.Group):
     """Lists commands from COMMANDS without importing them."""
 
@@ -57,7 +62,7 @@ class LazyGroup(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = import_module(f"orchestrator.cli.{name}")
+        module = import_module(f"orchestrator.cli.{_MODULES.get(name, name)}")
         command: click.Command = module.command
         with_manners: click.Command = import_module("orchestrator.cli.manners").mannered(
             name, command

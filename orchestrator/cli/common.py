@@ -19,6 +19,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
+    from orchestrator.imports.runs import ImportedRun
     from orchestrator.runs.operations import OperationResult
     from orchestrator.runs.plan import Plan
     from orchestrator.sharing.exchange import Exchanged
@@ -109,6 +110,60 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in [list(columns), *cells]:
         padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         click.echo("  ".join(padded).rstrip())
+
+
+def hanging(name: str, text: str) -> str:
+    """Return a label and its text within 100 columns, the text in a column of its own."""
+    import textwrap
+
+    return textwrap.fill(
+        text,
+        100,
+        initial_indent=f"{name:<11}",
+        subsequent_indent=" " * 11,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def print_imported(runs: "Sequence[ImportedRun]", metric: str | None = None) -> None:
+    """Print the imported runs as a table: origin, KL, objective, last values."""
+    from orchestrator.analysis.imported import APART, imported_data
+
+    shown = [metric] if metric else ["train/reward_mean", *_kl_metrics(runs)]
+    rows = []
+    for run, one in zip(runs, imported_data(runs), strict=True):
+        rows.append(
+            (
+                run.name,
+                run.trained_with,
+                one["kl"] or "unknown",
+                "-" if one["beta"] is None else f"{one['beta']:g}",
+                one["verdict"] or "unknown",
+                *(number(run.finals.get(each)) for each in shown),
+                run.last_step,
+                run.manifest.ended,
+                run.manifest.origin,
+            )
+        )
+    columns = (
+        "imported run",
+        "library",
+        "KL",
+        "beta",
+        "optimises",
+        *shown,
+        "step",
+        "ended",
+        "from",
+    )
+    print_table(columns, rows)
+    click.echo(APART)
+
+
+def _kl_metrics(runs: "Sequence[ImportedRun]") -> list[str]:
+    names = ("train/kl_term", "train/kl_reference", "train/kl_reference_per_token")
+    return [name for name in names if any(name in run.finals for run in runs)]
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -9,6 +9,7 @@ import click
 from orchestrator.analysis.ablation import EXACT, ablation_data, plan_ablation, train_missing
 from orchestrator.analysis.compare import comparison_data
 from orchestrator.analysis.configurations import axis_differences
+from orchestrator.analysis.imported import imported_data
 from orchestrator.analysis.libraries import choose_base, library_data, read_sides
 from orchestrator.analysis.scripts import RECIPE, SEEDS, read_pair, script_ablation, scripts_data
 from orchestrator.analysis.sentences import metric_title, reason, statement
@@ -16,6 +17,7 @@ from orchestrator.analysis.text import counted
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, number, print_json, print_table, say
 from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
 from orchestrator.records import Cell, Spec
 from orchestrator.report.model import text_of
@@ -100,16 +102,20 @@ def command(
     experiment = open_experiment(spec, overrides).chosen(where)
     records = stages.collect_records(experiment)
     comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
-    if metric is not None:
+    imported = read_imported(experiment.folder)
+    if metric is not None and metric not in metrics_in(imported):
         check_metric(comparison, metric)
     if axis is not None:
         _compare_axis(comparison, axis, metric, effect, as_json)
     elif as_json:
-        print_json(comparison_data(comparison))
+        print_json({**comparison_data(comparison), "imported": imported_data(imported)})
     else:
         print_configurations(comparison, metric)
         click.echo()
         print_claims(comparison)
+        if imported:
+            click.echo()
+            common.print_imported(imported, metric)
     return 0
 
 

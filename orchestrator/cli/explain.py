@@ -61,7 +61,7 @@ class EstimatorParameter(click.ParamType[str]):
 
         Raise click.BadParameter with the names there are.
         """
-        if value in ASKED:
+        if value in ASKED or "@" in str(value):
             return str(value)
         if value not in choices():
             from orchestrator import plugins
@@ -126,8 +126,11 @@ def command(
     tis+kl, opd-top-k, clamps, same-settings, collapse, moving-reference, logged-kl, which-beta,
     gspo+k3, group-std.
 
+    Or tell what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all that it logs.
+
     \b
       orch explain k3 loss
+      orch explain ppo_kl@verl
       orch explain tis+kl
       orch explain deepseek-v3.2 --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
@@ -135,6 +138,11 @@ def command(
     """
     if everything:
         _print_all(as_json, **how)
+        return
+    if estimator is not None and "@" in estimator:
+        if placement is not None or picture is not None:
+            raise click.UsageError(f"'{estimator}' is a logged name: no placement, no picture")
+        _print_logged(estimator, as_json)
         return
     if estimator in ASKED and placement is not None:
         raise click.UsageError(f"'{estimator}' is a question, and takes no placement")
@@ -197,11 +205,29 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
         print_json({"name": name, **words, "tables": rows, "settings": SETTINGS})
         return
     for label, text in words.items():
-        click.echo(_hanging(label, text))
+        click.echo(common.hanging(label, text))
     for columns, each in answers:
         click.echo()
         print_table(columns, each)
     click.echo(f"\n{SYMBOLS}\n{SETTINGS}")
+
+
+def _print_logged(asked: str, as_json: bool) -> None:
+    """Print what `kl@trl` means, or each name of `@trl`."""
+    from orchestrator.imports.explained import explained
+
+    rows = explained(asked)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        where = f" ({row['where']})" if row["where"] else ""
+        click.echo(f"{row['name']} of {row['library']}{where}")
+        click.echo(common.hanging("means", row["meaning"]))
+        if row["ours"]:
+            click.echo(common.hanging("orch", row["ours"]))
+        if row["source"]:
+            click.echo(common.hanging("read in", row["source"]))
 
 
 def _draw(estimator: str, path: Path) -> None:
@@ -231,7 +257,7 @@ def _print_one(verdict: dict[str, Any]) -> None:
         *(("note", note) for note in verdict["notes"]),
     ]
     for name, text in rows:
-        click.echo(_hanging(name, text))
+        click.echo(common.hanging(name, text))
     click.echo("\n" + SYMBOLS)
 
 
@@ -239,19 +265,6 @@ def _definition(estimator: str) -> str:
     """Return `k3 = r - 1 - log r, with r = p/q (source)`."""
     form = TABLE[estimator]
     return f"{form.name} = {form.formula}, with r = p/q ({form.source})"
-
-
-def _hanging(name: str, text: str) -> str:
-    import textwrap
-
-    return textwrap.fill(
-        text,
-        100,
-        initial_indent=f"{name:<11}",
-        subsequent_indent=" " * 11,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> None:

@@ -40,6 +40,7 @@ NEXT: dict[str, dict[int, str]] = {
     "pull": {0: "orch run {spec}"},
     "show": {0: "orch explain --all"},
     "collect": {0: "orch compare {spec}"},
+    "import": {0: "orch compare {spec}"},
     "eval": {0: "orch compare {spec}", 1: "orch errors {spec}"},
     "compare": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},

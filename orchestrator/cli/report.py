@@ -10,6 +10,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
 from orchestrator.errors import SelectionError
+from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
@@ -80,8 +81,9 @@ def command(
         from orchestrator.analysis.results import write_tables
 
         folder = output or experiment.folder.report
-        tables = write_tables(folder, cast("Literal['csv', 'parquet']", kind), records, scores)
-        show(list(tables))
+        others = read_imported(experiment.folder)
+        form = cast("Literal['csv', 'parquet']", kind)
+        show(list(write_tables(folder, form, records, scores, others)))
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
     if kind == "md":

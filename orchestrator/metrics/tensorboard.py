@@ -2,7 +2,7 @@
 
 A file is a sequence of records: length (8 bytes), its checksum (4), a protobuf Event, its checksum.
 Three fields of an Event are read: wall_time (field 1), step (2), and, in its summary (5), each
-value's tag (1) and simple_value (2).
+value's tag (1), simple_value (2) and tensor (8).
 """
 
 import struct
@@ -13,6 +13,10 @@ from typing import NamedTuple
 LARGEST = 1 << 26
 """Bytes of a record; a longer one is a torn or foreign file."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FLOAT = 1
+"""TensorProto.dtype of float32."""
+_CONTENT, _FLOAT_VALUE, _STRING_VALUE = 4, 5, 8
+"""Fields of a TensorProto."""
 
 
 class Scalar(NamedTuple):
@@ -26,6 +30,26 @@ class Scalar(NamedTuple):
 
 def scalars(path: Path) -> Iterator[Scalar]:
     """Yield scalars in file order. Stop at a record that is cut off."""
+    for record in _records(path):
+        try:
+            yield from _scalars_of(record)
+        except (ValueError, struct.error, IndexError, UnicodeDecodeError):
+            return
+
+
+def texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (tag, text) of text summaries in file order. Stop at a record that is cut off."""
+    for record in _records(path):
+        try:
+            for tag, _, tensor in _values_of(record):
+                for number, content in protobuf_fields(tensor):
+                    if number == _STRING_VALUE and isinstance(content, bytes):
+                        yield tag, content.decode()
+        except (ValueError, struct.error, IndexError, UnicodeDecodeError):
+            return
+
+
+def _records(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", head[:8])
@@ -34,31 +58,47 @@ def scalars(path: Path) -> Iterator[Scalar]:
             record = file.read(length + 4)
             if len(record) < length + 4:
                 return
-            try:
-                yield from _scalars_of(record[:length])
-            except (ValueError, struct.error, IndexError, UnicodeDecodeError):
-                return
+            yield record[:length]
 
 
 def _scalars_of(event: bytes) -> Iterator[Scalar]:
-    time, step, summaries = 0.0, 0, []
-    for number, value in _fields(event):
+    time, step = 0.0, 0
+    for number, value in protobuf_fields(event):
         if number == 1 and isinstance(value, bytes):
             (time,) = struct.unpack("<d", value)
         elif number == 2 and isinstance(value, int):
             step = value
-        elif number == 5 and isinstance(value, bytes):
-            summaries.append(value)
-    for summary in summaries:
-        for number, value in _fields(summary):
-            if number == 1 and isinstance(value, bytes):
-                inner = dict(_fields(value))
-                tag, simple = inner.get(1), inner.get(2)
-                if isinstance(tag, bytes) and isinstance(simple, bytes) and len(simple) == 4:
-                    yield Scalar(step, time, tag.decode(), struct.unpack("<f", simple)[0])
+    for tag, simple, tensor in _values_of(event):
+        if len(simple) == 4:
+            yield Scalar(step, time, tag, struct.unpack("<f", simple)[0])
+        elif tensor and (held := _number_of(tensor)) is not None:
+            yield Scalar(step, time, tag, held)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _values_of(event: bytes) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield tag, simple value and tensor of each value of an event; empty where it has none."""
+    for number, summary in protobuf_fields(event):
+        if number != 5 or not isinstance(summary, bytes):
+            continue
+        for inner, value in protobuf_fields(summary):
+            if inner != 1 or not isinstance(value, bytes):
+                continue
+            parts = dict(protobuf_fields(value))
+            tag, simple, tensor = (parts.get(key, b"") for key in (1, 2, 8))
+            if isinstance(tag, bytes) and isinstance(simple, bytes) and isinstance(tensor, bytes):
+                yield tag.decode(), simple, tensor
+
+
+def _number_of(tensor: bytes) -> float | None:
+    """Return the number of a float tensor of one element, as TensorFlow 2 and JAX write scalars."""
+    parts = dict(protobuf_fields(tensor))
+    held = parts.get(_CONTENT) or parts.get(_FLOAT_VALUE)
+    if parts.get(1) == _FLOAT and isinstance(held, bytes) and len(held) == 4:
+        return float(struct.unpack("<f", held)[0])
+    return None
+
+
+def protobuf_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number, value) of a protobuf message: varints as int, all else as bytes."""
     at = 0
     while at < len(message):

@@ -241,11 +241,15 @@ def build_report(
     data: Mapping[str, Any] | None = None,
 ) -> "Report":
     """Return the report as plain data, dated by the newest result."""
+    from orchestrator.imports.runs import read_imported
     from orchestrator.report import report
+    from orchestrator.report.imported import imported_section
     from orchestrator.report.sources import last_lines, newest_result, read_context
 
     target = home or experiment.folder.report
     searches, drawn = _searches(experiment)
+    imported, curves = imported_section(read_imported(experiment.folder), comparison.configurations)
+    own = [*sections, *([] if imported is None else [imported]), *searches]
     return report(
         comparison,
         records,
@@ -254,8 +258,8 @@ def build_report(
         last_lines=last_lines(records),
         created=newest_result(records),
         context=read_context(experiment, records, scores, target, faults, say),
-        sections=[*sections, *searches],
-        data={**drawn, **(data or {})},
+        sections=own,
+        data={**drawn, **curves, **(data or {})},
     )
 
 

@@ -17,6 +17,7 @@ FigureKind = Literal[
     "libraries",
     "trials",
     "redrawn",
+    "imported",
 ]
 
 
@@ -121,7 +122,7 @@ class Figure:
     measure of `data["stability"]`; published: our intervals and the paper's numbers, from
     `data["published"]`; libraries: curves by library, one panel a question, from
     `data["libraries"]`; trials: the panels of searches in `data["tune"]`; redrawn: `panels`, which
-    no filter changes.
+    no filter changes; imported: `data["imported"]`, one panel a metric.
     """
 
     id: str

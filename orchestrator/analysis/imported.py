@@ -1,0 +1,159 @@
+"""Runs that orch did not launch, as plain data beside a comparison's own cells.
+
+They are in no interval and in no claim: one run has no seeds, and what its settings do not say
+(model, prompts, rewards) may differ from the cells'.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.analysis.configurations import Configuration
+from orchestrator.audit.render import headline
+from orchestrator.imports.runs import ImportedRun
+from orchestrator.metrics.names import METRICS
+
+SHOWN = (
+    "train/reward_mean",
+    "train/kl_term",
+    "train/kl_reference",
+    "train/kl_reference_per_token",
+    "train/entropy",
+    "rollout/response_tokens",
+    "train/grad_norm",
+)
+"""Metrics whose curves are set beside the cells', in this order."""
+MOST_OWN, MOST_POINTS = 6, 120
+"""Curves of cells in one panel, and points of a curve."""
+APART = (
+    "orch did not launch these runs. They are in no interval and in no claim: each is one run, and "
+    "what its log does not say (model, prompts, reward) may differ from the cells'."
+)
+
+
+def imported_data(runs: Iterable[ImportedRun]) -> list[dict[str, Any]]:
+    """Return each imported run as plain data; what is not known is None, and `unknown` says why."""
+    return [_data(run) for run in runs]
+
+
+def _data(run: ImportedRun) -> dict[str, Any]:
+    one, finding = run.manifest, run.finding
+    terms, beta = terms_of(run)
+    return {
+        "name": run.name,
+        "library": one.library,
+        "library_because": one.library_because,
+        "release": one.release,
+        "release_because": one.release_because,
+        "kl": terms,
+        "beta": beta,
+        "objective": headline(finding) if finding is not None else None,
+        "verdict": finding.verdict if finding is not None else None,
+        "confidence": finding.confidence if finding is not None else None,
+        "assumes": list(finding.assumes) if finding is not None else [],
+        "unknown": unknown(run),
+        "ended": one.ended,
+        "last_step": run.last_step,
+        "steps": steps_of(run),
+        "finals": run.finals,
+        "not_named": list(run.unnamed),
+        "kl_metrics": dict(kl_meanings(run)),
+        "format": one.format,
+        "origin": one.origin,
+        "digest": one.digest,
+        "notes": [*one.notes, *run.faults],
+    }
+
+
+def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:
+    """Return a run's KL as `k1.reward + k3.loss`, and β where there is one; None: not known."""
+    finding = run.finding
+    if finding is None:
+        return None, None
+    reward, loss = finding.kl_in_reward, finding.kl_in_loss
+    if reward.active is None or loss.active is None:
+        return None, None
+    active = [(p, t) for p, t in (("reward", reward), ("loss", loss)) if t.active]
+    names = [f"{term.estimator or '?'}.{place}" for place, term in active]
+    betas = {term.beta for _, term in active}
+    return " + ".join(names) or "none", betas.pop() if len(betas) == 1 else None
+
+
+def unknown(run: ImportedRun) -> list[str]:
+    """Return what of a run cannot be told, in sentences."""
+    one, finding = run.manifest, run.finding
+    if one.library is None:
+        return [f"which library trained it: {one.library_because}"]
+    sentences = [] if one.release else [f"the release of {one.library}: {one.release_because}"]
+    if not one.settings:
+        sentences.append(f"its settings: {one.format} has none here")
+    elif finding is None:
+        sentences.append(f"its KL: {one.library}'s reader does not find it in the logged settings")
+    elif finding.verdict == "undetermined":
+        sentences.append(f"its KL: {finding.why}")
+    return sentences
+
+
+def steps_of(run: ImportedRun) -> str:
+    """Return what a step of the run's log is."""
+    library = run.manifest.library
+    table = plugins.logged_metrics(library) if library else None
+    return table.steps if table else "a step is what its logger counts"
+
+
+def kl_meanings(run: ImportedRun) -> Iterator[tuple[str, str]]:
+    """Yield each logged name of a KL with what it means in the run's library."""
+    library = run.manifest.library
+    table = plugins.logged_metrics(library) if library else None
+    if table is None:
+        return
+    from orchestrator.imports.origin import place_of
+
+    place = place_of(run.finding)
+    names = dict.fromkeys(name for row in run.rows for name in row.values)
+    for name in names:
+        row = table.row(name, place)
+        if row is not None and row.meaning:
+            yield name, row.meaning
+        elif row is None and any(each.meaning for each in table.rows(name)):
+            yield name, f"depends on the trainer: orch explain {table.short(name)}@{library}"
+
+
+def beside(runs: Sequence[ImportedRun], own: Sequence[Configuration]) -> list[dict[str, Any]]:
+    """Return panels of curves: each metric that an imported run has, with the cells' own.
+
+    {"metric", "title", "lines": [{"name", "x", "y", "imported"}]}; of configurations the first
+    MOST_OWN that have the metric, as means over their seeds.
+    """
+    panels = []
+    for metric in SHOWN:
+        lines = [
+            {"name": run.name, "x": x, "y": y, "imported": True}
+            for run in runs
+            for x, y in [_curve(run, metric)]
+            if len(x) > 1
+        ]
+        if not lines:
+            continue
+        held = [c for c in own if metric in c.curves and len(c.curves[metric].steps) > 1]
+        for c in held[:MOST_OWN]:
+            curve = c.curves[metric]
+            x, y = _thinned(list(curve.steps), list(curve.mean))
+            lines.append({"name": f"{c.study} {c.name}", "x": x, "y": y, "imported": False})
+        unit = METRICS[metric].unit
+        title = metric.partition("/")[2] + (f" ({unit})" if unit else "")
+        panels.append({"metric": metric, "title": title, "lines": lines})
+    return panels
+
+
+def _curve(run: ImportedRun, metric: str) -> tuple[list[int], list[float]]:
+    points = [(p.step, p.values[metric]) for p in run.points if metric in p.values]
+    return _thinned([step for step, _ in points], [value for _, value in points])
+
+
+def _thinned(x: list[int], y: list[float]) -> tuple[list[int], list[float]]:
+    if len(x) <= MOST_POINTS:
+        return x, y
+    last = len(x) - 1
+    kept = [round(i * last / (MOST_POINTS - 1)) for i in range(MOST_POINTS)]
+    return [x[i] for i in kept], [y[i] for i in kept]

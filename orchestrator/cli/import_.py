@@ -1,0 +1,159 @@
+"""orch import: runs that orch did not launch, beside an experiment's cells."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from orchestrator.analysis.imported import imported_data
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json, say
+from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.imports.origin import origin_of
+from orchestrator.imports.runs import ImportedRun, read_imported, remove, store
+from orchestrator.imports.sources import FORMATS, open_source
+from orchestrator.metrics.names import METRICS, is_canonical
+from orchestrator.runs.experiment import Experiment, open_experiment
+
+_OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
+MOST_NAMED = 12
+"""Metric names in one line."""
+
+
+@click.command(name="import", short_help="Read runs that orch did not launch: W&B, MLflow, ...")
+@common.spec
+@click.argument("overrides", nargs=-1, metavar="[SOURCE|KEY=VALUE]...", type=click.Path())
+@click.option(
+    "--library",
+    metavar="NAME[@VERSION]",
+    help="What trained the runs: trl@1.16.0. Default: what settings and metric names tell.",
+)
+@click.option("--name", help="What to call the run; default: as its logger does.")
+@click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this run of the source.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment of an MLflow store.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="THEIRS=OURS",
+    help="A logged name and the canonical name it is to have.",
+)
+@click.option("--remove", "removed", metavar="NAME", help="Forget an imported run.")
+@common.as_json
+def command(
+    spec: str,
+    overrides: tuple[str, ...],
+    library: str | None,
+    name: str | None,
+    runs: tuple[str, ...],
+    experiment: str | None,
+    metrics: tuple[str, ...],
+    removed: str | None,
+    as_json: bool,
+) -> int:
+    """Keep runs of other launchers beside SPEC's cells: compare and report show them with it.
+
+    A SOURCE is a CSV or a history exported from W&B, a folder wandb/run-*, a TensorBoard folder, a
+    project of trackio, trainer_state.json, or the address of an MLflow store. Nothing is trained
+    and SOURCE is not changed. Without SOURCE: what is imported.
+
+    \b
+      orch import smoke wandb/run-20260101_120000-abc123
+      orch import smoke sqlite:///mlflow.db --experiment grpo --library trl@1.16.0
+      orch import smoke history.csv --metric my/score=train/reward_mean
+    """
+    given, changes = _split(overrides)
+    renames = _renames(metrics)
+    opened = open_experiment(spec, changes)
+    if removed is not None:
+        return _remove(opened, removed)
+    if not given:
+        return _list(opened, as_json)
+    logged = [run for each in given for run in open_source(each, experiment=experiment, runs=runs)]
+    if name is not None and len(logged) != 1:
+        raise SelectionError(
+            f"--name names one run, and {len(logged)} were read: choose one with --run, or leave "
+            "--name out"
+        )
+    imported = []
+    for run in logged:
+        kept, change = store(opened.folder, run, origin_of(run, library), renames, name or "")
+        say(f"{change}: {kept.name} ({len(kept.rows)} rows, {kept.manifest.format})")
+        imported.append(kept)
+    if as_json:
+        print_json(imported_data(imported))
+    else:
+        for run_ in imported:
+            _print(run_)
+    return 0
+
+
+def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return sources and overrides: `site=local` is an override unless a file has that name."""
+    overrides = [w for w in words if _OVERRIDE.match(w) and not Path(w).exists()]
+    return tuple(w for w in words if w not in overrides), tuple(overrides)
+
+
+def _renames(pairs: Sequence[str]) -> dict[str, str]:
+    renames = {}
+    for pair in pairs:
+        theirs, equals, ours = pair.rpartition("=")
+        if not equals or not theirs:
+            raise SelectionError(
+                f"--metric is THEIRS=OURS, such as score=train/reward_mean; got {pair}"
+            )
+        if not is_canonical(ours):
+            raise SelectionError(
+                f"orch has no metric '{ours}'{did_you_mean(ours, METRICS)} (it has: "
+                f"{', '.join(METRICS)}; and eval/...)"
+            )
+        renames[theirs] = ours
+    return renames
+
+
+def _remove(experiment: Experiment, name: str) -> int:
+    if not remove(experiment.folder, name):
+        names = [run.name for run in read_imported(experiment.folder)]
+        raise SelectionError(
+            f"no imported run is called '{name}'{did_you_mean(name, names)} "
+            f"(there are: {', '.join(names) or 'none'})"
+        )
+    say(f"{name} is removed from {experiment.folder.path}; its source is as it was")
+    return 0
+
+
+def _list(experiment: Experiment, as_json: bool) -> int:
+    held = read_imported(experiment.folder)
+    if as_json:
+        print_json(imported_data(held))
+        return 0
+    if not held:
+        say(f"nothing is imported into {experiment.folder.path}; orch import reads {FORMATS}")
+        return 0
+    common.print_imported(held)
+    return 0
+
+
+def _print(run: ImportedRun) -> None:
+    (one,) = imported_data([run])
+    lines: list[tuple[str, str]] = [("from", f"{one['origin']} (sha256 {one['digest'][:12]}...)")]
+    lines.append(("library", f"{run.trained_with}: {one['library_because']}"))
+    if one["objective"] is not None:
+        beta = "" if one["beta"] is None else f", beta {one['beta']:g}"
+        lines.append(
+            ("KL", f"{one['kl'] or 'unknown'}{beta}: {one['objective']} ({one['verdict']})")
+        )
+    lines += [("unknown", each) for each in one["unknown"]]
+    finals = [f"{name} {value:.3g}" for name, value in run.finals.items()]
+    lines.append(("metrics", f"{', '.join(finals) or 'none has a name of orch'}"))
+    lines.append(("steps", f"{one['steps']}; the last is {one['last_step']}"))
+    lines += [("logged", f"{name}: {meaning}") for name, meaning in one["kl_metrics"].items()]
+    others = [name for name in one["not_named"] if name not in one["kl_metrics"]]
+    if others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        lines.append(("kept", f"under their own names: {', '.join(others[:MOST_NAMED])}{more}"))
+    lines += [("note", each) for each in one["notes"]]
+    click.echo(f"\n{run.name}")
+    for label, text in lines:
+        click.echo(common.hanging(label, text))

@@ -1,0 +1,126 @@
+"""Tell which library trained a logged run, in which release, and what its KL term optimises."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from orchestrator import plugins
+from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.pipeline import judged
+from orchestrator.errors import OrchError, SelectionError, did_you_mean
+from orchestrator.imports.source import LoggedRun
+from orchestrator.library.logged import LoggedMetrics, Place
+
+FEWEST = 2
+"""Names that only one library logs, which together tell it."""
+
+
+class Origin(NamedTuple):
+    """A library and its release, each with the reason; None where nothing tells it."""
+
+    library: str | None
+    because: str
+    release: str | None = None
+    release_because: str = ""
+
+
+def origin_of(run: LoggedRun, given: str | None = None) -> Origin:
+    """Return the library that trained a run: the one given (`trl@1.16.0`), else what the settings
+    or the metric names tell.
+
+    Raise SelectionError for a library that orch knows no metrics of.
+    """
+    if given is not None:
+        library, _, release = given.partition("@")
+        if plugins.logged_metrics(library) is None:
+            raise SelectionError(
+                f"orch knows no metrics of '{library}'{did_you_mean(library, plugins.logging())} "
+                f"(it knows those of {', '.join(plugins.logging())})"
+            )
+        if release:
+            return Origin(library, "as given", release, "as given")
+        return _released(Origin(library, "as given"), run)
+    return _released(_told(run), run)
+
+
+def _told(run: LoggedRun) -> Origin:
+    tables = {name: plugins.logged_metrics(name) for name in plugins.logging()}
+    owners = [n for n, table in tables.items() if table and table.owns(run.settings)]
+    if len(owners) == 1:
+        return Origin(owners[0], "its settings have this library's names")
+    logged = {name for row in run.rows for name in row.values}
+    known = {n: {m for m in logged if table.rows(m)} for n, table in tables.items() if table}
+    own = {
+        n: names - set().union(*(k for o, k in known.items() if o != n))
+        for n, names in known.items()
+    }
+    telling = [n for n, names in own.items() if len(names) >= FEWEST]
+    if len(telling) == 1:
+        some = ", ".join(sorted(own[telling[0]])[:3])
+        return Origin(telling[0], f"of all libraries it alone logs {some}")
+    if not any(known.values()):
+        return Origin(None, "no library that orch knows logs these names: --library says which")
+    fitting = ", ".join(
+        n for n, names in known.items() if len(names) == max(map(len, known.values()))
+    )
+    return Origin(None, f"its names fit {fitting}: --library says which")
+
+
+def _released(origin: Origin, run: LoggedRun) -> Origin:
+    if origin.library is None:
+        return origin
+    marks = plugins.load_reader(origin.library).release_marks
+    for distribution in (*(marks.distributions if marks else ()), origin.library):
+        release = run.packages.get(distribution.lower().replace("_", "-"))
+        if release:
+            return origin._replace(release=release, release_because="requirements.txt of the run")
+    return origin._replace(release_because="the log does not say it: --library NAME@VERSION does")
+
+
+def term_of(
+    library: str | None, release: str | None, settings: Mapping[str, Any], origin: str
+) -> AuditFinding | None:
+    """Return the audit's finding on the settings that a run logged; None where they are too few."""
+    table = plugins.logged_metrics(library) if library else None
+    if library is None or table is None or table.launch is None or not settings:
+        return None
+    launch = table.launch(settings)
+    if release:
+        launch = replace(launch, versions={library: f"{release} the imported run"})
+    try:
+        return judged(launch, origin, library)
+    except OrchError:
+        return None
+
+
+def place_of(finding: AuditFinding | None) -> Place | None:
+    """Return where a run has its KL: in the reward or in the loss; None for both, none, unknown."""
+    if finding is None:
+        return None
+    reward, loss = finding.kl_in_reward.active, finding.kl_in_loss.active
+    if reward and loss is False:
+        return "reward"
+    return "loss" if loss and reward is False else None
+
+
+def canonical(
+    values: Mapping[str, float],
+    table: LoggedMetrics | None,
+    place: Place | None,
+    renames: Mapping[str, str],
+) -> dict[str, float]:
+    """Return logged values by canonical name; a name that was given (`renames`) wins."""
+    named: dict[str, float] = {}
+    for name, value in values.items():
+        row = table.row(name, place) if table is not None else None
+        if row is not None and row.ours:
+            named.setdefault(row.ours, value)
+    return named | {ours: values[theirs] for theirs, ours in renames.items() if theirs in values}
+
+
+def own_step(step: int, values: Mapping[str, float], names: Sequence[str]) -> int:
+    """Return the step of a row: what one of `names` says in it, else the logger's own."""
+    for name in names:
+        if name in values:
+            return int(values[name])
+    return step

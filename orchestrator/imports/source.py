@@ -1,0 +1,88 @@
+"""A run as a logger wrote it: rows, settings, and where they came from."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from orchestrator.errors import OrchError
+
+Ended = Literal["finished", "failed", "running", "unknown"]
+
+
+class UnreadableSource(OrchError):
+    """Raised for a source that holds no run. The message is one sentence with what to do."""
+
+
+class LoggedRow(NamedTuple):
+    """What was logged at once. `step` is the logger's own; `time` in Unix seconds, 0 if unknown."""
+
+    step: int
+    time: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """One run of a source."""
+
+    name: str
+    """What the logger calls it."""
+    format: str
+    origin: str
+    """The path or address it was read from, with the run's own name where there are several."""
+    digest: str
+    """SHA-256 of what was read."""
+    rows: Sequence[LoggedRow]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted name -> value, as far as the logger holds them."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Distribution -> release, of the environment that trained."""
+    written_by: str = ""
+    ended: Ended = "unknown"
+    notes: Sequence[str] = ()
+    """What could not be read, in sentences."""
+
+
+def numbers(row: Mapping[str, Any], besides: Iterable[str] = ()) -> dict[str, float]:
+    """Return the values that are numbers; texts of numbers too, as CSV has them.
+
+    A logger's `NaN` and `Infinity` are numbers: a run that diverged logs them.
+    """
+    left_out = set(besides)
+    values = {}
+    for name, value in row.items():
+        if name in left_out or isinstance(value, bool) or value is None or value == "":
+            continue
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return values
+
+
+def flattened(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted name; lists are values."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping) and value:
+            flat |= flattened(value, name)
+        else:
+            flat[name] = value
+    return flat
+
+
+def digest(*contents: bytes) -> str:
+    """Return the SHA-256 of contents in this order."""
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(len(content).to_bytes(8, "big"))
+        total.update(content)
+    return total.hexdigest()
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of files in this order."""
+    return digest(*(path.read_bytes() for path in paths))

@@ -1,0 +1,126 @@
+"""What a library logs: its names of metrics, orch's names for them, and what each KL is.
+
+A package `backends/<library>/` holds its table in `logged.py`, which exports `LOGGED`; another
+distribution's backend holds it in the module `logged` of its package. `orch import` and
+`orch explain METRIC@LIBRARY` read it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from orchestrator.library.launches import CommandWord, ConfigDocument, Given, Launch
+
+Place = Literal["reward", "loss"]
+
+
+class LoggedMetric(NamedTuple):
+    """One name in a library's log."""
+
+    name: str
+    """Without the prefix that a logger puts before it."""
+    ours: str = ""
+    """The canonical name (orchestrator/metrics/names.py); empty: orch has none for it."""
+    meaning: str = ""
+    """Of a KL: between which policies, which estimator, averaged over what. A sentence."""
+    source: str = ""
+    """File, function and releases that were read."""
+    place: Place | None = None
+    """The row holds for a run whose KL is in this place; None: for every run."""
+    where: str = ""
+    """The trainer that the row is of, in words, where the library has several."""
+
+
+class LoggedMetrics(NamedTuple):
+    """The table of one library."""
+
+    metrics: tuple[LoggedMetric, ...]
+    steps: str = "a step is a train step"
+    """What the log counts, in words."""
+    prefixes: tuple[str, ...] = ()
+    """Loggers put one of them before a name: `train/`."""
+    step_names: tuple[str, ...] = ()
+    """Names whose value is the step of their row; without one in it, the logger's own step is."""
+    owns: Callable[[Mapping[str, Any]], bool] = lambda _settings: False
+    """Tells by the settings that a run logged, dotted name -> value, that the library wrote it."""
+    launch: Callable[[Mapping[str, Any]], Launch] | None = None
+    """Makes a launch of the settings that a run logged; None: orch does not read them."""
+
+    def short(self, name: str) -> str:
+        """Return a logged name without the prefix of its logger."""
+        for prefix in self.prefixes:
+            if name.startswith(prefix):
+                return name.removeprefix(prefix)
+        return name
+
+    def rows(self, name: str) -> list[LoggedMetric]:
+        """Return the rows of a logged name: one, or one a trainer or place."""
+        short = self.short(name)
+        return [row for row in self.metrics if short == row.name]
+
+    def row(self, name: str, place: Place | None) -> LoggedMetric | None:
+        """Return the row of a logged name in a run whose KL is in `place`.
+
+        Return None where there is none, or where it depends on a place that is not known.
+        """
+        fitting = [row for row in self.rows(name) if row.place in (None, place) and not row.where]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def having(*names: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that tells whether settings have one of these names."""
+    return lambda settings: any(name in settings for name in names)
+
+
+def renamed(names: Mapping[str, str], known: Iterable[LoggedMetric] = ()) -> list[LoggedMetric]:
+    """Return a row for each (theirs -> ours) of a reader that `known` has no row for."""
+    taken = {row.name for row in known}
+    return [LoggedMetric(name, ours) for name, ours in names.items() if name not in taken]
+
+
+def as_document(settings: Mapping[str, Any]) -> Launch:
+    """Return the launch of a configuration file with these settings."""
+    given = {key: Given(_text(value)) for key, value in settings.items()}
+    return Launch(documents=(ConfigDocument("the logged settings", given),))
+
+
+def as_flags(
+    program: Sequence[str], *, dashes: bool = True
+) -> Callable[[Mapping[str, Any]], Launch]:
+    """Return a function that writes settings as the flags of a program.
+
+    A flag that is False or None is left out, and True stands alone. dashes: `kl_coef` becomes
+    `--kl-coef`.
+    """
+
+    def launch(settings: Mapping[str, Any]) -> Launch:
+        words = list(program)
+        for key, value in settings.items():
+            if value is None or value is False or isinstance(value, Mapping):
+                continue
+            flag = f"--{key.replace('_', '-') if dashes else key}"
+            words.append(flag)
+            if value is not True:
+                words += map(_text, value) if isinstance(value, list | tuple) else [_text(value)]
+        return Launch(tuple(CommandWord(word) for word in words))
+
+    return launch
+
+
+def as_call(
+    module: str, name: Callable[[Mapping[str, Any]], str]
+) -> Callable[[Mapping[str, Any]], Launch]:
+    """Return a function that takes settings for the arguments of a class of `module`.
+
+    name: the class, by the settings.
+    """
+
+    def launch(settings: Mapping[str, Any]) -> Launch:
+        given = {key: Given(_text(value)) for key, value in settings.items() if value is not None}
+        document = ConfigDocument(name(settings), given, kind="call", module=module)
+        return Launch(documents=(document,))
+
+    return launch
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
