@@ -51,8 +51,12 @@ _REWARD = (LoggedMetric("reward", "train/reward_mean"),)
 """Over all reward functions, with their weights."""
 
 
-def _class(settings: Mapping[str, Any]) -> str:
-    return "GRPOConfig" if "loss_type" in settings or "epsilon_high" in settings else "RLOOConfig"
+def _class(settings: Mapping[str, Any]) -> str | None:
+    """Return the class whose settings these are: each has names that the other never had."""
+    if {"normalize_advantages", "normalize_advantage", "rloo_k"} & settings.keys():
+        return "RLOOConfig"
+    grpo = {"loss_type", "scale_rewards", "use_liger_loss"}
+    return "GRPOConfig" if grpo & settings.keys() else None
 
 
 def _is_own(settings: Mapping[str, Any]) -> bool:

@@ -51,6 +51,7 @@ def _data(run: ImportedRun) -> dict[str, Any]:
         "verdict": finding.verdict if finding is not None else None,
         "confidence": finding.confidence if finding is not None else None,
         "assumes": list(finding.assumes) if finding is not None else [],
+        "problems": [each.text for each in finding.contradictions] if finding is not None else [],
         "unknown": unknown(run),
         "ended": one.ended,
         "last_step": run.last_step,

@@ -4,6 +4,8 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellOperation, change
+from orchestrator.pipeline.notify import notify
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import cancel, would_cancel
 
 
@@ -18,8 +20,15 @@ def command(
 ) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
-    Cells that have succeeded or failed are left as they are.
+    Cells that have succeeded or failed are left as they are. On a cluster, whom
+    site.options.on_end names is told.
     """
 
-    operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled")
+    operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _told)
     return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)
+
+
+def _told(experiment: Experiment) -> None:
+    """Tell of the end of a run on a cluster; on this machine the `orch run` that trains tells."""
+    if experiment.where == "slurm":
+        notify(experiment, "cancelled")

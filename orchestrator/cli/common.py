@@ -20,6 +20,7 @@ from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.imports.runs import ImportedRun
+    from orchestrator.runs.experiment import Experiment
     from orchestrator.runs.operations import OperationResult
     from orchestrator.runs.plan import Plan
     from orchestrator.sharing.exchange import Exchanged
@@ -203,6 +204,8 @@ class CellOperation(NamedTuple):
     """`cancelled`, as in `2 of 4 cells cancelled`."""
     future: str
     """`would be cancelled`."""
+    after: "Callable[[Experiment], None] | None" = None
+    """Called with the experiment once cells were changed."""
 
 
 def change(
@@ -231,6 +234,8 @@ def change(
             say(f"{count} left alone: {note}")
         words = operation.future if dry_run else operation.past
         click.echo(f"{len(changed)} of {len(results)} cells {words}")
+    if operation.after is not None and changed and not dry_run:
+        operation.after(experiment)
     return foreseen(bool(changed)) if dry_run else 0
 
 

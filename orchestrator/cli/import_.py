@@ -1,7 +1,7 @@
 """orch import: runs that orch did not launch, beside an experiment's cells."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -11,12 +11,14 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.origin import origin_of
-from orchestrator.imports.runs import ImportedRun, read_imported, remove, store
+from orchestrator.imports.runs import ImportedRun, ImportManifest, read_imported, remove, store
 from orchestrator.imports.sources import FORMATS, open_source
 from orchestrator.metrics.names import METRICS, is_canonical
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
+FIELDS = ("name", "library", "release", "format", "ended")
+"""Fields of an imported run that --where takes."""
 MOST_NAMED = 12
 """Metric names in one line."""
 
@@ -40,6 +42,15 @@ MOST_NAMED = 12
     help="A logged name and the canonical name it is to have.",
 )
 @click.option("--remove", "removed", metavar="NAME", help="Forget an imported run.")
+@click.option(
+    "-w",
+    "--where",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only runs for which this holds, of what is listed or read: library=trl, ended=finished, "
+    "'!format=mlflow'. May be given several times; all must hold.",
+)
+@common.dry_run
 @common.as_json
 def command(
     spec: str,
@@ -50,6 +61,8 @@ def command(
     experiment: str | None,
     metrics: tuple[str, ...],
     removed: str | None,
+    where: tuple[str, ...],
+    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Keep runs of other launchers beside SPEC's cells: compare and report show them with it.
@@ -67,26 +80,34 @@ def command(
     renames = _renames(metrics)
     opened = open_experiment(spec, changes)
     if removed is not None:
-        return _remove(opened, removed)
+        return _remove(opened, removed, dry_run=dry_run)
+    keeps = _filter(where)
     if not given:
-        return _list(opened, as_json)
+        return _list([run for run in read_imported(opened.folder) if keeps(run.manifest)], as_json)
     logged = [run for each in given for run in open_source(each, experiment=experiment, runs=runs)]
     if name is not None and len(logged) != 1:
         raise SelectionError(
             f"--name names one run, and {len(logged)} were read: choose one with --run, or leave "
             "--name out"
         )
-    imported = []
+    imported, num_changed = [], 0
     for run in logged:
-        kept, change = store(opened.folder, run, origin_of(run, library), renames, name or "")
-        say(f"{change}: {kept.name} ({len(kept.rows)} rows, {kept.manifest.format})")
+        origin = origin_of(run, library)
+        kept, change = store(opened.folder, run, origin, renames, name or "", dry_run=True)
+        if not keeps(kept.manifest):
+            continue
+        if not dry_run:
+            kept, change = store(opened.folder, run, origin, renames, name or "")
+        would = "would be " if dry_run and change != "unchanged" else ""
+        say(f"{would}{change}: {kept.name} ({len(kept.rows)} rows, {kept.manifest.format})")
         imported.append(kept)
+        num_changed += change != "unchanged"
     if as_json:
         print_json(imported_data(imported))
     else:
         for run_ in imported:
             _print(run_)
-    return 0
+    return common.foreseen(num_changed > 0) if dry_run else 0
 
 
 def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -112,9 +133,32 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
     return renames
 
 
-def _remove(experiment: Experiment, name: str) -> int:
+def _filter(terms: Sequence[str]) -> Callable[[ImportManifest], bool]:
+    """Return what `--where` asks of an imported run. Raise SelectionError for an unknown field."""
+    wanted = []
+    for term in terms:
+        field, equals, value = term.removeprefix("!").partition("=")
+        if not equals or field not in FIELDS:
+            raise SelectionError(
+                f"--where {term}: an imported run has {', '.join(FIELDS)}"
+                f"{did_you_mean(field, FIELDS)}; give FIELD=VALUE"
+            )
+        wanted.append((field, value, term.startswith("!")))
+
+    def keeps(one: ImportManifest) -> bool:
+        return all(
+            (str(getattr(one, field)) == value) != negated for field, value, negated in wanted
+        )
+
+    return keeps
+
+
+def _remove(experiment: Experiment, name: str, *, dry_run: bool) -> int:
+    names = [run.name for run in read_imported(experiment.folder)]
+    if dry_run and name in names:
+        say(f"{name} would be removed from {experiment.folder.path}")
+        return common.foreseen(changes=True)
     if not remove(experiment.folder, name):
-        names = [run.name for run in read_imported(experiment.folder)]
         raise SelectionError(
             f"no imported run is called '{name}'{did_you_mean(name, names)} "
             f"(there are: {', '.join(names) or 'none'})"
@@ -123,13 +167,12 @@ def _remove(experiment: Experiment, name: str) -> int:
     return 0
 
 
-def _list(experiment: Experiment, as_json: bool) -> int:
-    held = read_imported(experiment.folder)
+def _list(held: Sequence[ImportedRun], as_json: bool) -> int:
     if as_json:
         print_json(imported_data(held))
         return 0
     if not held:
-        say(f"nothing is imported into {experiment.folder.path}; orch import reads {FORMATS}")
+        say(f"no such run is imported; orch import reads {FORMATS}")
         return 0
     common.print_imported(held)
     return 0
@@ -144,6 +187,7 @@ def _print(run: ImportedRun) -> None:
         lines.append(
             ("KL", f"{one['kl'] or 'unknown'}{beta}: {one['objective']} ({one['verdict']})")
         )
+    lines += [("problem", each) for each in one["problems"]]
     lines += [("unknown", each) for each in one["unknown"]]
     finals = [f"{name} {value:.3g}" for name, value in run.finals.items()]
     lines.append(("metrics", f"{', '.join(finals) or 'none has a name of orch'}"))

@@ -71,7 +71,7 @@ READ_ONLY = (
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 
-DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "eval", "tune", "push", "pull")
+DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "import", "eval", "tune", "push", "pull")
 """Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
 
 WITHOUT_DRY_RUN = {

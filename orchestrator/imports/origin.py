@@ -85,6 +85,8 @@ def term_of(
     if library is None or table is None or table.launch is None or not settings:
         return None
     launch = table.launch(settings)
+    if launch is None:
+        return None
     if release:
         launch = replace(launch, versions={library: f"{release} the imported run"})
     try:

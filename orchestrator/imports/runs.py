@@ -139,12 +139,18 @@ def folder_of(folder: RunFolder) -> Path:
 
 
 def store(
-    folder: RunFolder, run: LoggedRun, origin: Origin, renames: Mapping[str, str], name: str = ""
+    folder: RunFolder,
+    run: LoggedRun,
+    origin: Origin,
+    renames: Mapping[str, str],
+    name: str = "",
+    *,
+    dry_run: bool = False,
 ) -> tuple[ImportedRun, Change]:
     """Write a run beside the experiment's cells. A run of the same origin is replaced.
 
-    name: what to call it; empty: as its logger does. Raise RunFolderError for a name that another
-    run has.
+    name: what to call it; empty: as its logger does. dry_run: write nothing, and return what would
+    be written. Raise RunFolderError for a name that another run has.
     """
     shown = hide_in_text(run.origin)
     held = {one.manifest.name: one.manifest for one in read_imported(folder)}
@@ -174,8 +180,11 @@ def store(
     )
     if before is not None and manifest.model_copy(update={"imported": before.imported}) == before:
         return _read(folder_of(folder) / called), "unchanged"
-    folder.open()
     place = folder_of(folder) / called
+    change: Change = "updated" if before is not None else "imported"
+    if dry_run:
+        return ImportedRun(manifest, tuple(run.rows), place), change
+    folder.open()
     lines = [
         json.dumps({"step": row.step, "time": row.time, "values": dict(row.values)})
         for row in run.rows
@@ -184,7 +193,7 @@ def store(
     write_text(place / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     if before is not None and before.name != called:
         remove_tree(folder_of(folder) / before.name)
-    return _read(place), "updated" if before is not None else "imported"
+    return _read(place), change
 
 
 def read_imported(folder: RunFolder) -> list[ImportedRun]:

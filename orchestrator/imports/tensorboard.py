@@ -15,6 +15,7 @@ from orchestrator.imports.source import (
 from orchestrator.metrics.tensorboard import scalars, texts
 
 PATTERN = "events.out.tfevents.*"
+MERGED = "{} event files of one folder are read as one run: at a step that two have, the later wins"
 _SETTINGS = "args"
 """Transformers' TensorBoardCallback writes its arguments as JSON under this tag."""
 
@@ -48,6 +49,7 @@ def read_folder(path: Path) -> Iterator[LoggedRun]:
             digest_of(files),
             [LoggedRow(step, time, values) for step, (time, values) in sorted(rows.items())],
             settings,
+            notes=[MERGED.format(len(files))] if len(files) > 1 else [],
         )
 
 

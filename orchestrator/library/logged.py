@@ -42,7 +42,7 @@ class LoggedMetrics(NamedTuple):
     """Names whose value is the step of their row; without one in it, the logger's own step is."""
     owns: Callable[[Mapping[str, Any]], bool] = lambda _settings: False
     """Tells by the settings that a run logged, dotted name -> value, that the library wrote it."""
-    launch: Callable[[Mapping[str, Any]], Launch] | None = None
+    launch: Callable[[Mapping[str, Any]], Launch | None] | None = None
     """Makes a launch of the settings that a run logged; None: orch does not read them."""
 
     def short(self, name: str) -> str:
@@ -107,17 +107,19 @@ def as_flags(
 
 
 def as_call(
-    module: str, name: Callable[[Mapping[str, Any]], str]
-) -> Callable[[Mapping[str, Any]], Launch]:
+    module: str, name: Callable[[Mapping[str, Any]], str | None]
+) -> Callable[[Mapping[str, Any]], Launch | None]:
     """Return a function that takes settings for the arguments of a class of `module`.
 
-    name: the class, by the settings.
+    name: the class, by the settings; None where they do not tell it: then there is no launch.
     """
 
-    def launch(settings: Mapping[str, Any]) -> Launch:
+    def launch(settings: Mapping[str, Any]) -> Launch | None:
+        owner = name(settings)
+        if owner is None:
+            return None
         given = {key: Given(_text(value)) for key, value in settings.items() if value is not None}
-        document = ConfigDocument(name(settings), given, kind="call", module=module)
-        return Launch(documents=(document,))
+        return Launch(documents=(ConfigDocument(owner, given, kind="call", module=module),))
 
     return launch
 

@@ -1,6 +1,6 @@
 """The whole line for one experiment: train what is missing, then review all from disk."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages, training
 from orchestrator.pipeline.messages import say
+from orchestrator.pipeline.notify import RunEnd, notify
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
 
@@ -33,6 +34,8 @@ class LineResult(NamedTuple):
     """The exit code: 130 after Ctrl-C, 1 if something failed, else 0."""
     review: Review | None = None
     """None if training is not over, only training was asked for, or nothing had changed."""
+    ended: bool = False
+    """Whether something was done and no chosen cell is with a scheduler any more."""
 
 
 def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> "Plan":
@@ -53,12 +56,51 @@ def run(
     take_over: bool = False,
     budget: float | None = None,
 ) -> LineResult:
-    """Train the chosen cells that are missing, then evaluate, mirror and report.
+    """Train the chosen cells that are missing, then evaluate, mirror and report; tell of its end.
 
     experiment: every cell of the spec, which the report is about. plan: of the chosen cells. wait:
     on a cluster, return only when all jobs have ended. take_over: submit what another user has
     submitted and this one cannot see. budget: GPU-hours that training may reach.
+
+    `site.options.on_end` is told once no chosen cell is with a scheduler or still to be submitted,
+    if there was something to do.
     """
+    try:
+        result = _run(
+            experiment,
+            chosen,
+            plan,
+            train_only=train_only,
+            wait=wait,
+            take_over=take_over,
+            budget=budget,
+        )
+    except KeyboardInterrupt:
+        notify(chosen, "interrupted")
+        raise
+    except Exception:
+        notify(chosen, "failed")
+        raise
+    if result.ended:
+        page = None if result.review is None else result.review.page
+        notify(chosen, _ENDS.get(result.code), page)
+    return result
+
+
+_ENDS: Mapping[int, RunEnd] = {130: "interrupted", 1: "failed"}
+"""Exit code -> how a run ended; for others the states of its cells say."""
+
+
+def _run(
+    experiment: Experiment,
+    chosen: Experiment,
+    plan: "Plan",
+    *,
+    train_only: bool = False,
+    wait: bool = False,
+    take_over: bool = False,
+    budget: float | None = None,
+) -> LineResult:
     from orchestrator.tracking.store import store_of
 
     if chosen.where == "slurm":
@@ -69,16 +111,16 @@ def run(
         affordable = training.paid_part(budget, experiment, chosen, plan)
         code, over = training.on_this_machine(affordable, plan), True
     if train_only or code == 130 or not over:
-        return LineResult(code)
+        return LineResult(code, ended=bool(plan.pending) and over)
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     after = plan_of(experiment, experiment, ())
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
-        return LineResult(code)
+        return LineResult(code, ended=bool(plan.pending))
     reviewed = review(experiment, chosen)
     if reviewed.code == 0:
         mark_complete(experiment, after, store)
-    return LineResult(max(code, reviewed.code), reviewed)
+    return LineResult(max(code, reviewed.code), reviewed, ended=True)
 
 
 def review(experiment: Experiment, chosen: Experiment) -> Review:

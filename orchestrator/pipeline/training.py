@@ -92,6 +92,8 @@ def on_cluster(
             "(site.options.max_submit_jobs): run again, or with --wait"
         )
     if not wait:
+        if options.on_end is not None and sent.cells:
+            say(f"site.options.on_end is told by `orch run {source} --wait`, which may follow")
         unpaid = {cell.id for cell in sent.unpaid}
         left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
         return _print_what_is_left(left, source)

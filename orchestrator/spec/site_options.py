@@ -208,6 +208,26 @@ class EvaluationJob(Frozen):
     time_limit_hours: PositiveFloat | None = None
 
 
+class OnEnd(Frozen):
+    """Whom `orch run` and `orch cancel` tell that a run has ended: one of the three."""
+
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    """A program with its arguments; the message, as JSON, is its standard input."""
+    webhook: str | None = None
+    """An address that the message is posted to. It is kept in files: not for one that is secret."""
+    webhook_variable: VariableName | None = None
+    """The variable that holds the webhook's address where orch is started."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "OnEnd":
+        given = [name for name in ("command", "webhook", "webhook_variable") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"on_end is one of command, webhook, webhook_variable; got {given or 'none'}"
+            )
+        return self
+
+
 SMALL_GIB = 2.0
 """What the evaluation harness takes with an embedded policy, and room to spare."""
 
@@ -256,6 +276,8 @@ class SlurmOptions(NodeOptions):
     evaluate: bool = True
     """Whether each cell's evaluation is a job that starts when the cell is done."""
     evaluation: EvaluationJob = EvaluationJob()
+    on_end: OnEnd | None = None
+    """Whom to tell that a run has ended: a command or a webhook."""
     python: _FILE | None = None
     """The Python of orch's environment on the nodes; None: the one that submits."""
 

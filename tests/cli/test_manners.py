@@ -87,6 +87,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "prune": (SMOKE,),
     "show": ("CELL",),
     "collect": (SMOKE,),
+    "import": (SMOKE,),
     "eval": (SMOKE,),
     "compare": (SMOKE,),
     "report": (SMOKE, "--no-figures"),

@@ -1,0 +1,120 @@
+"""Whom `site.options.on_end` tells that a run has ended, and what."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli import orch
+from orchestrator.errors import OrchError
+from orchestrator.pipeline.notify import notify
+from orchestrator.runs.experiment import Experiment, open_experiment
+
+SECRET = "T0P/s3cret"
+KEEP = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
+
+
+@contextmanager
+def server(status: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the address of a webhook, and the messages that it got."""
+    messages: list[dict[str, Any]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.headers["Content-Type"] == "application/json"
+            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    held = HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=held.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{held.server_port}/hook/{SECRET}", messages
+    finally:
+        held.shutdown()
+        held.server_close()
+
+
+def experiment(tmp_path: Path, on_end: Any) -> Experiment:
+    opened = open_experiment("smoke", ["site=local", f"site.runs_dir={tmp_path}/runs"])
+    site = opened.spec.site.but(options={"on_end": on_end})
+    return replace(opened, spec=opened.spec.but(site=site))
+
+
+def test_a_run_tells_a_command_how_it_ended(tmp_path: Path) -> None:
+    """`orch run` itself, with a cell that trains: once, and not again where nothing is to do."""
+    kept, program = tmp_path / "kept.json", tmp_path / "keep.py"
+    program.write_text(KEEP)
+    words = ["run", "smoke", "site=local", "-w", "kl=none", "--train-only"]
+    words += [f"site.runs_dir={tmp_path}/runs"]
+    words += [f"site.options.on_end={{command: ['{sys.executable}', '{program}', '{kept}']}}"]
+    assert CliRunner().invoke(orch, words, standalone_mode=False).exception is None
+    message = json.loads(kept.read_text())
+    assert message["ended"] == "finished"
+    assert message["cells"] == {"succeeded": 1}
+    assert (message["run"], message["experiment"]) == ("smoke.micro", "smoke")
+    assert message["path"] == f"{tmp_path}/runs/smoke.micro"
+    assert message["text"] == "orch: smoke.micro finished: 1 succeeded"
+    kept.unlink()
+    assert CliRunner().invoke(orch, words, standalone_mode=False).exception is None
+    assert not kept.exists()
+
+
+def test_a_webhook_gets_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server() as (address, messages):
+        notify(experiment(tmp_path, {"webhook": address}), "cancelled", Path("report/index.html"))
+        monkeypatch.setenv("TEAM_HOOK", address)
+        notify(experiment(tmp_path, {"webhook_variable": "TEAM_HOOK"}), None)
+    assert [m["ended"] for m in messages] == ["cancelled", "finished"]
+    assert messages[0]["report"] == "report/index.html"
+    assert messages[0]["cells"] == {"planned": 4}
+
+
+@pytest.mark.parametrize(
+    ("on_end", "sentence"),
+    [
+        ({"command": ["/nowhere/tell"]}, "/nowhere/tell could not be run: No such file"),
+        (
+            {"command": [sys.executable, "-c", "import sys; sys.exit('api_key=abc')"]},
+            "exited with 1: api_key=***",
+        ),
+        ({"webhook": "http://127.0.0.1:9/T0P/s3cret"}, "127.0.0.1 cannot be reached"),
+        ({"webhook": "file:///etc/passwd"}, "a webhook's address begins with https://"),
+        ({"webhook_variable": "NO_SUCH_HOOK"}, "the variable NO_SUCH_HOOK is not set here"),
+    ],
+)
+def test_who_cannot_be_told_is_a_sentence_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], on_end: Any, sentence: str
+) -> None:
+    notify(experiment(tmp_path, on_end), "finished")
+    said = capsys.readouterr().err
+    assert said.startswith("site.options.on_end: ")
+    assert sentence in said
+    assert said.rstrip().endswith("the run is as it was")
+    assert SECRET not in said
+
+
+def test_a_webhook_that_answers_an_error_is_named_by_its_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server(500) as (address, _):
+        notify(experiment(tmp_path, {"webhook": address}), "finished")
+    said = capsys.readouterr().err
+    assert "the webhook at 127.0.0.1 answered 500" in said
+    assert SECRET not in said
+
+
+def test_on_end_is_one_of_three() -> None:
+    with pytest.raises(OrchError, match="on_end is one of command, webhook, webhook_variable"):
+        open_experiment("smoke", ["site=local", "site.options.on_end={}"])
