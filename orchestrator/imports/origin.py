@@ -15,7 +15,7 @@ FEWEST = 2
 """Names that only one library logs, which together tell it."""
 
 
-class Origin(NamedTuple):
+class LibraryOrigin(NamedTuple):
     """A library and its release, each with the reason; None where nothing tells it."""
 
     library: str | None
@@ -24,7 +24,7 @@ class Origin(NamedTuple):
     release_because: str = ""
 
 
-def origin_of(run: LoggedRun, given: str | None = None) -> Origin:
+def origin_of(run: LoggedRun, given: str | None = None) -> LibraryOrigin:
     """Return the library that trained a run: the one given (`trl@1.16.0`), else what the settings
     or the metric names tell.
 
@@ -38,16 +38,16 @@ def origin_of(run: LoggedRun, given: str | None = None) -> Origin:
                 f"(it knows those of {', '.join(plugins.logging())})"
             )
         if release:
-            return Origin(library, "as given", release, "as given")
-        return _released(Origin(library, "as given"), run)
+            return LibraryOrigin(library, "as given", release, "as given")
+        return _released(LibraryOrigin(library, "as given"), run)
     return _released(_told(run), run)
 
 
-def _told(run: LoggedRun) -> Origin:
+def _told(run: LoggedRun) -> LibraryOrigin:
     tables = {name: plugins.logged_metrics(name) for name in plugins.logging()}
     owners = [n for n, table in tables.items() if table and table.owns(run.settings)]
     if len(owners) == 1:
-        return Origin(owners[0], "its settings have this library's names")
+        return LibraryOrigin(owners[0], "its settings have this library's names")
     logged = {name for row in run.rows for name in row.values}
     known = {n: {m for m in logged if table.rows(m)} for n, table in tables.items() if table}
     own = {
@@ -57,16 +57,18 @@ def _told(run: LoggedRun) -> Origin:
     telling = [n for n, names in own.items() if len(names) >= FEWEST]
     if len(telling) == 1:
         some = ", ".join(sorted(own[telling[0]])[:3])
-        return Origin(telling[0], f"of all libraries it alone logs {some}")
+        return LibraryOrigin(telling[0], f"of all libraries it alone logs {some}")
     if not any(known.values()):
-        return Origin(None, "no library that orch knows logs these names: --library says which")
+        return LibraryOrigin(
+            None, "no library that orch knows logs these names: --library says which"
+        )
     fitting = ", ".join(
         n for n, names in known.items() if len(names) == max(map(len, known.values()))
     )
-    return Origin(None, f"its names fit {fitting}: --library says which")
+    return LibraryOrigin(None, f"its names fit {fitting}: --library says which")
 
 
-def _released(origin: Origin, run: LoggedRun) -> Origin:
+def _released(origin: LibraryOrigin, run: LoggedRun) -> LibraryOrigin:
     if origin.library is None:
         return origin
     marks = plugins.load_reader(origin.library).release_marks

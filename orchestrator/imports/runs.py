@@ -18,7 +18,7 @@ from orchestrator import __version__, plugins
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_lines, read_object, remove_tree, telling, write_text
-from orchestrator.imports.origin import Origin, canonical, own_step, place_of, term_of
+from orchestrator.imports.origin import LibraryOrigin, canonical, own_step, place_of, term_of
 from orchestrator.imports.source import Ended, LoggedRow, LoggedRun
 from orchestrator.metrics.names import METRICS
 from orchestrator.metrics.points import compact
@@ -141,7 +141,7 @@ def folder_of(folder: RunFolder) -> Path:
 def store(
     folder: RunFolder,
     run: LoggedRun,
-    origin: Origin,
+    origin: LibraryOrigin,
     renames: Mapping[str, str],
     name: str = "",
     *,
