@@ -35,12 +35,12 @@ def open_source(
     if path.is_file() and path.suffix == ".db" and not trackio.is_project(path):
         return _of_mlflow(f"sqlite:///{path.absolute()}", experiment, runs)
     try:
-        found = list(_reader(path)(path))
+        readable = list(_reader(path)(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableSource(f"{path} cannot be read: {error}") from None
-    chosen = [run for run in found if not runs or run.name in runs]
+    chosen = [run for run in readable if not runs or run.name in runs]
     if not chosen:
-        names = ", ".join(run.name for run in found)
+        names = ", ".join(run.name for run in readable)
         raise UnreadableSource(f"{path} has no run {' or '.join(runs)} (it has: {names})")
     return chosen
 

@@ -82,8 +82,8 @@ def read_parquet(path: Path) -> Iterator[LoggedRun]:
 
 
 def _flat_row(row: Mapping[str, Any]) -> LoggedRow:
-    told = row.get("metrics")
-    values = json.loads(told) if isinstance(told, str) else row
+    text = row.get("metrics")
+    values = json.loads(text) if isinstance(text, str) else row
     time = next((row[name] for name in _TIME if name in row), "")
     return _row(int(row["step"]), str(time), values)
 

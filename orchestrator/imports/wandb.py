@@ -241,7 +241,7 @@ def _items(message: bytes, number: int) -> dict[str, Any]:
     for field, value in protobuf_fields(message):
         if field != number or not isinstance(value, bytes):
             continue
-        key, nested, told = "", list[str](), b""
+        key, nested, encoded = "", list[str](), b""
         for inner, content in protobuf_fields(value):
             if isinstance(content, bytes):
                 if inner == 1:
@@ -249,8 +249,8 @@ def _items(message: bytes, number: int) -> dict[str, Any]:
                 elif inner == 2:
                     nested.append(content.decode())
                 elif inner == 16:
-                    told = content
-        items[".".join(nested) or key] = json.loads(told) if told else None
+                    encoded = content
+        items[".".join(nested) or key] = json.loads(encoded) if encoded else None
     return items
 
 

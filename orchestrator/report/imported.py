@@ -41,10 +41,15 @@ def imported_section(
 
 
 def _points(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    told = [f"{one['name']}: not known is {each}" for one in data for each in one["unknown"]]
+    unknown = [f"{one['name']}: not known is {each}" for one in data for each in one["unknown"]]
     assumed = [f"{one['name']}: assumed is that {each}" for one in data for each in one["assumes"]]
     wrong = [f"{one['name']}: {each}" for one in data for each in one["problems"]]
-    return [*wrong, *told, *assumed, *(f"{o['name']}: {each}" for o in data for each in o["notes"])]
+    return [
+        *wrong,
+        *unknown,
+        *assumed,
+        *(f"{o['name']}: {each}" for o in data for each in o["notes"]),
+    ]
 
 
 def _origins(data: Sequence[Mapping[str, Any]]) -> ReportTable:
