@@ -1,6 +1,7 @@
 """What mkdocs builds out of the product: the page of spec files, the table of verdicts."""
 
 import inspect
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,24 @@ PLACES: tuple[Placement, ...] = ("reward", "loss")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the generated page."""
+    """Add the generated page, and the reports that were run where the site is built."""
     files.append(File.generated(config, "reference/spec.md", content=spec_page()))
+    for name, page in reports().items():
+        source = f"reports/{name}/index.html"
+        files.append(File.generated(config, source, abs_src_path=str(page)))
     return files
+
+
+def reports() -> dict[str, Path]:
+    """Return the page of each experiment below $ORCH_RUNS_DIR (default: runs), by its name."""
+    runs = Path(os.environ.get("ORCH_RUNS_DIR", DOCS.parent / "runs"))
+    return {page.parts[-3]: page.absolute() for page in sorted(runs.glob("*/report/index.html"))}
+
+
+def report_links() -> str:
+    """Return a line a report of this site; a sentence if there is none."""
+    links = [f"- [{name}](reports/{name}/index.html)" for name in reports()]
+    return "\n".join(links) or "Nothing was run where this copy of the site was built."
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -123,5 +139,6 @@ GENERATED = {
     "{{ types }}": type_entries,
     "{{ exit codes }}": exit_rows,
     "{{ commands }}": command_entries,
+    "{{ reports }}": report_links,
 }
 """Mark in a page -> what the product says there."""

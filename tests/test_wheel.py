@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -136,6 +137,13 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
 
 
 MAX_DISTRIBUTIONS = 15
+MAX_BYTES = 100_000_000
+SCRIPT = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+    "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+    "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 "
+    "actor_rollout_ref.actor.kl_loss_type=low_var_kl\n"
+)
 OWN_SPEC = """
 defaults: [recipe: rehearsal, _self_]
 name: mine
@@ -172,16 +180,21 @@ def test_the_base_is_small(base: Path) -> None:
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     own = [line for line in listed if line.partition("==")[0] not in ("pip", "setuptools")]
     assert len(own) <= MAX_DISTRIBUTIONS, own
+    (packages,) = base.glob("lib/python*/site-packages")
+    tools = {"pip", "setuptools", "_distutils_hack", "pkg_resources"}
+    files = [
+        path
+        for path in packages.rglob("*")
+        if path.is_file()
+        and "__pycache__" not in path.parts
+        and path.relative_to(packages).parts[0].partition("-")[0] not in tools
+    ]
+    assert sum(path.stat().st_size for path in files) <= MAX_BYTES
 
 
 @pytest.mark.slow
 def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(
-        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
-        "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 "
-        "actor_rollout_ref.actor.kl_loss_type=low_var_kl\n"
-    )
+    (tmp_path / "run.sh").write_text(SCRIPT)
     (tmp_path / "own.yaml").write_text(OWN_SPEC)
     for argv, text in (
         (("audit", "run.sh"), "k3"),
@@ -199,13 +212,46 @@ def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_p
         assert done.returncode in (0, 1, 3), (argv, done.stderr)
         assert "Traceback" not in done.stderr, (argv, done.stderr)
         assert text in done.stdout, (argv, done.stdout)
+    warned = orch(base, tmp_path, "plan", "smoke").stderr
+    assert "`orch run` needs" in warned, "before it is tried"
+
+
+@pytest.mark.slow
+def test_the_wheel_audits_plans_runs_and_reports_in_an_empty_folder(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """With every extra: orch is the wheel's, the other distributions are this environment's."""
+    environment, folder = tmp_path / "environment", tmp_path / "empty"
+    folder.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "--no-deps", wheel]
+    subprocess.run(pip, check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "of-the-tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    (folder / "run.sh").write_text(SCRIPT)
+    which = [environment / "bin" / "python", "-c", "import orchestrator as o; print(o.__file__)"]
+    place = subprocess.run(which, cwd=folder, capture_output=True, text=True, check=True).stdout
+    assert Path(place.strip()).is_relative_to(packages)
+    for argv, text, code in (
+        (("audit", "run.sh"), "THE FORWARD KL OF EACH TOKEN", 1),
+        (("plan", "smoke"), "4 cells: 4 new", 3),
+        (("run", "smoke"), "", 0),
+        (("report", "smoke"), "index.html", 0),
+    ):
+        done = orch(environment, folder, *argv)
+        assert done.returncode == code, (argv, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr, (argv, done.stderr)
+        assert text in done.stdout, (argv, done.stdout)
+        if argv[0] == "run":
+            assert "Everything works: 4 of 4 runs" in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "extra"),
     [
-        (("run", "smoke"), "micro"),
+        (("run", "smoke"), "run,micro,eval"),
+        (("data", "prepare", "countdown"), "data"),
         (("compare", "smoke"), "run"),
         (("report", "smoke"), "run"),
         (("tune", "beta_sweep"), "tune"),

@@ -13,6 +13,9 @@ from orchestrator.data import prepared
 from orchestrator.data.recipe import FORMATS
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.settings import Data
+from orchestrator.spec.shipped import shipped_folder
+
+OWN_GROUP = Path("experiments/data")
 
 
 @click.group(short_help="Prepare the prompts that cells train on.")
@@ -40,16 +43,16 @@ def command() -> None:
 @click.option(
     "--data-group",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("experiments/data"),
-    show_default=True,
-    help="The folder in which NAME is looked for.",
+    default=None,
+    help="The folder in which NAME is looked for. Default: experiments/data; where there is none, "
+    "the one that orch brings.",
 )
 @common.as_json
 def prepare(
     names: Sequence[str],
     libraries: Sequence[str],
     directory: Path | None,
-    data_group: Path,
+    data_group: Path | None,
     as_json: bool,
 ) -> int:
     """Prepare the data NAME (an entry of the config group `data`), or all data of a SPEC.
@@ -59,9 +62,12 @@ def prepare(
     """
 
     chosen = formats(libraries)
+    group = data_group or OWN_GROUP
+    if data_group is None and not group.is_dir():
+        group = shipped_folder() / "data"
     where = (directory or prepared.data_dir()).absolute()
     prepared_rows, faults = [], []
-    for data in _unique(data for name in names for data in declared(name, data_group)):
+    for data in _unique(data for name in names for data in declared(name, group)):
         say(f"{data.name}: {data.path} ...")
         try:
             prepared_rows.append((data, prepared.prepare(data, chosen, where)))

@@ -4,6 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
+from orchestrator.cli.manners import set_next
 from orchestrator.spec.compose import GROUPS, group_names
 from orchestrator.spec.shipped import shipped_folder, shipped_names
 from orchestrator.spec.yaml_file import read
@@ -26,7 +27,7 @@ def command(as_json: bool) -> int:
     print_table(("experiment", "question"), specs.items())
     click.echo()
     print_table(("group", "entries"), [(g, ", ".join(names)) for g, names in groups.items()])
-    click.echo("\nNext: orch plan NAME, orch run NAME, or orch init --from NAME")
+    set_next("orch plan NAME, orch run NAME, or orch init --from NAME")
     return 0
 
 

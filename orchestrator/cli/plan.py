@@ -9,6 +9,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE
+from orchestrator.environments.extras import lacking
 from orchestrator.errors import OrchError
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.translations import translations
@@ -50,6 +51,8 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
         if experiment.scale == "micro":
             say(MICRO_BANNER)
         print_plan(experiment, run_plan)
+    if run_plan.pending and experiment.scale == "micro" and (sentence := lacking()) is not None:
+        say(sentence)
     return WOULD_CHANGE if run_plan.pending else 0
 
 

@@ -9,6 +9,8 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, print_json, say
 from orchestrator.cli.plan import plan_data, print_plan
+from orchestrator.environments.extras import lacking
+from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import run as line
 from orchestrator.pipeline.training import scripts_of
 from orchestrator.runs.experiment import Experiment, open_experiment
@@ -64,6 +66,8 @@ def command(
     chosen = whole.chosen(where)
     if chosen.scale == "micro":
         say(MICRO_BANNER)
+        if (sentence := lacking()) is not None and not dry_run:
+            raise EnvironmentFault(f"{sentence}. Nothing was started")
     plan = line.plan_of(whole, chosen, where)
     for sentence in common.counted_faults(plan):
         say(sentence)

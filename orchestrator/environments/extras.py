@@ -2,7 +2,9 @@
 
 import json
 import shlex
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -35,6 +37,24 @@ def missing(module: str) -> str | None:
     return (
         f"this needs {module.partition('.')[0]}, which this installation of orch leaves out; "
         f"add it with: {install_line(extra)}"
+    )
+
+
+RUN = ("scipy", "mlflow", "plotly", "matplotlib", "rich", "torch", "transformers", "lm_eval")
+"""Modules that a whole run on this machine imports: training, evaluation, MLflow, report."""
+
+
+def lacking(modules: Iterable[str] = RUN) -> str | None:
+    """Return the sentence for those of the modules that are not installed, with one line that adds
+    all of them; None if none is missing or no extra brings it."""
+    left_out = {name: extra_of(name) for name in modules if find_spec(name) is None}
+    extras = dict.fromkeys(extra for extra in left_out.values() if extra is not None)
+    if not extras:
+        return None
+    names = ", ".join(name for name, extra in left_out.items() if extra is not None)
+    return (
+        f"`orch run` needs {names}, which this installation of orch leaves out; add it with: "
+        f"{install_line(','.join(extras))}"
     )
 
 
