@@ -56,6 +56,8 @@ _SIGNS = frozenset(
         "importance_sampling_level",
         "use_bias_correction_kl",
         "scale_rewards",
+        "log_completions",
+        "vllm_mode",
         "rloo_k",
         "kl_coef",
     }
@@ -122,6 +124,12 @@ VLM_R1 = Fork(
     {"beta": "0.04", "loss_type": "grpo", "scale_rewards": "True"},
     ((0, 16), (0, 17)),
 )
+OPEN_R1 = (0, 14), (0, 18)
+"""The releases of TRL that open-r1 and its offshoots stand on: setup.py of open-r1 asked for TRL's
+repository of January to May 2025, then for 0.18.0 until its last commit."""
+_OPEN_R1_ENTRY = re.compile(r"(?:^|/)open_r1[/.]\w*(?:grpo|gspo)\w*(?:\.py)?$")
+_OPEN_R1_KEYS = frozenset({"dataset_prompt_column", "data_file_paths", "image_folders"})
+"""Options of open-r1's and VLM-R1's own scripts."""
 _VLM_R1_ENTRY = re.compile(r"open_r1/grpo_(?:jsonl|rec)\.py$")
 
 
@@ -184,6 +192,8 @@ def _from_call(launch: Launch) -> Asked | None:
             unknown = "verifiers since 0.1.8 has another trainer behind this name"
     elif owner not in ("trl", "unsloth"):
         assumes = (f"{document.name} of {document.module or 'this file'} is TRL's",)
+    if document.parsed:
+        assumes = (*assumes, "no option is given on the command line of this program")
     opaque = f"{', '.join(document.builds_on)} may set it" if document.builds_on else ""
     given = [(key, each) for key, each in document.values.items() if each.text != "" or not opaque]
     return Asked(
@@ -297,8 +307,9 @@ def _releases(asked: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
         wanted, _, why = pinned.partition(" ")
         version = versions[nearest(versions, wanted)]
         return [version], f"{wanted}: {why}", numbers(version) == numbers(wanted)
-    if asked.fork is not None:
-        first, last = asked.fork.releases
+    open_r1 = _is_open_r1(asked)
+    if asked.fork is not None or open_r1:
+        first, last = asked.fork.releases if asked.fork is not None else OPEN_R1
         versions = [v for v in versions if first <= numbers(v)[: len(first)]]
         versions = [v for v in versions if numbers(v)[: len(last)] <= last]
     every = {key for version in own for key in own[version]}
@@ -306,12 +317,22 @@ def _releases(asked: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
     if asked.fork is not None:
         return versions, f"{asked.fork.title} stands on these", False
-    least = min(refused.values())
+    least = min(refused[v] for v in versions)
     fitting = [v for v in versions if refused[v] == least]
+    if open_r1:
+        return fitting, f"open-r1, whose script it is, stands on {_range(fitting)}", False
     if len(fitting) == len(own):
         return fitting, "nothing says which release", False
     telling = sorted(k for k in keys if len({k in own[v] for v in own}) > 1)
     return fitting, f"its keys fit {_range(fitting)} ({', '.join(telling[:3])})", False
+
+
+def _is_open_r1(asked: Asked) -> bool:
+    """Return True if a launch is of open-r1's script, or of one with its options."""
+    if asked.grammar != "argparse":
+        return False
+    named = _OPEN_R1_ENTRY.search(asked.entry) is not None
+    return named or bool(_OPEN_R1_KEYS & {key for key, _ in asked.given})
 
 
 def _eras(asked: Asked, releases: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ of argparse for its default.
 import ast
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.audit.hints import STARTS, configuration_classes, may_launch
@@ -25,6 +25,8 @@ _GROWS = ("append", "extend", "insert", "update", "setdefault")
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
 _PYTHON = re.compile(r"(^|/)python[\d.]*$")
+_FENCE = re.compile(r"(?m)^[ \t]*```[ \t]*\w*[ \t]*$")
+"""A fence of Markdown around a command in a docstring; for the shell it would be a substitution."""
 _RUNS = re.compile(r"^-|python|torchrun|^uv$|^ray$")
 MOST_VALUES = 20_000
 
@@ -213,8 +215,46 @@ class _Reader:
                 inside |= {id(child) for child in ast.walk(node)}
                 text = self._word(node).text
                 if " " in text.strip() and may_launch(text) and STARTS.search(text):
-                    program.texts.append((node.lineno, text.replace(UNKNOWN, "$__unknown")))
+                    text = _FENCE.sub("", text).replace(UNKNOWN, "$__unknown")
+                    program.texts.append((node.lineno, text))
+        if not (program.texts or program.commands or program.documents):
+            program.documents += self._parsed()
         return program
+
+    def _parsed(self) -> Iterator[tuple[int, ConfigDocument]]:
+        """Yield what parsers of options make: `a, b = TrlParser((A, GRPOConfig)).parse_args()`.
+
+        The values are those that the file sets afterwards; the options are not here.
+        """
+        targets = [
+            node.targets[0].elts
+            for node in self.nodes
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Tuple)
+            and "parse_args" in ast.unparse(node.value)
+        ]
+        for node in self.nodes:
+            if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("Parser"):
+                continue
+            classes = node.args[0] if node.args else None
+            names = classes.elts if isinstance(classes, ast.Tuple | ast.List) else [classes]
+            for at, each in enumerate(names):
+                if not isinstance(each, ast.Name) or each.id not in configuration_classes():
+                    continue
+                held_by = {ast.unparse(elements[at]) for elements in targets if at < len(elements)}
+                values = {
+                    key: Given(self._word(value).text, (value.lineno,), self._word(value).why)
+                    for name in held_by
+                    for key, value in self.attributes.get(name, ())
+                }
+                module, imports = self.modules.get(each.id, ""), self._imports()
+                yield (
+                    node.lineno,
+                    ConfigDocument(each.id, values, (), "call", module, imports, parsed=True),
+                )
+
+    def _imports(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.partition(".")[0] for each in self.modules.values()))
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
         """Return a list of words that may hold a launch, else None."""
@@ -302,8 +342,7 @@ class _Reader:
                     UNKNOWN, word.lines, (f"Python, which sets it from line {line}",)
                 )
             values[key] = Given(word.text, (value.lineno,), word.why)
-        imports = tuple(dict.fromkeys(each.partition(".")[0] for each in self.modules.values()))
-        return ConfigDocument(name, values, tuple(unknown), "call", module, imports)
+        return ConfigDocument(name, values, tuple(unknown), "call", module, self._imports())
 
     def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:
         for key, value in zip(node.keys, node.values, strict=True):

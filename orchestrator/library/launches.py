@@ -78,6 +78,8 @@ class ConfigDocument:
     """Of a `call`: the module that the class is imported from; empty where the file defines it."""
     imports: tuple[str, ...] = ()
     """Of a `call`: the packages that its file imports."""
+    parsed: bool = False
+    """Of a `call`: True if a parser makes it, from options of the command line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,3 +272,58 @@ class Actor(Base):
     text = 'reset_arg(p, "--kl-coef", type=float, default=0.0)\n'
     text += 'p.add_argument("--on", action="store_true")'
     assert flags(text) == {"kl-coef": ("float", "0.0", ()), "on": ("switch", "false", ())}
+
+
+OPEN_R1 = "torchrun --nproc_per_node 8 src/open_r1/grpo.py --output_dir o --num_generations 8"
+RECIPE = "model_name_or_path: m\ndataset_prompt_column: problem\nnum_generations: 16\nbeta: null\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"{OPEN_R1} --max_prompt_length 1024", "run.sh"),
+        (RECIPE.replace("beta: null\n", "use_vllm: true\nreward_funcs: [accuracy]\n"), "grpo.yaml"),
+    ],
+)
+def test_open_r1_stands_on_trl_up_to_0_18(text: str, name: str) -> None:
+    """Its setup.py never asked for 0.19.0, whose β is 0: its scripts have k3 at 0.04."""
+    finding = read(text, name)
+    assert (finding.library, finding.term_verdict) == ("trl", "token_forward_kl")
+    assert finding.kl_in_loss.beta == 0.04
+    assert finding.confidence == "assumed"
+    assert "open-r1" in finding.version_because
+
+
+def test_open_r1_with_options_of_a_later_trl_is_of_that_release() -> None:
+    finding = read(f"{OPEN_R1} --use_bias_correction_kl True --beta 0.01")
+    assert finding.kl_in_loss.beta == 0.01
+
+
+PARSED = """
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
+
+if __name__ == "__main__":
+    parser = TrlParser((GRPOConfig, ModelConfig))
+    training_args, model_args = parser.parse_args_and_config()
+    training_args.beta = 0.02
+    GRPOTrainer(model=model_args.model_name_or_path, args=training_args)
+"""
+
+
+def test_a_configuration_that_a_parser_makes_is_read() -> None:
+    finding = read(PARSED, "train.py")
+    assert (finding.library, finding.kl_in_loss.beta) == ("trl", 0.02)
+    assert any("no option is given" in each for each in finding.assumes)
+
+
+def test_a_command_between_fences_of_a_docstring_is_read() -> None:
+    """The fences were read as command substitutions, and the file was refused."""
+    text = """
+        # Full training
+        ```bash
+        python examples/scripts/grpo_agent.py \\
+            --model_name_or_path m --max_completion_length 1024 --beta 0.03
+        ```
+    """
+    finding = read(f"'''{text}'''\nimport trl\n", "grpo_agent.py")
+    assert (finding.library, finding.kl_in_loss.beta) == ("trl", 0.03)
