@@ -403,7 +403,8 @@ class Sender:
 
     def _comment(self, slugs: Sequence[str]) -> str:
         last = f" to {_plain(slugs[-1])}" if len(slugs) > 1 else ""
-        text = f"{_plain(self.folder.experiment)}: {_plain(slugs[0])}{last}, {len(slugs)} cells"
+        many = f"{len(slugs)} cells" if len(slugs) > 1 else "1 cell"
+        text = f"{_plain(self.folder.experiment)}: {_plain(slugs[0])}{last}, {many}"
         return text[:500]
 
     def _note_intent(

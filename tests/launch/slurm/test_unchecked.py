@@ -354,16 +354,16 @@ def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site, man
 def test_a_full_queue_says_what_went_in_and_the_rest_goes_later(site: Site, many: Many) -> None:
     user = submissions.user_name()
     limit = ("sacctmgr", "-i", "-Q", "modify", "user", user, "set")
-    site.cluster.run(*limit, "maxsubmitjobs=5")
+    site.cluster.run(*limit, "maxsubmitjobs=3")
     try:
-        cells = many(6)
-        site.set(extra=["--hold"], max_array_size=3)
+        cells = many(4)
+        site.set(extra=["--hold"], max_array_size=2)
         deadline = time.monotonic() + 20  # the controller hears of it from slurmdbd
-        while "MaxJobs=5" not in _limit(site, user):
+        while "MaxJobs=3" not in _limit(site, user):
             assert time.monotonic() < deadline, _limit(site, user)
             time.sleep(0.5)
         sent = site.submit(*cells)
-        assert len(sent.cells) == 5, site.told
+        assert len(sent.cells) == 3, site.told
         assert len(sent.left) == 1
         told = next(sentence for sentence in site.told if "cells are in the queue now" in sentence)
         assert told.startswith("the cluster refuses the job: you may have no more jobs")
@@ -371,6 +371,12 @@ def test_a_full_queue_says_what_went_in_and_the_rest_goes_later(site: Site, many
         assert site.submit(*cells).left == sent.left
         cancel(cells[:2], site.folder)
         assert site.submit(*cells).cells == sent.left
+        cancel(cells, site.folder)
+        site.set(extra=[])
+        others = many(8)[4:]
+        assert len(site.start(*others).left) == 1
+        states = site.wait(*others).values()
+        assert {state.state for state in states} == {"succeeded"}, "it goes when there is room"
     finally:
         site.cluster.run(*limit, "maxsubmitjobs=-1")
         submit._learned_limit.clear()
@@ -378,7 +384,7 @@ def test_a_full_queue_says_what_went_in_and_the_rest_goes_later(site: Site, many
 
 def _limit(site: Site, user: str) -> str:
     shown = site.cluster.run("scontrol", "show", "assoc_mgr", f"users={user}", "flags=assoc")
-    return shown.replace("MaxSubmitJobs=5", "MaxJobs=5")
+    return shown.replace("MaxSubmitJobs=3", "MaxJobs=3")
 
 
 def test_a_cancelled_element_takes_its_evaluation_along(site: Site, many: Many) -> None:
