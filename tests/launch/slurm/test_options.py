@@ -1,11 +1,21 @@
 """A site file's options: plain values, known names, nothing a shell could act on."""
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.spec.site_options import faults, slurm_options
+from orchestrator.spec.site_options import (
+    EnvironmentEntry,
+    EvaluationJob,
+    SlurmOptions,
+    faults,
+    slurm_options,
+)
 
 META = " ;&|$`\"'\\<>\n\t*?~#{}"
 
@@ -46,3 +56,17 @@ def test_every_fault_is_told_at_once_with_a_suggestion() -> None:
 def test_flags_of_a_persons_own_are_passed_on() -> None:
     kept = ("--mail-type=END", "--exclusive", "--licenses=matlab:1")
     assert slurm_options({"extra": list(kept)}).extra == kept
+
+
+def test_the_sites_page_describes_every_field() -> None:
+    """Its examples hold them all, and are options that orch takes."""
+    text = (Path(__file__).parents[3] / "orchestrator" / "site" / "README.md").read_text()
+    blocks = [yaml.safe_load(b) for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    options = [block["options"] for block in blocks if "options" in block]
+    assert [list(faults(each)) for each in options] == [[]] * len(options)
+    described = {name for each in options for name in each} | set(re.findall(r"`(\w+)", text))
+    assert set(SlurmOptions.model_fields) <= described
+    entries = [e for each in options for e in each.get("environments", {}).values()]
+    assert set(EnvironmentEntry.model_fields) == {name for entry in entries for name in entry}
+    (evaluation,) = (each["evaluation"] for each in options if "evaluation" in each)
+    assert set(EvaluationJob.model_fields) == set(evaluation)
