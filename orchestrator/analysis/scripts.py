@@ -18,6 +18,7 @@ from orchestrator.estimators import plain_names
 from orchestrator.identity import fingerprint
 from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
 from orchestrator.kl.library_semantics import Dialect, relevant
+from orchestrator.library.launches import InLoss, InReward
 from orchestrator.records import Cell
 from orchestrator.settings import (
     Advantage,
@@ -76,11 +77,14 @@ RECIPE = Cell(
 
 @dataclass(frozen=True)
 class Script:
-    """One launch of a script, with the dialect of the nearest release that orch has facts of."""
+    """One launch of a script, with the dialect of the nearest release that orch has facts of.
+
+    dialect: None for a library or a fork that orch only reads.
+    """
 
     name: str
     finding: AuditFinding
-    dialect: Dialect
+    dialect: Dialect | None
     notes: tuple[str, ...]
 
 
@@ -93,13 +97,14 @@ class ScriptDifference:
     right: str
 
 
-def read_script(path: str) -> Script:
-    """Return the launch that a script makes in its usual case.
+def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
+    """Return the launch that a script makes in its usual case, with the files that stand beside it.
 
+    pinned: library -> release, where the files do not tell it.
     Raise EnvironmentFault for a file that cannot be read, SelectionError for a file without a
     launch.
     """
-    from orchestrator.audit import UnreadableScript, audit
+    from orchestrator.audit import UnreadableScript, audit, releases
 
     file = Path(path)
     try:
@@ -107,7 +112,8 @@ def read_script(path: str) -> Script:
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be read: {error.strerror or error}") from error
     try:
-        findings = audit(text, path)
+        around = releases.versions(file) | dict(pinned or {})
+        findings = audit(text, path, files=releases.NeighbourFiles(file), versions=around)
     except UnreadableScript as error:
         raise SelectionError(f"{path}: {error}") from error
     usual = ([finding for finding in findings if finding.usual] or findings)[0]
@@ -116,27 +122,38 @@ def read_script(path: str) -> Script:
         notes.append(
             f"{path} holds {len(findings)} launches or cases: the one of line {usual.line} is used"
         )
-    if usual.library not in plugins.names():
-        title = plugins.load_reader(usual.library).title
-        raise SelectionError(
-            f"{path}: orch reads launches of {title} (`orch audit {path}`) but has no facts of its "
-            "mathematics to compare by: give a launch of a library that `orch matrix` lists"
+    dialect, note = _dialect(usual)
+    notes += [f"{file.stem}: {each}" for each in (*([note] if note else []), *usual.notes)]
+    return Script(file.stem, usual, dialect, tuple(notes))
+
+
+def _dialect(finding: AuditFinding) -> tuple[Dialect | None, str]:
+    """Return the dialect of a launch's library, and what was taken for what; None for one that
+    orch only reads, and for a fork without a release."""
+    title = plugins.load_reader(finding.library).title
+    if finding.library not in plugins.names() or not finding.version[:1].isdigit():
+        name = title if finding.library not in plugins.names() else finding.version
+        return None, (
+            f"orch reads launches of {name} and has not measured its mathematics: the table holds "
+            "what its reader knows, and no clamps, denominators and precisions"
         )
-    backend = plugins.load(usual.library)
-    version = nearest_release(usual.version, backend.versions)
-    if version != usual.version:
-        notes.append(
-            f"{file.stem}: orch has no facts of the mathematics of {usual.library} "
-            f"{usual.version} ({usual.version_because}); it is taken for {version}"
-        )
+    backend = plugins.load(finding.library)
+    version = nearest_release(finding.version, backend.versions)
     semantics = backend.semantics(version)
     dialect = semantics.native or semantics.dialect
-    return Script(file.stem, usual, dialect, (*notes, *usual.notes))
+    if version == finding.version:
+        return dialect, ""
+    return dialect, (
+        f"orch has no facts of the mathematics of {finding.library} {finding.version} "
+        f"({finding.version_because}); it is taken for {version}"
+    )
 
 
-def read_pair(left: str, right: str) -> tuple[Script, Script]:
+def read_pair(
+    left: str, right: str, pinned: Mapping[str, str] | None = None
+) -> tuple[Script, Script]:
     """Return two scripts, named by their whole paths if their file names are the same."""
-    scripts = read_script(left), read_script(right)
+    scripts = read_script(left, pinned), read_script(right, pinned)
     if scripts[0].name != scripts[1].name:
         return scripts
     return replace(scripts[0], name=str(Path(left))), replace(scripts[1], name=str(Path(right)))
@@ -168,12 +185,9 @@ def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
         ),
         *((what, text(left.finding), text(right.finding)) for what, text in _FIELDS.items()),
         *(
-            (
-                DIFFERENCES[cause].title,
-                describe(left.dialect, cause),
-                describe(right.dialect, cause),
-            )
-            for cause in differing(left.dialect, right.dialect)
+            (DIFFERENCES[cause].title, describe(one, cause), describe(other, cause))
+            for one, other in _dialects(left, right)
+            for cause in differing(one, other)
         ),
     ]
     return [ScriptDifference(what, a, b) for what, a, b in rows if a != b]
@@ -181,12 +195,23 @@ def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
 
 def unverified_differences(left: Script, right: Script) -> list[str]:
     """Return a sentence for each difference that was read in a library's source only."""
-    causes = [DIFFERENCES[cause] for cause in differing(left.dialect, right.dialect)]
+    causes = [
+        DIFFERENCES[cause]
+        for one, other in _dialects(left, right)
+        for cause in differing(one, other)
+    ]
     return [
         f"{cause.title}, not compared: {cause.not_compared}"
         for cause in causes
         if cause.not_compared
     ]
+
+
+def _dialects(left: Script, right: Script) -> list[tuple[Dialect, Dialect]]:
+    """Return both dialects as a pair; nothing where one is not known."""
+    if left.dialect is None or right.dialect is None:
+        return []
+    return [(left.dialect, right.dialect)]
 
 
 def scripts_data(left: Script, right: Script) -> dict[str, Any]:
@@ -200,25 +225,37 @@ def scripts_data(left: Script, right: Script) -> dict[str, Any]:
     }
 
 
-def _term(active: bool | None, estimator: str | None, beta: float | None) -> str:
-    if active is None:
+def _term(finding: AuditFinding, term: InReward | InLoss) -> str:
+    """Return a term in words; of an undetermined launch, as the newest release in question."""
+    if term.active is None:
         return "not known"
-    if not active:
-        return "none"
-    return f"{estimator or 'an estimator not known'}, β={'not known' if beta is None else beta}"
+    text = "none"
+    if term.active:
+        beta = "not known" if term.beta is None else term.beta
+        text = f"{term.estimator or 'an estimator not known'}, β={beta}"
+    if finding.verdict == "undetermined":
+        return f"not determined: {text} in {finding.version}, see below"
+    return text
+
+
+def _surroundings(finding: AuditFinding) -> str:
+    return "; ".join(each.headline for each in finding.effects if each.headline) or "nothing"
+
+
+def _samples(finding: AuditFinding) -> str:
+    words = {True: "of the policy itself", False: "of an older policy", None: "not known"}
+    return words[finding.regime.on_policy]
 
 
 _FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
-    "KL in the reward, as asked": lambda f: _term(
-        f.kl_in_reward.active, f.kl_in_reward.estimator, f.kl_in_reward.beta
-    ),
-    "KL in the loss, as asked": lambda f: _term(
-        f.kl_in_loss.active, f.kl_in_loss.estimator, f.kl_in_loss.beta
-    ),
+    "KL in the reward, as asked": lambda f: _term(f, f.kl_in_reward),
+    "KL in the loss, as asked": lambda f: _term(f, f.kl_in_loss),
     "advantage": lambda f: f.advantage_estimator or "not known",
     "group": lambda f: "not known" if f.group_size is None else str(f.group_size),
     "KL to the rollout policy": lambda f: "none" if not f.rollout_kl else f"{f.rollout_kl:g}",
+    "samples": _samples,
     "what the KL does": lambda f: f.verdict.replace("_", " "),
+    "what changes its force": _surroundings,
 }
 
 
@@ -228,6 +265,8 @@ def script_settings(script: Script, base: Settings) -> Settings:
     Raise SelectionError, with every reason, for a script the embedded trainer cannot express.
     """
     finding, faults = script.finding, []
+    if script.dialect is None:
+        faults.append(f"orch has not measured the mathematics of {finding.library}")
     advantage = ADVANTAGES.get((finding.advantage_estimator or "").lower())
     if advantage is None:
         faults.append(
@@ -283,16 +322,17 @@ def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int
     It changes what is asked for and what it means, one at a time.
     """
     one, other = (script_settings(s, base.settings) for s in (left, right))
+    ((here, there),) = _dialects(left, right)  # script_settings refuses others
     question = f"{left.name} to {right.name}"
     steps: list[AblationStep] = []
     ends: list[AblationEnds] = []
     for seed in seeds:
         a, b = (s.model_copy(update={"seed": seed}) for s in (one, other))
         first, last = _script_cell(a, base), _script_cell(b, base)
-        start = rehearsed_in(first, left.dialect, left.name)
-        end = rehearsed_in(last, right.dialect, right.name)
+        start = rehearsed_in(first, here, left.name)
+        end = rehearsed_in(last, there, right.name)
         ends.append(AblationEnds(question, seed, start, end))
-        for cause, title, settings, dialect in _ablation_steps(a, b, left.dialect, right.dialect):
+        for cause, title, settings, dialect in _ablation_steps(a, b, here, there):
             cell = rehearsed_in(_script_cell(settings, base), dialect, f"{left.name} {cause}")
             steps.append(AblationStep(question, cause, title, seed, cell))
     return Ablation(left.name, right.name, tuple(steps), tuple(ends))

@@ -1,7 +1,7 @@
 """orch audit: what a launch script written by anybody really optimises."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,10 @@ import click
 
 from orchestrator.audit import audit, releases
 from orchestrator.audit.fix import diff
-from orchestrator.audit.hints import marks
 from orchestrator.audit.pipeline import LARGEST
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
-from orchestrator.errors import did_you_mean
 from orchestrator.library.launches import UnreadableScript
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ def command(
     """
     if fix and STDIN in paths:
         raise click.UsageError("--fix writes beside a file: name one instead of `-`")
-    versions = _pins(pinned)
+    versions = common.pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
     missing = [path for path in paths if path != STDIN and not path.exists()]
@@ -124,28 +122,6 @@ def command(
         return 0
     open_ended = any(each.verdict == "undetermined" for each in findings)
     return int(bool(unreadable or not findings or open_ended))
-
-
-def _pins(pinned: Sequence[str]) -> dict[str, str]:
-    if not pinned:
-        return {}
-
-    names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
-    releases = {}
-    for each in pinned:
-        name, at, version = each.partition("@")
-        if not at or not version[:1].isdigit():
-            raise click.UsageError(
-                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
-                f"got '{each}': give both"
-            )
-        name = name.lower()
-        if name not in names:
-            raise click.UsageError(
-                f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
-            )
-        releases[name] = f"{version} --library says so"
-    return releases
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:

@@ -167,6 +167,34 @@ def _kl_metrics(runs: "Sequence[ImportedRun]") -> list[str]:
     return [name for name in names if any(name in run.finals for run in runs)]
 
 
+def pinned_releases(pinned: Sequence[str]) -> dict[str, str]:
+    """Return library -> release of `--library NAME@VERSION`s, with the reason after a blank.
+
+    Raise click.UsageError for another text.
+    """
+    if not pinned:
+        return {}
+    from orchestrator.audit.hints import marks
+    from orchestrator.errors import did_you_mean
+
+    names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
+    releases = {}
+    for each in pinned:
+        name, at, version = each.partition("@")
+        if not at or not version[:1].isdigit():
+            raise click.UsageError(
+                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
+                f"got '{each}': give both"
+            )
+        name = name.lower()
+        if name not in names:
+            raise click.UsageError(
+                f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
+            )
+        releases[name] = f"{version} --library says so"
+    return releases
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number for people, or a dash."""
     return "-" if value is None else f"{value:.{digits}g}"

@@ -16,6 +16,7 @@ from orchestrator.analysis.sentences import metric_title, reason, statement
 from orchestrator.analysis.text import counted
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, number, print_json, print_table, say
+from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
@@ -67,6 +68,13 @@ LONG = 100
     "--details", is_flag=True, help="With --by backend: meanings, ledgers, scores and curves too."
 )
 @click.option("--configs", is_flag=True, help="SPEC and the next argument are two launch scripts.")
+@click.option(
+    "--library",
+    "pinned",
+    multiple=True,
+    metavar="NAME@VERSION",
+    help="With --configs: the release it runs on, where the files do not tell.",
+)
 @common.as_json
 def command(
     spec: str,
@@ -79,6 +87,7 @@ def command(
     ablate: bool,
     details: bool,
     configs: bool,
+    pinned: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Means with intervals over seeds, and the verdict on every claim.
@@ -93,10 +102,12 @@ def command(
     """
 
     if configs:
-        return _compare_scripts((spec, *overrides), ablate, as_json)
+        return _compare_scripts((spec, *overrides), pinned, ablate, as_json)
     if axis == "backend":
         experiment = open_experiment(spec, overrides)
         return _compare_libraries(experiment, where, metric, against, ablate, details, as_json)
+    if pinned:
+        raise SelectionError("--library needs --configs")
     if ablate or against:
         raise SelectionError("--ablate and --against need --by backend (or --configs)")
     experiment = open_experiment(spec, overrides).chosen(where)
@@ -254,7 +265,9 @@ def _declared(experiment: Experiment, terms: Sequence[str]) -> list[Cell]:
     return chosen
 
 
-def _compare_scripts(paths: Sequence[str], ablate: bool, as_json: bool) -> int:
+def _compare_scripts(
+    paths: Sequence[str], pinned: Sequence[str], ablate: bool, as_json: bool
+) -> int:
     """Print how two launch scripts differ. Return 1 if cells of an ablation failed."""
 
     if len(paths) != 2:
@@ -262,7 +275,8 @@ def _compare_scripts(paths: Sequence[str], ablate: bool, as_json: bool) -> int:
             f"--configs takes two launch scripts, got {len(paths)}: "
             "orch compare --configs a.sh b.sh"
         )
-    left, right = read_pair(*paths)
+    left, right = read_pair(paths[0], paths[1], common.pinned_releases(pinned))
+    set_next(f"orch audit {paths[0]} {paths[1]}")
     page = scripts_data(left, right)
     code = 0
     if ablate:
