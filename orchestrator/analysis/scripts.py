@@ -322,17 +322,17 @@ def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int
     It changes what is asked for and what it means, one at a time.
     """
     one, other = (script_settings(s, base.settings) for s in (left, right))
-    ((here, there),) = _dialects(left, right)  # script_settings refuses others
+    ((first_dialect, last_dialect),) = _dialects(left, right)  # script_settings refuses others
     question = f"{left.name} to {right.name}"
     steps: list[AblationStep] = []
     ends: list[AblationEnds] = []
     for seed in seeds:
         a, b = (s.model_copy(update={"seed": seed}) for s in (one, other))
         first, last = _script_cell(a, base), _script_cell(b, base)
-        start = rehearsed_in(first, here, left.name)
-        end = rehearsed_in(last, there, right.name)
+        start = rehearsed_in(first, first_dialect, left.name)
+        end = rehearsed_in(last, last_dialect, right.name)
         ends.append(AblationEnds(question, seed, start, end))
-        for cause, title, settings, dialect in _ablation_steps(a, b, here, there):
+        for cause, title, settings, dialect in _ablation_steps(a, b, first_dialect, last_dialect):
             cell = rehearsed_in(_script_cell(settings, base), dialect, f"{left.name} {cause}")
             steps.append(AblationStep(question, cause, title, seed, cell))
     return Ablation(left.name, right.name, tuple(steps), tuple(ends))
