@@ -260,6 +260,7 @@ const FIGURES = {
   redrawn(place, { data, all, panels, alt }) {
     const look = lineLook(panels.map((p) => p.at.map((i) => all[i])));
     if (panels.some((p) => p.draws === "curves")) legend(place, look.items);
+    place.classList.toggle("named", panels.some((p) => p.draws === "finals"));  // room for the names of rows
     const traces = panels.map(({ draws, metric, at }) => {
       const own = at.map((i) => all[i]);
       return draws === "curves" ? own.flatMap((c) => lines(data, c, metric, look.of(c), { seeds: "mean", bare: own.length > MAX_BANDS }))

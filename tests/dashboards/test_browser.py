@@ -438,6 +438,21 @@ def test_narrow_screens_scroll_one_way(phone: Opened) -> None:
     assert phone.said == []
 
 
+CUT = """[...document.querySelectorAll('.plot')].flatMap((plot) => {
+  const box = plot.getBoundingClientRect();
+  return [...plot.querySelectorAll('.ytick text, .xtick text')].filter((text) => {
+    const its = text.getBoundingClientRect();
+    return its.width && (its.left < box.left - 1 || its.right > box.right + 1);
+  }).map((text) => text.textContent);
+})"""
+
+
+def test_no_label_of_a_figure_is_cut(untouched: Opened, phone: Opened) -> None:
+    for opened in (untouched, phone):
+        assert opened.page.locator(".ours .panels.named .ytick text").count() > 0
+        assert opened.page.evaluate(CUT) == []
+
+
 def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> None:
     frame = tmp_path / "preview.html"
     frame.write_text(
