@@ -82,9 +82,9 @@ def audit(launch: Launch) -> LaunchReading | None:
     if launch.words and entry is None:
         return None
     given = {key for each in launch.documents for key in each.values}
-    if not launch.words and not (
-        any(k.startswith("loss_fn.") for k in given) and any(k.startswith("grpo.") for k in given)
-    ):
+    own = "loss_fn.reference_policy_kl_penalty" in given
+    own = own or {"loss_fn", "grpo"} <= {key.partition(".")[0] for key in given}
+    if not launch.words and not own:
         return None
     overrides = [pair for word in rest if (pair := split_override(word)) is not None]
     basis = stock(launch, "nemo_rl", tables(), [*given, *(key for key, _ in overrides)])
