@@ -263,6 +263,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         return 2, "its [environment] is that of July to October 2025", [2]
     if "kl_coef" in keys.given or "name_model" in keys.given:
         return 0, "its top-level keys are those of April 2025", [0]
+    kinds = [given.text for key in ("trainer.loss.type", LOSS_TYPE) if (given := keys.last(key))]
+    if "sft" in kinds:
+        # Commits of March to May 2026 had it: afterwards the path decides.
+        return _LAST_SFT_LOSS, "the only release that has the loss type sft", [_LAST_SFT_LOSS]
     fitting, _ = known_releases.accepting(parts)
     at = fitting[-1]
     gone = known_releases.excluding(parts, at)

@@ -401,3 +401,11 @@ def test_the_trainers_file_of_three(release: str, expected: str, confidence: str
 def test_conda_run_starts_a_launch(wrapper: str) -> None:
     assert verdict(f"{wrapper} {VERL} {USE_LOSS}=True") == "token_forward_kl"
     assert verdict(f"conda activate x && {VERL} {USE_LOSS}=True") == "token_forward_kl"
+
+
+@pytest.mark.parametrize("prefix", ["trainer.", ""])
+def test_prime_rls_sft_loss_names_its_release(prefix: str) -> None:
+    """It was undetermined, for kl_tau, which this loss does not read."""
+    rest = "[orchestrator]\nbatch_size = 8\n" if prefix else "[model]\n[optim]\nlr = 1e-6\n"
+    finding = only(f'[{prefix}loss]\ntype = "sft"\n{rest}', "rl.toml")
+    assert (finding.verdict, finding.version) == ("no_kl", "0.5.0")
