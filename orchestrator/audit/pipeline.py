@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from orchestrator import plugins
 from orchestrator.audit.bash.script import launches as shell_launches
@@ -13,7 +14,7 @@ from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.fix import chosen
 from orchestrator.audit.hints import may_launch, titles, unread
 from orchestrator.audit.judge import judge
-from orchestrator.audit.python import as_module, read_python
+from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
 from orchestrator.audit.releases import pins
 from orchestrator.library.launches import (
     CommandWord,
@@ -157,9 +158,15 @@ def _shell(
     first_line: int,
     environment: Mapping[str, str],
     budget: Budget,
+    unknown: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Launch]:
     launches, written = shell_launches(
-        text, first_line=first_line, environment=environment, files=files, budget=budget
+        text,
+        first_line=first_line,
+        environment=environment,
+        unknown=unknown,
+        files=files,
+        budget=budget,
     )
     for launch in launches:
         module = as_module(launch.words)
@@ -292,7 +299,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
     program, budget = read_python(text, name), Budget()
     for line, command_text in program.texts:
-        yield from _shell(command_text, files, line, {}, budget)
+        yield from _shell(command_text, files, line, {}, budget, {HOLE: PUT_IN})
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
         launch = Launch(

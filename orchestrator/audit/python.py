@@ -21,6 +21,8 @@ from orchestrator.library.launches import (
 )
 
 PUT_IN = "a value put in by Python"
+HOLE = "__put_in_by_python"
+"""Stands, as a variable, in a command line that is one string, for what Python puts in."""
 _GROWS = ("append", "extend", "insert", "update", "setdefault")
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
@@ -215,7 +217,7 @@ class _Reader:
                 inside |= {id(child) for child in ast.walk(node)}
                 text = self._word(node).text
                 if " " in text.strip() and may_launch(text) and STARTS.search(text):
-                    text = _FENCE.sub("", text).replace(UNKNOWN, "$__unknown")
+                    text = _FENCE.sub("", text).replace(UNKNOWN, f"${HOLE}")
                     program.texts.append((node.lineno, text))
         if not (program.texts or program.commands or program.documents):
             program.documents += self._parsed()

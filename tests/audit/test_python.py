@@ -40,6 +40,13 @@ def test_k1_in_the_loss_is_noise_however_python_says_it(text: str) -> None:
         (f'run([{HEAD}, f"{USE_LOSS}={{on()}}"])', "put in by Python"),
         (
             (
+                f'run(f"python -m verl.trainer.main_ppo {USE_LOSS}=True {TYPE}={{kind()}} '
+                f'{IN_REWARD}=False", shell=True)'
+            ),
+            f"{TYPE} comes from a value put in by Python",
+        ),
+        (
+            (
                 'C = {"algorithm": {"use_kl_in_reward": False},\n'
                 ' "actor_rollout_ref": {"actor": {"use_kl_loss": True, "kl_loss_type": "kl"}}}\n'
                 'if x:\n    C["actor_rollout_ref"]["actor"]["use_kl_loss"] = False'
@@ -92,3 +99,20 @@ def test_code_on_the_command_line_with_a_prefix_of_a_flag() -> None:
 def test_other_code_on_the_command_line_is_no_launch(code: str) -> None:
     with pytest.raises(UnreadableScript, match="no launch"):
         audit(f'python -c "{code}"', "run.sh")
+
+
+def test_what_an_f_string_leaves_open_is_no_empty_variable() -> None:
+    """A hole of Python's was once a variable of the shell that nobody sets, so an empty value: the
+    audit then said that the launch stops."""
+    text = (
+        "for beta in betas:\n"
+        "    run(f'python -m verl.trainer.main_ppo trainer.experiment_name={beta} "
+        f"{USE_LOSS}=True {TYPE}={{kind}} {IN_REWARD}=False', shell=True)"
+    )
+    found = only(text, "launch.py")
+    assert not found.contradictions
+    assert not any("not set in the environment" in each for each in found.assumes)
+    literal = text.replace("{kind}", "kl")
+    assert only(literal, "launch.py").term_verdict == "zero_mean_noise", (
+        "another hole decides nothing"
+    )

@@ -11,6 +11,7 @@ from orchestrator.audit.bash.syntax import MOST_WORK, Budget, ShellSource, Synta
 from orchestrator.audit.bash.values import (
     BranchElements,
     BranchValue,
+    Hole,
     ShellCommand,
     ShellText,
     ShellValue,
@@ -43,14 +44,16 @@ def launches(
     *,
     first_line: int = 1,
     environment: Mapping[str, str] | None = None,
+    unknown: Mapping[str, str] = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
     budget: Budget | None = None,
 ) -> tuple[list[Launch], dict[str, str]]:
     """Return the command lines, and the texts of files that the script writes.
 
-    `files`: scripts it may call, by the path it calls them by. `budget`: the rest of the budget of
-    the file that contains the script. Raise UnreadableScript if nesting or branching exceeds the
-    limits.
+    `environment`: variables that are set. `unknown`: variables that something sets to what cannot
+    be known here, with the reason. `files`: scripts it may call, by the path it calls them by.
+    `budget`: the rest of the budget of the file that contains the script. Raise UnreadableScript if
+    nesting or branching exceeds the limits.
     """
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     budget = budget or Budget()
@@ -58,11 +61,15 @@ def launches(
         tree = budget.parse(source.data)
     except TooDeep as error:
         raise UnreadableScript(f"this script cannot be followed: {error}") from None
-    run, stopped = _read(text, source, tree, environment or {}, files, budget, every_way=False)
+    scope: dict[str, ShellText | Hole] = {
+        **{name: ShellText(value, first_line) for name, value in (environment or {}).items()},
+        **{name: Hole(why, first_line) for name, why in unknown.items()},
+    }
+    run, stopped = _read(text, source, tree, scope, files, budget, every_way=False)
     if not any(c.promising for c in run.commands) and may_launch(text):
         # What is known of its conditions may lead past the launch: a script without arguments that
         # only says how to use it.
-        again, _ = _read(text, source, tree, environment or {}, files, budget, every_way=True)
+        again, _ = _read(text, source, tree, scope, files, budget, every_way=True)
         if any(c.promising for c in again.commands):
             run = again
         elif stopped:
@@ -82,7 +89,7 @@ def _read(
     text: str,
     source: ShellSource,
     tree: SyntaxNode,
-    environment: Mapping[str, str],
+    scope: Mapping[str, ShellText | Hole],
     files: Mapping[str, str],
     budget: Budget,
     *,
@@ -90,8 +97,8 @@ def _read(
 ) -> tuple[Interpreter, str]:
     """Return the reading, and why it stopped before the end of the script, if it did."""
     run = Interpreter(budget, files, every_way=every_way)
-    for name, given in environment.items():
-        run.scope.variables[name] = (ShellText(given, source.first_line),)
+    for name, given in scope.items():
+        run.scope.variables[name] = (given,)
     stopped = ""
     try:
         run.statement(tree, source)
