@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
+from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, TABLE, choices
 from orchestrator.kl.catalogue import Naming
 from orchestrator.kl.verdicts import percent
@@ -61,14 +62,19 @@ class EstimatorParameter(click.ParamType[str]):
 
         Raise click.BadParameter with the names there are.
         """
-        if value in ASKED or "@" in str(value):
+        if value in choices() or value in ASKED or "@" in str(value):
             return str(value)
-        if value not in choices():
-            from orchestrator import plugins
+        from orchestrator import plugins
 
-            for library in plugins.readers():
-                value = plugins.load_reader(library).estimator_names.get(value, value)
-        return str(click.Choice((*choices(), *ASKED)).convert(value, param, ctx))
+        readers = map(plugins.load_reader, plugins.readers())
+        theirs = {word: own for reader in readers for word, own in reader.estimator_names.items()}
+        if value in theirs:
+            return str(theirs[value])
+        known = (*choices(), *ASKED)
+        near = did_you_mean(str(value), (*known, *theirs))
+        raise click.BadParameter(
+            f"'{value}' is no estimator{near} (there are: {', '.join(known)})", ctx, param
+        )
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

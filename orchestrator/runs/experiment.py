@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.errors import OrchError, RunFolderError, SelectionError
+from orchestrator.errors import OrchError, RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import parsed, read_json
 from orchestrator.records import Cell, Spec
 from orchestrator.rundir import RunFolder
@@ -147,9 +147,12 @@ def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
         or name in (cell_dir.name, cell_dir.name.rpartition("-")[0])
     ]
     if not hits:
+        slugs = sorted({path.name for path in runs_dir.glob("*/cells/*")})
+        alike = [slug for slug in slugs if name in slug][:5]
+        near = f" (it is a part of: {', '.join(alike)})" if alike else did_you_mean(name, slugs)
         raise SelectionError(
-            f"no launched cell is called '{name}' below {runs_dir}; `orch status` lists them, and "
-            "`orch show SPEC CELL` shows one that is not launched yet"
+            f"no launched cell is called '{name}' below {runs_dir}{near}; `orch status` lists "
+            "them, and `orch show SPEC CELL` shows one that is not launched yet"
         )
     if len(hits) > 1:
         listed = "\n".join(f"  {path.name}  ({folder.experiment})" for folder, path in hits[:10])

@@ -23,12 +23,19 @@ def shipped_names() -> list[str]:
 def locate(spec: str | Path) -> Path:
     """Return the file of a spec: the path as given, else the shipped spec of that name.
 
-    Raise SpecError if a bare name is neither a file nor a shipped spec.
+    Raise SpecError if there is neither, with the nearest name.
     """
     path = Path(spec)
     text = str(spec)
-    if path.exists() or path.suffix or len(path.parts) != 1:
+    if path.exists():
         return path
+    if path.suffix or len(path.parts) != 1:
+        names = [path.stem] if path.stem in shipped_names() else []
+        if path.parent.is_dir():
+            names = sorted(file.name for file in path.parent.glob("*.yaml")) + names
+        listed = f" (there are: {', '.join(names)})" if names else ""
+        hint = did_you_mean(path.name, names) or listed
+        raise SpecError(text, [Fault(f"there is no such file{hint}", "$", path)])
     names = shipped_names()
     if text in names:
         return shipped_folder() / f"{text}.yaml"

@@ -289,3 +289,28 @@ def test_bash_completes_behind_an_equals_sign(tmp_path: Path) -> None:
     )
     assert "kl.estimator=k3" in done.stdout.splitlines(), done.stdout + done.stderr
     assert "=" not in done.stdout.partition("kl.")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("plan", "mine/smok.yaml"), "there is no such file, did you mean 'smoke.yaml'?"),
+        (("plan", "smok"), "did you mean 'smoke'?"),
+        (("explain", "low_vr_kl", "loss"), "did you mean 'low_var_kl'?"),
+        (("explain", "other", "loss"), "is no estimator (there are: none, k1, k2"),
+        (("explain", "which_beta"), "did you mean 'which-beta'?"),
+        (("logs", "k1.reward"), "it is a part of: a-k1.reward-s0-0123456789ab"),
+        (("show", "a-k1.rewrd-s0-0123456789ab"), "did you mean 'a-k1.reward-s0-0123456789ab'?"),
+    ],
+)
+def test_names_that_are_near_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], near: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    shutil.copy(SMOKE, tmp_path / "mine")
+    (tmp_path / "runs" / "x.micro" / "cells" / "a-k1.reward-s0-0123456789ab").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(group, words)
+    told = f"{done.output}{done.exception}"
+    assert done.exit_code in (1, 2)
+    assert near in " ".join(told.split()), told
