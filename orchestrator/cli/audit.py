@@ -13,6 +13,7 @@ from orchestrator.audit.pipeline import LARGEST
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.cli.manners import set_next
 from orchestrator.library.launches import UnreadableScript
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def command(
     """
     if fix and STDIN in paths:
         raise click.UsageError("--fix writes beside a file: name one instead of `-`")
+    if STDIN in paths:
+        set_next("orch audit --fix FILE")
     versions = common.pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
