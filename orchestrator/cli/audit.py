@@ -89,10 +89,8 @@ def command(
     orch audit --format json examples/
     orch audit --library verl@0.3.0 old/run_ppo.sh
     """
-    if fix and STDIN in paths:
-        raise click.UsageError("--fix writes beside a file: name one instead of `-`")
     if STDIN in paths:
-        set_next("orch audit --fix FILE")
+        _reads_a_pipe(fix)
     versions = common.pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
@@ -125,6 +123,13 @@ def command(
         return 0
     open_ended = any(each.verdict == "undetermined" for each in findings)
     return int(bool(unreadable or not findings or open_ended))
+
+
+def _reads_a_pipe(fix: bool) -> None:
+    """Say how a change is written where there is no file. Raise UsageError if one is asked for."""
+    if fix:
+        raise click.UsageError("--fix writes beside a file: name one instead of `-`")
+    set_next("orch audit --fix FILE")
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
