@@ -54,6 +54,7 @@ def main() -> None:
         f"{len(files)} scripts: {seconds:.2f} CPU s (bar {BAR:g} s), "
         f"{used.ru_maxrss / 1024:.0f} MiB, exit {done.returncode}"
     )
+    assert done.stdout.startswith("{"), done.stderr
     assert len(files) < COUNT or seconds <= BAR
 
 

@@ -10,7 +10,7 @@ A key that differs from a known one by a typing slip is a mistake. Any other unk
 to a fork. It is no mistake, but the verdict then holds only if the fork left the KL unchanged.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -102,8 +102,46 @@ def closest(key: str, keys: Collection[str]) -> str:
     """Return the known key that differs only by a typing slip, or an empty text."""
     if (underscored := key.replace("-", "_")) != key and underscored in keys:
         return underscored
-    slips = [(size, each) for each in keys if (size := _slip(key, each)) is not None]
+    known = keys if isinstance(keys, frozenset) else frozenset(keys)
+    slips = [(size, each) for each in _alike(key, known) if (size := _slip(key, each)) is not None]
     return min(slips)[1] if slips else ""
+
+
+def _alike(key: str, keys: frozenset[str]) -> Iterator[str]:
+    """Yield the keys that could be a slip away; each other key is more than one.
+
+    A slip is in one place and at most two characters of the shorter name wide, so the names begin
+    or end with the same half of what is left.
+    """
+    for length in range(len(key) - LONGEST_SLIP, len(key) + LONGEST_SLIP + 1):
+        half = (min(length, len(key)) - 2) // 2
+        if half < 1:
+            yield from _by_ends(keys, length, 0)[0].get("", ())
+            continue
+        beginnings, ends = _by_ends(keys, length, half)
+        yield from beginnings.get(key[:half], ())
+        yield from ends.get(key[-half:], ())
+
+
+@cache
+def _by_ends(
+    keys: frozenset[str], length: int, half: int
+) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
+    """Return the keys of a length by their first `half` characters, and by their last."""
+    beginnings: dict[str, list[str]] = {}
+    ends: dict[str, list[str]] = {}
+    for key in _by_length(keys).get(length, ()):
+        beginnings.setdefault(key[:half], []).append(key)
+        ends.setdefault(key[len(key) - half :], []).append(key)
+    return beginnings, ends
+
+
+@cache
+def _by_length(keys: frozenset[str]) -> Mapping[int, Sequence[str]]:
+    lengths: dict[int, list[str]] = {}
+    for key in keys:
+        lengths.setdefault(len(key), []).append(key)
+    return lengths
 
 
 def _slip(left: str, right: str) -> int | None:

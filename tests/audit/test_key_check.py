@@ -1,9 +1,13 @@
 """Keys and values that a release does not take: refused, ignored, misread, or a fork's."""
 
+import random
+import re
+from pathlib import Path
+
 import pytest
 
 from audit.scripts import IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL, only
-from orchestrator.audit import audit
+from orchestrator.audit import audit, key_check
 from orchestrator.audit.key_check import closest, key_findings
 from orchestrator.library.launches import Given, HeldKeys
 from orchestrator.library.manifest import ReleaseTable
@@ -278,3 +282,19 @@ policy: {model_name: m}
     typed = audit(text, "grpo.yaml", versions={"nemo_rl": "0.7.0 pinned"})[0]
     plain = audit(text, "grpo.yaml", versions={"nemo_rl": "0.6.0 pinned"})[0]
     assert [bool(each.key_findings) for each in (typed, plain)] == [False, True]
+
+
+def test_a_slip_is_looked_for_among_few_names_and_found_all_the_same() -> None:
+    """The index of names by their ends leaves out none that is a slip away."""
+    table = (Path(__file__).parents[2] / "backends" / "slime" / "keys.json").read_text()
+    names = frozenset(re.findall(r'"([a-z][a-z-]{1,40})"', table))
+    assert len(names) > 100
+    draw = random.Random(0)
+    for _ in range(400):
+        word = list(draw.choice(sorted(names)))
+        at = draw.randrange(len(word))
+        word[at : at + draw.choice((0, 1, 2))] = draw.choices("ab_.", k=draw.choice((0, 1, 2)))
+        written = "".join(word)
+        slips = [(s, n) for n in names if (s := key_check._slip(written, n)) is not None]
+        expected = min(slips)[1] if slips else ""
+        assert key_check.closest(written, names) == expected, written
