@@ -229,6 +229,19 @@ def test_the_default_of_kl_tau_in_a_checkout(
     assert found == {TAU: f"{default} {place} beside it says so"}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("VERSION", "1.10.0.dev0"), ("trl/__init__.py", '__version__ = "0.17.0"\n')]
+)
+def test_trls_own_repository_says_its_release(tmp_path: Path, name: str, text: str) -> None:
+    """A script of its examples was undetermined beside the file that tells."""
+    (tmp_path / ".git").mkdir()
+    for folder in ("trl", "examples/scripts"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    said = versions(tmp_path / "examples/scripts/grpo.py")["trl"]
+    assert said.partition(" ")[0] in text
+
+
 def test_a_teacher_that_is_another_model_is_said_to_be_one() -> None:
     text = (
         "[model]\nname = 'small'\n[teacher_inference.model]\nname = '{}'\n"
