@@ -1,5 +1,6 @@
 """orch compare: what the numbers support."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -240,7 +241,7 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
             click.echo(f"\n{table.caption}")
             print_table(table.columns, [[text_of(f) for f in row] for row in table.rows])
     metric = metric_title(sides[0].metric) if sides[0].metric else "nothing measured yet"
-    click.echo("\n" + OVERVIEW_LEGEND.format(metric=metric))
+    click.echo("\n" + textwrap.fill(OVERVIEW_LEGEND.format(metric=metric), 99))
     click.echo(f"The KL term in {base}, in plain words:")
     for sentence in plain_terms(sides, base):
         click.echo(f"  {sentence}")
