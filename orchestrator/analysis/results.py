@@ -6,7 +6,8 @@
 
 Three tables, one row a value, each with the same columns that say which run it is of: those of RUN,
 then one for every other axis of the spec, under the axis's own name (`advantage.estimator`). A run
-that orch did not launch has an `origin`, and its cell is `imported:<name>`.
+that orch did not launch, and a cell that was pulled from a store, have an `origin`; the cell of the
+former is `imported:<name>`.
 
     finals   metric, value                       after the last train step of runs that ended well
     curves   metric, step, value                 as far as training came
@@ -207,7 +208,7 @@ def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:
         declared.seed,
         run.record.state,
         outcome.kind if outcome else None,
-        None,
+        (run.record.last.origin or None) if run.record.last else None,
         *(cell.axes.get(axis) for axis in axes),
     )
 

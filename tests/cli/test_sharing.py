@@ -77,6 +77,8 @@ def test_the_same_commands_as_a_person(finished: Path, empty: Path) -> None:
     assert f"4 trained elsewhere, and pulled from {empty}/store" in status.stdout
     apart = orch(empty, "status", SMOKE, "--runs-dir", "no such folder")
     assert "0 of 4 cells done" in apart.stdout, "--runs-dir goes before the spec's folder"
+    finals = orch(empty, "report", SMOKE, "--format", "csv")
+    assert str(empty / "store") in Path(finals.stdout.split("\n")[0]).read_text()
     report = orch(empty, "report", SMOKE)
     assert report.returncode == 0, report.stderr
     page = next(empty.rglob("report.md")).read_text()
