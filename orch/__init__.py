@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator import __version__ as __version__
 from orchestrator import audit as _audit
+from orchestrator.analysis.results import results_of
 from orchestrator.audit import AuditFinding, releases
 from orchestrator.errors import OrchError
 from orchestrator.kl.verdicts import GradientVerdict, verdict
@@ -135,6 +136,4 @@ def results(
     finals: after the last train step. curves: at each step. scores: of evaluation, with standard
     errors. Reads run directories and changes nothing. Needs the extra `run`.
     """
-    from orchestrator.analysis.results import results_of  # loads SciPy
-
     return results_of(experiment.chosen(where), table)

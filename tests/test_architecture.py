@@ -6,10 +6,20 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+
+from orchestrator import plugins
+from orchestrator.analysis.compare import compare
+from orchestrator.audit import audit
+from orchestrator.records import AttemptPaths
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("orch", "orchestrator", "backends", "dashboards")
@@ -165,6 +175,87 @@ def test_no_module_imports_another_in_a_circle() -> None:
                     stack.append((step, [*way, step]))
 
 
+LOADS_WHAT_IS_ASKED = {
+    "orchestrator": "the public interface: `import orchestrator` alone costs nothing",
+    "orchestrator.cli": "`orch --help` and `orch --version` import click alone",
+    "orchestrator.site.node_facts": "a node answers also where orch's own packages are missing",
+}
+"""Modules that import ours in functions, with the reason; everywhere else the rule below holds."""
+
+
+def _in_functions(tree: ast.AST) -> set[ast.stmt]:
+    return {
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
+def _for_types_alone(tree: ast.AST) -> set[ast.stmt]:
+    """Return the import statements below `if TYPE_CHECKING:`."""
+    return {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for part in block.body
+        for node in ast.walk(part)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
+def _named(node: ast.stmt) -> set[str]:
+    """Return every module that an import statement names, ours and others."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return imports(node) or {node.module}
+    return set()
+
+
+def _with_parents(module: str) -> set[str]:
+    parts = module.split(".")
+    return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+
+
+def _at_the_top() -> dict[str, set[str]]:
+    """Return the modules that importing each of ours imports directly."""
+    graph = {}
+    for module, tree in TREES.items():
+        skipped = _in_functions(tree) | _for_types_alone(tree)
+        statements = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
+        graph[module] = set().union(*(_named(n) for n in statements if n not in skipped))
+    return graph
+
+
+def test_an_import_inside_a_function_saves_a_heavy_library() -> None:
+    """An import of ours may stand in a function only if it brings a library of HEAVY."""
+    graph = _at_the_top()
+
+    @cache
+    def heavy(module: str) -> set[str]:
+        """Return the heavy libraries that importing a module brings."""
+        known: set[str] = set()
+        waiting = {module}
+        while waiting:
+            name = waiting.pop()
+            fresh = _with_parents(name) - known
+            known |= fresh
+            waiting |= set().union(*(graph.get(each, set()) for each in fresh)) - known
+        return known & HEAVY
+
+    needless = [
+        f"{module}:{node.lineno} imports {', '.join(sorted(ours))}"
+        for module, tree in TREES.items()
+        if module not in LOADS_WHAT_IS_ASKED
+        for node in _in_functions(tree)
+        if (ours := _named(node) & ALL.keys())
+        and not set().union(*map(heavy, ours)) - heavy(module)
+    ]
+    assert not needless, "move to the top of the module:\n" + "\n".join(sorted(needless))
+
+
 def test_the_root_holds_few_modules() -> None:
     loose = {path.stem for path in (ROOT / "orchestrator").glob("*.py")}
     assert loose - {"__init__", "__main__"} <= AT_ROOT
@@ -271,3 +362,83 @@ def test_nothing_committed_names_a_machine_or_a_registry() -> None:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         assert not [n for n in needles if n in text], f"{name} names a machine or a registry"
+
+
+# ------------------------------------------------------------------------------ walks
+
+LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
+SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+    actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=low_var_kl \\
+    actor_rollout_ref.actor.kl_loss_coef=0.001
+"""
+Call = tuple[str, str]
+"""The package of a caller and that of the function it calls."""
+
+
+def calls(walk: Callable[[], object]) -> set[Call]:
+    """Return the calls between functions of ours that a walk makes, imports left out."""
+    noted: set[Call] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        called = _package(frame)
+        if event != "call" or called is None or frame.f_code.co_name == "<module>":
+            return
+        caller = frame.f_back
+        while caller is not None and _package(caller) is None:
+            caller = caller.f_back
+        noted.add((called if caller is None else _package(caller) or called, called))
+
+    sys.setprofile(note)
+    try:
+        walk()
+    finally:
+        sys.setprofile(None)
+    return noted
+
+
+def _package(frame: FrameType) -> str | None:
+    """Return the package of a function of ours; None for one of others, and of these tests."""
+    name = frame.f_code.co_filename
+    if not name.startswith((f"{ROOT}/orchestrator/", f"{ROOT}/backends/")):
+        return None
+    parts = Path(name).relative_to(ROOT).with_suffix("").parts
+    return package(".".join(parts))
+
+
+def walks(synthetic: Any) -> Iterator[tuple[str, Callable[[], object], set[str]]]:
+    """Yield each walk with the packages it may pass."""
+    spec = load(ROOT / "experiments" / "cross_library.yaml")
+    fresh = spec.model_copy()  # `load` has expanded the other one already
+    yield "expand", lambda: expand(fresh), {"spec"}
+    cell = next(cell for cell in expand(spec) if cell.settings.backend.name == "verl")
+    paths = AttemptPaths(*(Path(f"/runs/{name}") for name in AttemptPaths._fields))
+    verl = plugins.load("verl")
+    yield (
+        "translate",
+        lambda: verl.translate(cell, paths),
+        {"backends", "library", "data", "scoring"},
+    )
+    done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.82]})
+    yield (
+        "compare",
+        lambda: compare(synthetic.spec(), done.records, done.scores),
+        {"analysis", "spec", "metrics"},
+    )
+    yield "audit", lambda: audit(SCRIPT, "train.sh"), {"audit", "backends", "library", "kl"}
+
+
+@pytest.mark.skipif(sys.getprofile() is not None, reason="another profiler is at work")
+def test_a_walk_passes_few_packages_and_never_climbs_back(synthetic: Any) -> None:
+    """Vocabulary, the modules at the root, is not counted: walks speak it and do not stop there."""
+    for name, walk, allowed in walks(synthetic):
+        passed = calls(walk)
+        packages = {called for _, called in passed} - AT_ROOT
+        assert packages, f"{name} calls nothing of ours: the walk is not seen"
+        assert packages <= allowed, f"{name} passes {sorted(packages - allowed)} too"
+        # the functions in a manifest's rows are the backend's: `library` calls them by design
+        climbs = {
+            (caller, called)
+            for caller, called in passed
+            if {caller, called} <= LEVEL.keys() and LEVEL[called] > LEVEL[caller]
+        }
+        assert not climbs, f"{name} climbs back: {sorted(climbs)}"

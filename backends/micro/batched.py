@@ -223,11 +223,6 @@ class Activations:
         return gradient
 
 
-def _above(rows: slice, first: int) -> slice:
-    """Return the positions of `rows` from `first` on."""
-    return slice(max(rows.start, first), rows.stop, rows.step)
-
-
 def _normed(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x over its root mean square, and one over that."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

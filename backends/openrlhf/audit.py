@@ -128,10 +128,10 @@ THRESHOLD = 0.5, 5.0
 GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
-FIRST_DOTTED, FIRST_LOSS, FIRST_ESTIMATOR = "0.10.2", "0.6.0", "0.6.4"
+FIRST_DOTTED, FIRST_ESTIMATOR = "0.10.2", "0.6.4"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """Before them, the policy loss, and the KL in the loss, averages each response's tokens first."""
-FIRST_RLOO_PLAIN, FIRST_CLAMP, FIRST_DR_GRPO, FIRST_NO_STD_FLAG = "0.8.5", "0.8.6", "0.6.4", "0.6.4"
+FIRST_RLOO_PLAIN, FIRST_CLAMP = "0.8.5", "0.8.6"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)

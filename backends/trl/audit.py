@@ -65,7 +65,7 @@ _SIGNS = frozenset(
 """Options of TRL's that few other programs have."""
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
 FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 22), (0, 16), (0, 17)
-FIRST_CORRECTED, FIRST_MINIBATCHES, LAST_BEFORE_CLASS = (0, 26), (0, 18), (0, 14)
+FIRST_CORRECTED, FIRST_MINIBATCHES = (0, 26), (0, 18)
 OLD_NAMES = {"kl_coef": "beta", "rloo_k": "num_generations", "num_ppo_epochs": "num_iterations"}
 """RLOOConfig's names up to 0.21; 0.22 to 0.24 take both."""
 _MODES = {

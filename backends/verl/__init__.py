@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from backends.verl import checkpoints, dialect, metrics, parse, translate
+from backends.verl.cpu_launch import adopt
 from backends.verl.manifest import MANIFEST
 from backends.verl.marks import MARKS
 from orchestrator.library.cpu_launch import CpuLaunch
@@ -32,8 +33,6 @@ class VerlBackend(LibraryBackend):
 
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
         """Return the plan with the overrides of anybody's launch that it lacks."""
-        from backends.verl.cpu_launch import adopt
-
         return adopt(plan, argv)
 
 

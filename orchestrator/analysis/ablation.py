@@ -27,8 +27,10 @@ from orchestrator.files import write_text
 from orchestrator.kl.differences import DIFFERENCES, with_difference
 from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.launch import LaunchEvent
+from orchestrator.launch.local import launch
 from orchestrator.records import Cell, Record, Spec
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.collect import collect
 from orchestrator.spec.rehearse import semantics
 
 EXACT = "eval/accuracy_in_domain"
@@ -144,9 +146,6 @@ def train_missing(
     the number of cells that failed, and the final values of a metric. Raise EnvironmentFault if
     training was interrupted.
     """
-    from orchestrator.launch.local import launch
-    from orchestrator.runs.collect import collect
-
     cells = tuple({cell.id: cell for each in ablations for cell in each.cells}.values())
     main = RunFolder.of(spec.site.runs_dir, spec.name, "micro")
     own = RunFolder.of(spec.site.runs_dir, f"{spec.name[:54]}-ablation", "micro")
@@ -253,8 +252,6 @@ def _explanation(
 
 
 def _finished(cells: Sequence[Cell], folder: RunFolder) -> dict[str, Record]:
-    from orchestrator.runs.collect import collect
-
     if not folder.path.exists():
         return {}
     return {r.cell.id: r for r in collect(cells, folder) if r.state == "succeeded"}

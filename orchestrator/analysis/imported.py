@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator import plugins
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.audit.render import headline
+from orchestrator.imports.origin import place_of
 from orchestrator.imports.runs import ImportedRun
 from orchestrator.metrics.names import METRICS
 
@@ -108,7 +109,6 @@ def kl_meanings(run: ImportedRun) -> Iterator[tuple[str, str]]:
     table = plugins.logged_metrics(library) if library else None
     if table is None:
         return
-    from orchestrator.imports.origin import place_of
 
     place = place_of(run.finding)
     names = dict.fromkeys(name for row in run.rows for name in row.values)

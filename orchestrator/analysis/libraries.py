@@ -27,11 +27,13 @@ from orchestrator.analysis.stats import (
 )
 from orchestrator.analysis.text import counted, first_names, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
+from orchestrator.evaluate import score_index
 from orchestrator.identity import digest, drift, identity
 from orchestrator.kl.differences import DIFFERENCES, describe, differing
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.rehearse import rehearse, semantics
@@ -588,9 +590,6 @@ def read_sides(
     if its folder exists. `known`: records and scores of the first side, where they were read
     already. Raise SelectionError as `library_side` does.
     """
-    from orchestrator.evaluate import score_index
-    from orchestrator.runs.collect import collect
-
     spec = experiment.spec
     first: SideName = "predicted" if experiment.scale == "micro" else "observed"
     second: SideName = "observed" if first == "predicted" else "predicted"

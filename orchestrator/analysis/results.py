@@ -22,6 +22,7 @@ from orchestrator.analysis.imported import terms_of
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.evaluate import aggregate, read_scores
+from orchestrator.files import write_bytes
 from orchestrator.imports.runs import ImportedRun, read_imported
 from orchestrator.records import Cell, Record, Score
 from orchestrator.runs.collect import collect
@@ -227,8 +228,6 @@ def write_tables(
     import io
 
     import pandas as pd
-
-    from orchestrator.files import write_bytes
 
     paths = []
     for table in TABLES:

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.analysis.ablation import Ablation, AblationEnds, AblationStep, rehearsed_in
+from orchestrator.audit import UnreadableScript, audit, releases
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.estimators import plain_names
@@ -104,8 +105,6 @@ def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
     Raise EnvironmentFault for a file that cannot be read, SelectionError for a file without a
     launch.
     """
-    from orchestrator.audit import UnreadableScript, audit, releases
-
     file = Path(path)
     try:
         text = file.read_bytes()[:LARGEST_BYTES].decode(errors="replace")

@@ -181,36 +181,6 @@ def one_sided_p(effect: Estimate, bound: float) -> tuple[float, float]:
     return float(stdtr(effect.n - 1, -t)), float(stdtr(effect.n - 1, t))
 
 
-def two_sided_p(effect: Estimate | None) -> float:
-    """Return p of "the mean is 0"; 1 without an effect, or with one seed."""
-    if effect is None or effect.n < 2:
-        return 1.0
-    return min(1.0, 2 * min(one_sided_p(effect, 0.0)))
-
-
-def p_fisher(count: int, n: int, other_count: int, other_n: int) -> float:
-    """Return the one-sided exact p of "the first share is not above the second" (Fisher)."""
-    total = count + other_count
-    largest = min(n, total)
-    tail = sum(
-        math.comb(n, k) * math.comb(other_n, total - k)
-        for k in range(max(count, total - other_n), largest + 1)
-    )
-    return tail / math.comb(n + other_n, total)
-
-
-def p_share_above(count: int, n: int, bound: float) -> float:
-    """Return the one-sided exact binomial p of "the share is not above `bound`".
-
-    It is 0 for a bound below 0.
-    """
-    from scipy.special import bdtrc
-
-    if count == 0 or bound >= 1:
-        return 1.0 if bound >= 0 else 0.0
-    return float(bdtrc(count - 1, n, max(bound, 0.0)))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values corrected for the size of their family (Holm 1979), in the given order.
 

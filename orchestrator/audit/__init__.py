@@ -2,11 +2,12 @@
 
     text --read--> Launches --judge (a backend's facts, the laboratory's verdicts)--> Findings
 
-Callers need only `audit`. It imports the other modules when it is called.
+Callers need only `audit`.
 """
 
 from collections.abc import Mapping
 
+from orchestrator.audit import pipeline
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.library.launches import InLoss, InReward, ReadSetting, UnreadableScript
 
@@ -29,7 +30,5 @@ def audit(
     on, scripts that it calls. `versions`: library -> release, if a source outside the text gives
     it. Raise UnreadableScript, with a sentence, if nothing can be judged.
     """
-    from orchestrator.audit.pipeline import findings
-
     neighbours = {} if files is None else files  # Beside has no length
-    return findings(text, name, neighbours, versions or {})
+    return pipeline.findings(text, name, neighbours, versions or {})

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from orchestrator.analysis.imported import APART, imported_data
+from orchestrator.audit.hints import marks
 from orchestrator.cli import completing
 from orchestrator.cli.manners import WOULD_CHANGE
+from orchestrator.errors import did_you_mean
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -129,8 +132,6 @@ def hanging(name: str, text: str) -> str:
 
 def print_imported(runs: "Sequence[ImportedRun]", metric: str | None = None) -> None:
     """Print the imported runs as a table: origin, KL, objective, last values."""
-    from orchestrator.analysis.imported import APART, imported_data
-
     shown = [metric] if metric else ["train/reward_mean", *_kl_metrics(runs)]
     rows = []
     for run, one in zip(runs, imported_data(runs), strict=True):
@@ -174,8 +175,6 @@ def pinned_releases(pinned: Sequence[str]) -> dict[str, str]:
     """
     if not pinned:
         return {}
-    from orchestrator.audit.hints import marks
-    from orchestrator.errors import did_you_mean
 
     names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
     releases = {}
@@ -249,7 +248,6 @@ def change(
 
     Return the exit code. dry_run: say only which it would change.
     """
-
     experiment = open_experiment(spec, overrides).chosen(where)
     results = (operation.foresee if dry_run else operation.do)(experiment.cells, experiment.folder)
     changed = [(each.directory.path.name, each.note) for each in results if each.done]

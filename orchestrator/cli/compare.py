@@ -22,6 +22,15 @@ from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
 from orchestrator.records import Cell, Spec
+from orchestrator.report.libraries import (
+    NO_PART,
+    OVERVIEW_LEGEND,
+    ablation_table,
+    library_tables,
+    limit_sentences,
+    overview_table,
+    plain_terms,
+)
 from orchestrator.report.model import text_of
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.watch import watch
@@ -101,7 +110,6 @@ def command(
 
     With --configs, two launch scripts: orch compare --configs a.sh b.sh
     """
-
     if configs:
         return _compare_scripts((spec, *overrides), pinned, ablate, as_json)
     if axis == "backend":
@@ -191,8 +199,6 @@ def _compare_libraries(
     as_json: bool,
 ) -> int:
     """Print one cell in several libraries. Return 1 if cells of an ablation failed."""
-    from orchestrator.report.libraries import library_tables, limit_sentences
-
     sides = list(read_sides(experiment, _declared(experiment, where), metric))
     if not sides:
         raise SelectionError("no cell of this spec is asked of a library")
@@ -228,13 +234,6 @@ def _compare_libraries(
 
 def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", base: str) -> None:
     """Print what differs, whether it matters and the effect; the rest where to find it."""
-    from orchestrator.report.libraries import (
-        OVERVIEW_LEGEND,
-        limit_sentences,
-        overview_table,
-        plain_terms,
-    )
-
     for side in sides:
         table = overview_table(page, side.name)
         if table.rows:
@@ -253,7 +252,6 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
 
 def _declared(experiment: Experiment, terms: Sequence[str]) -> list[Cell]:
     """Return the declared cells that `--where` selects, before any is rehearsed."""
-
     selection = parse(terms)
     if any("state" in term for term in terms):
         raise SelectionError(
@@ -270,7 +268,6 @@ def _compare_scripts(
     paths: Sequence[str], pinned: Sequence[str], ablate: bool, as_json: bool
 ) -> int:
     """Print how two launch scripts differ. Return 1 if cells of an ablation failed."""
-
     if len(paths) != 2:
         raise SelectionError(
             f"--configs takes two launch scripts, got {len(paths)}: "
@@ -302,7 +299,6 @@ def _train_ablations(
     spec: Spec, ablations: "Sequence[Ablation]", metric: str
 ) -> tuple[int, list[dict[str, Any]]]:
     """Train the missing cells. Return 1 if some failed, and each ablation as plain data."""
-
     failed, value = train_missing(spec, ablations, metric, _display)
     return int(failed > 0), [ablation_data(one, metric, value) for one in ablations]
 
@@ -316,8 +312,6 @@ def _display(pending: Sequence[Cell], total: int) -> "Iterator[Callable[[LaunchE
 
 
 def _print_ablations(page: Mapping[str, Any]) -> None:
-    from orchestrator.report.libraries import NO_PART, ablation_table
-
     ablations = page.get("ablation", ())
     for ablation in ablations:
         _print_report_table(ablation_table(ablation))
@@ -327,7 +321,6 @@ def _print_ablations(page: Mapping[str, Any]) -> None:
 
 def _print_report_table(table: "ReportTable") -> None:
     """Print a table with its caption; row by row where a field is too long for a column."""
-
     if not table.rows:
         return
     rows = [[text_of(field) for field in row] for row in table.rows]
@@ -343,7 +336,6 @@ def _print_report_table(table: "ReportTable") -> None:
 
 def print_claims(comparison: "Comparison") -> None:
     """Print verdict and reason of every claim."""
-
     rows = [(f.verdict, statement(f.claim), reason(f)) for f in comparison.claims]
     if rows:
         print_table(("verdict", "claim", "why"), rows)

@@ -8,21 +8,28 @@ import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import click
 
+from dashboards.door import Door, open_door
+from dashboards.serve import (
+    Board,
+    DashboardServer,
+    DashboardSite,
+    PageSource,
+    is_loopback,
+    listen,
+    new_token,
+)
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.pipeline.live import LiveExperiment
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment
-
-if TYPE_CHECKING:
-    from dashboards.door import Door
-    from dashboards.serve import DashboardServer, DashboardSite
-    from orchestrator.tracking.server import Server
-    from orchestrator.tracking.store import Store
+from orchestrator.tracking.server import Server, experiment_id, serving
+from orchestrator.tracking.store import Store, store_of
+from orchestrator.tracking.views import runs_page, views
 
 _MIN_TOKEN = 16
 
@@ -79,9 +86,6 @@ def command(
     With --where the page is about the chosen cells alone. With --json the addresses are printed
     once, as one object, when both serve.
     """
-    from dashboards.serve import Board, DashboardSite, PageSource, is_loopback, listen
-    from orchestrator.pipeline.live import LiveExperiment
-
     token = _token(token, is_loopback(host))
     live = LiveExperiment(lambda: open_experiment(spec, overrides).chosen(where))
     with _ended_by_signals():
@@ -109,8 +113,6 @@ def _has_screen() -> bool:
 
 
 def _token(token: str, alone: bool) -> str:
-    from dashboards.serve import new_token
-
     if token == "auto" or not (token or alone):  # noqa: S105  (a mode, not a password)
         return new_token()
     if token and not re.fullmatch(rf"[A-Za-z0-9_-]{{{_MIN_TOKEN},}}", token):
@@ -130,9 +132,6 @@ def _stay(
     as_json: bool,
 ) -> None:
     """Until Ctrl-C; with MLflow's server as long."""
-    from orchestrator.tracking.server import serving
-    from orchestrator.tracking.store import store_of
-
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     if reason := _without_mlflow(store, no_mlflow):
         say(reason)
@@ -157,9 +156,6 @@ def _stay(
 @contextmanager
 def _door(server: "Server", token: str) -> Iterator["Door | None"]:
     """Yield the guarded port of a server that orch started; None for another's."""
-    from dashboards.door import open_door
-    from dashboards.serve import new_token
-
     if server.socket is None:
         yield None
         return
@@ -185,9 +181,6 @@ def _tell_mlflow(
     `opened`: the address to print. `shown`: that for the page, without a token of MLflow's where
     others can read the page.
     """
-    from orchestrator.tracking.server import experiment_id
-    from orchestrator.tracking.views import runs_page, views
-
     try:
         server.wait()
     except EnvironmentFault as fault:

@@ -13,6 +13,8 @@ from orchestrator.data import prepared
 from orchestrator.data.recipe import FORMATS
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.settings import Data
+from orchestrator.spec.expand import expand
+from orchestrator.spec.load import load
 from orchestrator.spec.shipped import shipped_folder
 
 OWN_GROUP = Path("experiments/data")
@@ -60,7 +62,6 @@ def prepare(
     Reads the Hub through `datasets`, a local file, or makes the problems (Countdown). Checks sizes,
     columns and answers; what was prepared before and is whole is left alone.
     """
-
     chosen = formats(libraries)
     group = data_group or OWN_GROUP
     if data_group is None and not group.is_dir():
@@ -96,7 +97,6 @@ def prepare(
 
 def formats(libraries: Iterable[str]) -> tuple[str, ...]:
     """The formats of libraries given as `name`, `name@version` or `all`."""
-
     names: list[str] = []
     for library in libraries:
         name, _, version = library.partition("@")
@@ -118,9 +118,6 @@ def declared(name: str, group: Path) -> list[Data]:
     """The data of an entry of the group, or of every cell of a spec. Raises SelectionError."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        from orchestrator.spec.expand import expand
-        from orchestrator.spec.load import load
-
         cells = expand(load(path))
         wanted = [(cell.declared or cell.settings).data for cell in cells]
         return [data for data in wanted if not data.path.startswith("micro:")]

@@ -10,6 +10,10 @@ from orchestrator.cli import common, completing
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.records import Site
 from orchestrator.site.machine import machine_findings
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.spec.select import selected
+from orchestrator.spec.site import read_site
 
 if TYPE_CHECKING:
     from orchestrator.records import Cell
@@ -61,21 +65,14 @@ def _asked(
     runs_dir: Path,
 ) -> "tuple[Site, Sequence[Cell]]":
     """Return the site, and the cells that are to run there."""
-
     if spec is None and (overrides or where):
         raise click.UsageError("KEY=VALUE and --where are about a spec: name one")
     cells: Sequence[Cell] = ()
     site = Site(runs_dir=str(runs_dir))
     if spec is not None:
-        from orchestrator.spec import load
-        from orchestrator.spec.expand import expand
-        from orchestrator.spec.select import selected
-
         loaded = load(Path(spec), overrides)
         site, cells = loaded.site, selected(expand(loaded), where, spec)
     if site_file is not None:
-        from orchestrator.spec.site import read_site
-
         site = read_site(site_file)
         if "runs_dir" not in site.model_fields_set:
             site = site.model_copy(update={"runs_dir": str(runs_dir)})

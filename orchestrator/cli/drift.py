@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator import plugins
+from orchestrator.analysis.script_drift import script_changes
+from orchestrator.audit import releases as around
+from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE
 from orchestrator.errors import SelectionError
+from orchestrator.library.launches import UnreadableScript
 from orchestrator.probes.capability import releases
 from orchestrator.probes.drift import code_changes, drift
 from orchestrator.spec import load
@@ -48,7 +52,6 @@ def command(
     For cells, launches are compared key by key; the mathematics by what was measured in both
     releases' own code (orch matrix). Exits 3 when something changes, 0 when nothing does.
     """
-
     is_script = _is_script(spec)
     old, new = (_named(each) if is_script else _release(each) for each in (before, after))
     if old[0] != new[0]:
@@ -87,9 +90,6 @@ def _is_script(path: str) -> bool:
     """Return True if a file is no spec: by its suffix, or as YAML without a spec's keys."""
     from pathlib import Path
 
-    from orchestrator.audit.documents import yaml_document, yaml_node
-    from orchestrator.library.launches import UnreadableScript
-
     file = Path(path)
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
         return file.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".py", ".toml")
@@ -104,9 +104,6 @@ def _is_script(path: str) -> bool:
 def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
     from dataclasses import asdict
     from pathlib import Path
-
-    from orchestrator.analysis.script_drift import script_changes
-    from orchestrator.audit import releases as around
 
     library, script = old[0], Path(path)
     if library not in plugins.readers():

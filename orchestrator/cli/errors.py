@@ -12,6 +12,7 @@ from orchestrator.files import read_tail
 from orchestrator.runs.evaluation_jobs import last_evaluations
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.logs import CellError, errors
+from orchestrator.runs.plan import plan as plan_of
 
 if TYPE_CHECKING:
     from orchestrator.runs.experiment import Experiment
@@ -30,10 +31,8 @@ def command(
     """Show each failed cell's class of failure, message and last lines; on a cluster also of
     evaluation jobs that failed. Exits 1 if any failed.
     """
-    from orchestrator.runs.plan import plan
-
     experiment = open_experiment(spec, overrides)
-    chosen = plan(experiment.cells, experiment.folder).only(
+    chosen = plan_of(experiment.cells, experiment.folder).only(
         {c.id for c in experiment.chosen(where).cells}
     )
     cells, evaluations = (

@@ -7,12 +7,15 @@ from typing import Any, get_args
 import click
 from click.shell_completion import CompletionItem
 
+from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, TABLE, choices
+from orchestrator.imports.explained import explained
 from orchestrator.kl.catalogue import Naming
 from orchestrator.kl.verdicts import percent
+from orchestrator.kl.verdicts import verdict as verdict_of
 from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
 
 SYMBOLS = (
@@ -64,7 +67,6 @@ class EstimatorParameter(click.ParamType[str]):
         """
         if value in choices() or value in ASKED or "@" in str(value):
             return str(value)
-        from orchestrator import plugins
 
         readers = map(plugins.load_reader, plugins.readers())
         theirs = {word: own for reader in readers for word, own in reader.estimator_names.items()}
@@ -177,13 +179,11 @@ def _verdict(
     reward_kl_of: str,
 ) -> dict[str, Any]:
     """Return the verdict as plain data, with the estimator, the placement and the sampling."""
-    from orchestrator.kl.verdicts import verdict
-
     if estimator == NONE or placement is None:
         kl = Kl(estimator=NONE)
     else:
         kl = Kl(estimator=estimator, placement=PLACEMENTS[placement], beta=1.0)
-    result = verdict(
+    result = verdict_of(
         kl,
         on_policy=not off_policy,
         advantage=advantage,
@@ -220,8 +220,6 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
 
 def _print_logged(asked: str, as_json: bool) -> None:
     """Print what `kl@trl` means, or each name of `@trl`."""
-    from orchestrator.imports.explained import explained
-
     rows = explained(asked)
     if as_json:
         print_json(rows)

@@ -7,8 +7,10 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.probes.capability import matrix, releases, short
+from orchestrator.probes.capability import document, matrix, releases, short
 from orchestrator.probes.evidence import write
+from orchestrator.probes.findings import unmeasured_differences
+from orchestrator.probes.page import page
 
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens. -: refused; ~: approximated; "
@@ -69,14 +71,11 @@ def command(
     Objectives are measured: the library's own functions are run on every sequence of an exact model
     and their expected gradient is named. What a backend makes of a term comes from its translation.
     """
-
     chosen = releases(wanted)
     if measure:
         _measure(chosen, python, source, environments)
         return
     if form == "md":
-        from orchestrator.probes.page import page
-
         click.echo(page(chosen), nl=False)
         return
 
@@ -88,9 +87,6 @@ def command(
 
     rows = matrix(chosen)
     if as_json or form == "json":
-        from orchestrator.probes.capability import document
-        from orchestrator.probes.findings import unmeasured_differences
-
         measured = {
             f"{library}@{version}": unmeasured_differences(library, version)
             for library, version in chosen

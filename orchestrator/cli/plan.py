@@ -16,6 +16,7 @@ from orchestrator.launch.translations import translations
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, cost, measure
 from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.plan import plan as plan_of
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
 from orchestrator.spec.expand import how
 from orchestrator.spec.rehearse import replaced_tasks, verdict_on
@@ -37,10 +38,8 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
     Exits 0 when nothing would run, 3 when something would, 1 on a mistake.
     """
-    from orchestrator.runs.plan import plan
-
     whole = open_experiment(spec, overrides)
-    run_plan = plan(whole.cells, whole.folder)
+    run_plan = plan_of(whole.cells, whole.folder)
     experiment = whole.chosen(where)
     if where:
         run_plan = run_plan.only({cell.id for cell in experiment.cells})

@@ -8,6 +8,15 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.errors import OrchError
+from orchestrator.kl import library_semantics
+from orchestrator.prove import text
+from orchestrator.prove.cells import cells_of
+from orchestrator.prove.page import page as proofs_page
+from orchestrator.prove.page import store
+from orchestrator.prove.run import read_run
+from orchestrator.prove.small import environment_of, small, train
+from orchestrator.rundir import CellDir
 
 if TYPE_CHECKING:
     from orchestrator.kl.library_semantics import Dialect
@@ -63,20 +72,13 @@ def command(
 
     Exits 1 if a difference is larger than its tolerance.
     """
-    from orchestrator.kl import library_semantics
-
     if page:
-        from orchestrator.prove.page import page as proofs_page
-
         click.echo(proofs_page(), nl=False)
         return 0
     if target is None:
         raise click.UsageError("name a release as LIBRARY@VERSION, or the directory of a cell")
     dialect = None if other is None else library_semantics.parse(other)
     if Path(target).is_dir():
-        from orchestrator.prove.run import read_run
-        from orchestrator.rundir import CellDir
-
         named = [(Path(target).name, read_run(CellDir(Path(target).absolute()), policy))]
         return _print(named, dialect, as_json)
     library, at, version = target.partition("@")
@@ -93,12 +95,6 @@ def command(
 
 def _trained(library: str, version: str, batches: int, folder: Path) -> "list[tuple[str, Run]]":
     """Train the cells of a proof here. Return each by name."""
-    from orchestrator.errors import OrchError
-    from orchestrator.prove.cells import cells_of
-    from orchestrator.prove.run import read_run
-    from orchestrator.prove.small import environment_of, small, train
-    from orchestrator.rundir import CellDir
-
     environment = environment_of(library, version)
     runs = []
     for name, declared in cells_of(library, version):
@@ -120,13 +116,9 @@ def _print(
     *,
     write: bool = False,
 ) -> int:
-    from orchestrator.prove import text
-
     proofs = [(name, run.cell, run.proof(dialect)) for name, run in runs]
     holds = all(proof.holds for _, _, proof in proofs)
     if write and holds and dialect is None:
-        from orchestrator.prove.page import store
-
         first = proofs[0][2]
         kept = [(name, proof) for name, _, proof in proofs]
         say(f"kept in {store(first.library, first.version, kept)}")

@@ -14,6 +14,9 @@ from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.pipeline import training
 from orchestrator.pipeline.run import plan_of, review
+from orchestrator.prove import real as real_run
+from orchestrator.prove import text
+from orchestrator.prove.real import Chosen, RealRehearsal
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment, site_of
 from orchestrator.runs.state import read_state
@@ -30,7 +33,6 @@ from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.run import Review
-    from orchestrator.prove.real import Chosen, RealRehearsal
     from orchestrator.records import Cell
     from orchestrator.spec.site_options import SlurmOptions
 
@@ -122,18 +124,14 @@ def command(
 
 def _real_script(path: Path, most: int, as_json: bool) -> int:
     """Rehearse the launches of anybody's script. Return the exit code."""
-    from orchestrator.prove import real
-
     home = Path("runs").absolute() / f"{path.stem}.real"
-    return _rehearsed(real.chosen_of_script(path, home), home, most, as_json)
+    return _rehearsed(real_run.chosen_of_script(path, home), home, most, as_json)
 
 
 def _real(declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool) -> int:
     """Rehearse with the real libraries. Return the exit code."""
-    from orchestrator.prove import real
-
     home = folder.path.with_name(f"{folder.experiment}.real")
-    trainings = real.chosen(declared, home)
+    trainings = real_run.chosen(declared, home)
     say(f"{len(declared)} cells are {len(trainings)} different trainings at small scale")
     if not trainings:
         raise OrchError(
@@ -143,16 +141,14 @@ def _real(declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool) -
 
 
 def _rehearsed(trainings: "list[Chosen]", home: Path, most: int, as_json: bool) -> int:
-    from orchestrator.prove import real
-
     if len(trainings) > most:
         say(f"the first {most} of {len(trainings)} run (--most)")
     outcomes = []
     for each in trainings[:most]:
-        outcomes.append(real.rehearse(each, home, say))
+        outcomes.append(real_run.rehearse(each, home, say))
         if not as_json:
             _print_real(outcomes[-1])
-    troubles = list(real.summary(outcomes))
+    troubles = list(real_run.summary(outcomes))
     if as_json:
         print_json({"trainings": list(map(_real_data, outcomes)), "went_wrong": troubles})
         return int(bool(troubles))
@@ -178,8 +174,6 @@ def _real_data(outcome: "RealRehearsal") -> dict[str, object]:
 
 
 def _print_real(outcome: "RealRehearsal") -> None:
-    from orchestrator.prove import text
-
     click.secho(f"\n{outcome.declared.slug}", bold=True)
     click.echo("differs from the launch:")
     common.print_table(("what", "launch", "here", "why"), text.deviation_rows(outcome.deviations))
@@ -206,7 +200,6 @@ def _sum(cells: int, troubles: int, check_only: bool) -> str:
 
 def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
     """Return what is wrong before anything runs: translation, the site, the scheduler's answer."""
-
     refusals = [str(refusal) for refusal in library_refusals(declared, chosen.folder)]
     prompts = [str(each) for each in unprepared_cells(declared, chosen.folder)]
     if chosen.where != "slurm":
@@ -249,7 +242,6 @@ def _site_options(chosen: Experiment) -> "SlurmOptions":
 
 def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Experiment:
     """Return the experiment at micro scale, in a folder of its own, with a short time limit."""
-
     site = chosen.spec.site
     if chosen.where == "slurm":
         hours = min(_site_options(chosen).time_limit_hours, SHORT_HOURS)
@@ -268,7 +260,6 @@ def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Expe
 
 def _run(small: Experiment, *, score: bool) -> "tuple[int, list[str], Review | None]":
     """Train, score and report the rehearsal. Return the exit code, what went wrong, the report."""
-
     plan = plan_of(small, small, ())
     if small.spec.site.kind != "local" and _on_cluster(small):
         code, over = training.on_cluster(small, small, plan, wait=True, budget=None)
@@ -288,7 +279,6 @@ def _on_cluster(small: Experiment) -> bool:
 
 def _failures(small: Experiment) -> list[str]:
     """Return the cells that did not succeed, by what they say."""
-
     slugs_by_reason: dict[str, list[str]] = {}
     for cell in small.cells:
         state = read_state(small.folder.cell(cell))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
+from orchestrator.analysis.results import write_tables
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
+from orchestrator.report.changes import changes_section
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
 
@@ -78,8 +80,6 @@ def command(
     known = stages.scores_and_faults(experiment)
     scores = known.scores
     if kind in ("csv", "parquet"):
-        from orchestrator.analysis.results import write_tables
-
         folder = output or experiment.folder.report
         others = read_imported(experiment.folder)
         form = cast("Literal['csv', 'parquet']", kind)
@@ -106,8 +106,6 @@ def command(
 
 def _changes(experiment: Experiment, comparison: "Comparison", runs_dir: Path) -> "Section":
     """Return what changed since the run in another runs folder, or experiment's folder."""
-    from orchestrator.report.changes import changes_section
-
     folder = RunFolder.of(runs_dir, experiment.spec.name, experiment.scale)
     if (runs_dir / "cells").is_dir():
         folder = RunFolder(runs_dir.absolute())

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.analysis.compare import comparison_data
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, print_json, say
+from orchestrator.cli.compare import print_claims
 from orchestrator.cli.plan import plan_data, print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import run as line
 from orchestrator.pipeline.training import scripts_of
+from orchestrator.report import answer
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 if TYPE_CHECKING:
@@ -61,7 +64,6 @@ def command(
     only what is missing; Ctrl-C and kills leave everything resumable. On a SLURM cluster the cells
     are submitted and the command returns; run it again, or with --wait, to evaluate and report.
     """
-
     whole = open_experiment(spec, overrides)
     chosen = whole.chosen(where)
     if chosen.scale == "micro":
@@ -108,9 +110,6 @@ def _as_data(
 
 def review_data(review: "Review") -> dict[str, object]:
     """Return the verdicts on claims, what they come to, and where the report lies."""
-    from orchestrator.analysis.compare import comparison_data
-    from orchestrator.report import answer
-
     return {
         "answer": answer(review.comparison),
         "claims": comparison_data(review.comparison)["claims"],
@@ -126,9 +125,6 @@ def print_scripts(scripts: Sequence[str]) -> None:
 
 def print_review(review: "Review", question: str = "") -> None:
     """Print the verdicts on claims, what they come to, and where the report lies."""
-    from orchestrator.cli.compare import print_claims
-    from orchestrator.report import answer
-
     print_claims(review.comparison)
     say(f"{question or 'The claims:'} {answer(review.comparison)}")
     say(f"report: {review.page}")

@@ -10,6 +10,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import counted_faults, number, print_json, print_table, say
 from orchestrator.cli.standing import lines, standing
+from orchestrator.cli.watching import watch as keep_showing
 from orchestrator.launch.slurm.poll import one_look
 from orchestrator.metrics.stillness import stillness
 from orchestrator.runs.collect import collect
@@ -22,6 +23,7 @@ from orchestrator.runs.cost import (
     used_gpu_hours,
 )
 from orchestrator.runs.experiment import Experiment, open_experiment, saved_experiments
+from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.state import elsewhere
 from orchestrator.runs.watch import latest_metrics
 
@@ -59,7 +61,6 @@ def command(
 
     Reads the run directories and changes nothing.
     """
-
     if spec is None:
         experiments = saved_experiments(runs_dir)
     else:
@@ -67,8 +68,6 @@ def command(
     if not experiments:
         click.echo(f"no experiment has run yet below {runs_dir}", err=True)
     if watch and experiments and not as_json:
-        from orchestrator.cli.watching import watch as keep_showing
-
         keep_showing(experiments, where, _hours_line)
         return
     _show(experiments, where, everything, as_json)
@@ -77,13 +76,11 @@ def command(
 def _show(
     experiments: Sequence[Experiment], where: Sequence[str], everything: bool, as_json: bool
 ) -> None:
-    from orchestrator.runs.plan import plan
-
     plain = []
     for experiment in experiments:
         with one_look(experiment.folder):
             chosen = {cell.id for cell in experiment.chosen(where).cells}
-            cell_plan = plan(experiment.cells, experiment.folder).only(chosen)
+            cell_plan = plan_of(experiment.cells, experiment.folder).only(chosen)
             if as_json:
                 plain.append(_plain(experiment, cell_plan, everything))
             else:
@@ -134,7 +131,6 @@ def named(state: str, where: str) -> str:
 
 def _still(experiment: Experiment, plan: "Plan", everything: bool) -> list[str]:
     """Return sentences about listed cells without any gradient. The report has all cells."""
-
     listed = [r.cell for r in plan.rows if r.cell and (everything or r.state in _LISTED)]
     return [
         stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
@@ -145,17 +141,14 @@ def _still(experiment: Experiment, plan: "Plan", everything: bool) -> list[str]:
 
 def _hours_line(experiment: Experiment) -> str:
     """Return GPU-hours used and remaining as text, where cells take GPUs."""
-    from orchestrator.runs.plan import plan
-
     if experiment.scale == "micro":
         return ""
-    hours = _gpu_hours(plan(experiment.cells, experiment.folder), experiment.folder)
+    hours = _gpu_hours(plan_of(experiment.cells, experiment.folder), experiment.folder)
     return f"GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining" if hours else ""
 
 
 def _gpu_hours(plan: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     """Return GPU-hours used, also by evaluations, and remaining; None without GPUs."""
-
     if not any(
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
     ):

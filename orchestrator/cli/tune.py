@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import dashboards
 from orchestrator.cli import common as options
 from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.errors import EnvironmentFault, OrchError
@@ -14,11 +15,13 @@ from orchestrator.evaluate import read_scores
 from orchestrator.files import write_text
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.training import keep_spec
+from orchestrator.report import markdown
 from orchestrator.runs import operations
 from orchestrator.runs.collect import collect
 from orchestrator.runs.cost import bill
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.watch import watch
+from orchestrator.search import section
 from orchestrator.search.controller import Controller
 from orchestrator.search.design import chosen, design
 from orchestrator.search.journal import SearchJournal
@@ -26,6 +29,7 @@ from orchestrator.search.local import LOCAL_RULES, ThreadScorer, search_locally
 from orchestrator.search.results import cells_of_all_trials, cells_of_open_trials, outcomes
 from orchestrator.search.slurm import JobScorer, cluster_rules, search_on_cluster, submit_controller
 from orchestrator.spec.site_options import slurm_options
+from orchestrator.tracking.links import cell_runs
 
 if TYPE_CHECKING:
     from orchestrator.search.design import Search
@@ -98,7 +102,6 @@ def command(
     --submit it as a small job of its own. Ctrl-C, a kill or its time limit leave the jobs of trials
     at work; the same command goes on, from this login node or another.
     """
-
     experiment = open_experiment(spec, overrides)
     searches = chosen(design(experiment, _block(flags)), where)
     block = searches[0].tune.block
@@ -167,7 +170,6 @@ def _yaml(flag: str, text: str) -> Any:
 
 def _print_searches(searches: "Sequence[Search]") -> None:
     """Print what would be searched, and what a trial is expected to cost."""
-
     rows = []
     for search in searches:
         space = "; ".join(f"{dimension.field} in {dimension}" for dimension in search.space)
@@ -181,7 +183,6 @@ def _search_locally(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
     """Search on this machine; return False after Ctrl-C."""
-
     folder, spec = experiment.folder, experiment.spec
     if not folder.spec.exists():
         keep_spec(experiment)
@@ -201,7 +202,6 @@ def _search_on_cluster(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal"
 ) -> bool:
     """Search with jobs; return False after Ctrl-C."""
-
     folder, options = experiment.folder, slurm_options(experiment.spec.site.options)
     keep_spec(experiment)  # evaluation jobs read what is asked there
     objectives = searches[0].objectives
@@ -219,7 +219,6 @@ def _search_on_cluster(
 
 def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
     """Submit this command, without --submit, as a job."""
-
     if experiment.where != "slurm":
         raise OrchError("--submit is for a SLURM site; here the command runs as it is")
     experiment.folder.open()
@@ -234,7 +233,6 @@ def _submit(experiment: Experiment, journal: "SearchJournal") -> int:
 
 def _cancel(experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal") -> int:
     """Stop the cells of open trials; whoever searches next ends those trials as failed."""
-
     cells = cells_of_open_trials(experiment, outcomes(searches, journal))
     cancelled = operations.cancel(cells, experiment.folder) if cells else []
     for cell in cancelled:
@@ -247,11 +245,6 @@ def _review(
     experiment: Experiment, searches: "Sequence[Search]", journal: "SearchJournal", as_json: bool
 ) -> int:
     """Read what was found, mirror it, write the page, and print the best."""
-    import dashboards
-    from orchestrator.report import markdown
-    from orchestrator.search import section
-    from orchestrator.tracking.links import cell_runs
-
     results = outcomes(searches, journal)
     if not results:
         raise OrchError(f"{journal.path} has no search yet; leave --report-only out to begin one")

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.analysis.repetition import Bounds, compare_runs
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.errors import EnvironmentFault
+from orchestrator.pipeline import stages, training
 from orchestrator.pipeline.messages import counted
+from orchestrator.pipeline.run import plan_of
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.records import Cell, Record
@@ -63,9 +68,6 @@ def command(
     scores and responses. Libraries promise none: their first step and their final scores are held
     to the bounds below. On a cluster both runs are jobs of it. Exit code 1 if a promise is broken.
     """
-    from orchestrator.analysis.repetition import Bounds, compare_runs
-    from orchestrator.runs.experiment import open_experiment
-
     whole = open_experiment(spec, overrides).chosen(where)
     cells = spread(whole.cells, count)
     home = _fresh_folder(Path(whole.spec.site.runs_dir))
@@ -103,8 +105,6 @@ def apart(experiment: "Experiment", cells: "tuple[Cell, ...]", runs_dir: Path) -
     """Return these cells as an experiment of a runs folder of its own, without baselines."""
     from dataclasses import replace
 
-    from orchestrator.rundir import RunFolder
-
     site = experiment.spec.site.model_copy(update={"runs_dir": str(runs_dir)})
     evaluation = experiment.spec.evaluation.model_copy(update={"baselines": ()})
     spec = experiment.spec.model_copy(update={"site": site, "evaluation": evaluation})
@@ -126,9 +126,6 @@ def _fresh_folder(runs_dir: Path) -> Path:
 
 def _run(experiment: "Experiment") -> "list[Record] | None":
     """Train and evaluate; return the records, or None if it was stopped or jobs are still open."""
-    from orchestrator.pipeline import stages, training
-    from orchestrator.pipeline.run import plan_of
-
     plan = plan_of(experiment, experiment, ())
     if experiment.where == "slurm":
         code, over = training.on_cluster(experiment, experiment, plan, wait=True, budget=None)

@@ -177,14 +177,6 @@ def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
             prepare(recipe.data, [recipe.format], directory)
 
 
-def folder_of(plan: LaunchPlan, directory: Path | None = None) -> Path | None:
-    """Return the folder of a plan's prompts, prepared or not; None if it brings its own."""
-    recipe = of_plan(plan.files)
-    if recipe is None:
-        return None
-    return (directory or data_dir()) / recipe.prepared / recipe.format
-
-
 def _missing(recipe: PromptRecipe, directory: Path, *, by_hash: bool) -> str | None:
     folder = directory / recipe.prepared
     fault = _fault(folder, read_json(folder / ABOUT) or {}, recipe.format, by_hash=by_hash)

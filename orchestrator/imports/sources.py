@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.imports import tensorboard, trackio, trainer_state, wandb
+from orchestrator.imports import mlflow, tensorboard, trackio, trainer_state, wandb
 from orchestrator.imports.source import LoggedRun, UnreadableSource
 
 FORMATS = (
@@ -50,7 +50,6 @@ def _of_mlflow(uri: str, experiment: str | None, runs: Sequence[str]) -> list[Lo
         raise EnvironmentFault(
             f"{uri} is a store of MLflow, which is not installed: pip install 'orch-rl[run]'"
         )
-    from orchestrator.imports import mlflow
 
     return list(mlflow.read_store(uri, experiment, runs))
 

@@ -100,21 +100,3 @@ def load_tables(path: Path, added: tuple[str, ...] = ()) -> KeyTables:
     return KeyTables(
         tuple(plain["versions"]), tuple(facts), frozenset(plain.get("passed", ())), added
     )
-
-
-def tables_as_plain(
-    versions: Sequence[str], facts: Sequence[Mapping[str, KeyFact]], passed: Iterable[str] = ()
-) -> dict[str, object]:
-    """Return the content of a data file: equal facts of neighbouring releases are one entry."""
-    keys: dict[str, list[list[object]]] = {}
-    for key in sorted(set().union(*facts)):
-        spans = keys.setdefault(key, [])
-        for i, each in enumerate(facts):
-            if key not in each:
-                continue
-            fact = [*each[key][:2], list(each[key].values)]
-            if spans and spans[-1][1] == i - 1 and spans[-1][2:] == fact:
-                spans[-1][1] = i
-            else:
-                spans.append([i, i, *fact])
-    return {"versions": list(versions), "keys": keys, "passed": sorted(set(passed) - set(keys))}

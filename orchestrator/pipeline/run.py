@@ -11,6 +11,8 @@ from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.notify import RunEnd, notify
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import plan as plan_cells
+from orchestrator.tracking.store import store_of
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison
@@ -40,9 +42,7 @@ class LineResult(NamedTuple):
 
 def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> "Plan":
     """Return what would be done for the chosen cells; all of them if `where` is empty."""
-    from orchestrator.runs.plan import plan
-
-    every = plan(experiment.cells, experiment.folder)
+    every = plan_cells(experiment.cells, experiment.folder)
     return every.only({cell.id for cell in chosen.cells}) if where else every
 
 
@@ -101,8 +101,6 @@ def _run(
     take_over: bool = False,
     budget: float | None = None,
 ) -> LineResult:
-    from orchestrator.tracking.store import store_of
-
     if chosen.where == "slurm":
         code, over = training.on_cluster(
             experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget

@@ -2,29 +2,40 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from orchestrator import evaluate
-from orchestrator.analysis.compare import compare
-from orchestrator.evaluate import baselines
+import dashboards
+from orchestrator import tracking
+from orchestrator.analysis.compare import Comparison, compare
+from orchestrator.analysis.runs import ItemScores
+from orchestrator.evaluate import (
+    EvaluationEvent,
+    MissingScores,
+    ScoredBaseline,
+    ScoreIndex,
+    UnscoredError,
+    baselines,
+    engines,
+    evaluate,
+    missing,
+    score_index,
+)
 from orchestrator.files import write_text
+from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline.messages import say
 from orchestrator.records import Record, Score
+from orchestrator.report import Report, markdown, report
+from orchestrator.report.imported import imported_section
+from orchestrator.report.model import Section
+from orchestrator.report.sources import last_lines, newest_result, read_context
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
-
-if TYPE_CHECKING:
-    from orchestrator.analysis.compare import Comparison
-    from orchestrator.analysis.runs import ItemScores
-    from orchestrator.evaluate import ScoredBaseline, ScoreIndex
-    from orchestrator.report import Report
-    from orchestrator.report.model import Section
-    from orchestrator.tracking import MirrorReport
+from orchestrator.search.section import experiment_section
+from orchestrator.tracking import MirrorReport
 
 
 def collect_records(experiment: Experiment) -> list[Record]:
     """Return the records of the chosen cells, each with the faults of what could not be read."""
-
     return collect(experiment.cells, experiment.folder)
 
 
@@ -38,8 +49,7 @@ def print_faults(records: Sequence[Record]) -> int:
 
 def scores_and_faults(experiment: Experiment) -> "ScoreIndex":
     """Return the scores on disk. Print what keeps them from being averaged or compared."""
-
-    index = evaluate.score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
     for fault in index.faults:
         say(fault)
     return index
@@ -52,7 +62,6 @@ def read_scores(experiment: Experiment) -> list[Score]:
 
 def read_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
     """Return the baselines that the spec declares for these cells, with their scores on disk."""
-
     return baselines.scored_baselines(
         experiment.spec.evaluation, experiment.cells, experiment.folder
     )
@@ -65,8 +74,6 @@ def evaluate_missing(
 
     Return 1 if something could not be scored.
     """
-    from orchestrator.evaluate import EvaluationEvent, UnscoredError, baselines, engines, evaluate
-
     every, spec = _milestones(), experiment.spec
 
     def show(event: EvaluationEvent) -> None:
@@ -98,9 +105,7 @@ def evaluate_missing(
     return int(bool(faults))
 
 
-def missing_scores(
-    experiment: Experiment, records: Sequence[Record]
-) -> "list[evaluate.MissingScores]":
+def missing_scores(experiment: Experiment, records: Sequence[Record]) -> "list[MissingScores]":
     """Return what `evaluate_missing` would score. Write nothing."""
     spec = experiment.spec
     declared, faults = baselines.declared_baselines(
@@ -108,7 +113,7 @@ def missing_scores(
     )
     for fault in faults:
         say(fault)
-    return evaluate.missing(
+    return missing(
         records,
         spec.evaluation,
         experiment.folder,
@@ -128,8 +133,6 @@ def mirror(
 ) -> "MirrorReport":
     """Bring MLflow up to date (`only`: the runs of these cells). Unless `quiet`, print where to
     look. dry_run: only count what would change."""
-    from orchestrator import tracking
-
     every = _milestones()
 
     def show(done: int, total: int) -> None:
@@ -168,10 +171,7 @@ def compare_records(
     items: "ItemScores | None" = None,
 ) -> "Comparison":
     """Return the statistics of what is on disk. `items`: of the score index; None: read here."""
-
     if items is None:
-        from orchestrator.evaluate import score_index
-
         items = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder).items
     return compare(experiment.spec, records, scores, items)
 
@@ -196,9 +196,6 @@ def write_report(
     `sections` are the page's own beside the usual ones, with `data` for their figures. The page's
     date is that of the newest result, so that the same results give the same page.
     """
-    import dashboards
-    from orchestrator.report import markdown
-
     folder = target or experiment.folder.report
     built = build_report(
         experiment,
@@ -224,8 +221,6 @@ def report_as_markdown(
     faults: Sequence[str] = (),
 ) -> str:
     """Return the report as Markdown."""
-    from orchestrator.report import markdown
-
     return markdown(build_report(experiment, comparison, records, scores, faults=faults))
 
 
@@ -241,11 +236,6 @@ def build_report(
     data: Mapping[str, Any] | None = None,
 ) -> "Report":
     """Return the report as plain data, dated by the newest result."""
-    from orchestrator.imports.runs import read_imported
-    from orchestrator.report import report
-    from orchestrator.report.imported import imported_section
-    from orchestrator.report.sources import last_lines, newest_result, read_context
-
     target = home or experiment.folder.report
     searches, drawn = _searches(experiment)
     imported, curves = imported_section(read_imported(experiment.folder), comparison.configurations)
@@ -267,7 +257,6 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
     """Return the report's sections on searches, and the data of their figures."""
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return [], {}
-    from orchestrator.search.section import experiment_section
 
     section, drawn, faults = experiment_section(experiment)
     for fault in faults:

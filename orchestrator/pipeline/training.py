@@ -15,6 +15,7 @@ from orchestrator.launch.slurm.submit import preview, submission_lock
 from orchestrator.pipeline.messages import counted, say
 from orchestrator.redaction import hide_userinfo
 from orchestrator.rundir import ON_CLUSTER
+from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import afford, evaluation_spending
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import plan as read_plan
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
     """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0."""
-
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
     ids = {cell.id for cell in experiment.cells}
@@ -62,8 +62,6 @@ def on_cluster(
     Return the exit code, and True if training is over: no chosen cell is with the scheduler or
     still to be submitted.
     """
-    from orchestrator.runs import wait as cluster
-
     options = slurm_options(chosen.spec.site.options)
     if plan.pending:
         _refuse_impossible(chosen, options)
@@ -124,7 +122,6 @@ def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cel
 
     It prints its sentence again only when that has changed.
     """
-
     last = ""
 
     def admit(cells: "Sequence[Cell]") -> set[str]:
@@ -145,7 +142,6 @@ def _refuse_impossible(chosen: Experiment, options: "SlurmOptions") -> None:
 
     SLURM takes some of them all the same. Print what may pass.
     """
-
     answers = read_cluster()
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
     advice = check_site(options, answers, resources, len(chosen.cells)) if answers else []
@@ -179,7 +175,6 @@ def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
 
 def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
     """Return the exit code without --wait, and True only if nothing is left to train."""
-
     with one_look(chosen.folder) as look:
         looks = [(cell, look.state_of(chosen.folder.cell(cell))) for cell in chosen.cells]
     states = [state.state for _, state in looks]
@@ -208,7 +203,6 @@ def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
 
 def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
     """Print failed evaluations that are not tried again. Return 1 if there are any."""
-
     failed = [e for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit is not None]
     if failed:
         classes = sorted({e.exit.failure for e in failed if e.exit})
@@ -222,7 +216,6 @@ def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, C
 
 def keep_spec(experiment: Experiment) -> None:
     """Write the spec as it is launched, beside its cells."""
-
     experiment.folder.open()
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
@@ -232,7 +225,6 @@ def paid_part(
     budget: float | None, whole: Experiment, experiment: Experiment, plan: "Plan"
 ) -> Experiment:
     """Return the experiment without the pending cells that the budget does not pay; print which."""
-
     if budget is None:
         return experiment
     wanted = {row.cell.id for row in plan.pending if row.cell is not None}

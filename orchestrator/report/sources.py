@@ -19,6 +19,7 @@ from orchestrator.report import Context
 from orchestrator.report.provenance import Origin
 from orchestrator.rundir import AttemptDir
 from orchestrator.runs.experiment import Experiment
+from orchestrator.tracking.links import CellRuns, cell_runs
 
 _GIT_SECONDS = 20
 _TAIL_BYTES = 65_536
@@ -86,8 +87,6 @@ def _sides(
 def _origins(
     experiment: Experiment, records: Sequence[Record], say: Callable[[str], None]
 ) -> dict[str, Origin]:
-    from orchestrator.tracking.links import CellRuns, cell_runs
-
     try:
         ids = {record.cell.id for record in records}
         links = cell_runs(experiment.folder, experiment.spec.site.tracking_uri, ids)

@@ -9,8 +9,14 @@ from typing import Literal
 
 from orchestrator.errors import OrchError, RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import parsed, read_json
+from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.records import Cell, Spec
 from orchestrator.rundir import RunFolder
+from orchestrator.runs.state import state_of
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.spec.rehearse import rehearse
+from orchestrator.spec.select import matches, none_selected, parse
 
 LaunchKind = Literal["local", "slurm"]
 
@@ -36,8 +42,6 @@ class Experiment:
         is left. States are read from the run directories."""
         if not terms:
             return self
-        from orchestrator.runs.state import state_of
-        from orchestrator.spec.select import matches, none_selected, parse
 
         selection = parse(terms)
         needs_state = any("state" in term for term in terms)
@@ -58,9 +62,6 @@ class Experiment:
 
 def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read a spec and expand it for the site it runs at. Write nothing."""
-    from orchestrator.spec import load
-    from orchestrator.spec.expand import expand
-
     spec = load(Path(path), overrides)
     declared = expand(spec)
     where = site_of(spec)
@@ -80,8 +81,6 @@ def at_scale(cells: Sequence[Cell], scale: Literal["micro", "full"]) -> Sequence
     At micro scale every cell is rehearsed. At full scale cells run as declared, except those of the
     embedded trainer, which are rehearsals anywhere.
     """
-    from orchestrator.spec.rehearse import rehearse
-
     if scale == "micro":
         return rehearse(cells)
     declared = [cell for cell in cells if cell.scale == "full"]
@@ -95,8 +94,6 @@ def site_of(spec: Spec) -> LaunchKind:
     """
     kind = spec.site.kind
     if kind == "auto":
-        from orchestrator.launch.slurm.cluster import has_controller
-
         kind = "slurm" if has_controller() else "local"
     return kind
 
@@ -126,8 +123,6 @@ _FEW = 100
 def _launched(spec: Spec, folder: RunFolder, scale: Literal["micro", "full"]) -> Iterator[Cell]:
     """Yield every cell on disk. Those of the spec are expanded from it and not read: that takes a
     tenth of the time and of the memory. Others (of an earlier spec, of a search) are read."""
-    from orchestrator.spec.expand import expand
-
     directories = folder.cells()
     declared: dict[str, Cell] = {}
     if len(directories) > _FEW:

@@ -13,6 +13,8 @@ from orchestrator.data.prepared import missing
 from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import declared
+from orchestrator.launch.slurm import script
+from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.translations import translations
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -161,8 +163,6 @@ def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator
 
     The jobs are asked for with --test-only, so nothing is submitted.
     """
-    from orchestrator.launch.slurm import script
-
     shapes: dict[script.ArrayResources, int] = {}
     for cell in cells:
         shape = script.array_resources(cell)
@@ -174,8 +174,6 @@ def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator
 
 
 def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
-    from orchestrator.launch.slurm.scheduler import refusal_of
-
     with tempfile.TemporaryDirectory() as folder:
         try:
             argv = ["sbatch", "--test-only", f"--chdir={folder}"]

@@ -8,10 +8,15 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from orchestrator import plugins
+from orchestrator.data.prepared import data_dir
 from orchestrator.environments.extras import extra_of, install_line
 from orchestrator.errors import OrchError
+from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.records import Cell, Site
-from orchestrator.site.findings import SiteFinding
+from orchestrator.rundir import RunFolder
+from orchestrator.site.findings import SiteFinding, cluster_findings
+from orchestrator.tracking.store import store_of
 
 PACKAGES = (
     "hydra-core",
@@ -64,8 +69,6 @@ def packages(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def backends(_runs_dir: Path) -> list[SiteFinding]:
-    from orchestrator import plugins
-
     try:
         names = plugins.names()
     except OrchError as error:
@@ -74,8 +77,6 @@ def backends(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def _backend(name: str) -> SiteFinding:
-    from orchestrator import plugins
-
     try:
         return SiteFinding(f"backend {name}", "ok", ", ".join(plugins.load(name).versions))
     except OrchError as error:
@@ -109,8 +110,6 @@ def runs_folder(runs_dir: Path) -> list[SiteFinding]:
 
 
 def prompts(_runs_dir: Path) -> list[SiteFinding]:
-    from orchestrator.data.prepared import data_dir
-
     where = data_dir()
     prepared = sorted(about.parent.name for about in where.glob("*/about.json"))
     return [
@@ -124,9 +123,6 @@ def prompts(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def mlflow_store(site: Site) -> list[SiteFinding]:
-    from orchestrator.rundir import RunFolder
-    from orchestrator.tracking.store import store_of
-
     store = store_of(RunFolder.of(site.runs_dir, "doctor", "micro"), site.tracking_uri)
     if not store.is_server:
         return [SiteFinding("MLflow store", "ok", store.shown)]
@@ -155,9 +151,6 @@ def _answers(url: str) -> bool:
 
 
 def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
-    from orchestrator.launch.slurm.cluster import has_controller
-    from orchestrator.site.findings import cluster_findings
-
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
     try:

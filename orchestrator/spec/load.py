@@ -59,6 +59,7 @@ from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.spec.sentences import sentence, shown
 from orchestrator.spec.shipped import locate
+from orchestrator.spec.site_options import faults as option_faults
 
 _BELOW: dict[str | int, type[Frozen]] = {
     "tasks": EvalTask,
@@ -468,9 +469,8 @@ def _site(file: SpecFile, library: Library, problems: list[SpecProblem]) -> Site
     if not isinstance(site, Site):
         return Site()
     if site.options:
-        from orchestrator.spec.site_options import faults
-
         problems += [
-            SpecProblem(message, (*at, "options", *loc)) for message, loc in faults(site.options)
+            SpecProblem(message, (*at, "options", *loc))
+            for message, loc in option_faults(site.options)
         ]
     return site

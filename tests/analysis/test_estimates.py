@@ -12,8 +12,6 @@ from orchestrator.analysis.stats import (
     estimate,
     holm,
     one_sided_p,
-    p_fisher,
-    p_share_above,
     rate,
     seeds_needed,
 )
@@ -93,26 +91,6 @@ def test_without_spread_the_signs_are_tested_and_with_one_seed_nothing_is_known(
         assert 2 * one_sided_p(estimate([0.1] * n), 0.0)[0] < alpha <= 4 * 0.5**n
     assert one_sided_p(estimate([0.5, 0.5]), 0.5) == (0.5, 0.5)
     assert one_sided_p(estimate([9.0]), 0.5) == (0.5, 0.5)
-
-
-@given(counts, counts)
-def test_two_shares_are_compared_by_fisher(one: tuple[int, int], other: tuple[int, int]) -> None:
-    table = [[one[0], one[1] - one[0]], [other[0], other[1] - other[0]]]
-    expected = stats.fisher_exact(table, "greater").pvalue
-    assert p_fisher(*one, *other) == pytest.approx(expected, rel=1e-6, abs=1e-12)
-
-
-@given(counts, st.floats(0.01, 0.99))
-def test_a_share_is_compared_with_a_number_by_the_binomial(
-    pair: tuple[int, int], bound: float
-) -> None:
-    expected = stats.binomtest(*pair, bound, "greater").pvalue
-    assert p_share_above(*pair, bound) == pytest.approx(expected, rel=1e-6, abs=1e-12)
-
-
-def test_a_share_is_surely_above_less_than_nothing_and_never_above_all() -> None:
-    assert p_share_above(0, 5, -0.1) == 0.0
-    assert p_share_above(5, 5, 1.1) == 1.0
 
 
 def test_holm_by_hand() -> None:

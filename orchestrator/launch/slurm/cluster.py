@@ -75,12 +75,9 @@ class Cluster:
     name: str
     version: str
     max_array_size: int
-    max_jobs: int
     accounting: bool
     enforced: frozenset[str]
     """The rules that accounting enforces: associations, limits, qos, ..."""
-    preempts: bool
-    requeues: bool
     partitions: tuple[Partition, ...]
     nodes: tuple[ClusterNode, ...]
     rights: tuple[Rights, ...] | None = ()
@@ -192,11 +189,8 @@ def parse_cluster(
         name=config.get("ClusterName", "cluster"),
         version=config.get("SLURM_VERSION", ""),
         max_array_size=_count(config.get("MaxArraySize")) or 1001,
-        max_jobs=_count(config.get("MaxJobCount")) or 10000,
         accounting="none" not in config.get("AccountingStorageType", "none"),
         enforced=_names(config.get("AccountingStorageEnforce", "")),
-        preempts=config.get("PreemptMode", "OFF") not in ("OFF", ""),
-        requeues=config.get("JobRequeue", "0") == "1",
         partitions=tuple(_partition(_words(line)) for line in partitions.splitlines() if line),
         nodes=tuple(_node(_words(line)) for line in nodes.splitlines() if line),
         rights=tuple(_rights(line) for line in rights.splitlines() if line.count("|") >= 4),
