@@ -21,7 +21,7 @@ def command(
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
     Cells that have succeeded or failed are left as they are. On a cluster, whom
-    site.options.on_end names is told.
+    site.options.on_end names gets a message.
     """
 
     operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _told)

@@ -62,7 +62,7 @@ def run(
     on a cluster, return only when all jobs have ended. take_over: submit what another user has
     submitted and this one cannot see. budget: GPU-hours that training may reach.
 
-    `site.options.on_end` is told once no chosen cell is with a scheduler or still to be submitted,
+    `site.options.on_end` gets the message once no chosen cell is with a scheduler or still to be submitted,
     if there was something to do.
     """
     try:
