@@ -62,8 +62,8 @@ def run(
     on a cluster, return only when all jobs have ended. take_over: submit what another user has
     submitted and this one cannot see. budget: GPU-hours that training may reach.
 
-    `site.options.on_end` gets the message once no chosen cell is with a scheduler or still to be submitted,
-    if there was something to do.
+    `site.options.on_end` gets a message once no chosen cell is with a scheduler or still to be
+    submitted, if there was something to do.
     """
     try:
         result = _run(
