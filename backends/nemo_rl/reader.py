@@ -238,7 +238,7 @@ class _Reader(ReleaseReader):
         if not loss.active or self.regime.on_policy is not False:
             return None
         term = f"{self._text(TYPE) or 'k3'} in the loss, β = {loss.beta:g}, from old samples"
-        because = f"{term} ({self.regime.why})"
+        because = f"{term} ({self.regime.because})"
         if self._on(APPROXIMATION) and not self.scored and loss.estimator == "k3":
             return "token_forward_kl", (
                 f"{because}, times the ratio to the sampler without its gradient: the forward KL "

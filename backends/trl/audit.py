@@ -158,7 +158,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     regimes = [era.regime() for era in eras.values()]
     reading = _Facts(asked, releases[-1]).reading(because, tuple(_undecided(asked, releases)))
     if len({each.on_policy for each in regimes}) > 1:
-        reasons = " or ".join(dict.fromkeys(each.why for each in regimes))
+        reasons = " or ".join(dict.fromkeys(each.because for each in regimes))
         reading = replace(
             reading, regime=TrainingRegime(None, f"{reasons}: releases of TRL differ")
         )

@@ -162,7 +162,9 @@ def _ratio(reading: LaunchReading) -> str | None:
 
 
 def _if_old(reading: LaunchReading, old: Judgement) -> str:
-    return f"training is on-policy ({reading.regime.why}). Off-policy: {old.name}, for {old.why}"
+    return (
+        f"training is on-policy ({reading.regime.because}). Off-policy: {old.name}, for {old.why}"
+    )
 
 
 def _measurement(chosen: Judgement, *, on_policy: bool) -> str:
@@ -285,13 +287,13 @@ def _in_reward(reading: LaunchReading, *, on_policy: bool) -> Judgement:
                 "with a ratio that is not known" if unknown else "without PPO's ratio of each token"
             )
             why = (
-                f"{text}, from old samples ({reading.regime.why}): a policy gradient of the "
+                f"{text}, from old samples ({reading.regime.because}): a policy gradient of the "
                 f"reverse KL {how}; the laboratory has no number for it"
             )
             return Judgement("surrogate_reverse_kl", why)
         why = (
-            f"{text}, from old samples ({reading.regime.why}): PPO's surrogate of the sequence's "
-            "reverse KL, whose bias goes to zero with the lag"
+            f"{text}, from old samples ({reading.regime.because}): PPO's surrogate of the "
+            "sequence's reverse KL, whose bias goes to zero with the lag"
         )
         return Judgement("surrogate_reverse_kl", why, measured)
     why = f"{text}: the policy gradient of that reward is not the gradient of the reverse KL"
@@ -305,7 +307,7 @@ def _in_loss(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     measured = _measure(term, "loss", on_policy=on_policy)
     text = f"{_estimator_of(term)} in the loss, β = {term.beta:g}"
     if not on_policy:
-        text += f", from old samples ({reading.regime.why})"
+        text += f", from old samples ({reading.regime.because})"
     keys = [key for _, key in measured.terms]
     if len(keys) == 1 and keys[0] in _OF_TERM:
         name, words = _OF_TERM[keys[0]]

@@ -155,7 +155,7 @@ def plainly(finding: AuditFinding) -> tuple[str, str, str]:
 
 def _regime(finding: AuditFinding) -> str:
     name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
-    return f"{name}: {finding.regime.why}"
+    return f"{name}: {finding.regime.because}"
 
 
 def _goal(finding: AuditFinding) -> str:

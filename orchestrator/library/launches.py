@@ -259,6 +259,13 @@ class TrainingRegime:
 
     on_policy: bool | None
     why: str
+    sizes: str = field(default="", compare=False)
+    """The keys that give the number of train steps, with their values: equal regimes may differ."""
+
+    @property
+    def because(self) -> str:
+        """Return the deciding fact with its sizes."""
+        return f"{self.why} ({self.sizes})" if self.sizes else self.why
 
     @classmethod
     def of_steps(cls, steps: float, sizes: str = "") -> "TrainingRegime":
@@ -267,8 +274,7 @@ class TrainingRegime:
         It is on-policy for one step. `sizes`: the keys that give the number, for a user.
         """
         count = "one train step" if steps <= 1 else f"{steps:g} train steps"
-        shown = f" ({sizes})" if sizes else ""
-        return cls(steps <= 1, f"{count} for each batch of rollouts{shown}")
+        return cls(steps <= 1, f"{count} for each batch of rollouts", sizes)
 
     @classmethod
     def unread(cls, keys: Iterable[str]) -> "TrainingRegime":
