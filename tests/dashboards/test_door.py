@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from dashboards.door import Door, open_door
-from dashboards.serve import new_token
 from orchestrator.tracking import server as tracking_server
 from orchestrator.tracking.server import UnixConnection
 from orchestrator.tracking.store import Store
 
-TOKEN = new_token()
+TOKEN = "the-same-in-every-process-of-a-run"
 
 
 class _Echo(BaseHTTPRequestHandler):
