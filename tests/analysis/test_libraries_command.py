@@ -169,7 +169,7 @@ def test_mistakes_are_sentences(folder: Path) -> None:
     (folder / "experiments" / "unknown.yaml").write_text(unknown)
     done = orch(folder, "compare", "experiments/unknown.yaml", "--by", "backend")
     assert done.returncode == 1
-    assert "no facts of its mathematics" in done.stderr
+    assert "verl has no release '0.7.0' here, did you mean '0.8.0'?" in done.stderr
 
 
 VERL = """#!/bin/bash
