@@ -11,7 +11,7 @@
           beat            on a cluster: the heartbeat, touched every few seconds
           stdout  stderr  metrics.jsonl
           exit.json       the exit record: how the attempt ended, written once
-          origin.json     of a pulled attempt: the store, and who had trained it (sharing/)
+          origin.json     of a pulled attempt: what was shared, by whom (sharing/)
       index/                                       ended cells, a cache (runs/ended.py)
       imported/<name>/                             runs that orch did not launch (imports/runs.py)
       slurm/<submission>/                          script, manifest and logs of one job array

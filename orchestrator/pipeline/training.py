@@ -91,7 +91,7 @@ def on_cluster(
         )
     if not wait:
         if options.on_end is not None and sent.cells:
-            say(f"site.options.on_end is told by `orch run {source} --wait`, which may follow")
+            say(f"`orch run {source} --wait` calls site.options.on_end, which may follow")
         unpaid = {cell.id for cell in sent.unpaid}
         left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
         return _print_what_is_left(left, source)

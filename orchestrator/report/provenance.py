@@ -62,7 +62,7 @@ def _origin_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     for sentence in elsewhere(run.record.last for run in runs):
         yield (
             f"Of {counted(len(runs), 'run')}, {sentence}: with equal settings, orch, library and "
-            "releases, on another machine. What they show of speed is not of this one."
+            "releases. What they show of speed may be another machine's."
         )
 
 

@@ -33,7 +33,7 @@ class Exchanged(NamedTuple):
     cell: Cell
     what: Literal["shared", "taken", "left"]
     note: str = ""
-    """Why it was left alone, or who had trained it."""
+    """Why it was left alone, or who had shared it."""
 
 
 def push(
@@ -94,7 +94,7 @@ def _pulled(cell: Cell, folder: RunFolder, store: ResultStore, *, dry: bool) -> 
             reasons.append(str(fault))
             continue
         if dry or _unpacked(bundle, cell, folder, store.shown):
-            return Exchanged(cell, "taken", f"trained by {manifest.by}")
+            return Exchanged(cell, "taken", f"shared by {manifest.by}")
         return Exchanged(cell, "left", "another process works on it")
     return Exchanged(cell, "left", reasons[0] if reasons else "the store does not have it")
 

@@ -71,7 +71,7 @@ def test_the_same_commands_as_a_person(finished: Path, empty: Path) -> None:
     assert orch(empty, "pull", SMOKE, *shared, "--dry-run").returncode == 3
     pulled = orch(empty, "pull", SMOKE, *shared)
     assert "4 of 4 cells taken" in pulled.stdout
-    assert "trained by ada" in pulled.stdout
+    assert "shared by ada" in pulled.stdout
     assert orch(empty, "plan", SMOKE).returncode == 0, "something is left to train"
     status = orch(empty, "status", SMOKE)
     assert f"4 trained elsewhere, and pulled from {empty}/store" in status.stdout
