@@ -75,6 +75,22 @@ _TRAINER_HEADS = re.compile(
     r"|weight_broadcast|weights"
 )
 """First parts of the trainer's own keys, 0.2.0 to 0.8.0."""
+_SINCE_TAU_ON = (
+    "ipo_mask_low",
+    "ipo_mask_high",
+    "ipo_threshold",
+    "dppo_mask_low",
+    "dppo_mask_high",
+)
+"""Keys of the loss that came with or after the commit that set kl_tau to 0.001 by default."""
+_BEFORE_TAU_ON = (
+    *("ratio_type", "sequence_clip_high", "token_mask_low", "token_mask_high"),
+    *("geo_mask_low", "geo_mask_high", "sequence_mask_low", "sequence_mask_high"),
+)
+"""Keys of the loss that the same commit took out (02bdca2e, March 2026)."""
+_LOSS_KEYS = frozenset({"adv_tau", "kl_tau", "teacher_tau", *_SINCE_TAU_ON, *_BEFORE_TAU_ON})
+"""Keys that only Prime-RL's [loss] has, in some release since 0.2."""
+_COMMON_LOSS_KEYS = frozenset({"type", "import_path", "kwargs"})
 _OF_OTHERS = {"args", "taskset", "agent", "extra_env_kwargs", "sampling_args", "kwargs"}
 """Sections whose keys are an environment's own."""
 _SOURCE = re.compile(r"train\.(?:source|env)\.\d+\.")
@@ -217,7 +233,18 @@ def _is_trainer(values: Mapping[str, object]) -> bool:
     heads = {key.partition(".")[0] for key in values}
     batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
     trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
-    return "model" in heads and trains and batches and all(map(_TRAINER_HEADS.fullmatch, heads))
+    whole = "model" in heads and trains and batches
+    return _is_loss(values) or (whole and all(map(_TRAINER_HEADS.fullmatch, heads)))
+
+
+def _is_loss(values: Mapping[str, object]) -> bool:
+    """Return True for a file with the [loss] of a trainer and nothing else of a run.
+
+    Other tools have a [loss] too, so one key must be Prime-RL's own, and none of an unknown tool's.
+    """
+    names = {key.partition(".")[2].partition(".")[0] for key in values if key.startswith("loss.")}
+    only = all(key.startswith("loss.") for key in values)
+    return only and bool(names & _LOSS_KEYS) and names <= _LOSS_KEYS | _COMMON_LOSS_KEYS
 
 
 def _is_orchestrator(values: Mapping[str, object]) -> bool:
@@ -469,6 +496,11 @@ class _Judge:
         for name in (*self.launch.missing, *builds):
             yield f"{name}, which is not here, leaves the KL alone"
         alone = _is_trainer(self.keys.given) and not self.launch.words
+        if alone and _is_loss(self.keys.given):
+            yield (
+                "this is the [loss] of a trainer's file: its [model] and [optim], and the files of "
+                "the orchestrator and of the inference server, are not here and leave the KL alone"
+            )
         if alone and self.at >= _FIRST_PATHS:
             yield (
                 "the orchestrator's file, which is not here, trains by reinforcement learning: "
@@ -529,7 +561,8 @@ class _Judge:
             self.unknown.append("its loss is a function of its own (trainer.loss.type custom)")
             return InLoss(None), None
         key = self._find("trainer.loss.kl_tau", TAU)
-        default = 0.001 if self.at >= FIRST_TAU_ON else 0.0
+        is_on = self.at >= FIRST_TAU_ON if (dated := self._tau_on()) is None else dated
+        default = 0.001 if is_on else 0.0
         beside, _, why = self.launch.versions.get(marks.TAU, "").partition(" ")
         if beside and key is None:
             default = as_number(beside) or 0.0
@@ -544,7 +577,8 @@ class _Judge:
         )
         teacher = self._find("trainer.loss.teacher_tau", TEACHER)
         if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
-            if key is None and self.spread[0] <= FIRST_TAU_ON <= self.at and not self.dated:
+            straddles = self.spread[0] <= FIRST_TAU_ON <= self.at
+            if key is None and straddles and dated is None and not self.dated:
                 self.unknown.append(UNDATED)
                 tau = None
             return InLoss(False), tau
@@ -566,6 +600,16 @@ class _Judge:
                 "entrypoints/rl.py",
             )
         return InLoss(beta != 0, "k1", beta, straight_through=True, weighted=True), tau
+
+    def _tau_on(self) -> bool | None:
+        """Return if kl_tau is on by default, by the keys beside it; None if they do not tell."""
+        if self.dated:
+            return None
+        since, before = (
+            any(self._find(f"loss.{each}", f"trainer.loss.{each}") for each in names)
+            for names in (_SINCE_TAU_ON, _BEFORE_TAU_ON)
+        )
+        return since if since != before else None
 
     def _inactive(self, dead: str, *, decided: bool) -> Iterator[Inactive]:
         if decided:

@@ -25,6 +25,8 @@ SHORTEST_FOR_TWO = 8
 """Characters of a name in which a slip may be longer than one."""
 MOST_SHOWN = 8
 """Values of a closed list that are shown."""
+MOST_MEANT = 3
+"""Keys of other sections that an unknown key may be meant to be."""
 _TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _NOTHING = ("null", "none", "~", "")
 
@@ -85,13 +87,29 @@ def _sections(keys: frozenset[str]) -> frozenset[str]:
 
 
 @cache
-def _leaves(keys: frozenset[str]) -> Mapping[str, str]:
-    """Return the key of each last part that only one key has."""
-    leaves: dict[str, str] = {}
+def _leaves(keys: frozenset[str]) -> Mapping[str, Sequence[str]]:
+    """Return the keys by their last part, each list in the order of the alphabet."""
+    leaves: dict[str, list[str]] = {}
     for key in sorted(keys):
-        last = key.rpartition(".")[2]
-        leaves[last] = "" if last in leaves else key
-    return {last: key for last, key in leaves.items() if key}
+        leaves.setdefault(key.rpartition(".")[2], []).append(key)
+    return leaves
+
+
+@cache
+def _leaf_names(keys: frozenset[str]) -> frozenset[str]:
+    return frozenset(_leaves(keys))
+
+
+def _in_other_section(key: str, keys: frozenset[str]) -> Sequence[str]:
+    """Return the known keys that end as this one does, but for a typing slip.
+
+    More than MOST_MEANT of them say nothing, and neither does a slip in a short name.
+    """
+    last = key.rpartition(".")[2]
+    named = _leaves(keys).get(last, ())
+    if not named and len(last) >= SHORTEST_FOR_TWO:
+        named = _leaves(keys).get(closest(last, _leaf_names(keys)), ())
+    return named if len(named) <= MOST_MEANT else ()
 
 
 def _is_section(key: str, keys: frozenset[str]) -> bool:
@@ -170,10 +188,12 @@ def _slip(left: str, right: str) -> int | None:
 
 def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
     written = f"{held.flag}{key}"
-    meant = closest(_unnumbered(key), held.table.keys)
-    if not meant and "kl" in key.rpartition(".")[2].lower():
-        meant = _leaves(held.table.keys).get(key.rpartition(".")[2], "")
-    hint = f"; did you mean {held.flag}{meant}?" if meant else ""
+    slip = closest(_unnumbered(key), held.table.keys)
+    of_kl = "kl" in key.rpartition(".")[2].lower()
+    meant = [slip] if slip else []
+    if not slip and (of_kl or "." not in key):
+        meant = [*_in_other_section(key, held.table.keys)]
+    hint = f"; did you mean {' or '.join(f'{held.flag}{each}' for each in meant)}?" if meant else ""
     consequence: Consequence = "would not start"
     added = held.grammar == "hydra" and (given.mark or key in held.in_files)
     if added or (held.ignoring and key.startswith(held.ignoring)):
@@ -183,9 +203,10 @@ def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
         text = f"{_lacks(held)} {written}; {other} has it"
         return KeyFinding(key, "unknown", text, given.lines, mistake=False)
     text = f"{_lacks(held)} {written}{hint}"
-    if meant:
+    if slip or (meant and of_kl):
         return KeyFinding(key, consequence, text, given.lines, mistake=True)
-    return KeyFinding(key, "unknown", f"{text}: a fork's key", given.lines, mistake=False)
+    fork = " Or it is a fork's key" if meant else ": a fork's key"
+    return KeyFinding(key, "unknown", f"{text}{fork}", given.lines, mistake=False)
 
 
 def _lacks(held: HeldKeys) -> str:

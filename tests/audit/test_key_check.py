@@ -71,6 +71,13 @@ def test_a_slip_of_the_pen_is_told_from_another_name() -> None:
     assert closest("use_my_loss", keys) == ""
 
 
+def test_a_bare_key_is_told_with_its_section_and_may_be_a_forks() -> None:
+    finding = only(f"{VERL} adv_estimatr=rloo", versions={"verl": "0.9.1 told"})
+    (wrong,) = finding.key_findings
+    assert "did you mean algorithm.adv_estimator? Or it is a fork's key" in wrong.text
+    assert (wrong.consequence, wrong.mistake) == ("unknown", False)
+
+
 @pytest.mark.parametrize(
     ("flags", "verdict", "beta"),
     [
@@ -94,6 +101,8 @@ def test_argparse_completes_flags(flags: str, verdict: str, beta: float) -> None
         (f"{VERL} {USE_LOSS}s=True", f"did you mean {USE_LOSS}?"),
         (f"{VERL} algorithm.kl_ctl.kl_coef=0.1", "did you mean algorithm.kl_ctrl.kl_coef?"),
         (f"{VERL} actor_rollout_ref.use_kl_loss=True", f"did you mean {USE_LOSS}?"),
+        (f"{VERL} use_kl_losss=True", f"did you mean {USE_LOSS}?"),
+        (f"{VERL} actor.use_kl_losss=True", f"did you mean {USE_LOSS}?"),
         (f"{VERL} {USE_LOSS}=True {TYPE}=low_vra_kl", "did you mean low_var_kl?"),
         (f"{VERL} +{IN_REWARD}=True", "Hydra refuses `+` there"),
         (f"{OPENRLHF} --init_kl_coeff 0 --prompt_max_len 10", "did you mean --init_kl_coef?"),

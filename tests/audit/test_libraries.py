@@ -17,6 +17,7 @@ from audit.scripts import (
     verdict,
 )
 from backends.prime_rl.marks import TAU
+from orchestrator.audit import UnreadableScript, audit
 from orchestrator.audit.releases import versions
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
@@ -422,3 +423,42 @@ def test_prime_rls_sft_loss_names_its_release(prefix: str) -> None:
     rest = "[orchestrator]\nbatch_size = 8\n" if prefix else "[model]\n[optim]\nlr = 1e-6\n"
     finding = only(f'[{prefix}loss]\ntype = "sft"\n{rest}', "rl.toml")
     assert (finding.verdict, finding.version) == ("no_kl", "0.5.0")
+
+
+@pytest.mark.parametrize(
+    ("loss", "release", "expected"),
+    [
+        ("kl_tau = 0.002", "0.8.0", "rollout_policy_kl_only"),
+        ("teacher_tau = 0.1\nkl_tau = 0.0", "0.5.0", "token_reverse_kl"),
+        ('ratio_type = "token"', "0.4.0", "no_kl"),
+        ("ipo_mask_low = 0.1", "0.5.0", "rollout_policy_kl_only"),
+        ("dppo_mask_low = 0.1", "0.8.0", "rollout_policy_kl_only"),
+        ("adv_tau = 0.5", "0.8.0", "undetermined"),
+    ],
+)
+def test_a_trainers_loss_alone_says_which_parts_are_not_here(
+    loss: str, release: str, expected: str
+) -> None:
+    finding = only(f"[loss]\n{loss}\n", "loss.toml")
+    assert (finding.version, finding.term_verdict) == (release, expected)
+    assert any("[model] and [optim]" in each for each in finding.assumes)
+
+
+@pytest.mark.parametrize("text", ["[loss]\ntype = 'mse'\n", "[loss]\nkl_tau = 1\nmargin = 2\n"])
+def test_another_tools_loss_is_no_launch(text: str) -> None:
+    with pytest.raises(UnreadableScript, match="no launch"):
+        audit(text, "loss.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("ratio_type", "no_kl"),
+        ("sequence_mask_low", "no_kl"),
+        ("ipo_mask_high", "rollout_policy_kl_only"),
+        ("dppo_mask_high", "rollout_policy_kl_only"),
+    ],
+)
+def test_keys_of_prime_rls_loss_date_the_default_of_kl_tau(key: str, expected: str) -> None:
+    """They came and went in the commits that made and replaced the default loss."""
+    assert only(f"{RL}[trainer.loss]\n{key} = 1\n", "rl.toml").term_verdict == expected
