@@ -10,8 +10,8 @@ from backends.openrlhf.flags import argv
 from backends.openrlhf.manifest import MANIFEST, PROMPTS, UNBIASED, num_copies
 from backends.openrlhf.rules import RankLayout, rank_layout
 from orchestrator import scoring
-from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import prompt_recipe
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.library.needs import NEEDS, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
@@ -50,7 +50,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             NEEDS: needed_text,
             REWARD: reward_file(),
             **scoring.files(settings.data.reward),
-            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)

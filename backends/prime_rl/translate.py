@@ -10,8 +10,8 @@ from backends.prime_rl.config import INFERENCE, RL
 from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, RECORD
 from backends.prime_rl.releases import NAME, VERSIONS
 from orchestrator import scoring
-from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import prompt_recipe
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 
@@ -45,7 +45,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             **sources(),
             RECORD: json.dumps(record) + "\n",
             **scoring.files(cell.settings.data.reward),
-            **recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
+            **prompt_recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
         + without_evaluation(cell.cadence),

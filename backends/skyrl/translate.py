@@ -20,8 +20,7 @@ from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
 from backends.skyrl.rules import GpuLayout, gpu_layout, micro_batch, sequences_per_gpu
 from orchestrator import scoring
-from orchestrator.data import recipe
-from orchestrator.library import rollout_dump
+from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Settings
 
@@ -63,7 +62,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             ENTRY: _text(ENTRY),
             REWARD: _text(REWARD),
             **scoring.files(settings.data.reward),
-            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **(_dump_files() if cell.cadence.dump_rollouts else {}),
         },
         env={

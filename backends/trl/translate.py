@@ -19,9 +19,8 @@ from backends.trl.manifest import (
 from backends.trl.options import script_table
 from backends.trl.rules import ProcessShares, rank_layout
 from orchestrator import scoring
-from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import rollout_dump
+from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.manifest import ManifestError, Values
 from orchestrator.library.needs import NEEDS, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -75,7 +74,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             NEEDS: needed_text,
             **shipped(cell.cadence.dump_rollouts),
             **scoring.files(settings.data.reward),
-            **recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={
             "HF_DATASETS_CACHE": str(place.attempt_dir / "datasets"),

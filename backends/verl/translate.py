@@ -54,9 +54,8 @@ from backends.verl.manifest import (
 )
 from backends.verl.overrides import write
 from orchestrator import scoring
-from orchestrator.data import recipe
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import rollout_dump
+from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data, Settings
 
@@ -171,7 +170,9 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, place)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     files = {DATA: _data_file(settings.data), SCORER: _text("reward.py")}
-    files |= scoring.files(settings.data.reward) | recipe.plan_file(settings.data, PROMPTS_FORMAT)
+    files |= scoring.files(settings.data.reward) | prompt_recipe.plan_file(
+        settings.data, PROMPTS_FORMAT
+    )
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
     held: dict[str, object] = {DATA: settings.data.model_dump()}

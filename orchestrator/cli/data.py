@@ -10,8 +10,8 @@ from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.data import prepared
-from orchestrator.data.recipe import FORMATS
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
+from orchestrator.library.prompt_recipe import FORMATS
 from orchestrator.settings import Data
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load

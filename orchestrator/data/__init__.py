@@ -1,7 +1,6 @@
 """Prompts, prepared once and shared by every cell that trains on them.
 
     orch data prepare math          from the Hub, a file or a generator to <data>/<name>-<hash>/
-    recipe      the prompts that a launch needs, written in its plan (prompts.json); pure
     source      rows of a data set, checked against the known facts on it
     generate    Countdown problems
     prepared    the folder of prepared prompts: written, checked, linked into a launch

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
-from orchestrator.data.recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json, write_text
+from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
 from orchestrator.settings import Data
 

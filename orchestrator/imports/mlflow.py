@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.imports.source import Ended, LoggedRow, LoggedRun, UnreadableSource, digest
-from orchestrator.redaction import hide_userinfo
+from orchestrator.spec.redaction import hide_userinfo
 
 MOST_RUNS = 200
 _ENDED: dict[str, Ended] = {

@@ -23,9 +23,9 @@ from orchestrator.imports.source import Ended, LoggedRow, LoggedRun
 from orchestrator.metrics.names import METRICS
 from orchestrator.metrics.points import compact
 from orchestrator.records import MetricPoint
-from orchestrator.redaction import hide, hide_in_text
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import Frozen
+from orchestrator.spec.redaction import hide, hide_in_text
 
 MANIFEST, LOG = "import.json", "logged.jsonl"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")

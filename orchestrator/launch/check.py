@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from orchestrator import plugins
 from orchestrator.data import prepared
-from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import environment_fault as no_environment
 from orchestrator.launch.translations import translations
+from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
 from orchestrator.spec.site_options import NodeOptions

@@ -110,7 +110,7 @@ class Backend(Protocol):
     """Dotted field of Settings -> the values that some release takes. Fields that are not listed
     take every value that Settings takes. Each listed value is translated for at least one cell."""
     prompts_format: str | None
-    """Entry of orchestrator.data.recipe.FORMATS in which it reads prompts, which
+    """Entry of orchestrator.library.prompt_recipe.FORMATS in which it reads prompts, which
     `orch data prepare` writes; None: it brings its own."""
     own_evaluation: tuple[str, ...]
     """Metrics `eval/...` that it logs itself while it trains, besides those of lm-eval."""

@@ -19,9 +19,9 @@ from urllib.request import Request, urlopen
 from orchestrator import __version__
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline.messages import say
-from orchestrator.redaction import hide_in_text
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import survey
+from orchestrator.spec.redaction import hide_in_text
 from orchestrator.spec.site_options import OnEnd, slurm_options
 
 RunEnd = Literal["finished", "failed", "cancelled", "interrupted"]

@@ -13,7 +13,6 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.launch.slurm.submit import preview, submission_lock
 from orchestrator.pipeline.messages import counted, say
-from orchestrator.redaction import hide_userinfo
 from orchestrator.rundir import ON_CLUSTER
 from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import afford, evaluation_spending
@@ -23,6 +22,7 @@ from orchestrator.runs.state import one_look
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
 from orchestrator.site.check import check_site
+from orchestrator.spec.redaction import hide_userinfo
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:

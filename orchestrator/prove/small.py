@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
-from orchestrator.data import prepared, recipe
+from orchestrator.data import prepared
 from orchestrator.environments.lock import Environment, find_installed, lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
+from orchestrator.library import prompt_recipe
 from orchestrator.library.cpu_launch import CpuLaunch, Deviation
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.rundir import CellDir
@@ -266,7 +267,7 @@ def train(
     launch = on_cpu(cell, paths, argv)
     cell_dir.write(cell, launch.plan)
     data = cell_dir.path.parent / "data"
-    wanted = recipe.of_plan(launch.plan.files)
+    wanted = prompt_recipe.of_plan(launch.plan.files)
     if wanted is not None:
         prepared.prepare(wanted.data, [wanted.format], data)
         prepared.link(paths.plan_dir, data)

@@ -16,9 +16,9 @@ from orchestrator.errors import OrchError
 from orchestrator.files import read_json
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, ExitRecord, Record
-from orchestrator.redaction import hide, hide_in_text
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Frozen, NonNegativeInt
+from orchestrator.spec.redaction import hide, hide_in_text
 
 FORMAT = 1
 """Increased whenever an older orch could not read what this one writes."""

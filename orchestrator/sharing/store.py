@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.redaction import HIDDEN, hide_userinfo
 from orchestrator.sharing.bundle import Bundle, BundleManifest, archive, unpack
+from orchestrator.spec.redaction import HIDDEN, hide_userinfo
 
 Answer = TypeVar("Answer")
 

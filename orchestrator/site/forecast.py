@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
-from orchestrator.data.recipe import PLAN_FILE
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import declared
 from orchestrator.launch.slurm import script
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.translations import translations
+from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import cost

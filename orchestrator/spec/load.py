@@ -28,7 +28,6 @@ from orchestrator.records import (
     Spec,
     Study,
 )
-from orchestrator.redaction import secrets_in
 from orchestrator.settings import BackendRef, Data, Frozen, Model, Settings
 from orchestrator.spec import select
 from orchestrator.spec.claims import check_claims
@@ -57,6 +56,7 @@ from orchestrator.spec.expand import (
 )
 from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
+from orchestrator.spec.redaction import secrets_in
 from orchestrator.spec.sentences import sentence, shown
 from orchestrator.spec.shipped import locate
 from orchestrator.spec.site_options import faults as option_faults

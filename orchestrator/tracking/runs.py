@@ -14,10 +14,10 @@ from orchestrator.evaluate.scores import TASK, aggregate
 from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
 from orchestrator.records import MetricPoint, Record, Score, Spec, State, Study
-from orchestrator.redaction import hide
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.state import is_ended
 from orchestrator.spec.fields import text_of
+from orchestrator.spec.redaction import hide
 from orchestrator.spec.rehearse import verdict_on
 from orchestrator.tracking.content import (
     Content,

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import telling
-from orchestrator.redaction import HIDDEN, hide_userinfo
 from orchestrator.rundir import RunFolder
+from orchestrator.spec.redaction import HIDDEN, hide_userinfo
 
 _SETTINGS: Mapping[str, str] = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

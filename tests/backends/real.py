@@ -17,9 +17,9 @@ from lifeline import held, let_go
 
 from backends.prime_rl.releases import NAME as PRIME_RL
 from orchestrator import plugins
-from orchestrator.data import prepared, recipe
+from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
-from orchestrator.library import rollout_dump
+from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.cpu_launch import Deviation
 from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
@@ -142,7 +142,7 @@ def train(
     for name, text in changed.plan.files.items():
         (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (place.plan_dir / name).write_text(text, encoding="utf-8")
-    wanted = recipe.of_plan(launch.files)
+    wanted = prompt_recipe.of_plan(launch.files)
     assert wanted is not None
     prepared.prepare(wanted.data, [wanted.format], folder / "prepared")
     prepared.link(place.plan_dir, folder / "prepared")

@@ -9,9 +9,10 @@ import pytest
 from backends.openrlhf import BACKEND as OPENRLHF
 from backends.skyrl import BACKEND as SKYRL
 from backends.verl import BACKEND as VERL
-from orchestrator.data import generate, prepared, recipe, source
+from orchestrator.data import generate, prepared, source
 from orchestrator.errors import EnvironmentFault, SpecError
 from orchestrator.identity import fingerprint
+from orchestrator.library import prompt_recipe
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data
 from tests.backends.verl.cells import cell
@@ -90,7 +91,9 @@ def math(**changes: Any) -> Data:
 
 
 def test_every_format_holds_the_same_prompts(tmp_path: Path) -> None:
-    made = prepared.prepare(local(tmp_path / "it's"), tuple(recipe.FORMATS), tmp_path / "data")
+    made = prepared.prepare(
+        local(tmp_path / "it's"), tuple(prompt_recipe.FORMATS), tmp_path / "data"
+    )
     assert (made.num_prompts, made.num_validation, made.fresh) == (3, 1, True)
     prompts = [
         f"What is $1+1$? {BOX}",
@@ -305,7 +308,9 @@ def test_a_plan_that_brings_its_own_prompts(tmp_path: Path) -> None:
 def test_the_same_prompts_are_shared() -> None:
     """By libraries and whatever else of a cell; not by another instruction, size or reward."""
     one = math()
-    assert recipe.key(one) == recipe.key(one.model_copy(update={"max_prompt_tokens": 5}))
+    assert prompt_recipe.key(one) == prompt_recipe.key(
+        one.model_copy(update={"max_prompt_tokens": 5})
+    )
     for change in (
         {"instruction": ""},
         {"num_prompts": 4},
@@ -314,8 +319,8 @@ def test_the_same_prompts_are_shared() -> None:
         {"reward": "exact"},
         {"name": "z"},
     ):
-        assert recipe.key(one.model_copy(update=change)) != recipe.key(one)
-    assert recipe.key(one) == "math-6cd1a00c41", "a prepared folder keeps its name for ever"
+        assert prompt_recipe.key(one.model_copy(update=change)) != prompt_recipe.key(one)
+    assert prompt_recipe.key(one) == "math-6cd1a00c41", "a prepared folder keeps its name for ever"
 
 
 def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.data.prepared import make_shipped
-from orchestrator.data.recipe import of_plan
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
 from orchestrator.launch.check import check_launchable
+from orchestrator.library.prompt_recipe import of_plan
 from orchestrator.plugins import load, shipped_policy, shipped_prompts
 from orchestrator.runs.experiment import open_experiment, saved_experiments
 from orchestrator.spec.site_options import NodeOptions

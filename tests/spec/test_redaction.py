@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.redaction import hide, hide_in_text, hide_userinfo, is_secret, secrets_in
+from orchestrator.spec.redaction import hide, hide_in_text, hide_userinfo, is_secret, secrets_in
 
 
 @pytest.mark.parametrize(
