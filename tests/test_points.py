@@ -31,5 +31,5 @@ def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
 
 def test_what_is_no_number_is_left_as_it_is() -> None:
     for values in ({"a": None}, {"a": "1"}, {"a": 10**400}):
-        point = MetricPoint(1, 2.0, values)  # type: ignore[arg-type]
+        point = MetricPoint(1, 2.0, values)  # type: ignore[arg-type]  # values of no number, on purpose
         assert compact(point) is point

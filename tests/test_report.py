@@ -206,8 +206,11 @@ def test_the_collapse_map_holds_the_whole_grid(synthetic: Any) -> None:
     assert onpolicy.columns == ("no KL", "β 0.1")
     rows = dict(onpolicy.rows)
     assert rows["none"][1] is None
-    assert (rows["k1.loss"][1].collapsed, rows["k1.loss"][1].ended) == (1, 1)  # type: ignore[union-attr]
-    assert (rows["k3.reward"][1].ended, rows["k3.reward"][1].declared) == (0, 1)  # type: ignore[union-attr]
+    loss, reward = rows["k1.loss"][1], rows["k3.reward"][1]
+    assert loss is not None
+    assert reward is not None
+    assert (loss.collapsed, loss.ended) == (1, 1)
+    assert (reward.ended, reward.declared) == (0, 1)
     assert asynchronous.columns == ("β 0.1",)
 
 

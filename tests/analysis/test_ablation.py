@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.analysis.ablation import explain_differences, plan_ablation
+from orchestrator.analysis.ablation import Ablation, explain_differences, plan_ablation
 from orchestrator.analysis.libraries import LibraryCell, LibraryQuestion, questions
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import parse, relevant
@@ -20,17 +20,17 @@ VERL, OPENRLHF = "verl@0.9.1", "openrlhf@0.11.2"
 
 
 @pytest.fixture(scope="module")
-def made():  # type: ignore[no-untyped-def]
+def made() -> Ablation:
     declared = expand(load(SPEC))
     asked = [LibraryCell(cell, rehearse([cell])[0].id) for cell in declared]
     return plan_ablation(questions(asked), VERL, OPENRLHF)
 
 
-def version(cell) -> str:  # type: ignore[no-untyped-def]
+def version(cell: Cell) -> str:
     return cell.settings.backend.version or ""
 
 
-def test_a_step_is_one_cause_of_the_other_library(made) -> None:  # type: ignore[no-untyped-def]
+def test_a_step_is_one_cause_of_the_other_library(made: Ablation) -> None:
     here = [s for s in made.steps if s.question == "k3.reward β=0.3" and s.seed == 0]
     assert {s.cause for s in here} == {"kl_clamp", "kl_reward", "decay_of"}
     told = {s.cause: parse(version(s.cell).partition("+")[2]) for s in here}
@@ -89,7 +89,7 @@ def test_every_step_changes_something() -> None:
     assert stale > 100
 
 
-def test_cells_are_ordinary_and_named_apart(made) -> None:  # type: ignore[no-untyped-def]
+def test_cells_are_ordinary_and_named_apart(made: Ablation) -> None:
     assert len({cell.id for cell in made.cells}) == len(made.cells)
     assert len({cell.slug for cell in made.cells}) == len(made.cells)
     ends = {cell.id for _, _, a, b in made.ends for cell in (a, b)}
@@ -97,7 +97,7 @@ def test_cells_are_ordinary_and_named_apart(made) -> None:  # type: ignore[no-un
     assert ends <= rehearsed, "the ends are the cells of the experiment itself"
 
 
-def test_one_cause_alone_is_the_whole_gap(made) -> None:  # type: ignore[no-untyped-def]
+def test_one_cause_alone_is_the_whole_gap(made: Ablation) -> None:
     """Without a KL the two part in weight decay only: the step is the other end, id and all."""
     steps = [s for s in made.steps if s.question == "none"]
     assert {s.cause for s in steps} == {"decay_of"}
@@ -106,7 +106,7 @@ def test_one_cause_alone_is_the_whole_gap(made) -> None:  # type: ignore[no-unty
         assert step.cell.id == end.id
 
 
-def test_parts_and_the_rest(made) -> None:  # type: ignore[no-untyped-def]
+def test_parts_and_the_rest(made: Ablation) -> None:
     name = "k3.reward β=0.3"
     values = {}
     for question, seed, a, b in made.ends:
@@ -124,7 +124,7 @@ def test_parts_and_the_rest(made) -> None:  # type: ignore[no-untyped-def]
     assert found.difference.excludes_zero
 
 
-def test_a_gap_that_is_noise_has_no_parts_and_missing_seeds_are_left_out(made) -> None:  # type: ignore[no-untyped-def]
+def test_a_gap_that_is_noise_has_no_parts_and_missing_seeds_are_left_out(made: Ablation) -> None:
     name = "none"
     values = {}
     for question, seed, a, b in made.ends:

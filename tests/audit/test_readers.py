@@ -22,7 +22,9 @@ def read(text: str, name: str = "run.sh", files: Mapping[str, str] | None = None
     return finding
 
 
-def slime(args: str, entry: str = "train.py", files: Mapping[str, str] | None = None):  # type: ignore[no-untyped-def]
+def slime(
+    args: str, entry: str = "train.py", files: Mapping[str, str] | None = None
+) -> AuditFinding:
     return read(SLIME.format(args=args, entry=entry), files=files)
 
 

@@ -48,7 +48,7 @@ LOSSES = (
 KLS = (
     Kl(estimator="none"),
     *(
-        Kl(estimator=e, placement=p, beta=0.3)  # type: ignore[arg-type]
+        Kl(estimator=e, placement=p, beta=0.3)  # type: ignore[arg-type]  # one of the literals, from the product
         for e, p in itertools.product(
             ("k1", "k2", "k3", "abs", "rho_k2", "sg_rho_k2", "rho_k3", "k1+", "k3+"),
             ("reward", "loss", "reward_and_loss"),
@@ -66,7 +66,7 @@ def cells(library: str, version: str) -> Iterator[Cell]:
         settings = Settings(
             model=Model(name="policy", path="org/policy"),
             data=Data(name="math", path="org/math", num_prompts=64_000),
-            advantage=Advantage(estimator=name),  # type: ignore[arg-type]
+            advantage=Advantage(estimator=name),  # type: ignore[arg-type]  # one of the literals, from the product
             loss=loss,
             kl=kl,
             rollout=Rollout(group_size=SIZE, max_response_tokens=1024),
@@ -126,7 +126,7 @@ def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.
     """Advantages, loss and gradient of the embedded trainer's functions in a dialect."""
     shape = (GROUPS, SIZE, TOKENS)
     logp, ref, old, mask = (
-        torch.tensor(batch[name], dtype=torch.float32).view(shape)  # type: ignore[literal-required]
+        torch.tensor(batch[name], dtype=torch.float32).view(shape)  # type: ignore[literal-required]  # a key of the TypedDict, from the tuple below
         for name in ("logp", "ref", "old", "mask")
     )
     reward = torch.tensor(batch["rewards"], dtype=torch.float32).view(GROUPS, SIZE)

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -164,7 +165,7 @@ def test_a_dry_run_says_what_then_happens(workspace: Path, monkeypatch: pytest.M
         write_text(exit_file, json.dumps(ended))  # a new file: the index of ended cells sees it
     shutil.rmtree(cells[1] / "eval")
 
-    def done(*argv: str) -> tuple[int, object]:
+    def done(*argv: str) -> tuple[int, Any]:
         call = CliRunner().invoke(group, [*argv, "--json"], standalone_mode=False)
         assert call.exception is None, (argv, call.exception)
         return call.return_value or 0, json.loads(call.stdout)
@@ -179,7 +180,7 @@ def test_a_dry_run_says_what_then_happens(workspace: Path, monkeypatch: pytest.M
             and path.parent.name != "index"
         }
 
-    def foreseen(*argv: str) -> tuple[int, object]:
+    def foreseen(*argv: str) -> tuple[int, Any]:
         before = files()
         answer = done(*argv, "--dry-run")
         assert files() == before, argv
@@ -187,16 +188,16 @@ def test_a_dry_run_says_what_then_happens(workspace: Path, monkeypatch: pytest.M
 
     spec = "experiments/smoke.yaml"
     code, rows = foreseen("eval", spec)
-    assert (code, [row["cell"] for row in rows]) == (  # type: ignore[attr-defined]  # JSON
+    assert (code, [row["cell"] for row in rows]) == (
         3,
         [cells[1].name.rpartition("-")[0]],
     )
     for verb in ("retry", "cancel"):
         code, rows = foreseen(verb, spec)
         assert code == 3, verb
-        assert [r["done"] for r in rows].count(True) == 1, rows  # type: ignore[attr-defined]
+        assert [r["done"] for r in rows].count(True) == 1, rows
         _, changed = done(verb, spec)
-        assert [r["done"] for r in changed] == [r["done"] for r in rows]  # type: ignore[attr-defined]
+        assert [r["done"] for r in changed] == [r["done"] for r in rows]
         assert foreseen(verb, spec)[0] == 0, f"{verb} has nothing left to do"
     assert foreseen("run", spec)[0] == 0, "what was cancelled is left alone"
     done("retry", spec)
@@ -204,7 +205,7 @@ def test_a_dry_run_says_what_then_happens(workspace: Path, monkeypatch: pytest.M
     assert foreseen("prune", spec, "seeds=[1]")[0] == 3
     assert foreseen("prune", spec)[0] == 0
     code, counts = foreseen("collect", spec)
-    assert (code, counts["created"]) == (3, 6), "the folder was moved"  # type: ignore[index]
+    assert (code, counts["created"]) == (3, 6), "the folder was moved"
 
 
 def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:

@@ -6,12 +6,13 @@ A conftest.py takes it with `from cluster.fixture import cluster, slurm`.
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from . import Cluster, missing, started
 
-_held: dict[str, object] = {"users": 0}
+_held: dict[str, Any] = {"users": 0}
 
 
 @pytest.fixture(scope="session")
@@ -22,13 +23,13 @@ def slurm() -> Iterator[Cluster]:
     if not _held["users"]:
         stack = ExitStack()
         _held["cluster"], _held["stack"] = stack.enter_context(started()), stack
-    _held["users"] = int(str(_held["users"])) + 1
+    _held["users"] = _held["users"] + 1
     try:
-        yield _held["cluster"]  # type: ignore[misc]
+        yield _held["cluster"]
     finally:
-        _held["users"] = int(str(_held["users"])) - 1
+        _held["users"] = _held["users"] - 1
         if not _held["users"]:
-            _held["stack"].close()  # type: ignore[attr-defined]
+            _held["stack"].close()
 
 
 @pytest.fixture

@@ -288,7 +288,7 @@ def test_the_last_page_is_given_at_once_while_the_next_is_built(experiment: Expe
             assert let_go.wait(30)
         return build()
 
-    experiment.build = slow  # type: ignore[method-assign]
+    experiment.build = slow  # type: ignore[method-assign]  # a slow build in the place of the real one
     with serving(experiment) as served:
         assert Answer(served, "/").status == 200
         experiment.change("two")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -127,11 +128,11 @@ def test_greedy_decoding_asks_for_one_seed(
     ],
 )
 def test_different_exams_are_told(
-    folder: RunFolder, pair: list[Record], ask: AskFor, change: dict[str, str], what: str
+    folder: RunFolder, pair: list[Record], ask: AskFor, change: dict[str, Any], what: str
 ) -> None:
     for task in ask().tasks:
         save(folder, pair[0], task)
-        save(folder, pair[1], task, **(change if task.name == "micro_sort" else {}))  # type: ignore[arg-type]
+        save(folder, pair[1], task, **(change if task.name == "micro_sort" else {}))
     _, (fault,) = told(folder, pair, ask())
     assert fault.startswith(f"micro_sort was not one exam for all: its {what} differs (")
     assert "cell-s0" in fault

@@ -1,6 +1,7 @@
 """Dialects as text, and which of their parts can change a cell."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,21 +55,21 @@ LIBRARIES = [
 
 
 def settings(
-    estimator: str = "none", placement: str | None = None, beta: float = 0.0, **changed: object
+    estimator: Any = "none", placement: Any = None, beta: float = 0.0, **changed: Any
 ) -> Settings:
-    plain: dict[str, object] = {
+    plain: dict[str, Any] = {
         "model": Model(name="m", path="x/y"),
         "data": Data(name="math", path="x/y"),
         "advantage": Advantage(estimator="rloo"),
         "loss": Loss(),
-        "kl": Kl(estimator=estimator, placement=placement, beta=beta),  # type: ignore[arg-type]
+        "kl": Kl(estimator=estimator, placement=placement, beta=beta),
         "rollout": Rollout(group_size=4, max_response_tokens=100),
         "batch": Batch(num_prompts=8),
         "optimizer": Optimizer(learning_rate=1e-6),
         "num_train_steps": 8,
         "backend": BackendRef(name="verl"),
     }
-    return Settings(**{**plain, **changed})  # type: ignore[arg-type]
+    return Settings(**{**plain, **changed})
 
 
 @given(DIALECTS)
@@ -149,7 +150,7 @@ def test_what_is_relevant_stays_relevant(name: str, version: str) -> None:
     several: dict[str, object] = {"batch": Batch(num_prompts=8, num_minibatches=4)}
     for kl in (("k3", "reward", 0.1), ("rho_k3", "loss", 0.1), ("none", None, 0.0)):
         for more in ({}, {"max_staleness_steps": 4}, several):
-            cell = settings(*kl, **more)  # type: ignore[arg-type]
+            cell = settings(*kl, **more)
             found = relevant(dialect, cell)
             assert relevant(found, cell) == found
             assert parse(found.text) == found

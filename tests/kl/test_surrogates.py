@@ -58,9 +58,9 @@ def test_the_whole_weight_of_a_sequence_is_exact_and_truncating_it_is_not() -> N
 
 
 def test_a_correction_of_the_policy_loss_alone_changes_beta() -> None:
-    how = {"correction": "mis_token", "most": 1.05}
+    how: dict[str, Any] = {"correction": "mis_token", "most": 1.05}
     alone, both = (
-        forces(MISMATCH, PolicyLoss(**how, corrects_kl=each), "k2", "loss")  # type: ignore[arg-type]
+        forces(MISMATCH, PolicyLoss(**how, corrects_kl=each), "k2", "loss")
         for each in (False, True)
     )
     assert alone.reward == both.reward

@@ -43,9 +43,10 @@ REVERSE = {ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL}
 
 
 def of(label: str, *, on_policy: bool = True, **rest: Any) -> GradientVerdict:
+    estimator: Any
     estimator, place = label.rsplit(".", 1)
     placement: Any = {"both": "reward_and_loss"}.get(place, place)
-    kl = Kl(estimator=estimator, placement=placement, beta=0.1)  # type: ignore[arg-type]
+    kl = Kl(estimator=estimator, placement=placement, beta=0.1)
     return verdict(kl, on_policy=on_policy, **rest)
 
 

@@ -184,7 +184,7 @@ def test_the_learning_rate_of_every_train_step(release: tuple[str, str, Sources]
     library, version, source = release
     compared = 0
     for schedule, warmup in itertools.product(("constant", "linear", "cosine"), (0, WARMUP)):
-        wanted = Optimizer(learning_rate=RATE, schedule=schedule, num_warmup_steps=warmup)  # type: ignore[arg-type]
+        wanted = Optimizer(learning_rate=RATE, schedule=schedule, num_warmup_steps=warmup)  # type: ignore[arg-type]  # one of the literals, from a parameter
         try:
             cell, plan = asked(library, version, wanted)
         except UnsupportedSetting:

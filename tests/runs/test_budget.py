@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,21 +25,21 @@ FOUR_HOURS = Resources(num_nodes=1, gpus_per_node=4, hours=1)
 
 
 @pytest.fixture
-def rows(synthetic: object, tmp_path: Path) -> Callable[..., Plan]:
+def rows(synthetic: Any, tmp_path: Path) -> Callable[..., Plan]:
     """Rows of declared cells of 4 GPU-hours each, in these states."""
     folder = RunFolder(tmp_path / "x")
 
     def made(*states: str) -> Plan:
         found = []
         for seed, state in enumerate(states):
-            cell: Cell = synthetic.run(seed=seed, micro=False).records[0].cell  # type: ignore[attr-defined]
+            cell: Cell = synthetic.run(seed=seed, micro=False).records[0].cell
             cell = cell.model_copy(update={"resources": FOUR_HOURS})
             cell_dir = folder.cell(cell)
             cell_dir.make(cell)
             reason = {"planned": "new", "failed": "failed"}.get(state, "running")
             if state == "succeeded":
                 reason = "unchanged"
-            found.append(PlanRow(cell_dir, state, reason, cell))  # type: ignore[arg-type]
+            found.append(PlanRow(cell_dir, state, reason, cell))  # type: ignore[arg-type]  # one of the literals, from the mapping above
         return Plan(tuple(found))
 
     return made
@@ -65,7 +66,7 @@ def test_evaluation_jobs_count_and_the_next_are_expected_to_take_as_much(
     submissions.write_manifest(folder, "one", {"elements": [["a", 1], ["b", 1], ["c", 1]]})
     tries = [(0, "succeeded", 0.5), (1, "failed", 1.5), (1, "succeeded", 1.0), (2, "failed", 0.0)]
     for index, state, hours in tries:
-        end = ExitRecord(state=state, started=0, ended=1, gpu_hours=hours)  # type: ignore[arg-type]
+        end = ExitRecord(state=state, started=0, ended=1, gpu_hours=hours)  # type: ignore[arg-type]  # one of the literals, from the list above
         submissions.write_end(folder, "one", index, end)
     (folder.submission("one") / "ends" / "2.succeeded.json").write_text("{")  # cut
     scored = evaluation_spending(folder)

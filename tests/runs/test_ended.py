@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,9 +48,9 @@ def test_an_ended_cell_is_opened_once(folder: RunFolder, monkeypatch: pytest.Mon
     opened: list[str] = []
     real = CellDir.state
 
-    def counted(self: CellDir, **more: object) -> CellState:
+    def counted(self: CellDir, **more: Any) -> CellState:
         opened.append(self.path.name)
-        return real(self, **more)  # type: ignore[arg-type]
+        return real(self, **more)
 
     monkeypatch.setattr(CellDir, "state", counted)
     states = survey(folder)

@@ -95,7 +95,7 @@ def score(
             sampling=evaluation.sampling,
             chat_template=False,
             harness="h",
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,  # type: ignore[arg-type]  # one of the literals, from a parameter
         )
         result = Result(asked=one, files=stamp(reads), scores=(), cpu_seconds=0, versions={})
         paths.append(home.evaluations / f"{one.stem}.json")

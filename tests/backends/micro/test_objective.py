@@ -110,9 +110,9 @@ def test_a_kl_charged_to_some_tokens_is_centred_at_each_position() -> None:
     for credit, charged in (("to_go", to_go), ("later", to_go - lost), ("token", lost)):
         shaped = reward[..., None] - 0.1 * charged
         for estimator in ("reinforce", "rloo", "grpo"):
-            got = shaped_advantages(estimator, reward, 0.1, lost, credit=credit)  # type: ignore[arg-type]
+            got = shaped_advantages(estimator, reward, 0.1, lost, credit=credit)  # type: ignore[arg-type]  # one of the literals, from the tuple above
             for t in range(3):
-                expected = advantages(estimator, shaped[..., t])  # type: ignore[arg-type]
+                expected = advantages(estimator, shaped[..., t])  # type: ignore[arg-type]  # one of the literals, from the tuple above
                 torch.testing.assert_close(got[..., t], expected)
 
 
@@ -134,8 +134,8 @@ def test_three_losses_coincide_on_policy_and_part_off_policy() -> None:
 def test_straight_through_forms_have_the_value_of_one_and_the_slope_of_k2() -> None:
     logp, batch = experience()
     for name in ("k1", "k3", "abs"):
-        through = token_kl(f"{name}+", logp, batch.logp_ref)  # type: ignore[arg-type]
-        torch.testing.assert_close(through, token_kl(name, logp, batch.logp_ref))  # type: ignore[arg-type]
+        through = token_kl(f"{name}+", logp, batch.logp_ref)  # type: ignore[arg-type]  # one of the literals, from the tuple above
+        torch.testing.assert_close(through, token_kl(name, logp, batch.logp_ref))  # type: ignore[arg-type]  # one of the literals, from the tuple above
         torch.testing.assert_close(
             torch.autograd.grad(through.sum(), logp)[0],
             torch.autograd.grad(token_kl("k2", logp, batch.logp_ref).sum(), logp)[0],
@@ -146,7 +146,7 @@ def test_the_kl_of_a_reward_is_of_each_token_and_that_of_a_loss_left_out() -> No
     _, batch = experience()
     expected = (batch.logp_old - batch.logp_ref) * batch.mask
     for placement, there in (("reward", True), ("reward_and_loss", True), ("loss", False)):
-        kl = Kl(estimator="k1", placement=placement, beta=0.3)  # type: ignore[arg-type]
+        kl = Kl(estimator="k1", placement=placement, beta=0.3)  # type: ignore[arg-type]  # one of the literals, from the tuple above
         lost = penalty(kl, batch.logp_old, batch.logp_ref, batch.mask)
         torch.testing.assert_close(lost, expected if there else torch.zeros_like(expected))
     idle = Kl(estimator="k1", placement="reward", beta=0.0)

@@ -65,7 +65,7 @@ def main() -> None:
             flags.update({name.removeprefix("--"): facts for name in action.option_strings})
         raise Described
 
-    argparse.ArgumentParser.parse_args = describe  # type: ignore[method-assign, assignment]
+    argparse.ArgumentParser.parse_args = describe  # type: ignore[method-assign, assignment]  # the library calls it: it describes in place of parsing
     script = package / "cli" / "train_ppo_ray.py"
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
     with contextlib.suppress(Described):

@@ -29,7 +29,7 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
 
 def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
     """0.10.1.post2 is asked about each micro-batch by itself; the optimizer takes their mean."""
-    whole = dialects.rollouts(0, fresh=True)
+    whole: Any = dialects.rollouts(0, fresh=True)
     told = plugins.load("openrlhf").semantics(FLAT).dialect
     gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
     inquiry, asked = Inquiry("openrlhf", FLAT), []
@@ -37,7 +37,7 @@ def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
         launch = inquiry.launch(plugins.load("openrlhf").translate(cell, dialects.PLACE))
         parts = range(0, 8, size)
         for at in parts:
-            part: Any = {name: rows[at : at + size] for name, rows in whole.items()}  # type: ignore[index]
+            part: Any = {name: rows[at : at + size] for name, rows in whole.items()}
             part["advantages"] = gains[at : at + size].tolist()
             inquiry.batch(f"{size} {at}", part)
             inquiry.question((size, at), "loss", launch, f"{size} {at}")
@@ -66,7 +66,7 @@ def _translatable(version: str) -> list[Any]:
 def _gradient(batch: ProbeBatch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> Any:
     shape = (dialects.GROUPS, dialects.SIZE, dialects.TOKENS)
     logp, ref, old, mask = (
-        torch.tensor(batch[name]).view(shape)  # type: ignore[literal-required]
+        torch.tensor(batch[name]).view(shape)  # type: ignore[literal-required]  # a key of the TypedDict, from the tuple below
         for name in ("logp", "ref", "old", "mask")
     )
     none = torch.zeros(shape[:2])

@@ -40,11 +40,12 @@ STAND_INS = (
 )
 
 
-def library(version: str, monkeypatch: pytest.MonkeyPatch) -> tuple[type, type]:
+def library(version: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """PPOTrainer and SamplesGenerator of that release, with nothing of Ray or vLLM."""
     for name in STAND_INS:
         monkeypatch.setitem(sys.modules, name, MagicMock())
-    sys.modules["ray"].remote = lambda target: target  # type: ignore[attr-defined]
+    ray: Any = sys.modules["ray"]
+    ray.remote = lambda target: target
     (root,) = environment(version).parents[1].glob("lib/python*/site-packages/openrlhf/trainer")
     name = "openrlhf.trainer.ppo_utils.samples_generator"
     generator = _load(name, root / "ppo_utils" / "samples_generator.py")
@@ -104,13 +105,14 @@ def global_steps(
     trainer_class, generator_class = library(version, monkeypatch)
     args = namespace(given, version)
     group = given["rollout.n_samples_per_prompt"]
-    collect = sys.modules[generator_class.__module__]._collect_prompt_batch  # type: ignore[attr-defined]
+    samples: Any = sys.modules[generator_class.__module__]
+    collect = samples._collect_prompt_batch
 
     def generate(self: Any, dataloader_iter: Any, num_prompts: int, **_: object) -> Any:
         prompts, _labels, _images, exhausted = collect(dataloader_iter, num_prompts)
         return [p for p in prompts for _ in range(group)], len(prompts), exhausted
 
-    generator_class._generate_vllm = generate  # type: ignore[attr-defined]
+    generator_class._generate_vllm = generate
     loader = Prompts(rows)
     sizes: list[int] = []
 
@@ -132,7 +134,7 @@ def global_steps(
     )
     trainer.generate_kwargs = {}
     trainer.train_step = train_step
-    trainer_class.fit(trainer)  # type: ignore[attr-defined]
+    trainer_class.fit(trainer)
     return sizes
 
 

@@ -86,7 +86,7 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
 def trained(name: str, folder: Path) -> Trained:
     """Train a cell with the library for two rollout batches, and keep its rollouts."""
     version, kl, changes = CELLS[name]
-    made = cell(kl, version=version, steps=2 * changes.get("minibatches", 1), **changes)  # type: ignore[arg-type]
+    made = cell(kl, version=version, steps=2 * changes.get("minibatches", 1), **changes)  # type: ignore[arg-type]  # one dictionary holds changes of several types
     cadence = made.cadence.model_copy(update={"dump_rollouts": True})
     dump = launched(made.model_copy(update={"cadence": cadence}), folder) / "rollouts"
     return Trained(made, list(read([dump])), dump)

@@ -171,7 +171,7 @@ def test_verls_own_kl_is_the_estimator_we_say(verl: tuple[Any, Any], name: str) 
     (slope,) = torch.autograd.grad(theirs.sum(), policy)
     ours_of, ours = KL_NAMES[name], log_probabilities()[0]
     clamp = K3_CLAMP if "k3" in ours_of else UNCLAMPED
-    value = token_kl(ours_of, ours, reference, clamp=clamp)  # type: ignore[arg-type]
+    value = token_kl(ours_of, ours, reference, clamp=clamp)  # type: ignore[arg-type]  # an estimator, which the manifest names as text
     (our_slope,) = torch.autograd.grad(value.sum(), ours)
     torch.testing.assert_close(theirs, value)
     torch.testing.assert_close(slope, our_slope)

@@ -255,8 +255,8 @@ def test_an_estimator_that_verl_does_not_know_is_refused() -> None:
     known = cell(kl("k3", "loss"))
     for placement in ("loss", "reward", "reward_and_loss"):
         term = Kl.model_construct(
-            estimator="k4",  # type: ignore[arg-type]
-            placement=placement,  # type: ignore[arg-type]
+            estimator="k4",  # type: ignore[arg-type]  # unknown to the core, on purpose
+            placement=placement,  # type: ignore[arg-type]  # one of the literals, from a parameter
             beta=0.1,
             reset_reference_every_steps=None,
         )

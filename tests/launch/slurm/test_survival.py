@@ -54,12 +54,13 @@ def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> Non
     seen = site.wait(cell)[cell.id]
     assert seen.state == "succeeded", site.words(cell)
     first, second = site.attempts(cell)
-    assert first.read_exit().state == "preempted"  # type: ignore[union-attr]
-    assert second.read_exit().state == "succeeded"  # type: ignore[union-attr]
+    ends = [attempt.read_exit() for attempt in (first, second)]
+    assert [end and end.state for end in ends] == ["preempted", "succeeded"]
     assert site.units(cell) == 100, "no unit of work was done twice or left out"
     orders = {a.read_order()["submission"] for a in (first, second)}
     assert len(orders) == 1, "the same job went on"
-    assert second.read_exit().gpu_hours > 0  # type: ignore[union-attr]
+    assert ends[1] is not None
+    assert ends[1].gpu_hours > 0
 
 
 def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
@@ -115,7 +116,8 @@ def test_what_takes_too_long_or_too_much_is_ended(site: Site, many: Many) -> Non
         assert ended.failure == failure, ended
     assert site.start(greedy).cells == (), "it would happen again"
     site.until(limited, "timed_out", 180)
-    assert [a.read_exit().state for a in site.attempts(limited)] == ["timed_out"] * 2  # type: ignore[union-attr]
+    ends = [attempt.read_exit() for attempt in site.attempts(limited)]
+    assert [end and end.state for end in ends] == ["timed_out"] * 2
     lines = (site.folder.cell(limited).checkpoints / "units").read_text().splitlines()
     steps = [int(line.split()[0]) for line in lines]
     assert steps == list(range(1, len(steps) + 1)), "it went on where it was"

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,11 +58,11 @@ def test_a_controller_that_stalls_gets_each_array_once(
     real = scheduler.sbatch
     stalls = iter((False, True, False, False))
 
-    def stalling(*arguments: object, **more: object) -> str:
+    def stalling(*arguments: Any, **more: Any) -> str:
         if next(stalls, False):
             os.kill(controller, signal.SIGSTOP)
             threading.Timer(5, os.kill, (controller, signal.SIGCONT)).start()
-        return real(*arguments, **more)  # type: ignore[arg-type]
+        return real(*arguments, **more)
 
     monkeypatch.setattr(scheduler, "sbatch", stalling)
     sent = site.submit(*many(4))
@@ -231,9 +232,9 @@ def test_waiting_cells_are_told_without_being_opened_until_something_came_to_the
     opened: list[str] = []
     real = CellDir.state
 
-    def counted(self: CellDir, **more: object) -> CellState:
+    def counted(self: CellDir, **more: Any) -> CellState:
         opened.append(self.path.name)
-        return real(self, **more)  # type: ignore[arg-type]
+        return real(self, **more)
 
     monkeypatch.setattr(CellDir, "state", counted)
 
