@@ -14,7 +14,7 @@ import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 
-BAR = 3.0
+BAR = 2.0
 COUNT = 200
 LINES = "".join(f"    data.key_{i}=${{KEY_{i}:-{i}}} \\\n" for i in range(40))
 HEAD = "#!/bin/bash\nset -x\nN=${N:-8}\nif [ $N -gt 4 ]; then B=8; else B=4; fi\n" + "".join(

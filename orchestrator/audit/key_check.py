@@ -12,7 +12,7 @@ to a fork. It is no mistake, but the verdict then holds only if the fork left th
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from orchestrator.library.launch_keys import QUOTED, as_number, shown
@@ -118,10 +118,14 @@ def _is_section(key: str, keys: frozenset[str]) -> bool:
 
 def closest(key: str, keys: Collection[str]) -> str:
     """Return the known key that differs only by a typing slip, or an empty text."""
+    return _closest(key, keys if isinstance(keys, frozenset) else frozenset(keys))
+
+
+@lru_cache(maxsize=4096)  # the scripts of a fork give the same keys again and again
+def _closest(key: str, keys: frozenset[str]) -> str:
     if (underscored := key.replace("-", "_")) != key and underscored in keys:
         return underscored
-    known = keys if isinstance(keys, frozenset) else frozenset(keys)
-    slips = [(size, each) for each in _alike(key, known) if (size := _slip(key, each)) is not None]
+    slips = [(size, each) for each in _alike(key, keys) if (size := _slip(key, each)) is not None]
     return min(slips)[1] if slips else ""
 
 
@@ -188,7 +192,8 @@ def _slip(left: str, right: str) -> int | None:
 
 def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
     written = f"{held.flag}{key}"
-    slip = closest(_unnumbered(key), held.table.keys)
+    plain = _unnumbered(key)
+    slip = closest(plain, held.table.keys)
     of_kl = "kl" in key.rpartition(".")[2].lower()
     meant = [slip] if slip else []
     if not slip and (of_kl or "." not in key):
@@ -198,7 +203,7 @@ def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
     added = held.grammar == "hydra" and (given.mark or key in held.in_files)
     if added or (held.ignoring and key.startswith(held.ignoring)):
         consequence = "is ignored"
-    other = next((table.version for table in held.others if table.has(_unnumbered(key))), "")
+    other = next((table.version for table in held.others if table.has(plain)), "")
     if other:
         text = f"{_lacks(held)} {written}; {other} has it"
         return KeyFinding(key, "unknown", text, given.lines, mistake=False)

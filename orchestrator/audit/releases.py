@@ -4,9 +4,10 @@ The names of packages, repositories, images and files are those of the backends'
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 
 from orchestrator.audit.hints import marks
 from orchestrator.library.releases import ReleaseMarks
@@ -28,35 +29,77 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
             yield from mark.in_script(text)
 
 
-def versions(script: Path) -> dict[str, str]:
-    """Return the releases that the project around a script contains or requires, by library.
+class Projects:
+    """The files around scripts, each read once: for the scripts of one command."""
 
-    The nearest folder counts. A value is the release, a space, and a sentence with the reason.
-    """
-    releases: dict[str, str] = {}
-    for folder in _folders(script):
-        for mark in marks().values():
-            _add_files(folder, mark, releases)
-        for name in _PIN_FILES:
-            text = _text(folder / name)
-            for library, why in _named(text) if text and "==" in text else ():
-                releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
-        if (folder / ".git").exists():
-            break
-    return releases
+    def __init__(self) -> None:
+        self._texts: dict[str, str | None] = {}
+        self._folders: dict[Path, list[Path]] = {}
+        self._releases: dict[Path, dict[str, str]] = {}
+
+    def text(self, folder: Path, path: str) -> str | None:
+        """Return the text of a file, or None if it cannot be read."""
+        name = f"{folder}/{path}"
+        if name not in self._texts:
+            self._texts[name] = _text(Path(name))
+        return self._texts[name]
+
+    def folders(self, script: Path) -> list[Path]:
+        """Return the script's folder and the folders above it, up to its repository's root."""
+        folder = script.absolute().parent
+        if folder not in self._folders:
+            self._folders[folder] = list(_upwards(folder))
+        return self._folders[folder]
+
+    def versions(self, script: Path) -> dict[str, str]:
+        """Return the releases that the project around a script contains or requires, by library.
+
+        The nearest folder counts. A value is the release, a space, and a sentence with the reason.
+        """
+        folder = script.absolute().parent
+        if folder not in self._releases:
+            self._releases[folder] = self._required(self.folders(script))
+        return dict(self._releases[folder])
+
+    def _required(self, folders: Iterable[Path]) -> dict[str, str]:
+        releases: dict[str, str] = {}
+        for folder in folders:
+            for mark in marks().values():
+                self._add_files(folder, mark, releases)
+            for name in _PIN_FILES:
+                text = self.text(folder, name)
+                for library, why in _named(text) if text and "==" in text else ():
+                    releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
+        return releases
+
+    def _add_files(self, folder: Path, mark: ReleaseMarks, releases: dict[str, str]) -> None:
+        for file in mark.files:
+            if file.needs and not (folder / file.needs).is_dir():
+                continue
+            match = file.pattern.search(self.text(folder, file.path) or "")
+            if match is not None:
+                releases.setdefault(file.key, f"{match[1]} {file.path} beside it says so")
+        if mark.amended is not None:
+            releases.update(mark.amended(lambda path: self.text(folder, path), releases))
+
+
+def versions(script: Path) -> dict[str, str]:
+    """Return the releases that the project around one script contains or requires."""
+    return Projects().versions(script)
 
 
 class NeighbourFiles(Mapping[str, str]):
     """Texts of files by the path that a script gives, from its folder or a folder above."""
 
-    def __init__(self, script: Path) -> None:
-        self.folders = list(_folders(script))
+    def __init__(self, script: Path, projects: Projects | None = None) -> None:
+        self.projects = projects or Projects()
+        self.folders = self.projects.folders(script)
 
     def __getitem__(self, path: str) -> str:
         if not _PATH.fullmatch(path) or path.startswith("/"):
             raise KeyError(path)
         for folder in self.folders:
-            text = _text(folder / path)
+            text = self.projects.text(folder, path)
             if text is not None:
                 return text
         raise KeyError(path)
@@ -88,20 +131,8 @@ def _patterns(mark: ReleaseMarks) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in texts)
 
 
-def _add_files(folder: Path, mark: ReleaseMarks, releases: dict[str, str]) -> None:
-    for file in mark.files:
-        if file.needs and not (folder / file.needs).is_dir():
-            continue
-        match = file.pattern.search(_text(folder / file.path) or "")
-        if match is not None:
-            releases.setdefault(file.key, f"{match[1]} {file.path} beside it says so")
-    if mark.amended is not None:
-        releases.update(mark.amended(lambda path: _text(folder / path), releases))
-
-
-def _folders(script: Path) -> Iterator[Path]:
-    """Yield the script's folder and the folders above it, up to the root of its repository."""
-    folder = script.absolute().parent
+def _upwards(folder: Path) -> Iterator[Path]:
+    """Yield a folder and the folders above it, up to the root of its repository."""
     for _ in range(UPWARDS):
         yield folder
         if (folder / ".git").exists() or folder.parent == folder:
@@ -111,8 +142,9 @@ def _folders(script: Path) -> Iterator[Path]:
 
 def _text(path: Path) -> str | None:
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        about = path.stat()
+        if not S_ISREG(about.st_mode) or about.st_size > LARGEST:
             return None
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):
         return None

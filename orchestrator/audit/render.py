@@ -1,8 +1,9 @@
 """Write findings for people and programs: a line, rows, JSON, SARIF, workflow annotations."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from orchestrator import __version__
 from orchestrator.audit.findings import AuditFinding
@@ -72,7 +73,7 @@ _KEY_ROWS = {
 
 def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
     """Return the finding as a JSON object: the agreed keys first, then the reasons."""
-    plain = asdict(finding)
+    plain = to_jsonable_python(finding)
     agreed = {key: plain.pop(key) for key in KEYS}
     agreed["inactive_flags"] = [each.flag for each in finding.inactive_flags]
     agreed["contradictions"] = [each.text for each in finding.contradictions]

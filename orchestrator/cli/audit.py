@@ -95,9 +95,10 @@ def command(
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
     missing = [path for path in paths if path != STDIN and not path.exists()]
+    projects = releases.Projects()
     for path, is_named in _files(paths):
         try:
-            text, own_findings = _audit(path, versions)
+            text, own_findings = _audit(path, versions, projects)
         except UnreadableScript as error:
             if is_named and (path in missing or not hook):
                 unreadable.append((str(path), str(error)))
@@ -143,13 +144,15 @@ def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
                 yield each, False
 
 
-def _audit(path: Path, versions: dict[str, str]) -> "tuple[str, list[AuditFinding]]":
+def _audit(
+    path: Path, versions: dict[str, str], projects: releases.Projects
+) -> "tuple[str, list[AuditFinding]]":
     """Return the text of a file and its findings. Raise UnreadableScript, a sentence."""
 
     text = _read(path)
     try:
-        around = releases.versions(path) | versions
-        return text, audit(text, str(path), files=releases.NeighbourFiles(path), versions=around)
+        around, files = projects.versions(path), releases.NeighbourFiles(path, projects)
+        return text, audit(text, str(path), files=files, versions=around | versions)
     except UnreadableScript:
         raise
     except Exception as error:  # a fault of the reader costs this file, not the whole folder

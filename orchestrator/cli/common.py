@@ -1,7 +1,5 @@
 """Arguments and options that several commands share."""
 
-import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from pydantic_core import to_json
 
 from orchestrator.analysis.imported import APART, imported_data
 from orchestrator.audit.hints import marks
@@ -86,15 +85,12 @@ def counted_faults(plan: "Plan") -> list[str]:
 
 def print_json(value: Any) -> None:
     """Print one JSON document on stdout; a number that is not finite becomes null."""
-    click.echo(json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str))
+    document = to_json(value, indent=1, inf_nan_mode="null", fallback=_plain)
+    click.echo(document.decode("utf-8"))
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
