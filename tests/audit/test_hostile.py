@@ -186,3 +186,13 @@ def test_any_mixture_of_shell_is_answered_or_refused(text: str, name: str) -> No
 @given(st.text(max_size=300), st.sampled_from(NAMES))
 def test_any_text_is_answered_or_refused(text: str, name: str) -> None:
     assert told(LAUNCH + text, name) < 3
+
+
+@pytest.mark.parametrize("character", ["\U000c703e", "\U0001f600", "\u3000", "é"])
+def test_a_character_beyond_ascii_does_not_end_the_process(character: str) -> None:
+    """The grammar's scanner read behind a table of C's, and the whole command died."""
+    text = f"NAME=a{character}b\n{{{character}\n}}\n{LAUNCH} trainer.name=$NAME{character}c\n"
+    for _ in range(40):
+        (finding,) = audit(text, "a.sh")
+    given = {each.key: each.value for each in finding.settings}
+    assert given["actor_rollout_ref.actor.use_kl_loss"].lower() == "true"

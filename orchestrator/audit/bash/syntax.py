@@ -1,5 +1,6 @@
 """The text being read, its syntax tree, and the budget for reading one file."""
 
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ CHUNK = 65_536
 """Bytes that the grammar gets at once."""
 LOOKS_BETWEEN = 16
 """Calls of the grammar between two looks at the clock, which may cost more than the parsing."""
+_BEYOND_ASCII = re.compile(rb"[\x80-\xff]+")
+"""Bytes that stand for the grammar as dots: parts of words, and of no name of a variable."""
 
 
 class TooDeep(Exception):
@@ -81,9 +84,12 @@ class Budget:
         """Return the root of the syntax tree.
 
         The grammar searches for the best repair of a broken script, which may take very long. Stop
-        it when its time is up.
+        it when its time is up. It gets ASCII only: its scanner asks C's isalnum of any character,
+        which reads behind a table and may end the process (tree-sitter-bash 0.25.1, `{` before a
+        character of four bytes).
         """
         parser = _parser()
+        plain = _BEYOND_ASCII.sub(lambda match: b"." * len(match[0]), data)
         start = time.thread_time()
         over = start + self.seconds
         calls = 0
@@ -95,7 +101,7 @@ class Budget:
 
         try:
             tree = parser.parse(
-                lambda byte, _point: data[byte : byte + CHUNK], progress_callback=is_over
+                lambda byte, _point: plain[byte : byte + CHUNK], progress_callback=is_over
             )
         except ValueError:
             parser.reset()
