@@ -25,8 +25,12 @@ BIRTH_VALUES: Mapping[str, object] = {
     "precision.training": None,
     "precision.rollout": None,
     "precision.checkpoint": None,
+    "loss.correction": None,
 }
-"""Dotted field -> the value that reproduces what orch did before the field existed."""
+"""Dotted field -> the value that reproduces what orch did before the field existed.
+
+A section that may be left out is one field here; the fields in it are as old as it is.
+"""
 
 
 def fingerprint(settings: Settings) -> str:

@@ -158,8 +158,60 @@ class Clip(Frozen):
     """Dual-clip's c: a bound on the loss where the advantage is negative; None: no bound."""
 
 
+CorrectionKind = Literal[
+    "tis_token",
+    "tis_sequence",
+    "mis_token",
+    "mis_sequence",
+    "reject_token",
+    "reject_sequence",
+    "geometric",
+]
+"""The weight of a sample for its engine, from the ratio of proximal policy to engine. tis: the
+ratio of the token or of the sequence, truncated to its bounds; mis: the ratio, 0 outside its bounds
+(of tokens with a lower bound it is IcePop); reject: 1 within the bounds, 0 outside; geometric:
+reject by the geometric mean of the ratios of a sequence."""
+
+
+Corrected = Literal["policy_loss", "kl", "both"]
+"""What a correction multiplies: the policy loss (with a KL in the reward), the KL in the loss, or
+both."""
+
+
+class EngineCorrection(Frozen):
+    """The importance weight of a sample for the inference engine that wrote it.
+
+    Three policies: the policy, the proximal one (the trainer's own before a rollout batch's first
+    train step) and the engine (rounded, quantised, stale). With a correction importance ratios are
+    to the proximal policy, a KL in the reward is that policy's, and this weight, of proximal over
+    engine, carries no gradient. A token of weight 0 stays in the divisor of a mean.
+    """
+
+    kind: CorrectionKind
+    """What is bounded, and what happens outside the bounds."""
+    least: NonNegativeFloat = 0.0
+    """The lower bound of the ratio."""
+    most: PositiveFloat | None = None
+    """The upper bound of the ratio; None: none."""
+    applies_to: Corrected = "policy_loss"
+    """What the weight multiplies: the policy loss (with a KL in the reward), the KL in the loss, or
+    both."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.most is not None and self.least >= self.most:
+            raise ValueError(
+                f"least must be below most; got least {self.least:g} and most {self.most:g}"
+            )
+        if not self.kind.startswith("tis") and self.most is None and self.least == 0:
+            raise ValueError(
+                f"kind '{self.kind}' rejects by bounds; got none: set least, most or both"
+            )
+        return self
+
+
 class Loss(Frozen):
-    """What the policy loss is divided by, and whether the ratio is clipped."""
+    """What the policy loss is divided by, whether the ratio is clipped and samples are weighted."""
 
     aggregation: LossAggregation = "token_mean"
     """token_mean: the response tokens of the minibatch; sequence_mean: each sequence by its own
@@ -169,6 +221,8 @@ class Loss(Frozen):
     """The divisor of aggregation `constant`, in tokens."""
     clip: Clip | None = Clip()
     """PPO's ratio clip; None: the ratio is not clipped."""
+    correction: EngineCorrection | None = None
+    """The importance weight for the inference engine's mismatch; None: no weight."""
 
     @model_validator(mode="after")
     def _constant_has_tokens(self) -> Self:
@@ -269,6 +323,9 @@ class Optimizer(Frozen):
 NumberFormat = Literal["bf16", "fp16", "fp32"]
 """bfloat16, IEEE half precision, IEEE single precision."""
 
+EngineFormat = Literal["bf16", "fp16", "fp32", "fp8", "int8"]
+"""The same; fp8 (e4m3) and int8: weights quantised to 8 bits, with one scale for each output."""
+
 
 class Precision(Frozen):
     """The number formats of a run. None: the library's own way, which its ledger tells.
@@ -280,7 +337,7 @@ class Precision(Frozen):
     training: NumberFormat | None = None
     """Of the forward and backward passes of policy and reference policy. The weights that AdamW
     updates are fp32 whatever it is."""
-    rollout: NumberFormat | None = None
+    rollout: EngineFormat | None = None
     """Of the inference engine's weights and activations."""
     checkpoint: NumberFormat | None = None
     """Of the weights in an exported checkpoint, which is what evaluation scores."""
@@ -315,6 +372,19 @@ class Settings(Frozen):
     seed: NonNegativeInt = 0
     """Of everything random in the run."""
     precision: Precision = Precision()
+
+    @model_validator(mode="after")
+    def _corrected_kl_is_in_the_loss(self) -> Self:
+        correction = self.loss.correction
+        if correction is None or correction.applies_to == "policy_loss":
+            return self
+        if self.kl.placement not in ("loss", "reward_and_loss"):
+            raise ValueError(
+                f"loss.correction.applies_to '{correction.applies_to}' is about a KL in the loss; "
+                f"got kl.placement {self.kl.placement}: leave applies_to out (a KL in the reward "
+                "is part of the policy loss)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _whole_batches(self) -> Self:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
+from backends.micro.engine import near
 from backends.micro.policy import (
     HEAD_WIDTH,
     HIDDEN,
@@ -31,6 +32,7 @@ from backends.micro.policy import (
 )
 from backends.micro.rollout import Rollouts, tree
 from backends.micro.skills import EOS, PAD, PROMPT_TOKENS
+from orchestrator.settings import EngineFormat
 
 SCALE = HEAD_WIDTH**-0.5
 
@@ -302,11 +304,13 @@ def sample(
     top_p: Sequence[float],
     *,
     keep: bool = True,
+    rounded: EngineFormat | None = None,
 ) -> Sampled:
     """Return one response for each row of uniforms [C, P, G, T] in [0, 1), to prompts [C, P, S].
 
     temperature [C, 1, 1, 1] and top_p: of each cell. Use inverse-CDF sampling, so that equal
     uniforms give equal tokens. `logp` is that of the distribution before top_p truncates it.
+    rounded: the format of the logits, where an engine rounds them.
     """
     cells, groups, size, longest = uniforms.shape
     at, index = tree(size, longest, prompts.device)
@@ -317,7 +321,8 @@ def sample(
     alive = torch.ones_like(tokens[..., 0], dtype=torch.bool)
     given, rows, place = prompts, slice(0, PROMPT_TOKENS, 1), slice(0, 1, 1)
     for t in range(longest):
-        logp = (kept.advance(policy, given, rows) / temperature).log_softmax(-1)
+        out = near(kept.advance(policy, given, rows), rounded)
+        logp = (out / temperature).log_softmax(-1)
         logps[:, :, place] = logp
         token = _drawn(logp.expand(-1, -1, size, -1), uniforms[..., t], top_p)
         given = tokens[..., t] = torch.where(alive, token, PAD)

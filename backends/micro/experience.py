@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import batched
+from backends.micro import batched, engine
 from backends.micro.batched import Sampled
 from backends.micro.objective import (
     Experience,
@@ -25,6 +25,7 @@ from backends.micro.rollout import Rollouts, Scored
 from backends.micro.skills import ANSWER_TOKENS, Skill
 from backends.micro.state import State
 from orchestrator.estimators import NONE, entry
+from orchestrator.kl.engine_weight import weight_of, weights
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import Settings
 
@@ -67,12 +68,14 @@ def collect(cells: Sequence[Trainee]) -> Collected:
     versions = [cell.rollout_version for cell in cells]
     temperature = temperatures(cells)
     samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
+    rounded = engine.rounding(cells[0].settings)
     sampled = batched.sample(
-        batched.folded(torch.stack(samplers)),
+        batched.folded(engine.copied(torch.stack(samplers), rounded)),
         prompts,
         uniforms,
         temperature,
         [cell.settings.rollout.top_p for cell in cells],
+        rounded=rounded,
     )
     rollouts = sampled.rollouts
     reference = _scored([cell.state.reference for cell in cells], rollouts, temperature)
@@ -156,6 +159,10 @@ def _experience(
         lost.sum(-1),
         advantage,
         reference.logps if over_vocabulary else None,
+        sampled.logp,
+        None
+        if settings.loss.correction is None
+        else weights(weight_of(settings.loss.correction), start.logp - sampled.logp, rollouts.mask),
     )
 
 
@@ -177,7 +184,15 @@ def _asks_of_the_start(cell: Trainee, version: int) -> bool:
     train step, and they are not those of the rollout policy."""
     of_reward = cell.dialect.kl_reward_policy == "batch_start" and in_reward(cell.settings.kl)
     of_ratio = cell.dialect.ratio_to == "batch_start"
-    return version != cell.state.step and (of_reward or of_ratio)
+    return differs(cell, version) and (of_reward or of_ratio)
+
+
+def differs(cell: Trainee, version: int) -> bool:
+    """Return True if the engine sampled from another policy than the trainer's at that moment.
+
+    version: the train steps after which the policy is that the engine copied.
+    """
+    return version != cell.state.step or engine.rounding(cell.settings) is not None
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:

@@ -27,7 +27,15 @@ from orchestrator.library.manifest import (
     Row,
     same,
 )
-from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement, Settings
+from orchestrator.settings import (
+    AdvantageEstimator,
+    Corrected,
+    CorrectionKind,
+    EngineFormat,
+    LossAggregation,
+    Placement,
+    Settings,
+)
 
 LONGEST_RESPONSE = 56
 """The positions that a prompt leaves, of the embedded policies' 64."""
@@ -100,10 +108,15 @@ OFFERS: dict[str, Offer] = {
     "max_staleness_steps": _COUNT,
     "seed": _COUNT,
     "precision.training": same(None, "fp32"),
-    "precision.rollout": same(None, "fp32"),
+    "precision.rollout": same(None, *get_args(EngineFormat)),
     "precision.checkpoint": same(None, "fp32"),
+    "loss.correction": same(None),
+    "loss.correction.kind": same(*get_args(CorrectionKind)),
+    "loss.correction.least": _POSITIVE,
+    "loss.correction.most": _POSITIVE,
+    "loss.correction.applies_to": same(*get_args(Corrected)),
 }
-_FP32 = "The embedded trainer computes, samples and saves in fp32 only: leave it out."
+_FP32 = "The embedded trainer computes and saves in fp32 only: leave it out."
 _ADVICE = {
     "model.path": "Leave backend.name to the site: a rehearsal chooses the policy by itself.",
     "data.path": "Leave backend.name to the site: a rehearsal chooses the skill by itself.",
@@ -112,7 +125,7 @@ _ADVICE = {
     "rollout.max_response_tokens": "Set rollout.max_response_tokens within that range.",
     "batch.num_prompts": "Set batch.num_prompts within that range.",
     "kl.estimator": "Set kl.estimator to one of the table.",
-    **dict.fromkeys(("precision.training", "precision.rollout", "precision.checkpoint"), _FP32),
+    **dict.fromkeys(("precision.training", "precision.checkpoint"), _FP32),
 }
 _NOTES = {
     "model.chat_template": "the embedded policies have none; a prompt is given as it is",
@@ -132,8 +145,13 @@ _NOTES = {
     "batch.num_minibatches": "equal parts of the rollout batch by prompt, each used once",
     "max_staleness_steps": "rollouts are sampled from the policy of exactly this many train steps "
     "before their rollout batch, or the first; one process, nothing runs concurrently",
-    "precision.training": "one policy computes and samples, in fp32",
-    "precision.rollout": "one policy computes and samples, in fp32",
+    "precision.training": "it computes in fp32",
+    "precision.rollout": "null and fp32: the policy itself samples; else a copy of it, whose "
+    "weights and logits are rounded (8 bits: the matrices of its layers, with a scale for each "
+    "output; all else in bf16) and whose activations are fp32",
+    "loss.correction.kind": "the proximal policy is that before the batch's first train step: "
+    "ratios are to it, and a KL in the reward is its own",
+    "loss.correction.applies_to": "a token of weight 0 stays in the divisor of a mean",
     "precision.checkpoint": "saved in fp32, as it is trained",
     "seed": "seeds prompts and sampling by (seed, number of the rollout batch)",
 }

@@ -19,7 +19,7 @@ from orchestrator.kl.estimators import (
     vocabulary_slope,
 )
 from orchestrator.kl.library_semantics import PLAIN, Dialect
-from orchestrator.settings import AdvantageEstimator, Kl, Loss
+from orchestrator.settings import AdvantageEstimator, Corrected, Kl, Loss
 
 
 class Experience(NamedTuple):
@@ -43,6 +43,10 @@ class Experience(NamedTuple):
     """[P, G, 1], or [P, G, T] where the tokens of a response have advantages of their own."""
     logps_ref: Tensor | None = None
     """[P, packed positions, V], of the whole vocabulary; None where no estimator asks for it."""
+    logp_engine: Tensor | None = None
+    """[P, G, T], of the engine that sampled; None: nothing is known of it."""
+    weight: Tensor | None = None
+    """[P, G, T] or [P, G, 1], the correction of the engine's mismatch; None: there is none."""
 
     def minibatches(self, count: int) -> list["Experience"]:
         """Return `count` parts with equally many prompts, in order."""
@@ -193,14 +197,23 @@ def objective(
         dialect.ratio_bound,
         batch.mask if sequence else None,
     )
+    if batch.weight is not None and _corrects(loss, "policy_loss"):
+        surrogate = surrogate * batch.weight
     policy = aggregate(loss, surrogate, batch.mask, dialect)
     if not in_loss(kl):
         return Objective(policy, policy, policy.new_zeros(()), ratio, clipped)
     if of_states is None:
         of_states = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect)
+    if batch.weight is not None and _corrects(loss, "kl"):
+        of_states = of_states * batch.weight
     per_token = of_states * batch.mask
     total = policy + kl.beta * aggregate(of_the_kl(loss, dialect), per_token, batch.mask, dialect)
     return Objective(total, policy, per_token.sum(-1).mean(), ratio, clipped)
+
+
+def _corrects(loss: Loss, part: Corrected) -> bool:
+    """Return True if the cell's correction multiplies this part of the loss."""
+    return loss.correction is not None and loss.correction.applies_to in (part, "both")
 
 
 def kl_loss(

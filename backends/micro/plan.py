@@ -53,6 +53,7 @@ def shape(settings: Settings) -> tuple[object, ...]:
         batch.num_prompts,
         batch.num_minibatches,
         settings.max_staleness_steps == 0,
+        settings.precision.rollout or "fp32",
     )
 
 

@@ -1,9 +1,10 @@
 """Scale a declared cell to the embedded trainer: ask a tiny policy the same question.
 
 Estimator, placement, beta, advantage, loss, clip, group size, minibatches, staleness, temperature
-and seed are kept. They mean what the declared library means by them (its dialect). A precision is
-not kept: the embedded trainer computes in fp32. The rules below scale down what only makes the cell
-large. A rehearsed cell takes seconds, and its policy learns.
+and seed are kept. They mean what the declared library means by them (its dialect). So are a
+correction and the format of the rollout engine; other formats are not, as the embedded trainer
+computes in fp32. The rules below scale down what only makes the cell large. A rehearsed cell takes
+seconds, and its policy learns.
 """
 
 from math import ceil
@@ -19,6 +20,7 @@ from orchestrator.settings import (
     Batch,
     Cadence,
     Data,
+    EngineFormat,
     Model,
     Precision,
     Resources,
@@ -105,11 +107,23 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
                 }
             ),
             "num_train_steps": steps,
-            "precision": Precision(),
+            "precision": Precision(rollout=_engine_format(declared, dialect)),
         }
     )
     backend = BackendRef(name="micro", version=version_for(dialect, small))
     return small.model_copy(update={"backend": backend})
+
+
+def _engine_format(declared: Settings, dialect: Dialect) -> EngineFormat | None:
+    """Return the format that the rehearsal samples in; None: the policy itself samples.
+
+    A correction asks about the engine's mismatch: without a format of the cell it gets the
+    library's own.
+    """
+    asked, own = declared.precision.rollout, dialect.precision[1]
+    if asked is not None or declared.loss.correction is None or own == "fp32":
+        return asked
+    return "bf16" if own == "model" else own
 
 
 def rehearse_tasks(cell: Cell) -> tuple[EvalTask, ...]:

@@ -59,6 +59,8 @@ def has_closed_form(settings: Settings) -> bool:
         and kl.reset_reference_every_steps is None
         and whole
         and settings.max_staleness_steps == 0
+        and settings.precision.rollout in (None, "fp32")
+        and settings.loss.correction is None
         and settings.batch.num_minibatches == 1
         and rollout.temperature == 1.0
         and rollout.top_p == 1.0

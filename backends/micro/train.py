@@ -18,10 +18,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backends.micro import batched, collapse, disk, evaluation, huggingface, optimizer, theory
+from backends.micro import (
+    batched,
+    collapse,
+    disk,
+    engine,
+    evaluation,
+    huggingface,
+    optimizer,
+    theory,
+)
 from backends.micro.collapse import Moment
 from backends.micro.evaluation import Divergence
-from backends.micro.experience import Collected, Trainee, collect, temperatures
+from backends.micro.experience import Collected, Trainee, collect, differs, temperatures
 from backends.micro.force import beta_effective
 from backends.micro.objective import (
     Experience,
@@ -221,7 +230,8 @@ class Together:
         tokens = torch.stack([minibatch.tokens for minibatch in minibatches])
         temperature = temperatures([member.trainee for member in self.members])
         settings = self.members[0].settings
-        if settings.max_staleness_steps == 0 and settings.batch.num_minibatches == 1:
+        alike = settings.max_staleness_steps == 0 and engine.rounding(settings) is None
+        if alike and settings.batch.num_minibatches == 1:
             scored = collected.sampled.scored
         else:
             prompts, mask = (
@@ -371,8 +381,10 @@ class Training:
         kept for `update`.
         """
         settings, dialect, logp = self.settings, self.trainee.dialect, scored.logp
-        old_step = began if dialect.ratio_to == "batch_start" else version
-        if old_step == self.state.step:  # its own log-probabilities, so the ratio is 1 exactly
+        own = dialect.ratio_to == "batch_start"
+        samples = engine.rounding(settings) is None  # the policy itself, and no copy of it
+        if (began if own else version) == self.state.step and (own or samples):
+            # its own log-probabilities, so the ratio is 1 exactly
             minibatch = minibatch._replace(logp_old=logp)
         leaf = logp.detach().requires_grad_()
         states = None
@@ -387,6 +399,8 @@ class Training:
         if self._is_shown(self.state.step + 1):
             force = beta_effective(settings, dialect, logp, minibatch)
             values |= {} if force is None else {"train/beta_effective": force}
+        if began == self.state.step and differs(self.trainee, version):
+            values |= mismatch(minibatch, logp)
         staleness = float(self.state.step - version)
         values |= {"rollout/staleness_mean": staleness, "rollout/staleness_max": staleness}
         self._values, self._loss = values, target.loss.detach()
@@ -492,3 +506,24 @@ def measured(
     if in_loss(settings.kl):
         values["train/kl_term"] = target.kl_term
     return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+@torch.no_grad()
+def mismatch(batch: Experience, logp: Tensor) -> dict[str, float]:
+    """Return how far the engine that sampled is from the policy of logp [P, G, T].
+
+    Over response tokens, with w of policy over engine: k3 of KL(engine || policy), w^2's mean less
+    1, and the effective share of the tokens, mean(w)^2 / mean(w^2).
+    """
+    if batch.logp_engine is None:
+        return {}
+    log_ratio, tokens = logp - batch.logp_engine, batch.mask.sum()
+    ratio = log_ratio.exp()
+    mean, square, kl = (
+        (each * batch.mask).sum() / tokens
+        for each in (ratio, ratio.square(), torch.expm1(log_ratio) - log_ratio)
+    )
+    names = ("rollout/mismatch_kl", "rollout/mismatch_chi2", "rollout/mismatch_ess")
+    return dict(
+        zip(names, torch.stack([kl, square - 1, mean.square() / square]).tolist(), strict=True)
+    )

@@ -48,8 +48,14 @@ def dialect(version: str | None) -> Dialect:
 
 
 def dialect_of(settings: Settings) -> Dialect:
-    """Return the dialect that a cell of the embedded trainer is trained in."""
-    return dialect(settings.backend.version)
+    """Return the dialect that a cell of the embedded trainer is trained in.
+
+    A correction says itself that the trainer's own policy stands between policy and engine.
+    """
+    named = dialect(settings.backend.version)
+    if settings.loss.correction is None:
+        return named
+    return named.but(ratio_to="batch_start", kl_reward_policy="batch_start")
 
 
 def version_for(dialect: Dialect, settings: Settings) -> str:

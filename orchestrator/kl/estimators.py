@@ -53,6 +53,7 @@ __all__ = [
     "vocabulary_kl",
     "vocabulary_slope",
     "weighted",
+    "where",
 ]
 
 Ratio = Literal["token", "sequence", "sequence_mean", "none"]
@@ -195,7 +196,7 @@ def slope(estimator: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
     free = abs(x) <= (inf if clamp.log_ratio is None else clamp.log_ratio)
     if clamp.value is not None:
         free = free & (abs(form.value(x)) <= clamp.value)
-    return _where(free, form.slope(x))
+    return where(free, form.slope(x))
 
 
 def centre(kl: Array, centring: Centring) -> Array:
@@ -236,7 +237,7 @@ def _log(x: Array) -> Array:
     return np.log(x)
 
 
-def _where(condition: Array, x: Array) -> Array:
+def where(condition: Array, x: Array) -> Array:
     """Return x where the condition holds, else 0."""
     if hasattr(x, "detach"):
         return x.where(condition, x.new_zeros(()))

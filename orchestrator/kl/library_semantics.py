@@ -200,12 +200,28 @@ def _ratio_weighs(dialect: Dialect, settings: Settings) -> bool:
 
 
 def _ratio_is_one(dialect: Dialect, settings: Settings) -> bool:
-    stale = settings.max_staleness_steps > 0 and dialect.ratio_to == "rollout"
-    return settings.batch.num_minibatches == 1 and not stale
+    """Return True if no importance ratio of the policy loss can differ from 1."""
+    to_engine = dialect.ratio_to == "rollout" and settings.loss.correction is None
+    other = to_engine and _engine_differs(settings)
+    return settings.batch.num_minibatches == 1 and not other
 
 
 def _stale(_: Dialect, settings: Settings) -> bool:
     return settings.max_staleness_steps > 0
+
+
+def _engine_differs(settings: Settings) -> bool:
+    """Return True if the policy that samples may be another one than the trainer's own."""
+    rounded = settings.precision.rollout not in (None, "fp32")
+    return settings.max_staleness_steps > 0 or rounded
+
+
+def _two_policies(_: Dialect, settings: Settings) -> bool:
+    """Return True if the dialect chooses between the engine's policy and the trainer's own.
+
+    A correction of the cell has chosen.
+    """
+    return _engine_differs(settings) and settings.loss.correction is None
 
 
 def _moves(settings: Settings) -> bool:
@@ -217,9 +233,9 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "kl_clamp_of": lambda _d, _s: False,
     "kl_ratio_max": _ratio_weighs,
     "kl_reward": lambda _, s: in_reward(s),
-    "kl_reward_policy": lambda d, s: in_reward(s) and _stale(d, s),
+    "kl_reward_policy": lambda d, s: in_reward(s) and _two_policies(d, s),
     "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
-    "ratio_to": _stale,
+    "ratio_to": _two_policies,
     "ratio_level": lambda d, s: s.kl.placement == "reward" and not _ratio_is_one(d, s),
     "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
     "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",

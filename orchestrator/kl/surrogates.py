@@ -16,7 +16,7 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
-from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.engine_weight import Correction, EngineWeight, ratio_of_unit, weights
 from orchestrator.kl.estimators import slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
 from orchestrator.settings import Placement
@@ -115,7 +115,8 @@ def forces(
     reward = (batch.tokens.sum(1) * 2 > who.num_tokens).astype(float)
     gained = reward - own @ reward
     kept = _policy_weight(how, logp - logp_old, gained[:, None])
-    corrected = _correction(how, logp_old - logp_engine)
+    weight = EngineWeight(how.correction, how.least, how.most)
+    corrected = weights(weight, logp_old - logp_engine)
     weighted = (score * kept * corrected).sum(2)  # [parameters, N]
     lag = form.value(logp_old - logp_ref).sum(1)
     by_kl = np.zeros(len(score))
@@ -156,26 +157,6 @@ def _policy_weight(how: PolicyLoss, log_ratio: FloatTable, gained: FloatTable) -
     return np.where(cut, 0.0, ratio)
 
 
-def _correction(how: PolicyLoss, log_ratio: FloatTable) -> FloatTable:
-    """Return the factor of each token for the engine's mismatch, [N, T] or [N, 1]."""
-    if how.correction == "none":
-        return np.ones_like(log_ratio)
-    weight = _ratio_of_unit(how.correction, log_ratio)
-    if how.correction.startswith("tis"):
-        return np.clip(weight, how.least, how.most)
-    within = (weight >= how.least) & (weight <= how.most)
-    return np.where(within, 1.0 if how.correction == "geometric" else weight, 0.0)
-
-
-def _ratio_of_unit(kind: Correction, log_ratio: FloatTable) -> FloatTable:
-    """Return the ratios that a correction bounds: of tokens [N, T], or of sequences [N, 1]."""
-    if kind == "geometric":
-        log_ratio = log_ratio.mean(1, keepdims=True)
-    elif kind.endswith("sequence"):
-        log_ratio = log_ratio.sum(1, keepdims=True)
-    return np.asarray(np.exp(log_ratio))
-
-
 class WeightEffect(NamedTuple):
     """The effect of a weight for the engine's mismatch, in the laboratory's example of one."""
 
@@ -210,7 +191,7 @@ def weight_effect(
     )
     log_engine = batch.taken(tables(batch.setting).logp_rollout)
     log_ratio = batch.taken(MISMATCH.proximal.logp(MISMATCH.num_tokens)) - log_engine
-    ratio = _ratio_of_unit(weight.kind, log_ratio)
+    ratio = ratio_of_unit(weight.kind, log_ratio)
     out = ((ratio < weight.least) | (ratio > weight.most)).mean(1)
     return WeightEffect(
         with_it.beta_factor / without.beta_factor,

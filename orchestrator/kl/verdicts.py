@@ -13,7 +13,7 @@ thousands of verdicts.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -127,7 +127,7 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         regimes.append("minibatches")
     if settings.max_staleness_steps > 0:
         regimes.append("async")
-    return verdict(
+    result = verdict(
         settings.kl,
         on_policy=not regimes,
         advantage=settings.advantage.estimator,
@@ -136,6 +136,16 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
         regimes=tuple(regimes) or ("on_policy",),
     )
+    correction = settings.loss.correction
+    if correction is None or settings.kl.beta == 0:
+        return result
+    multiplied = {"policy_loss": "the policy loss", "kl": "the KL in the loss"}
+    what = multiplied.get(correction.applies_to, "the policy loss and the KL in the loss")
+    note = (
+        f"the correction of the engine's mismatch ({correction.kind}) multiplies {what}: `orch "
+        "explain tis+kl` has examples of what that makes of beta"
+    )
+    return replace(result, notes=(*result.notes, note))
 
 
 def _of_policy(settings: Settings, dialect: Dialect) -> bool:

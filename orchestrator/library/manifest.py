@@ -480,8 +480,10 @@ class Manifest:
         self, settings: Settings, values: Values, name: str, version: str
     ) -> tuple[Row, Meaning]:
         value, rows = values[name], self.rows_of(name, version)
-        if not rows and name in BIRTH_VALUES:
-            rows = (_unasked(name),)
+        if not rows and (born := _born(name)) is not None:
+            rows = (_unasked(born),)
+            if born != name:
+                raise self._refusal(settings, born, _plain_section(values, born), rows, rows)
         if not rows:
             raise ManifestError(f"{self.library} {version}: no row accounts for {name}")
         fitting = [
@@ -906,6 +908,24 @@ def _applies(when: When | None, settings: Settings, values: Values) -> bool:
     if callable(when):
         return when(settings)
     return all(values.get(name, ABSENT) in allowed for name, allowed in when.items())
+
+
+def _born(name: str) -> str | None:
+    """Return the field of BIRTH_VALUES that `name` is, or is in; None if there is none."""
+    parts = name.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in BIRTH_VALUES), None)
+
+
+def _plain_section(values: Values, section: str) -> str:
+    """Return the fields of a section that are set, as a user writes them."""
+    inside = f"{section}."
+    given = (
+        f"{name.removeprefix(inside)}: {value}"
+        for name, value in values.items()
+        if name.startswith(inside) and value is not None
+    )
+    return f"{{{', '.join(given)}}}"
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,11 @@ METRICS: dict[str, Metric] = {
     "rollout/response_tokens": Metric("mean length of a response", "tokens"),
     "rollout/staleness_mean": Metric("policy versions between sampling and use", "train steps"),
     "rollout/staleness_max": Metric("largest of them", "train steps"),
+    "rollout/mismatch_kl": Metric(
+        "KL(engine || trainer's policy), on sampled tokens", "nats/token"
+    ),
+    "rollout/mismatch_chi2": Metric("mean squared ratio of trainer's policy to engine, less 1"),
+    "rollout/mismatch_ess": Metric("effective share of the samples under that ratio"),
     "eval/accuracy_in_domain": Metric("exact expected accuracy on the skill trained on"),
     "eval/accuracy_out_of_domain": Metric("mean exact expected accuracy on the other skills"),
     "eval/accuracy_predicted": Metric("accuracy in domain at the closed-form optimum of the cell"),

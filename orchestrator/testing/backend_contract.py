@@ -45,6 +45,7 @@ from orchestrator.library.protocol import Backend
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement, Settings
+from orchestrator.spec.fields import FIELDS
 
 HEAVY = ("torch", "transformers", "vllm", "ray", "hydra", "pandas")
 """Modules that importing a backend and translating a cell must not import."""
@@ -161,8 +162,7 @@ class BackendContract:
             assert folder is None or folder.is_dir(), folder
 
     def test_capabilities_name_fields_of_a_cell(self) -> None:
-        leaves = {name for cell in self._cells for name, _ in flatten(cell.settings.model_dump())}
-        assert set(self.backend.capabilities) <= leaves
+        assert set(self.backend.capabilities) <= FIELDS.keys()
         assert all(self.backend.capabilities.values()), "a field that offers nothing"
 
     def test_nothing_heavy_is_imported_and_other_processes_translate_alike(self) -> None:
@@ -749,10 +749,18 @@ def _nested(settings: Settings, name: str, value: object) -> dict[str, Any]:
     plain: dict[str, Any] = settings.model_dump()
     *sections, leaf = name.split(".")
     at = plain
-    for section in sections:
+    for depth, section in enumerate(sections, 1):
+        if at[section] is None:  # a section that may be left out
+            at[section] = dict(_SMALLEST.get(".".join(sections[:depth]), {}))
         at = at[section]
     at[leaf] = value
     return plain
+
+
+_SMALLEST: Mapping[str, Mapping[str, object]] = {
+    "loss.correction": {"kind": "tis_token", "most": 2.0},
+}
+"""What a section must have that is there because one field of it is asked for."""
 
 
 def _replaced(settings: Settings, name: str, value: object) -> Settings | None:

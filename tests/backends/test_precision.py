@@ -5,6 +5,7 @@ The sentences of the ledger are held to lines of the release's own source, in it
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import PLAIN, precision_of, relevant
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
-from orchestrator.settings import Precision
+from orchestrator.settings import EngineFormat, NumberFormat, Precision
 from tests.backends.environments import contract_python
 from tests.backends.specs import translated
 
@@ -34,7 +35,7 @@ OFFERED = {
     "skyrl": ({"bf16"}, {"bf16", "fp16", "fp32"}, {"fp32"}),
     "prime_rl": ({"bf16"}, {"bf16", "fp16", "fp32"}, {"bf16"}),
     "trl": ({"bf16", "fp32"}, set(), {"fp32"}),
-    "micro": ({"fp32"}, {"fp32"}, {"fp32"}),
+    "micro": ({"fp32"}, {"bf16", "fp16", "fp32", "fp8", "int8"}, {"fp32"}),
 }
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
@@ -66,7 +67,7 @@ def test_each_format_is_sent_and_read_back_or_refused_with_the_nearest(
 ) -> None:
     usual = plan_of(cell_in(library, version))
     for name, offered in zip(Precision.model_fields, OFFERED[library], strict=True):
-        for value in ("bf16", "fp16", "fp32"):
+        for value in get_args(EngineFormat if name == "rollout" else NumberFormat):
             cell = cell_in(library, version, **{name: value})
             if value not in offered:
                 with pytest.raises(UnsupportedSetting) as refused:

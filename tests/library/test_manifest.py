@@ -21,7 +21,7 @@ from orchestrator.library.manifest import (
     fits,
     same,
 )
-from orchestrator.settings import Clip, Precision, Settings
+from orchestrator.settings import Clip, EngineCorrection, Precision, Settings
 
 SETTINGS = Settings.model_validate(
     {
@@ -478,3 +478,14 @@ def test_a_field_younger_than_the_table_is_accounted_for_and_refused_with_any_va
     with pytest.raises(UnsupportedSetting) as refused:
         WHOLE.carry(asked)
     assert (refused.value.field, refused.value.offered) == ("precision.training", (None,))
+
+
+def test_a_section_younger_than_the_table_is_refused_as_one() -> None:
+    entries = {e.field: e for e in WHOLE.ledger(SETTINGS, WHOLE.assignments(SETTINGS))}
+    assert "before the field existed" in entries["loss.correction"].note
+    correction = EngineCorrection(kind="tis_token", most=2.0)
+    asked = SETTINGS.but(loss=SETTINGS.loss.but(correction=correction))
+    with pytest.raises(UnsupportedSetting) as refused:
+        WHOLE.carry(asked)
+    assert (refused.value.field, refused.value.offered) == ("loss.correction", (None,))
+    assert "kind: tis_token, least: 0.0, most: 2.0" in str(refused.value)
