@@ -50,7 +50,7 @@ def prepare(job: ScoringJob) -> None:
     torch.set_num_threads(1)
     for ask in job.asks:
         load_task(Path(ask.task_file))
-    models.load(Path(job.checkpoint))
+    models.opened(Path(job.checkpoint), job.engine, job.asks[0].asked.sampling)
 
 
 @lru_cache

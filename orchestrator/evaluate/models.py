@@ -13,27 +13,33 @@ from typing import Any
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import engines, heads, vllm_build
+from orchestrator.evaluate.checkpoint import texts_hash
 from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
+PROMPTS_KEPT, BATCHES_KEPT, RESPONSES_KEPT = 4096, 64, 16_384
+SHORT = 16
+"""Tokens of a response that is worth keeping: a longer one hardly comes again."""
 
 
 class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
-    """A checkpoint as lm-eval's `hf` model."""
+    """A checkpoint as lm-eval's `hf` model.
+
+    It keeps what its tokenizer answered: the k responses to an item, and the checkpoints of a
+    study, ask the same again. Another checkpoint's weights may take the place of its own (`take`).
+    """
 
     def __init__(self, path: Path, engine: Engine | None = None):
         device = engine.device if engine else "cpu"
         model, tokenizer = load(path, engine.dtype if engine else "auto")
         model = model.to(device)
-        if not all(part.isfinite().all() for part in model.parameters()):
-            raise CheckpointError(
-                f"checkpoint {path} has weights that are not finite: its run diverged, and there "
-                "is no policy to evaluate; an earlier checkpoint may be whole"
-            )
+        _refuse_infinite(model, path)
         ends = model.generation_config
         # A checkpoint may bring sampling settings of its own (top_k, repetition_penalty); the
         # spec's are the only ones that count.
@@ -48,12 +54,66 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
             batch_size=SEQUENCES_AT_ONCE[device],
             add_bos_token=tokenizer.bos_token is not None,
         )
+        self._kind = texts_hash(path), engine
+        self._decode_rows = tokenizer.batch_decode
+        tokenizer.batch_decode = self._decoded_rows  # lm-eval's rule when to stop asks it
+        self._ids: dict[Any, list[int]] = {}
+        self._batches: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._texts: dict[Any, Any] = {}
+
+    def take(self, path: Path, engine: Engine) -> bool:
+        """Put the weights of another checkpoint in place of these: the same bits as a fresh load.
+
+        Return False, with nothing changed, if it is another kind of policy: another config or
+        tokenizer, another engine, other tensors.
+        """
+        if (texts_hash(path), engine) != self._kind:
+            return False
+        try:
+            fresh = load_file(path / "model.safetensors")
+        except (OSError, SafetensorError):  # in pieces, pickled or cut: the loader says which
+            return False
+        own = self.model.state_dict()
+        if {name: (x.shape, x.dtype) for name, x in fresh.items()} != {
+            name: (x.shape, x.dtype) for name, x in own.items()
+        }:
+            return False
+        self.model.load_state_dict(fresh)
+        _refuse_infinite(self.model, path)
+        return True
+
+    def tok_encode(self, string: str, *given: Any, **named: Any) -> list[int]:
+        key = string, given, tuple(named.items())
+        if key not in self._ids:
+            _make_room(self._ids, PROMPTS_KEPT)
+            self._ids[key] = super().tok_encode(string, *given, **named)
+        return list(self._ids[key])
+
+    def tok_batch_encode(self, strings: list[str], *given: Any, **named: Any) -> Any:
+        key = tuple(strings), given, tuple(named.items())
+        if key not in self._batches:
+            _make_room(self._batches, BATCHES_KEPT)
+            self._batches[key] = super().tok_batch_encode(strings, *given, **named)
+        ids, mask = self._batches[key]
+        return ids.clone(), mask.clone()
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
         """Decode with special tokens: a <pad> that the policy sampled is a wrong answer, not
         silence.
         """
-        return super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
+        if not isinstance(tokens, list) or len(tokens) > SHORT:
+            return super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
+        key = *tokens, skip_special_tokens
+        if key not in self._texts:
+            _make_room(self._texts, RESPONSES_KEPT)
+            self._texts[key] = super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
+        return self._texts[key]
+
+    def _decoded_rows(self, rows: Any, **named: Any) -> Any:
+        """Return the texts of rows of token ids [B, n], as the tokenizer's `batch_decode` does."""
+        if named or not isinstance(rows, torch.Tensor):
+            return self._decode_rows(rows, **named)
+        return [self.tok_decode(row) for row in rows.tolist()]
 
     def has_template(self) -> bool:
         return self.tokenizer.chat_template is not None
@@ -147,14 +207,37 @@ class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]  # lm-eval has n
 
 
 def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
-    """Return the checkpoint as a model of lm-eval. Raise CheckpointError if it does not load."""
+    """Return the checkpoint as a model of lm-eval. Raise CheckpointError if it does not load.
+
+    A policy in this process may be the object of the former call, with other weights.
+    """
     if engine.name == "vllm":
         return _vllm(checkpoint, engine, sampling)
     if engine.name == "completions":
         return Completions(checkpoint, engine, sampling)
     if engine.name == "chat":
         return Chat(checkpoint, engine, sampling)
-    return HarnessPolicy(checkpoint, engine)
+    if not (_LAST and _LAST[0].take(checkpoint, engine)):
+        _LAST[:] = []  # its memory first
+        _LAST[:] = [HarnessPolicy(checkpoint, engine)]
+    return _LAST[0]
+
+
+_LAST: list[HarnessPolicy] = []
+"""The policy that `opened` has returned last: its weights are swapped for those of the next."""
+
+
+def _make_room(kept: dict[Any, Any], most: int) -> None:
+    if len(kept) >= most:
+        kept.clear()
+
+
+def _refuse_infinite(model: Any, path: Path) -> None:
+    if not all(part.isfinite().all() for part in model.parameters()):
+        raise CheckpointError(
+            f"checkpoint {path} has weights that are not finite: its run diverged, and there "
+            "is no policy to evaluate; an earlier checkpoint may be whole"
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from backends.micro import problem_sets, skills
+from orchestrator.errors import CheckpointError
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
-from orchestrator.records import EvalTask, Sampling
+from orchestrator.records import Engine, EvalTask, Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -187,8 +189,6 @@ def test_sampling_passes_through(harness: ModuleType) -> None:
 def test_the_checkpoints_own_sampling_settings_do_not_count(
     harness: ModuleType, tmp_path: Path
 ) -> None:
-    import shutil
-
     path = Path(shutil.copytree(POLICY, tmp_path / "policy"))
     (path / "generation_config.json").write_text(
         json.dumps(
@@ -203,6 +203,65 @@ def test_the_checkpoints_own_sampling_settings_do_not_count(
     )
     told = harness.HarnessPolicy(path).model.generation_config
     assert (told.eos_token_id, told.top_k, told.repetition_penalty) == (2, None, None)
+
+
+def test_swapped_weights_and_kept_tokens_change_no_bit(
+    harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One policy object scores several checkpoints; the peer is lm-eval's own object for each."""
+    from lm_eval.models.huggingface import HFLM
+
+    class Plain(harness.HarnessPolicy):  # type: ignore[name-defined, misc]  # a module's class
+        tok_encode, tok_batch_encode = HFLM.tok_encode, HFLM.tok_batch_encode
+
+        def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
+            return HFLM.tok_decode(self, tokens, skip_special_tokens)
+
+        def _decoded_rows(self, rows: Any, **named: Any) -> Any:
+            return self._decode_rows(rows, **named)
+
+    def lines(folder: Path) -> list[bytes]:
+        folder.mkdir()
+        for name in ("elder", "hazel", "elder"):
+            ask = asking(folder, checkpoint=name)
+            path = str(POLICY.with_name(name))
+            harness.answer(ScoringJob(cell_id="cell", checkpoint=path, files={}, asks=(ask,)))
+        return [file.read_bytes() for file in sorted(folder.glob("*.jsonl"))]
+
+    models = harness.models
+    ours = lines(tmp_path / "swapped")
+    first, engine = models._LAST[0], Engine(name="hf")
+    assert models.opened(POLICY.with_name("fir"), engine, Sampling()) is first
+    monkeypatch.setattr(models, "opened", lambda path, engine, _: Plain(path, engine))
+    assert ours == lines(tmp_path / "plain")
+    assert len(ours) == 2
+    assert ours[0] != ours[1]
+
+
+def test_weights_are_swapped_for_those_of_equal_policies_alone(
+    harness: ModuleType, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    engine, models = Engine(name="hf"), harness.models
+    first = models.opened(POLICY, engine, Sampling())
+    other = Path(shutil.copytree(POLICY, tmp_path / "other"))
+    (other / "generation_config.json").write_text('{"eos_token_id": 2, "pad_token_id": 1}')
+    fresh = models.opened(other, engine, Sampling())
+    assert fresh is not first
+    assert fresh.model.generation_config.pad_token_id == 1
+    weights = load_file(other / "model.safetensors")
+    save_file(
+        {**weights, "lm_head.weight": weights["lm_head.weight"] * math.nan},
+        other / "model.safetensors",
+        {"format": "pt"},
+    )
+    with pytest.raises(CheckpointError, match="not finite"):
+        models.opened(other, engine, Sampling())
+    (other / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        models.opened(other, engine, Sampling())
+    assert models.opened(POLICY, engine, Sampling()).model.state_dict().keys() == weights.keys()
 
 
 def test_a_sampled_special_token_is_a_wrong_answer(policy: Any) -> None:
