@@ -193,6 +193,25 @@ def test_the_base_is_small(base: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_base_alone_runs_the_pre_commit_hook(base: Path, tmp_path: Path) -> None:
+    """pre-commit installs the repository without extras, and starts `entry` with files."""
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert hook["language"] == "python"
+    assert "additional_dependencies" not in hook
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    program, *argv = hook["entry"].split()
+    done = subprocess.run(
+        [base / "bin" / program, *argv, "run.sh"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "run.sh:1" in done.stdout
+
+
+@pytest.mark.slow
 def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(SCRIPT)
     (tmp_path / "own.yaml").write_text(OWN_SPEC)

@@ -9,7 +9,6 @@ sums it with the reward. keys.json holds the fields of the configuration classes
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.library.key_tables import KeyTables, load_tables
@@ -26,7 +25,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock
+from orchestrator.library.reading import ReadLibrary, ReleaseReader, Stock, clip_range, stock
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 from orchestrator.library.source_keys import KeyFact, fields
 
@@ -256,19 +255,15 @@ class _Reader(ReleaseReader):
             yield LaunchChange("k1 in the reward", (self.put(TYPE, "k1"),))
 
 
-class _Areal:
-    """AReaL, as `orch audit` reads it."""
-
-    name = "areal"
-    title = "AReaL"
-    release_marks = ReleaseMarks(
+READER = ReadLibrary(
+    "areal",
+    "AReaL",
+    ReleaseMarks(
         hint=r"areal\.\w*\.?launcher|max_head_offpolicyness|kl_ctl|--config[ =]\S+\.ya?ml",
         distributions=("areal",),
         repositories=("AReaL",),
         files=(ReleaseFile("areal", "pyproject.toml", needs="areal"),),
-    )
-    estimator_names = MappingProxyType(ESTIMATORS)
-    audit = staticmethod(audit)
-
-
-READER = _Areal()
+    ),
+    ESTIMATORS,
+    audit,
+)

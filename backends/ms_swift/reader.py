@@ -9,7 +9,6 @@ TRL, which share the command, only the names are known.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.kl.engine_weight import Correction, EngineWeight
@@ -27,7 +26,14 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock, written_flags
+from orchestrator.library.reading import (
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    stock,
+    written_flags,
+)
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator", "scale_rewards"
@@ -251,12 +257,10 @@ class _Reader(ReleaseReader):
             yield LaunchChange("k1 in the reward", (*needed, self.put(SCALE, "none")))
 
 
-class _MsSwift:
-    """ms-swift, as `orch audit` reads it."""
-
-    name = "ms_swift"
-    title = "ms-swift"
-    release_marks = ReleaseMarks(
+READER = ReadLibrary(
+    "ms_swift",
+    "ms-swift",
+    ReleaseMarks(
         hint=r"rlhf_type|swift rlhf|megatron rlhf",
         aliases=("ms-swift", "swift"),
         distributions=("ms-swift", "ms_swift"),
@@ -268,9 +272,7 @@ class _MsSwift:
                 pattern=re.compile(r"__version__ = ['\"](\d+\.\d+\.\d+)"),
             ),
         ),
-    )
-    estimator_names = MappingProxyType({"k1": "k1", "k3": "k3"})
-    audit = staticmethod(audit)
-
-
-READER = _MsSwift()
+    ),
+    {"k1": "k1", "k3": "k3"},
+    audit,
+)

@@ -34,7 +34,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock
+from orchestrator.library.reading import ReadLibrary, ReleaseReader, Stock, clip_range, stock
 from orchestrator.library.releases import ReleaseMarks, numbers
 
 BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"
@@ -398,20 +398,9 @@ def _packaged(
         yield "nemo_rl", f"{release} {path} beside it says so"
 
 
-class _NemoRl:
+class _NemoRl(ReadLibrary):
     """NeMo-RL, as `orch audit` reads it."""
 
-    name = "nemo_rl"
-    title = "NeMo-RL"
-    release_marks = ReleaseMarks(
-        hint=r"run_\w*grpo|loss_fn|nemo[-_]rl|reference_policy_kl",
-        aliases=("nemo-rl",),
-        distributions=("nemo-rl", "nemo_rl"),
-        images=("nvcr.io/nvidia/nemo-rl:",),
-        amended=_packaged,
-    )
-    estimator_names = MappingProxyType({"k1": "k1", "k2": "k2", "k3": "k3"})
-    audit = staticmethod(audit)
     drift_launches = MappingProxyType(
         {
             f"{kind} in the loss": "uv run examples/run_grpo_math.py "
@@ -426,4 +415,16 @@ class _NemoRl:
         return tables().versions
 
 
-READER = _NemoRl()
+READER = _NemoRl(
+    "nemo_rl",
+    "NeMo-RL",
+    ReleaseMarks(
+        hint=r"run_\w*grpo|loss_fn|nemo[-_]rl|reference_policy_kl",
+        aliases=("nemo-rl",),
+        distributions=("nemo-rl", "nemo_rl"),
+        images=("nvcr.io/nvidia/nemo-rl:",),
+        amended=_packaged,
+    ),
+    {"k1": "k1", "k2": "k2", "k3": "k3"},
+    audit,
+)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.library.key_tables import KeyTables, load_tables
@@ -27,7 +26,14 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock, written_flags
+from orchestrator.library.reading import (
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    stock,
+    written_flags,
+)
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 BETA, TYPE, LOADED = "beta", "kl_estimator", "load_ref_policy"
@@ -211,19 +217,15 @@ class _Reader(ReleaseReader):
                 yield LaunchChange(f"{ESTIMATORS[name]} in the loss", (self.put(TYPE, name),))
 
 
-class _OpenInstruct:
-    """open-instruct, as `orch audit` reads it."""
-
-    name = "open_instruct"
-    title = "open-instruct"
-    release_marks = ReleaseMarks(
+READER = ReadLibrary(
+    "open_instruct",
+    "open-instruct",
+    ReleaseMarks(
         hint=r"open_instruct[./]grpo",
         aliases=("open-instruct",),
         repositories=("open-instruct",),
         files=(ReleaseFile("open_instruct", "pyproject.toml", needs="open_instruct"),),
-    )
-    estimator_names = MappingProxyType(ESTIMATORS)
-    audit = staticmethod(audit)
-
-
-READER = _OpenInstruct()
+    ),
+    ESTIMATORS,
+    audit,
+)

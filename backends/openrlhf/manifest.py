@@ -21,6 +21,7 @@ from orchestrator.library.manifest import (
     Values,
     named,
     same,
+    sampling_rows,
 )
 from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.settings import Settings
@@ -426,21 +427,7 @@ ROLLOUT_AND_BATCH = (
         offer=Number(least=1, whole=True),
         shows=("rollout.max_new_tokens", "data.max_len"),
     ),
-    Row(
-        "rollout.temperature",
-        "rollout.temperature",
-        offer=Number(),
-        account=("exact", "log-probabilities are at this temperature"),
-    ),
-    Row(
-        "rollout.top_p",
-        "rollout.top_p",
-        offer=Number(),
-        account=(
-            "exact",
-            "truncates sampling only; log-probabilities are of the whole distribution",
-        ),
-    ),
+    *sampling_rows("rollout.temperature", "rollout.top_p"),
     Row(
         "batch.num_prompts",
         "rollout.batch_size",

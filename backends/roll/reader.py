@@ -8,7 +8,6 @@ holds the fields of its configuration classes; dacite drops every other key of a
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.library.key_tables import KeyTables, load_tables
@@ -25,7 +24,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
-from orchestrator.library.reading import ReleaseReader, Stock, clip_range, stock
+from orchestrator.library.reading import ReadLibrary, ReleaseReader, Stock, clip_range, stock
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 from orchestrator.library.source_keys import KeyFact, fields
 
@@ -271,12 +270,10 @@ class _Reader(ReleaseReader):
             yield LaunchChange("k1 in the reward", edits)
 
 
-class _Roll:
-    """ROLL, as `orch audit` reads it."""
-
-    name = "roll"
-    title = "ROLL"
-    release_marks = ReleaseMarks(
+READER = ReadLibrary(
+    "roll",
+    "ROLL",
+    ReleaseMarks(
         hint=r"start_\w*pipeline|actor_infer|add_token_level_kl",
         repositories=("ROLL",),
         files=(
@@ -287,9 +284,7 @@ class _Roll:
                 pattern=re.compile(r"version\s*=\s*['\"](\d+\.\d+\.\d+)"),
             ),
         ),
-    )
-    estimator_names = MappingProxyType(ESTIMATORS)
-    audit = staticmethod(audit)
-
-
-READER = _Roll()
+    ),
+    ESTIMATORS,
+    audit,
+)

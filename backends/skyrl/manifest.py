@@ -27,6 +27,7 @@ from orchestrator.library.manifest import (
     Values,
     named,
     same,
+    sampling_rows,
 )
 from orchestrator.library.releases import numbers
 from orchestrator.settings import Clip, Settings
@@ -484,20 +485,8 @@ KL = (
 ROLLOUT_AND_BATCH = (
     Row("rollout.group_size", "generator.n_samples_per_prompt", offer=_POSITIVE),
     Row("rollout.max_response_tokens", f"{SAMPLING}.max_generate_length", offer=_POSITIVE),
-    Row(
-        "rollout.temperature",
-        f"{SAMPLING}.temperature",
-        offer=Number(),
-        account=("exact", "log-probabilities are taken at it, too"),
-    ),
-    Row(
-        "rollout.top_p",
-        f"{SAMPLING}.top_p",
-        offer=Number(),
-        account=(
-            "exact",
-            "truncates sampling only; log-probabilities are of the whole distribution",
-        ),
+    *sampling_rows(
+        f"{SAMPLING}.temperature", f"{SAMPLING}.top_p", "log-probabilities are taken at it, too"
     ),
     Row("batch.num_prompts", BATCH, offer=_POSITIVE),
     Row(

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.kl.engine_weight import EngineWeight
@@ -33,6 +32,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.reading import (
+    ReadLibrary,
     ReleaseReader,
     Stock,
     clip_range,
@@ -427,12 +427,10 @@ class _Reader(ReleaseReader):
             yield LaunchChange("k1 in the reward", (self.put(TYPE, "k1"),))
 
 
-class _Slime:
-    """slime, as `orch audit` reads it."""
-
-    name = "slime"
-    title = "slime"
-    release_marks = ReleaseMarks(
+READER = ReadLibrary(
+    "slime",
+    "slime",
+    ReleaseMarks(
         hint=r"--advantage-estimator|--rollout-num-gpus|--kl-loss|--n-samples-per-prompt|train_async",
         distributions=("slime",),
         repositories=("slime",),
@@ -440,9 +438,7 @@ class _Slime:
             ReleaseFile("slime", "setup.py", needs="slime", pattern=_VERSION),
             ReleaseFile("miles", "setup.py", needs="miles", pattern=_VERSION),
         ),
-    )
-    estimator_names = MappingProxyType(ESTIMATORS)
-    audit = staticmethod(audit)
-
-
-READER = _Slime()
+    ),
+    ESTIMATORS,
+    audit,
+)

@@ -22,6 +22,7 @@ from orchestrator.library.manifest import (
     equal,
     named,
     same,
+    sampling_rows,
 )
 from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.settings import Settings
@@ -383,21 +384,7 @@ KL = (
 ROLLOUT_AND_BATCH = (
     Row("rollout.group_size", "num_generations", offer=Number(least=2, whole=True)),
     Row("rollout.max_response_tokens", "max_completion_length", offer=Number(least=1, whole=True)),
-    Row(
-        "rollout.temperature",
-        "temperature",
-        offer=Number(),
-        account=("exact", "log-probabilities are at this temperature"),
-    ),
-    Row(
-        "rollout.top_p",
-        "top_p",
-        offer=Number(),
-        account=(
-            "exact",
-            "truncates sampling only; log-probabilities are of the whole distribution",
-        ),
-    ),
+    *sampling_rows("temperature", "top_p"),
     Row(
         "batch.num_prompts",
         "per_device_train_batch_size",

@@ -196,18 +196,18 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def print_exchanged(done: "Iterable[Exchanged]", past: str, *, dry: bool, as_json: bool) -> int:
-    """Print what became of each cell, as it is done; return how many were shared or taken."""
+    """Print each cell as it is shared or pulled; return how many were. past: `shared`, `pulled`."""
     cells = []
     for each in done:
         cells.append(each)
-        if each.what == past and not as_json:
+        if each.outcome == past and not as_json:
             click.echo(f"{'would be ' if dry else ''}{past}  {each.cell.directory}  {each.note}")
-    changed = sum(each.what == past for each in cells)
+    changed = sum(each.outcome == past for each in cells)
     if as_json:
         print_json([e._asdict() | {"cell": e.cell.id, "slug": e.cell.slug} for e in cells])
         return changed
-    for note, count in Counter(e.note for e in cells if e.what == "left").items():
-        say(f"{count} left alone: {note}")
+    for note, count in Counter(e.note for e in cells if e.outcome == "skipped").items():
+        say(f"{count} skipped: {note}")
     click.echo(f"{changed} of {len(cells)} cells {'would be ' if dry else ''}{past}")
     return changed
 
@@ -253,7 +253,7 @@ def change(
         if changed:
             print_table(("cell", ""), changed)
         for note, count in Counter(each.note for each in results if not each.done).items():
-            say(f"{count} left alone: {note}")
+            say(f"{count} skipped: {note}")
         words = operation.future if dry_run else operation.past
         click.echo(f"{len(changed)} of {len(results)} cells {words}")
     if operation.after is not None and changed and not dry_run:

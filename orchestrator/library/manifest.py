@@ -337,6 +337,21 @@ Show = Callable[[Carried, Values, str], tuple[str, str]]
 """Key and value of a field as the ledger shows them, from the launch of a release."""
 
 
+def sampling_rows(
+    temperature: str, top_p: str, note: str = "log-probabilities are at this temperature"
+) -> tuple[Row, Row]:
+    """Return the rows of a library that samples at a temperature and truncates by top_p.
+
+    Both arguments are keys of the library; `note` says at which temperature it computes the
+    log-probabilities that it trains on.
+    """
+    truncates = "truncates sampling only; log-probabilities are of the whole distribution"
+    return (
+        Row("rollout.temperature", temperature, offer=Number(), account=("exact", note)),
+        Row("rollout.top_p", top_p, offer=Number(), account=("exact", truncates)),
+    )
+
+
 @dataclass(frozen=True)
 class Manifest:
     """All rows of one library, and the tables of its releases."""

@@ -1,10 +1,12 @@
 """What readers of launches share: flags of a command, the release, a fork's own source.
 
-A library's reader inherits `ReleaseReader`.
+A library that orch only reads exports a `ReadLibrary`. Its reader of one launch inherits
+`ReleaseReader`.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from orchestrator.library.key_tables import KeyTables, defaults, release_table
@@ -16,9 +18,11 @@ from orchestrator.library.launches import (
     Given,
     HeldKeys,
     Launch,
+    LaunchReading,
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.releases import ReleaseMarks
 from orchestrator.library.source_keys import KeyFact
 
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
@@ -59,6 +63,29 @@ class Stock(NamedTuple):
             ignoring=ignoring,
             flag="--" if grammar == "argparse" else "",
         )
+
+
+class ReadLibrary:
+    """A library whose launches are read and which orch does not train with.
+
+    The members are those of `orchestrator.library.protocol.LaunchReader`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        release_marks: ReleaseMarks,
+        estimator_names: Mapping[str, str],
+        audit: Callable[[Launch], LaunchReading | None],
+    ) -> None:
+        self.name, self.title, self.release_marks = name, title, release_marks
+        self.estimator_names = MappingProxyType(dict(estimator_names))
+        self._audit = audit
+
+    def audit(self, launch: Launch) -> LaunchReading | None:
+        """Return the reading of a launch; None if it does not start the library."""
+        return self._audit(launch)
 
 
 class ReleaseReader:

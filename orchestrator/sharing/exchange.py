@@ -28,29 +28,32 @@ _COMPUTING = ("torch", "numpy")
 
 
 class Exchanged(NamedTuple):
-    """What became of a cell."""
+    """One cell, and what push or pull did with it."""
 
     cell: Cell
-    what: Literal["shared", "taken", "left"]
+    outcome: Literal["shared", "pulled", "skipped"]
     note: str = ""
-    """Why it was left alone, or who had shared it."""
+    """Why it was skipped, or who had shared it."""
 
 
 def push(
     cells: Iterable[Cell], folder: RunFolder, store: ResultStore, by: str, *, dry: bool = False
 ) -> Iterator[Exchanged]:
-    """Share the cells that have succeeded; yield each when it is done. dry: write nothing."""
+    """Copy the cells that have succeeded into the store; yield each when it is done.
+
+    dry: write nothing.
+    """
     for record in collect(cells, folder):
         cell = record.cell
         if record.state != "succeeded":
-            yield Exchanged(cell, "left", f"it is {record.state}")
+            yield Exchanged(cell, "skipped", f"it is {record.state}")
         elif record.faults:
-            yield Exchanged(cell, "left", f"not all of it can be read: {record.faults[0]}")
+            yield Exchanged(cell, "skipped", f"not all of it can be read: {record.faults[0]}")
         else:
             bundle = pack(record, _num_scores(record), by, time.time())
             known = any(m.digest == bundle.manifest.digest for m in store.manifests(cell.id))
             if known or not (dry or store.put(bundle)):
-                yield Exchanged(cell, "left", "the store has it")
+                yield Exchanged(cell, "skipped", "the store has it")
             else:
                 yield Exchanged(cell, "shared", f"{bundle.manifest.num_scores} scores")
 
@@ -62,11 +65,11 @@ def _num_scores(record: Record) -> int:
 def pull(
     cells: Sequence[Cell], folder: RunFolder, store: ResultStore, *, dry: bool = False
 ) -> Iterator[Exchanged]:
-    """Take the cells that are not trained here and that the store has; yield each when it is done.
+    """Copy cells that were never started here from the store; yield each when it is done.
 
-    Nothing is taken whose id, scale, orch, library, versions or digest is another. A cell with an
-    attempt here, of whatever end, is left alone. dry: write nothing. Raise EnvironmentFault for a
-    store that is empty or does not answer.
+    A shared cell is skipped if its id, scale, orch, library, versions or digest differs from what
+    this machine would train. A cell with an attempt here is skipped, however the attempt ended.
+    dry: write nothing. Raise EnvironmentFault if the store is empty or does not answer.
     """
     if store.is_empty():
         raise EnvironmentFault(f"{store.shown}: nothing is shared there; is the address right?")
@@ -75,7 +78,7 @@ def pull(
     for cell in cells:
         home = folder.cell(cell)
         if home.attempts():
-            yield Exchanged(cell, "left", "it has been started here")
+            yield Exchanged(cell, "skipped", "it has been started here")
             continue
         yield _pulled(cell, folder, store, dry=dry)
 
@@ -94,13 +97,16 @@ def _pulled(cell: Cell, folder: RunFolder, store: ResultStore, *, dry: bool) -> 
             reasons.append(str(fault))
             continue
         if dry or _unpacked(bundle, cell, folder, store.shown):
-            return Exchanged(cell, "taken", f"shared by {manifest.by}")
-        return Exchanged(cell, "left", "another process works on it")
-    return Exchanged(cell, "left", reasons[0] if reasons else "the store does not have it")
+            return Exchanged(cell, "pulled", f"shared by {manifest.by}")
+        return Exchanged(cell, "skipped", "another process works on it")
+    return Exchanged(cell, "skipped", reasons[0] if reasons else "the store does not have it")
 
 
 def _library(cell: Cell, folder: RunFolder) -> str:
-    """Return what would train the cell here, as an attempt's job.json names it; "" if nothing."""
+    """Return the library and version that would train the cell here, as job.json names them.
+
+    Return "" if no installed backend translates the cell.
+    """
     try:
         backend = plugins.load(cell.settings.backend.name)
         plan = backend.translate(cell, folder.cell(cell).first_paths())
@@ -123,7 +129,7 @@ def _versions() -> dict[str, str]:
 def _unpacked(bundle: Bundle, cell: Cell, folder: RunFolder, shown: str) -> bool:
     """Write a shared cell into its directory; return False if another process works on it.
 
-    Its attempts appear at once and last: until then the cell is as it was, not trained.
+    The attempts are written to `.pulled` and renamed last, so a kill leaves the cell untrained.
     """
     home = folder.cell(cell)
     home.make(cell)
@@ -134,7 +140,7 @@ def _unpacked(bundle: Bundle, cell: Cell, folder: RunFolder, shown: str) -> bool
         if home.attempts():
             return False
         nascent = home.path / ".pulled"
-        if nascent.exists():  # of a pull that was killed
+        if nascent.exists():  # a killed pull has left it
             remove_tree(nascent)
         for name, content in bundle.files.items():
             top, _, rest = name.partition("/")

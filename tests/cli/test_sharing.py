@@ -43,7 +43,7 @@ def store(tmp_path: Path, source: RunFolder, records: list[Record]) -> ResultSto
     """A store that holds the finished experiment."""
     made = ResultStore(str(tmp_path / "our store"))
     done = list(exchange.push([r.cell for r in records], source, made, "ada"))
-    assert {each.what for each in done} == {"shared"}
+    assert {each.outcome for each in done} == {"shared"}
     return made
 
 
@@ -52,7 +52,9 @@ def elsewhere(tmp_path: Path) -> RunFolder:
     return RunFolder.of(tmp_path / "a 'b\" $x ü", "smoke", "micro")
 
 
-def taken(records: list[Record], folder: RunFolder, store: ResultStore) -> list[exchange.Exchanged]:
+def pull_all(
+    records: list[Record], folder: RunFolder, store: ResultStore
+) -> list[exchange.Exchanged]:
     return list(exchange.pull([record.cell for record in records], folder, store))
 
 
@@ -65,12 +67,12 @@ def test_the_same_commands_as_a_person(finished: Path, empty: Path) -> None:
     done = orch(finished, "push", SMOKE, *shared, "--by", "ada")
     assert (done.returncode, done.stdout.split("\n")[-2]) == (0, "4 of 4 cells shared")
     again = orch(finished, "push", SMOKE, *shared, "--json")
-    assert {(each["what"], each["note"]) for each in json.loads(again.stdout)} == {
-        ("left", "the store has it")
+    assert {(each["outcome"], each["note"]) for each in json.loads(again.stdout)} == {
+        ("skipped", "the store has it")
     }
     assert orch(empty, "pull", SMOKE, *shared, "--dry-run").returncode == 3
     pulled = orch(empty, "pull", SMOKE, *shared)
-    assert "4 of 4 cells taken" in pulled.stdout
+    assert "4 of 4 cells pulled" in pulled.stdout
     assert "shared by ada" in pulled.stdout
     assert orch(empty, "plan", SMOKE).returncode == 0, "something is left to train"
     status = orch(empty, "status", SMOKE)
@@ -89,7 +91,7 @@ def test_the_same_commands_as_a_person(finished: Path, empty: Path) -> None:
 def test_a_pulled_cell_is_the_one_that_was_shared(
     records: list[Record], elsewhere: RunFolder, store: ResultStore
 ) -> None:
-    assert [each.what for each in taken(records, elsewhere, store)] == ["taken"] * 4
+    assert [each.outcome for each in pull_all(records, elsewhere, store)] == ["pulled"] * 4
     pulled = collect([record.cell for record in records], elsewhere)
     for here, there in zip(pulled, records, strict=True):
         assert here.metrics == there.metrics
@@ -103,7 +105,9 @@ def test_a_pulled_cell_is_the_one_that_was_shared(
         plan = json.loads((here.directory / "plan" / "plan.json").read_text())
         assert str(here.directory / "attempts" / "1") in plan["argv"]
         assert plan["ledger"]
-    assert {each.note for each in taken(records, elsewhere, store)} == {"it has been started here"}
+    assert {each.note for each in pull_all(records, elsewhere, store)} == {
+        "it has been started here"
+    }
     back = exchange.push([r.cell for r in records], elsewhere, store, "bob")
     assert {each.note for each in back} == {"the store has it"}
 
@@ -153,9 +157,9 @@ def test_what_is_not_the_same_is_left(
     if field == "digest":
         (root / f"{manifest.digest}.tar.gz").rename(root / f"{value}.tar.gz")
     (root / f"{manifest.digest}.json").write_text(changed.model_dump_json())
-    (left,) = exchange.pull([cell], elsewhere, store)
-    assert left.what == "left"
-    assert re.search(why, left.note)
+    (skipped,) = exchange.pull([cell], elsewhere, store)
+    assert skipped.outcome == "skipped"
+    assert re.search(why, skipped.note)
     assert elsewhere.cell(cell).state().state == "planned"
 
 
@@ -167,15 +171,15 @@ def test_a_torn_or_foreign_archive_is_left(
     path = Path(store.shown) / cell.id / f"{manifest.digest}.tar.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    (left,) = exchange.pull([cell], elsewhere, store)
-    assert "cut off or damaged" in left.note
+    (skipped,) = exchange.pull([cell], elsewhere, store)
+    assert "cut off or damaged" in skipped.note
     other = store.get(store.manifests(records[1].cell.id)[0]).files
     path.write_bytes(archive(other))
-    (left,) = exchange.pull([cell], elsewhere, store)
-    assert "digests differ" in left.note
+    (skipped,) = exchange.pull([cell], elsewhere, store)
+    assert "digests differ" in skipped.note
     path.write_bytes(whole)
     (done,) = exchange.pull([cell], elsewhere, store)
-    assert done.what == "taken"
+    assert done.outcome == "pulled"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +211,7 @@ def test_a_pull_that_was_killed_is_begun_again(
             list(exchange.pull([cell], elsewhere, store))
     assert elsewhere.cell(cell).state().state == "planned"
     (done,) = exchange.pull([cell], elsewhere, store)
-    assert done.what == "taken"
+    assert done.outcome == "pulled"
     assert elsewhere.cell(cell).state().state == "succeeded"
     assert not list(elsewhere.cell(cell).path.glob(".pulled*"))
 
@@ -221,8 +225,8 @@ def test_settings_that_are_not_those_of_the_id_are_left(
     shutil.copytree(Path(store.shown) / two.cell, home)
     forged = two.model_copy(update={"cell": one.cell, "library": one.library})
     (home / f"{two.digest}.json").write_text(forged.model_dump_json())
-    (left,) = exchange.pull([records[0].cell], elsewhere, store)
-    assert "settings are not those of its id" in left.note
+    (skipped,) = exchange.pull([records[0].cell], elsewhere, store)
+    assert "settings are not those of its id" in skipped.note
 
 
 @given(st.dictionaries(st.from_regex(r"plan/[a-z]{1,8}", fullmatch=True), st.binary(), max_size=5))
@@ -262,9 +266,9 @@ def test_through_s3(
     store = ResultStore(s3)
     cells = [record.cell for record in records]
     assert store.is_empty()
-    assert [e.what for e in exchange.push(cells, source, store, "ada")] == ["shared"] * 4
+    assert [e.outcome for e in exchange.push(cells, source, store, "ada")] == ["shared"] * 4
     assert {e.note for e in exchange.push(cells, source, store, "ada")} == {"the store has it"}
-    assert [e.what for e in exchange.pull(cells, elsewhere, store)] == ["taken"] * 4
+    assert [e.outcome for e in exchange.pull(cells, elsewhere, store)] == ["pulled"] * 4
     pulled = collect(cells, elsewhere)
     assert [record.metrics for record in pulled] == [record.metrics for record in records]
 
