@@ -111,7 +111,9 @@ def _run(
     if train_only or code == 130 or not over:
         return LineResult(code, ended=bool(plan.pending) and over)
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
-    after = plan_of(experiment, experiment, ())
+    whole = len(chosen.cells) == len(experiment.cells)
+    begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)
+    after = plan if whole and not begun else plan_of(experiment, experiment, ())
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return LineResult(code, ended=bool(plan.pending))

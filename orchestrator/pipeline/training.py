@@ -1,5 +1,6 @@
 """Train what is missing: here, or by jobs of a cluster."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.launch.slurm.submit import preview, submission_lock
 from orchestrator.pipeline.messages import counted, say
-from orchestrator.rundir import ON_CLUSTER
+from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import afford, evaluation_spending
 from orchestrator.runs.experiment import Experiment
@@ -28,24 +29,37 @@ from orchestrator.spec.site_options import slurm_options
 if TYPE_CHECKING:
     from orchestrator.records import Cell
     from orchestrator.rundir import CellState, RunFolder
-    from orchestrator.runs.plan import Plan
+    from orchestrator.runs.plan import Plan, PlanRow
     from orchestrator.spec.site_options import SlurmOptions
 
 
 def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
-    """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0."""
+    """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0.
+
+    plan: of these cells at least. What has ended in it is not looked at again.
+    """
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
     ids = {cell.id for cell in experiment.cells}
-    pending = [r.cell for r in plan.pending if r.cell is not None and r.cell.id in ids]
+    rows = [row for row in plan.rows if row.cell is not None and row.cell.id in ids]
+    pending = [row.cell for row in rows if row.pending and row.cell is not None]
+    begun = [row.cell for row in rows if may_run(row) and row.cell is not None]
     with watch(pending) as display:
-        done = launch(experiment.cells, folder, workers=spec.site.workers, on_event=display.show)
+        done = launch(begun, folder, workers=spec.site.workers, on_event=display.show)
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130
+    over = Counter(row.state for row in rows if not may_run(row))
     return _print_failed_and_cancelled(
-        experiment, done.count("failed", "unknown"), done.count("cancelled")
+        experiment,
+        done.count("failed", "unknown") + over["failed"] + over["unknown"],
+        done.count("cancelled") + over["cancelled"],
     )
+
+
+def may_run(row: "PlanRow") -> bool:
+    """Return True for a cell that a launch on this machine may start or wait for."""
+    return row.state == "running" or row.state in RESUMABLE or row.state in ON_CLUSTER
 
 
 def on_cluster(
