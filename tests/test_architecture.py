@@ -105,7 +105,12 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 ALL = dict(modules())
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in ALL.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return every module's syntax tree. Not at import: each process of the tests imports this."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in ALL.items()}
 
 
 def imports(tree: ast.AST) -> set[str]:
@@ -121,7 +126,10 @@ def imports(tree: ast.AST) -> set[str]:
     return named & ALL.keys()
 
 
-GRAPH = {name: imports(tree) for name, tree in TREES.items()}
+@cache
+def graph_of_imports() -> dict[str, set[str]]:
+    """Return module -> our modules that it imports."""
+    return {name: imports(tree) for name, tree in trees().items()}
 
 
 def package(module: str) -> str:
@@ -133,7 +141,7 @@ def package(module: str) -> str:
 def test_packages_import_one_way() -> None:
     level = {name: i for i, names in enumerate(LAYERS) for name in names}
     wrong = []
-    for module, used in GRAPH.items():
+    for module, used in graph_of_imports().items():
         own = package(module)
         if own in ("orchestrator", "__main__", "backends"):
             continue  # the entry points; a backend has rules of its own, below
@@ -148,7 +156,7 @@ def test_packages_import_one_way() -> None:
 
 def test_backends_import_what_a_backend_may() -> None:
     wrong = []
-    for module, used in GRAPH.items():
+    for module, used in graph_of_imports().items():
         if not module.startswith("backends."):
             continue
         own = ".".join(module.split(".")[:2])
@@ -161,7 +169,7 @@ def test_backends_import_what_a_backend_may() -> None:
 
 def test_no_module_imports_another_in_a_circle() -> None:
     """`orchestrator` itself is the public interface, which loads what is asked of it."""
-    graph = {name: used - {"orchestrator", name} for name, used in GRAPH.items()}
+    graph = {name: used - {"orchestrator", name} for name, used in graph_of_imports().items()}
     for start in graph:
         stack, seen = [(start, [start])], {start}
         while stack:
@@ -220,7 +228,7 @@ def _with_parents(module: str) -> set[str]:
 def _at_the_top() -> dict[str, set[str]]:
     """Return the modules that importing each of ours imports directly."""
     graph = {}
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         skipped = _in_functions(tree) | _for_types_alone(tree)
         statements = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
         graph[module] = set().union(*(_named(n) for n in statements if n not in skipped))
@@ -245,7 +253,7 @@ def test_an_import_inside_a_function_saves_a_heavy_library() -> None:
 
     needless = [
         f"{module}:{node.lineno} imports {', '.join(sorted(ours))}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if module not in LOADS_WHAT_IS_ASKED
         for node in _in_functions(tree)
         if (ours := _named(node) & ALL.keys())
@@ -263,7 +271,7 @@ def test_the_root_holds_few_modules() -> None:
 def test_a_public_class_exists_once() -> None:
     names = Counter(
         node.name
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
@@ -293,7 +301,7 @@ VAGUE = {"found", "told", "made", "seen", "there", "here"}
 def test_locals_are_named_by_what_they_hold() -> None:
     vague = {
         f"{module}:{node.lineno} {name}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for node in ast.walk(function)

@@ -5,9 +5,9 @@ from random import Random
 
 import numpy as np
 import pytest
+import scipy  # its parts are imported when they are named: not by every process
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from orchestrator.analysis.stats import (
     estimate,
@@ -29,7 +29,7 @@ def test_the_interval_of_a_mean_is_students(x: list[float]) -> None:
     if len(set(x)) == 1:
         assert (found.low, found.high) == pytest.approx((x[0], x[0]))
         return
-    low, high = stats.t.interval(0.95, len(x) - 1, np.mean(x), stats.sem(x))
+    low, high = scipy.stats.t.interval(0.95, len(x) - 1, np.mean(x), scipy.stats.sem(x))
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-8, abs=1e-8)
 
 
@@ -64,7 +64,7 @@ def test_an_interval_is_cut_to_what_an_accuracy_can_be() -> None:
 @given(counts)
 def test_the_interval_of_a_share_is_clopper_pearsons(pair: tuple[int, int]) -> None:
     count, n = pair
-    expected = stats.binomtest(count, n).proportion_ci(0.95, "exact")
+    expected = scipy.stats.binomtest(count, n).proportion_ci(0.95, "exact")
     assert (rate(count, n).low, rate(count, n).high) == pytest.approx(
         (expected.low, expected.high), abs=1e-9
     )
@@ -78,7 +78,7 @@ def test_no_run_says_nothing_of_a_share() -> None:
 def test_tails_are_the_t_test(x: list[float], bound: float) -> None:
     above, below = one_sided_p(estimate(x), bound)
     if np.std(x) > 1e-6 and abs(np.mean(x) - bound) > 1e-6:
-        expected = stats.ttest_1samp(x, bound, alternative="greater").pvalue
+        expected = scipy.stats.ttest_1samp(x, bound, alternative="greater").pvalue
         assert above == pytest.approx(expected, rel=1e-6, abs=1e-12)
         assert below == pytest.approx(1 - expected, rel=1e-6, abs=1e-12)
 
@@ -86,7 +86,7 @@ def test_tails_are_the_t_test(x: list[float], bound: float) -> None:
 def test_without_spread_the_signs_are_tested_and_with_one_seed_nothing_is_known() -> None:
     assert one_sided_p(estimate([1.0, 1.0]), 0.5) == (0.25, 0.75)
     assert one_sided_p(estimate([0.0] * 3), 0.5) == (0.875, 0.125)
-    expected = stats.binomtest(6, 6, 0.5, "greater").pvalue
+    expected = scipy.stats.binomtest(6, 6, 0.5, "greater").pvalue
     assert one_sided_p(estimate([0.1] * 6), 0.0)[0] == pytest.approx(expected)
     for alpha in (0.05, 0.01):
         n = seeds_needed(0.1, 0.0, alpha)
@@ -118,7 +118,7 @@ def test_seeds_needed_have_the_power_they_promise() -> None:
 
     def power(seeds: int) -> float:
         x = rng.normal(0.05, 0.06, (4000, seeds))
-        return float(np.mean(stats.ttest_1samp(x, 0, axis=1).pvalue < 0.05))
+        return float(np.mean(scipy.stats.ttest_1samp(x, 0, axis=1).pvalue < 0.05))
 
     assert power(n) > 0.77
     assert power(n - 2) < 0.80

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # its parts are imported when they are named: not by every process
 
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.stats import seed_spread
@@ -68,6 +68,6 @@ def test_the_interval_of_a_spread_is_chi_squares() -> None:
     found = seed_spread(x)
     squares = 3 * float(np.var(x, ddof=1))
     assert found.sd == pytest.approx(np.std(x, ddof=1))
-    assert found.low == pytest.approx(math.sqrt(squares / stats.chi2.ppf(0.975, 3)))
-    assert found.high == pytest.approx(math.sqrt(squares / stats.chi2.ppf(0.025, 3)))
+    assert found.low == pytest.approx(math.sqrt(squares / scipy.stats.chi2.ppf(0.975, 3)))
+    assert found.high == pytest.approx(math.sqrt(squares / scipy.stats.chi2.ppf(0.025, 3)))
     assert seed_spread([0.3, 0.3]).low is None

@@ -1,6 +1,7 @@
 """orch data prepare, on small stand-ins in the true schema of each data set."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data
 from tests.backends.verl.cells import cell
 
-datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.skipif(not find_spec("datasets"), reason="no `datasets` here")
 
 PROBLEMS = [
     {
@@ -44,6 +45,8 @@ BOX = "Put it in \\boxed{}."
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
+    import datasets
+
     kind = "parquet" if path.suffix == ".parquet" else "json"
     found: list[dict[str, Any]] = datasets.load_dataset(
         kind, data_files=str(path), split="train", cache_dir=str(path.parent / ".cache")
@@ -69,6 +72,8 @@ def local(folder: Path, copies: int = 1, **changes: Any) -> Data:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The Hub, as far as `datasets` asks it: splits of MATH-lighteval, cut to three and one."""
+    import datasets
+
     splits: dict[str, Any] = {
         "train": datasets.Dataset.from_list(PROBLEMS),
         "test": datasets.Dataset.from_list(PROBLEMS[:1]),
@@ -171,11 +176,12 @@ def test_without_a_network_it_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`datasets` itself, offline and with an empty cache."""
+    import datasets
+    import huggingface_hub.constants as hub_constants
+
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    import huggingface_hub.constants as hub_constants
-
     monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(EnvironmentFault, match=r"cannot be had from the Hub: .*HF_HOME, or name"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+import transformers  # its classes are imported when they are named: not by every process
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import heads
@@ -16,7 +16,7 @@ PROMPTS = ("C41973=", "R5521=", "S90817=", "I7=", "C0000000000=")
 
 
 def loaded(path: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(path).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(path).eval()
 
 
 def test_a_policy_answers_the_same_with_wider_heads(narrow_policy: Path, tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_a_policy_answers_the_same_with_wider_heads(narrow_policy: Path, tmp_pat
     assert heads.missing_width(tmp_path / "wide", cpu=True) is None
     one, other = loaded(narrow_policy), loaded(tmp_path / "wide")
     assert other.config.head_dim == 32
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "wide")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "wide")
     for prompt in PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         with torch.no_grad():
@@ -40,8 +40,8 @@ def test_a_policy_answers_the_same_with_wider_heads(narrow_policy: Path, tmp_pat
 
 def test_grouped_heads_and_biases_are_padded_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    made = LlamaForCausalLM(
-        LlamaConfig(
+    made = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
             vocab_size=40,
             hidden_size=48,
             intermediate_size=64,

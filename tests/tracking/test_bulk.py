@@ -2,16 +2,17 @@
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from mlflow.entities import Metric
-from mlflow.exceptions import MlflowException
-from mlflow.tracking import MlflowClient
 
 from orchestrator.tracking import bulk
 
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
 POINTS = [
-    Metric(name, value, at, step)
+    (name, value, at, step)
     for name in ("train/kl", "train/reward_mean")
     for step, at, value in (
         (0, 10, 1.5),
@@ -24,7 +25,13 @@ POINTS = [
 ]
 
 
-def read_back(client: MlflowClient, run_id: str) -> object:
+def open_store(uri: str) -> "MlflowClient":
+    from mlflow.tracking import MlflowClient  # seconds, in each process of the tests
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def read_back(client: "MlflowClient", run_id: str) -> object:
     history = {
         name: sorted(
             (m.step, m.timestamp, repr(m.value)) for m in client.get_metric_history(run_id, name)
@@ -35,24 +42,28 @@ def read_back(client: MlflowClient, run_id: str) -> object:
 
 
 def test_rows_and_latest_values_are_those_of_log_batch(tmp_path: Path) -> None:
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
+
+    points = [Metric(*each) for each in POINTS]
+    client = open_store(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.create_experiment("e")
     write = bulk.writer_of(client)
     assert write is not None
     one, other = (client.create_run(experiment).info.run_id for _ in range(2))
-    for part in (POINTS[:5], POINTS[3:], POINTS):  # again and overlapping, as after a kill
+    for part in (points[:5], points[3:], points):  # again and overlapping, as after a kill
         write(one, part)
         client.log_batch(other, metrics=part)
         assert read_back(client, one) == read_back(client, other)
     client.delete_run(one)
     with pytest.raises(MlflowException, match="must be in the 'active' state"):
-        write(one, POINTS)
+        write(one, points)
 
 
 def test_a_server_and_unknown_tables_are_left_to_log_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bulk.writer_of(MlflowClient(tracking_uri="http://127.0.0.1:9")) is None
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    assert bulk.writer_of(open_store("http://127.0.0.1:9")) is None
+    client = open_store(f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setattr(bulk, "_ROW", (*bulk._ROW, "new"))
     assert bulk.writer_of(client) is None
