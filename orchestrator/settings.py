@@ -240,8 +240,7 @@ class Kl(Frozen):
     estimator: Estimator
     """k1, k2, k3 or another of `orch explain --all`; none: no KL term."""
     placement: Placement | None = None
-    """reward: off the task reward; loss: its own gradient; reward_and_loss: half of beta in
-    each."""
+    """reward: off the task reward; loss: its own gradient; reward_and_loss: beta in each."""
     beta: NonNegativeFloat = 0.0
     """Strength of the KL term."""
     reset_reference_every_steps: PositiveInt | None = None

@@ -18,7 +18,7 @@ from orchestrator.kl.estimators import (
     vocabulary_kl,
     vocabulary_slope,
 )
-from orchestrator.kl.library_semantics import PLAIN, Dialect
+from orchestrator.kl.library_semantics import PLAIN, Dialect, has_kl_of_the_response
 from orchestrator.settings import AdvantageEstimator, Corrected, Kl, Loss
 
 
@@ -188,7 +188,7 @@ def objective(
 
     `of_states`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
     """
-    sequence = dialect.ratio_level == "sequence_if_kl_reward" and kl.placement == "reward"
+    sequence = dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl)
     surrogate, ratio, clipped = policy_loss(
         loss,
         logp,

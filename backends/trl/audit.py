@@ -45,7 +45,7 @@ _SCRIPT = re.compile(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$")
 _NAMED = re.compile(r"grpo|gspo|rloo", re.IGNORECASE)
 _OTHERS = re.compile(r"\b(swift|verl|openrlhf|llamafactory|axolotl|open_instruct|roll|areal)\b")
 _FLAG = re.compile(r"^--([A-Za-z_][\w-]*)(?:=(.*))?$", re.DOTALL)
-_OWN_FLAGS = frozenset({"config", "metrics", "chat"})
+_OWN_FLAGS = frozenset({"config", "metrics", "chat", "kl-estimator", "kl-placement"})
 _SIGNS = frozenset(
     {
         "num_generations",
@@ -145,6 +145,8 @@ class Asked:
     assumes: tuple[str, ...] = ()
     fork: Fork | None = None
     unknown: str = ""
+    shipped: tuple[str, str] | None = None
+    """Estimator and placement of a KL that orch's own program adds to TRL's trainer."""
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -210,7 +212,9 @@ def _from_words(launch: Launch) -> Asked | None:
     documents = [d for d in launch.documents if d.kind == "yaml"]
     given = [(key, each) for d in documents for key, each in d.values.items()] + flags
     keys = {key.partition(".")[0] for key, _ in given}
-    config = next((g.text for key, g in _flags(rest, own=True) if key == "config"), "")
+    ours = {key: each.text for key, each in _flags(rest, own=True)}
+    config = ours.get("config", "")
+    shipped = (ours.get("kl_estimator", ""), ours.get("kl_placement", ""))
     missing = f"{config} could not be read" if config and not documents else ""
     if launch.missing:
         missing = f"{launch.missing[0]} could not be read"
@@ -230,6 +234,7 @@ def _from_words(launch: Launch) -> Asked | None:
         launch.open_end or missing,
         () if fork else assumes,
         fork,
+        shipped=shipped if all(shipped) else None,
     )
 
 
@@ -478,6 +483,11 @@ class _Facts:
         if beta == 0:
             zero = self.asked.script == "rloo"
             return InReward(False, None, 0.0 if zero else None), InLoss(False, None, 0.0), ()
+        if self.asked.shipped is not None:
+            name, place = self.asked.shipped
+            reward, loss = (place in (each, "reward_and_loss") for each in ("reward", "loss"))
+            of_reward = InReward(True, name, beta) if reward else InReward(False)
+            return of_reward, InLoss(True, name, beta) if loss else InLoss(False), ()
         if self.asked.script == "rloo":
             return InReward(True, "k1", beta), InLoss(False), ()
         if self.asked.fork is not None or self.at < FIRST_CORRECTED:
@@ -685,6 +695,12 @@ class _Facts:
         if self.asked.fork is not None:
             text = f"{self.asked.fork.title} computes its own loss: the KL is k3 of each token"
             yield Rule(text, self.asked.fork.source)
+        elif self.asked.shipped is not None:
+            yield Rule(
+                f"the KL is {self.asked.shipped[0]}, which TRL does not have: orch_trl_kl.py, "
+                "beside the launch, adds it",
+                "backends/trl/launch/orch_trl_kl.py",
+            )
         elif self.asked.script == "rloo":
             where = "train" if self.at[:2] < FIRST_NEW_RLOO else "_generate_and_score_completions"
             yield Rule(
@@ -713,7 +729,8 @@ class _Facts:
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the change of k3 in the loss to the token's reverse KL, where the release can."""
-        if not loss.active or self.asked.fork is not None or self.at < FIRST_CORRECTED:
+        others = self.asked.fork is not None or self.asked.shipped is not None
+        if not loss.active or others or self.at < FIRST_CORRECTED:
             return
         as_flag = bool(self.asked.grammar == "argparse" and self.asked.entry != "recipe")
         written = "--use_bias_correction_kl True" if as_flag else "use_bias_correction_kl=True"

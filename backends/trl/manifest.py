@@ -1,12 +1,13 @@
 """One table: how each field of a cell reaches TRL 1.16.0 and 1.9.2.
 
-A KL in the reward is trained by the script `rloo`, every other cell by `grpo`. Keys are options of
-the scripts. `needs.json`, which orch writes next to a launch, holds what no option can say. Names
-in capitals are no options: SCRIPT is the script of the command, CHAT and PROCESSES are arguments of
-`orch_trl.py` and of accelerate.
+A KL in the reward is trained by the script `rloo`, unless orch ships it (`orch_trl_kl.py`), every
+other cell by `grpo`. Keys are options of the scripts. `needs.json`, which orch writes next to a
+launch, holds what no option can say. Names in capitals are no options: SCRIPT is the script of the
+command; CHAT, PROCESSES, ESTIMATOR and PLACEMENT are arguments of `orch_trl.py` and of accelerate.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from backends.trl.options import VERSIONS, Script, release_table
@@ -25,13 +26,15 @@ from orchestrator.library.manifest import (
     sampling_rows,
 )
 from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
+from orchestrator.library.quiet_kl import ESTIMATORS, IN_REWARD_ONLY, OVER_VOCABULARY
 from orchestrator.settings import Settings
 
 PROMPTS = "data/train.jsonl"
 SCRIPT, CHAT, PROCESSES = "SCRIPT", "CHAT", "PROCESSES"
+ESTIMATOR, PLACEMENT = "KL_ESTIMATOR", "KL_PLACEMENT"
 REWARD = "orch_reward.task_reward"
 NO_CLIP = float("inf")
-IN_REWARD, NOT_IN_REWARD = ("reward",), (None, "loss")
+NOT_IN_REWARD, SHIPPED_IN_REWARD = (None, "loss"), ("reward", "reward_and_loss")
 LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo"}
 BY_SEQUENCES, BY_LENGTH = "luspo", "dr_grpo"
 """Loss types that sum the tokens of a sequence: the first averages sequences, the second divides by
@@ -61,12 +64,44 @@ BETA_BY_DEFAULT = (
     "always sent: by default 0.0 of grpo and 0.05 of rloo. 0 loads no reference policy, so nothing "
     "of the drift from it is measured"
 )
+SHIPPED = (
+    "orch_trl_kl.py puts it into GRPOTrainer: a KL in the loss goes through its own reduction, one "
+    "in the reward into the advantages of its tokens, whose baseline is of each position"
+)
 LONGER_PROMPTS = "no release since 0.2x cuts prompts: a longer one is trained on whole"
+
+
+class AllBut:
+    """Every value but these."""
+
+    def __init__(self, excluded: Container[object]) -> None:
+        self.excluded = excluded
+
+    def __contains__(self, value: object) -> bool:
+        return value not in self.excluded
+
+
+BY_RLOO: Mapping[str, Container[object]] = {
+    "kl.placement": ("reward",),
+    "kl.estimator": AllBut(ESTIMATORS),
+}
+BY_GRPO: tuple[Mapping[str, Container[object]], ...] = (
+    {"kl.placement": NOT_IN_REWARD},
+    {"kl.placement": SHIPPED_IN_REWARD, "kl.estimator": ESTIMATORS},
+)
+"""The cells that each script trains; those of `grpo` are two kinds."""
 
 
 def script_of(settings: Settings) -> Script:
     """Return the script that trains a cell."""
-    return "rloo" if settings.kl.placement == "reward" else "grpo"
+    kl = settings.kl
+    return "rloo" if kl.placement == "reward" and kl.estimator not in ESTIMATORS else "grpo"
+
+
+def _by_grpo(*rows: Row) -> Iterator[Row]:
+    """Yield rows for the cells of both kinds that `grpo` trains."""
+    for when in BY_GRPO:
+        yield from (replace(row, when=when) for row in rows)
 
 
 def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("datasets",)) -> Row:
@@ -82,10 +117,13 @@ def _is_rloo(launch: Values) -> bool:
 
 def _no_kl(launch: Values) -> bool:
     """Return True if a launch asks for no KL: beta 0, and no choice of an estimator."""
-    return launch["beta"] == 0 and not _is_rloo(launch) and "use_bias_correction_kl" not in launch
+    chosen = "use_bias_correction_kl" in launch or ESTIMATOR in launch
+    return launch["beta"] == 0 and not _is_rloo(launch) and not chosen
 
 
-def _placement(launch: Values) -> str | None:
+def _placement(launch: Values) -> object:
+    if PLACEMENT in launch:
+        return launch[PLACEMENT]
     if _is_rloo(launch):
         return "reward"
     return None if _no_kl(launch) else "loss"
@@ -132,6 +170,10 @@ def _side_of_clip(launch: Values, key: str) -> object:
     return ABSENT if launch["epsilon"] == NO_CLIP else launch[key]
 
 
+def _dual(launch: Values) -> object:
+    return ABSENT if launch["epsilon"] == NO_CLIP else launch.get("delta") or None
+
+
 def _minibatches(launch: Any) -> int:
     return int(launch["steps_per_generation"]) // int(launch["gradient_accumulation_steps"])
 
@@ -168,9 +210,15 @@ _NO_REWARD_ELSEWHERE = (
     "A KL in the reward is trained by RLOOTrainer, which has advantage.estimator=rloo, "
     "loss.aggregation=constant and loss.constant_tokens=1 only."
 )
+_MEAN_ALWAYS = "TRL subtracts the group's mean always; the nearest is advantage.estimator=dr_grpo."
 _ESTIMATOR_ADVICE = (
     "In the loss TRL has k3 and rho_k3 (the nearest with the gradient of the reverse KL); in the "
-    "reward it has k1."
+    f"reward it has k1. orch adds {', '.join(OVER_VOCABULARY)} in either or both, and "
+    f"{', '.join(IN_REWARD_ONLY)} in the reward."
+)
+_NOT_IN_BOTH = (
+    "No trainer of TRL has a KL in both places; the nearest are kl.placement=loss and "
+    f"kl.placement=reward. What orch adds has: kl.estimator={' or '.join(OVER_VOCABULARY)}."
 )
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 
@@ -221,56 +269,56 @@ OBJECTIVE = (
         "advantage.estimator",
         "normalize_advantages",
         offer=(Meaning("rloo", False),),
-        when={"kl.placement": IN_REWARD},
+        when=BY_RLOO,
         advice=_NO_REWARD_ELSEWHERE,
     ),
-    Row(
-        "advantage.estimator",
-        "reward_weights",
-        offer=same("rloo"),
-        when={"kl.placement": NOT_IN_REWARD},
-        write=lambda s: _weight(s.rollout.group_size),
-        adds=lambda _: {"scale_rewards": "none"},
-        read=_weighted_estimator,
-        account=("exact", WEIGHTED),
-        shows=("reward_weights", "scale_rewards"),
-        advice="TRL subtracts the group's mean always; the nearest is advantage.estimator=dr_grpo.",
-    ),
-    Row(
-        "advantage.estimator",
-        "scale_rewards",
-        offer=named({"grpo": "group", "dr_grpo": "none"}),
-        when={"kl.placement": NOT_IN_REWARD},
-        read=_plain_estimator,
-        account=("exact", "grpo adds 1e-4 to the unbiased standard deviation"),
-        advice="TRL subtracts the group's mean always; the nearest is advantage.estimator=dr_grpo.",
+    *_by_grpo(
+        Row(
+            "advantage.estimator",
+            "reward_weights",
+            offer=same("rloo"),
+            write=lambda s: _weight(s.rollout.group_size),
+            adds=lambda _: {"scale_rewards": "none"},
+            read=_weighted_estimator,
+            account=("exact", WEIGHTED),
+            shows=("reward_weights", "scale_rewards"),
+            advice=_MEAN_ALWAYS,
+        ),
+        Row(
+            "advantage.estimator",
+            "scale_rewards",
+            offer=named({"grpo": "group", "dr_grpo": "none"}),
+            read=_plain_estimator,
+            account=("exact", "grpo adds 1e-4 to the unbiased standard deviation"),
+            advice=_MEAN_ALWAYS,
+        ),
     ),
     Row(
         "loss.aggregation",
         carried_by="RLOOTrainer has one loss: a sum over a response's tokens, a mean of responses",
         offer=same("constant"),
-        when={"kl.placement": IN_REWARD},
+        when=BY_RLOO,
         read=lambda _: "constant",
         account=lambda s: _differs(_many(s), SEQUENCE_RATIO),
         advice=_NO_REWARD_ELSEWHERE,
     ),
-    Row(
-        "loss.aggregation",
-        "loss_type",
-        offer=named(LOSS_TYPES),
-        when={"kl.placement": NOT_IN_REWARD},
-        read=_aggregation,
-        account=lambda s: _differs(
-            _many(s) and s.loss.aggregation == "token_mean", TOKENS_OF_BATCH
+    *_by_grpo(
+        Row(
+            "loss.aggregation",
+            "loss_type",
+            offer=named(LOSS_TYPES),
+            read=_aggregation,
+            account=lambda s: _differs(
+                _many(s) and s.loss.aggregation == "token_mean", TOKENS_OF_BATCH
+            ),
         ),
-    ),
-    Row(
-        "loss.aggregation",
-        "loss_type",
-        offer=(Meaning("constant", BY_LENGTH),),
-        when={"kl.placement": NOT_IN_REWARD},
-        write=_constant_loss_type,
-        read=_aggregation,
+        Row(
+            "loss.aggregation",
+            "loss_type",
+            offer=(Meaning("constant", BY_LENGTH),),
+            write=_constant_loss_type,
+            read=_aggregation,
+        ),
     ),
     Row(
         "loss.constant_tokens",
@@ -297,24 +345,27 @@ OBJECTIVE = (
         offer=Number(),
         read=lambda launch: _side_of_clip(launch, "epsilon_high"),
     ),
-    Row(
-        "loss.clip.dual",
-        "delta",
-        offer=Number(null=True, off=ABSENT),
-        when={"kl.placement": NOT_IN_REWARD},
-        read=lambda launch: ABSENT if launch["epsilon"] == NO_CLIP else launch.get("delta") or None,
-        account=lambda s: (
-            "exact",
-            "a bound on the ratio, which is dual clip where it is above 1 + loss.clip.high"
-            if s.loss.clip and s.loss.clip.dual
-            else "",
+    *_by_grpo(
+        Row(
+            "loss.clip.dual",
+            "delta",
+            offer=Number(null=True, off=ABSENT),
+            read=lambda launch: (
+                ABSENT if launch["epsilon"] == NO_CLIP else launch.get("delta") or None
+            ),
+            account=lambda s: (
+                "exact",
+                "a bound on the ratio, which is dual clip where it is above 1 + loss.clip.high"
+                if s.loss.clip and s.loss.clip.dual
+                else "",
+            ),
         ),
     ),
     Row(
         "loss.clip.dual",
         carried_by="RLOOTrainer has no dual clip",
         offer=same(None),
-        when={"kl.placement": IN_REWARD},
+        when=BY_RLOO,
         read=lambda launch: ABSENT if launch["epsilon"] == NO_CLIP else None,
         advice="RLOOTrainer has no dual clip: leave loss.clip.dual out.",
     ),
@@ -326,6 +377,22 @@ KL = (
         offer=same("none"),
         when={"kl.placement": (None,)},
         read=lambda launch: "none" if _no_kl(launch) else ABSENT,
+        advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.estimator",
+        carried_by="--kl-estimator of orch_trl.py",
+        offer=same(*OVER_VOCABULARY, status="extension", note=SHIPPED),
+        when={"kl.placement": ("loss", "reward", "reward_and_loss")},
+        read=lambda launch: launch.get(ESTIMATOR, ABSENT),
+        advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.estimator",
+        carried_by="--kl-estimator of orch_trl.py",
+        offer=same(*IN_REWARD_ONLY, status="extension", note=SHIPPED),
+        when={"kl.placement": ("reward",)},
+        read=lambda launch: launch.get(ESTIMATOR, ABSENT),
         advice=_ESTIMATOR_ADVICE,
     ),
     Row(
@@ -344,7 +411,7 @@ KL = (
         "kl.estimator",
         carried_by="RLOOTrainer's only estimator, summed over the response before the baseline",
         offer=same("k1"),
-        when={"kl.placement": IN_REWARD},
+        when={"kl.placement": ("reward",)},
         read=lambda _: "k1",
         advice=_ESTIMATOR_ADVICE,
     ),
@@ -353,8 +420,15 @@ KL = (
         carried_by="the script: rloo puts the KL into the reward, grpo into the loss",
         offer=same(None, "loss", "reward"),
         read=_placement,
-        advice="No trainer of TRL has a KL in both places; the nearest are kl.placement=loss and "
-        "kl.placement=reward.",
+        advice=_NOT_IN_BOTH,
+    ),
+    Row(
+        "kl.placement",
+        carried_by="--kl-placement of orch_trl.py",
+        offer=same("reward_and_loss", status="extension", note=SHIPPED),
+        when=lambda s: s.kl.estimator in OVER_VOCABULARY,
+        read=_placement,
+        advice=_NOT_IN_BOTH,
     ),
     Row(
         "kl.beta",
@@ -485,7 +559,6 @@ PRECISION = (
         advice="It saves its fp32 weights as they are. Set precision.checkpoint=fp32.",
     ),
 )
-_GRPO: Mapping[str, tuple[object, ...]] = {"kl.placement": NOT_IN_REWARD}
 CONSTANTS = (
     Constant("reward_funcs", [REWARD]),
     Constant("num_iterations", 1, accepts=(1,)),
@@ -494,7 +567,7 @@ CONSTANTS = (
     Constant("repetition_penalty", 1.0, accepts=(1.0,)),
     Constant("shuffle_dataset", True),
     Constant("mask_truncated_completions", False, accepts=(False,)),
-    Constant("importance_sampling_level", "token", when=_GRPO),
+    *(Constant("importance_sampling_level", "token", when=when) for when in BY_GRPO),
     Constant("optim", "adamw_torch"),
     Constant("dtype", "float32"),
     Constant("report_to", "none"),

@@ -54,7 +54,8 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 def canonical(values: Mapping[str, float], script: str) -> dict[str, float]:
     """Return the finite values, by their canonical names.
 
-    `kl` of rloo is k1, over all tokens; of grpo it is the estimator in the loss, with its ratio.
+    `kl` of rloo is k1, over all tokens; of grpo it is the estimator in the loss, with its ratio, or
+    the one that orch_trl_kl.py charges to the reward. `kl_reference` is orch_trl_kl.py's.
     """
     named = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
     if "kl" in values and script == "rloo":
@@ -64,4 +65,8 @@ def canonical(values: Mapping[str, float], script: str) -> dict[str, float]:
             named |= {"train/kl_reference": summed, "train/kl_term": summed}
     elif "kl" in values:
         named["train/kl_term"] = values["kl"]
+    if "kl_reference" in values:
+        named["train/kl_reference_per_token"] = values["kl_reference"]
+        if LENGTH in values:
+            named["train/kl_reference"] = values["kl_reference"] * values[LENGTH]
     return {name: value for name, value in named.items() if math.isfinite(value)}

@@ -1,14 +1,15 @@
 """Read a launch back: the settings that its script and its YAML file ask for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
 import yaml
 
-from backends.trl.manifest import CHAT, MANIFEST, PROCESSES, SCRIPT
+from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT
 from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults, script_table
-from backends.trl.translate import PROGRAM
+from backends.trl.translate import PROGRAM, flag
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.needs import NEEDS, read_needs, settings_of
 from orchestrator.settings import Settings
@@ -35,6 +36,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         SCRIPT: script,
         CHAT: "--chat" in argv,
         PROCESSES: _processes(argv),
+        **_shipped_kl(argv),
     }
     faults += _other_training(launch, version)
     try:
@@ -60,6 +62,12 @@ def _config(argv: Sequence[str], files: Mapping[str, str], faults: list[Fault]) 
         faults.append(Fault(f"{name} is no table of options"))
         return {}
     return plain
+
+
+def _shipped_kl(argv: Sequence[str]) -> dict[str, str]:
+    """Return estimator and placement of a KL that orch_trl.py was asked for."""
+    following = dict(pairwise(argv))
+    return {name: following[flag(name)] for name in (ESTIMATOR, PLACEMENT) if flag(name) in argv}
 
 
 def _processes(argv: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from backends.trl.manifest import script_of
 from backends.trl.options import BEFORE_BIAS_CORRECTION
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Resources, Settings
@@ -57,7 +58,8 @@ def check(settings: Settings, version: str) -> None:
 
 def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
     loss, batch = settings.loss, settings.batch
-    if settings.kl.placement == "reward" and loss.constant_tokens != 1:
+    rloo = script_of(settings) == "rloo"
+    if rloo and loss.constant_tokens != 1:
         yield _refused(
             "loss.constant_tokens",
             loss.constant_tokens,
@@ -66,7 +68,7 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
             "loss.constant_tokens=1.",
         )
     longest = settings.rollout.max_response_tokens
-    if settings.kl.placement != "reward" and loss.constant_tokens not in (None, longest):
+    if not rloo and loss.constant_tokens not in (None, longest):
         if version == BEFORE_BIAS_CORRECTION:
             yield _refused(
                 "loss.constant_tokens",

@@ -10,7 +10,9 @@ from pathlib import Path
 from backends.trl import rules
 from backends.trl.manifest import (
     CHAT,
+    ESTIMATOR,
     MANIFEST,
+    PLACEMENT,
     PROCESSES,
     PROMPTS,
     SCRIPT,
@@ -20,7 +22,7 @@ from backends.trl.options import script_table
 from backends.trl.rules import ProcessShares, rank_layout
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library import prompt_recipe, quiet_kl, rollout_dump
 from orchestrator.library.manifest import ManifestError, Values
 from orchestrator.library.needs import NEEDS, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -28,7 +30,7 @@ from orchestrator.settings import Cadence, Data, Settings
 
 PROMPTS_FORMAT = "labelled"
 PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
-DUMP = "orch_trl_dump.py"
+DUMP, KL = "orch_trl_dump.py", "orch_trl_kl.py"
 CONFIG = "{}.yaml"
 MODEL_LINK = "model"
 """Where a launch finds a policy that ships with orch, beside its plan."""
@@ -57,8 +59,10 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         if why := table.objection(key, value):
             raise ManifestError(f"trl: {why}")
     chat = settings.model.chat_template == "default"
+    kl = shipped_kl(settings)
     launch: Values = {
         **options,
+        **kl,
         NEEDS: needed,
         SCRIPT: script,
         CHAT: chat,
@@ -68,11 +72,11 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         cell_id=cell.id,
         backend="trl",
         version=version,
-        argv=_argv(script, place, layout, chat=chat),
+        argv=_argv(script, place, layout, chat=chat, kl=kl),
         files={
             CONFIG.format(script): as_yaml(options),
             NEEDS: needed_text,
-            **shipped(cell.cadence.dump_rollouts),
+            **shipped(cell.cadence.dump_rollouts, bool(kl)),
             **scoring.files(settings.data.reward),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
@@ -84,8 +88,21 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     )
 
 
+def shipped_kl(settings: Settings) -> dict[str, str]:
+    """Return estimator and placement of a KL that orch_trl_kl.py gives TRL; empty for TRL's own."""
+    kl = settings.kl
+    if kl.estimator not in quiet_kl.ESTIMATORS or kl.placement is None:
+        return {}
+    return {ESTIMATOR: kl.estimator, PLACEMENT: kl.placement}
+
+
 def _argv(
-    script: str, place: AttemptPaths, layout: ProcessShares, *, chat: bool
+    script: str,
+    place: AttemptPaths,
+    layout: ProcessShares,
+    *,
+    chat: bool,
+    kl: Mapping[str, str],
 ) -> tuple[str, ...]:
     program = str(place.plan_dir / PROGRAM)
     start = ["python3", program]
@@ -96,7 +113,14 @@ def _argv(
         start.append(program)
     config = str(place.plan_dir / CONFIG.format(script))
     metrics = str(place.attempt_dir / METRICS)
-    return (*start, script, "--config", config, "--metrics", metrics, *["--chat"] * chat)
+    arguments = [word for name, value in kl.items() for word in (flag(name), value)]
+    rest = (*["--chat"] * chat, *arguments)
+    return (*start, script, "--config", config, "--metrics", metrics, *rest)
+
+
+def flag(name: str) -> str:
+    """Return the argument of orch_trl.py that has a value of the manifest in capitals."""
+    return f"--{name.lower().replace('_', '-')}"
 
 
 def model_path(path: str) -> str:
@@ -189,12 +213,19 @@ def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]
 
 
 @cache
-def shipped(dumps: bool) -> Mapping[str, str]:
-    """Return the programs of orch that a launch takes with it: name -> text."""
+def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
+    """Return the programs of orch that a launch takes with it: name -> text.
+
+    `dumps`: it writes its rollouts; `kl`: its KL is one of orch's.
+    """
     folder = Path(__file__).parent / "launch"
-    names = (PROGRAM, REWARD_FILE, *([DUMP] if dumps else []))
+    names = (PROGRAM, REWARD_FILE, *[DUMP] * dumps, *[KL] * kl)
     texts = {name: (folder / name).read_text("utf-8") for name in names}
-    return texts | ({f"{rollout_dump.MODULE}.py": rollout_dump.source()} if dumps else {})
+    if dumps:
+        texts[f"{rollout_dump.MODULE}.py"] = rollout_dump.source()
+    if kl:
+        texts[f"{quiet_kl.MODULE}.py"] = quiet_kl.source()
+    return texts
 
 
 def _dump(cadence: Cadence, place: AttemptPaths, layout: ProcessShares) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.audit.surroundings import effective_betas, effects, estimator_name, is_rescaled
+from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.verdicts import GradientVerdict, verdict
 from orchestrator.library.launches import (
@@ -328,6 +329,13 @@ def _both(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     same = reward.estimator == loss.estimator and not (loss.straight_through or loss.weighted)
     if same and reward.beta == loss.beta and (on_policy or _ratio(reading) == "token"):
         measured = _measure(loss, "reward_and_loss", on_policy=on_policy)
+        of_states = entry(estimator_name(loss)).is_of_vocabulary
+        if of_states and measured.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
+            why = (
+                f"{loss.estimator} in the reward and in the loss, β = {loss.beta:g}: its two parts "
+                "are the gradient of the sequence's reverse KL"
+            )
+            return Judgement("unbiased_reverse_kl", why, measured)
     return Judgement("both", why, measured)
 
 

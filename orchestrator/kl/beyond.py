@@ -41,8 +41,9 @@ CANNOT = """\
   the noise of the states.
 - Whether less noise buys accuracy or stability was not measured: the embedded trainer trains every
   one of these terms, but no grid of them has been run.
-- No library that orch drives has these estimators, and orch ships none for them: they refuse the
-  names by their tables.
+- No library that orch drives has these estimators. orch ships full, full_forward, rb, rb_k1 and
+  k1_to_go for TRL, where its tests prove the shipped code's gradient against enumeration in TRL's
+  own loss; the other libraries refuse the names by their tables.
 - A GPU's cost was not measured."""
 
 COST = """\

@@ -20,6 +20,7 @@ from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import NONE, entry
 from orchestrator.settings import (
     Frozen,
+    Kl,
     NumberFormat,
     PositiveFloat,
     PositiveInt,
@@ -54,8 +55,9 @@ class Dialect(Frozen):
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
     """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
     ratio_level: Literal["token", "sequence_if_kl_reward"] = "token"
-    """One importance ratio a token; or, in cells with a KL in the reward, one a response: the
-    product of its tokens', clipped as one."""
+    """One importance ratio a token; or, in cells whose reward is charged an estimate of the sampled
+    tokens, all of the response alike, one a response: the product of its tokens', clipped as
+    one."""
     ratio_bound: PositiveFloat | None = None
     """Bound on |log-ratio| of the policy loss before its exponential; no gradient beyond."""
     std_epsilon: PositiveFloat = 1e-6
@@ -178,6 +180,12 @@ def in_loss(settings: Settings) -> bool:
     return settings.kl.beta > 0 and settings.kl.placement in ("loss", "reward_and_loss")
 
 
+def has_kl_of_the_response(kl: Kl) -> bool:
+    """Return True if the KL is in the reward alone, of the sampled tokens, and charged to all of
+    the response alike: what TRL's RLOOTrainer trains."""
+    return kl.placement == "reward" and entry(kl.estimator).is_of_a_token
+
+
 def _clamps(dialect: Dialect, settings: Settings) -> bool:
     """Return True if the clamp matters.
 
@@ -236,7 +244,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "kl_reward_policy": lambda d, s: in_reward(s) and _two_policies(d, s),
     "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
     "ratio_to": _two_policies,
-    "ratio_level": lambda d, s: s.kl.placement == "reward" and not _ratio_is_one(d, s),
+    "ratio_level": lambda d, s: has_kl_of_the_response(s.kl) and not _ratio_is_one(d, s),
     "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
     "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",
     "micro_batch": lambda _, s: s.loss.aggregation == "token_mean",

@@ -515,12 +515,26 @@ class Manifest:
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
             )
         meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
-        for other in self._conditions(rows):
-            # a condition on a value that no row of its field offers is the cause
-            others = self.rows_of(other, version)
-            if others and all(row.meaning(values.get(other)) is None for row in others):
-                raise self._refusal(settings, other, values.get(other), others, others)
+        for other, asked, every in self._causes(settings, values, rows, version):
+            raise self._refusal(settings, other, values.get(other), asked, every)
         raise self._refusal(settings, name, value, meant, rows)
+
+    def _causes(
+        self, settings: Settings, values: Values, rows: Sequence[Row], version: str
+    ) -> Iterator[tuple[str, Sequence[Row], Sequence[Row]]]:
+        """Yield each field on whose value rows depend and which no row offers: its name, its rows
+        for this cell, and all of its rows. Values that no cell may have come first."""
+        conditions = [
+            (other, others, [row for row in others if _applies(row.when, settings, values)])
+            for other in self._conditions(rows)
+            if (others := self.rows_of(other, version))
+        ]
+        for other, others, _ in conditions:
+            if all(row.meaning(values.get(other)) is None for row in others):
+                yield other, others, others
+        for other, others, of_cell in conditions:
+            if all(row.meaning(values.get(other)) is None for row in of_cell):
+                yield other, of_cell or others, others
 
     @staticmethod
     def _conditions(rows: Sequence[Row]) -> list[str]:

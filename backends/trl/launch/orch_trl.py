@@ -1,12 +1,13 @@
 """Run a script of TRL as it is, with a log of every train step, and from its newest checkpoint.
 
     python3 orch_trl.py grpo|rloo --config FILE --metrics FILE [--chat]
+                        [--kl-estimator NAME --kl-placement reward|loss|reward_and_loss]
 
 The script, its trainer, its loss and its parser are the library's. Added are a callback that writes
 each train step's metrics with all digits; the checkpoint that a killed run goes on from, for which
-TRL 1.9.2 has no option and which 1.16.0 wants by name; and the reference policy of a resumed run
-that renews it. This file lies in a launch's folder, where orch is not installed. It needs Python
-3.10.
+TRL 1.9.2 has no option and which 1.16.0 wants by name; the reference policy of a resumed run that
+renews it; and, where --kl-estimator asks, a KL that TRL does not have (orch_trl_kl.py). This file
+lies in a launch's folder, where orch is not installed. It needs Python 3.10.
 """
 
 import argparse
@@ -77,6 +78,8 @@ def main(argv: "list[str]") -> None:
     own.add_argument("script", choices=("grpo", "rloo"))
     own.add_argument("--metrics", required=True)
     own.add_argument("--chat", action="store_true")
+    own.add_argument("--kl-estimator")
+    own.add_argument("--kl-placement", choices=("reward", "loss", "reward_and_loss"))
     mine, rest = own.parse_known_args(argv)
     module = importlib.import_module(f"trl.scripts.{mine.script}")
     parsed = module.make_parser().parse_args_and_config(rest, fail_with_unknown_args=True)
@@ -84,16 +87,24 @@ def main(argv: "list[str]") -> None:
     training.resume_from_checkpoint = (
         None  # the script's own; `_install` hands the checkpoint to the trainer
     )
-    _install(mine.script, mine.metrics, newest(training.output_dir), mine.chat)
+    asks = mine.kl_estimator and training.beta  # without a beta there is no reference policy
+    kl = (mine.kl_estimator, mine.kl_placement) if asks else None
+    _install(mine.script, mine.metrics, newest(training.output_dir), mine.chat, kl)
     module.main(*parsed)
 
 
-def _install(script: str, metrics: str, checkpoint: "Path | None", chat: bool) -> None:
-    """Make the script's trainer log its steps and go on from a checkpoint."""
+def _install(
+    script: str,
+    metrics: str,
+    checkpoint: "Path | None",
+    chat: bool,
+    kl: "tuple[str, str] | None",
+) -> None:
+    """Make the script's trainer log its steps, go on from a checkpoint, and know another KL."""
     trl: Any = importlib.import_module("trl")
     callback: Any = importlib.import_module("transformers").TrainerCallback
     name = {"grpo": "GRPOTrainer", "rloo": "RLOOTrainer"}[script]
-    library: Any = getattr(trl, name)
+    library = _with_kl(getattr(trl, name), kl)
     methods: dict[str, Any] = {}
     begin_batches: Any = None
     write_batch: Any = None
@@ -146,6 +157,14 @@ def _install(script: str, metrics: str, checkpoint: "Path | None", chat: bool) -
     trainer_class = type(name, (library,), {"__init__": begin, "train": train, **methods})
     trainer_class.__module__ = library.__module__
     setattr(trl, name, trainer_class)
+
+
+def _with_kl(library: Any, kl: "tuple[str, str] | None") -> Any:
+    """Return a trainer that has the KL that was asked for: the library's own, or a subclass."""
+    if kl is None:
+        return library
+    methods = importlib.import_module("orch_trl_kl").taught(library, *kl)
+    return type(library.__name__, (library,), {**methods, "__module__": library.__module__})
 
 
 if __name__ == "__main__":

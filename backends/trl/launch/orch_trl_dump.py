@@ -124,7 +124,10 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
         temperature=trainer.temperature,
         logp_policy=policy,
         logp_reference=values(kept.get("reference")),
-        advantages=[[a] * n for a, n in zip(output["advantages"].tolist(), lengths)],  # noqa: B905
+        advantages=[
+            a[:n] if isinstance(a, list) else [a] * n
+            for a, n in zip(output["advantages"].tolist(), lengths)  # noqa: B905
+        ],
         updates=kept["updates"],
         observed=observed,
         reported=logs[0],

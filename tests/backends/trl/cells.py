@@ -22,6 +22,14 @@ from orchestrator.settings import (
     Settings,
 )
 
+SHIPPED = {
+    "full": ("loss", "reward", "reward_and_loss"),
+    "full_forward": ("loss", "reward_and_loss"),
+    "rb": ("reward_and_loss", "loss"),
+    "rb_k1": ("reward_and_loss",),
+    "k1_to_go": ("reward",),
+}
+"""What orch_trl_kl.py adds, and places for it."""
 BY_SEQUENCES = Loss(aggregation="constant", constant_tokens=1)
 
 
@@ -83,6 +91,17 @@ def every_kind() -> Iterator[Cell]:
             yield cell(kl, version=version, loss=Loss(aggregation="sequence_mean"))
             yield cell(kl, version=version, loss=Loss(aggregation="constant", constant_tokens=6))
         yield cell(k1.model_copy(update={"beta": 0.0}), version=version)
+        for estimator, places in SHIPPED.items():
+            for place in places:
+                kl = Kl(estimator=estimator, placement=place, beta=0.1)  # type: ignore[arg-type]  # a word
+                yield cell(kl, version=version, loss=Loss())
+        quiet = Kl(estimator="rb", placement="reward_and_loss", beta=0.1)
+        for advantage in ("grpo", "dr_grpo"):
+            yield cell(quiet, version=version, advantage=advantage, loss=Loss(clip=Clip(dual=3.0)))
+        lengths = Loss(aggregation="constant", constant_tokens=6)
+        yield cell(quiet, version=version, loss=lengths, minibatches=2)
+        yield cell(quiet, version=version, loss=Loss(clip=None), gpus=2, precision=Precision())
+        yield cell(quiet.model_copy(update={"beta": 0.0}), version=version, loss=Loss())
         mean = Loss()
         yield cell(k3.model_copy(update={"beta": 0.0}), version=version, loss=mean)
         renewed = k3.model_copy(update={"reset_reference_every_steps": 2})

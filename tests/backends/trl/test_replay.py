@@ -20,6 +20,8 @@ import torch
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.trl import BACKEND
 from orchestrator import plugins
+from orchestrator.estimators import entry
+from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.library.rollout_dump import RolloutBatch, read
 from orchestrator.records import AttemptPaths, Cell
@@ -33,6 +35,8 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long]
 K1 = Kl(estimator="k1", placement="reward", beta=0.2)
 K3 = Kl(estimator="k3", placement="loss", beta=0.2)
 RHO = Kl(estimator="rho_k3", placement="loss", beta=0.2)
+RB = Kl(estimator="rb", placement="reward_and_loss", beta=0.2)
+RB_K1 = RB.model_copy(update={"estimator": "rb_k1"})
 LENGTHS = Loss(aggregation="constant", constant_tokens=6)
 CELLS = {
     "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2}),
@@ -41,6 +45,8 @@ CELLS = {
     "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2}),
     "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),
     "1.9.2, rho_k3, dr_grpo": ("1.9.2", RHO, {"advantage": "dr_grpo", "loss": LENGTHS}),
+    "rb, two minibatches": ("1.16.0", RB, {"minibatches": 2, "loss": LENGTHS}),
+    "1.9.2, rb_k1, grpo": ("1.9.2", RB_K1, {"advantage": "grpo", "loss": Loss()}),
 }
 FP32 = 2e-4
 """Relative: sums of fp32 in another order, over a few updates."""
@@ -116,6 +122,24 @@ def log_probabilities(model: Any, batch: RolloutBatch, which: Sequence[int]) -> 
     return torch.stack(found)
 
 
+def state_kl(
+    estimator: str, model: Any, reference: Any, batch: RolloutBatch, which: Sequence[int]
+) -> torch.Tensor:
+    """[n, T], the KL between two policies at each response token's state; 0 where there is none."""
+    longest = max(map(len, batch.responses))
+    rows = []
+    for index in which:
+        prompt, response = batch.prompts[index], batch.responses[index]
+        ids = torch.tensor([[*prompt, *response]])
+        mine, theirs = (
+            (each(ids).logits[0, len(prompt) - 1 : -1] / batch.temperature).log_softmax(-1)
+            for each in (model, reference)
+        )
+        kl = vocabulary_kl(estimator, mine, theirs.detach())
+        rows.append(torch.cat([kl, kl.new_zeros(longest - len(response))]))
+    return torch.stack(rows)
+
+
 def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
     """The worst relative difference of each quantity between the library and the dialect."""
     from transformers import AutoModelForCausalLM
@@ -144,13 +168,25 @@ def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
         if batch.logp_reference is not None:
             compare("reference", fixed, padded(batch.logp_reference))
         grouped = [x.view(-1, size, x.shape[-1]) for x in (old, fixed, mask)]
-        lost = penalty(settings.kl, grouped[0], grouped[1], grouped[2], dialect)
+        name = settings.kl.estimator
+        if entry(name).is_of_vocabulary and not entry(name).in_reward:
+            with torch.no_grad():
+                lost = state_kl(name, policy, reference, batch, range(count))
+            lost = lost.view_as(grouped[2])
+        else:
+            lost = penalty(settings.kl, grouped[0], grouped[1], grouped[2], dialect)
         rewards = torch.tensor(batch.rewards).view(-1, size)
         gains = shaped_advantages(
-            settings.advantage.estimator, rewards, settings.kl.beta, lost, dialect
+            settings.advantage.estimator,
+            rewards,
+            settings.kl.beta,
+            lost,
+            dialect,
+            entry(name).credit,
         ).reshape(count, -1)
         assert batch.advantages is not None
-        compare("advantages", gains[:, 0], padded(batch.advantages)[:, 0])
+        theirs = padded(batch.advantages)
+        compare("advantages", gains * mask[:, : gains.shape[1]], theirs[:, : gains.shape[1]])
         norms = []
         for which in batch.updates or []:
             rows = torch.tensor(which)
@@ -158,7 +194,10 @@ def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
             none = torch.zeros(len(which), 1)
             made = Experience(part[0], part[0], part[0], part[1], part[2], none, none, part[3])
             logp = log_probabilities(policy, batch, which)[:, None]
-            value = objective(settings.loss, settings.kl, logp, made, dialect).loss
+            of_states = None
+            if entry(name).is_of_vocabulary:
+                of_states = state_kl(name, policy, reference, batch, which)[:, None]
+            value = objective(settings.loss, settings.kl, logp, made, dialect, of_states).loss
             adam.zero_grad()
             value.backward()
             norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0))

@@ -1,0 +1,150 @@
+"""A KL that averages over the vocabulary, and its charge to earlier tokens. Shipped by orch.
+
+It lies in a launch's folder, where orch is not installed, and is the same for every library. It
+needs torch and Python 3.10. Shapes: N positions, V tokens of the vocabulary, R rollouts, T tokens
+of the longest response. q is the policy's next-token distribution, p the reference policy's.
+
+    full           E_q[log q/p] of each state; in the reward, charged to the whole response
+    full_forward   E_p[log p/q] of each state
+    rb             as full; in the reward a token is charged that of later tokens only
+    rb_k1          as full in the loss; in the reward a token is charged k1 of later tokens
+    k1_to_go       in the reward, a token is charged its own k1 and that of later tokens
+
+Over the vocabulary a state's KL needs no sample of its own token, so that the loss takes its exact
+gradient, and the reward what a token does to later states: `rb` in both is the gradient of the KL
+of whole responses, without bias (Amini et al. 2025, arXiv 2504.10637; Tang and Munos 2025,
+arXiv 2506.09477).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+Tensor = Any
+LOGITS_AT_ONCE = 2**26
+"""Logits of a policy that are held at once, at most: 256 MiB in fp32."""
+
+
+class Form(NamedTuple):
+    """How an estimator enters."""
+
+    divergence: str
+    """Of a state, in the loss: `reverse`, `forward`, or none."""
+    reward: str
+    """The KL of a token in the reward: `reverse` or `forward` of its state, or `k1` of itself."""
+    charge: str
+    """The tokens whose KL a token is charged: all of the `sequence`, itself and those after it
+    (`to_go`), or those after it (`later`)."""
+
+
+FORMS = {
+    "full": Form("reverse", "reverse", "sequence"),
+    "full_forward": Form("forward", "forward", "sequence"),
+    "rb": Form("reverse", "reverse", "later"),
+    "rb_k1": Form("reverse", "k1", "later"),
+    "k1_to_go": Form("", "k1", "to_go"),
+}
+
+
+class States(NamedTuple):
+    """What a policy makes of N positions."""
+
+    logp: Tensor
+    """[N], of the sampled token."""
+    entropy: Tensor
+    """[N], without a gradient."""
+    kl: Tensor
+    """[N], between the policy and the reference policy at that state."""
+
+
+class Head(NamedTuple):
+    """What makes logits of hidden states: weight [V, H] and, in some models, bias [V]."""
+
+    weight: Tensor
+    bias: Tensor = None
+
+    def as_(self, hidden: Tensor) -> "Head":
+        """Return it in the number format of hidden states: once, and not for each chunk."""
+        return Head(*(each if each is None else each.to(hidden.dtype) for each in self))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return torch.nn.functional.linear(hidden, self.weight, self.bias)
+
+
+def divergence(kind: str, logq: Tensor, logp: Tensor) -> Tensor:
+    """Return the KL [N] of distributions whose log-probabilities are [N, V], policy first."""
+    if kind == "reverse":
+        return (logq.exp() * (logq - logp)).sum(-1)
+    return (logp.exp() * (logp - logq)).sum(-1)
+
+
+def of_logits(kind: str, logits: Tensor, reference: Tensor, tokens: Tensor) -> States:
+    """Return what logits [N, V] of the policy and of the reference policy say of tokens [N].
+
+    It computes in fp32, or in fp64 where the logits are.
+    """
+    logq, logp = (log_softmax(each) for each in (logits, reference))
+    chosen = logq.gather(-1, tokens[:, None])[:, 0]
+    fixed = logq.detach()
+    return States(chosen, -(fixed.exp() * fixed).sum(-1), divergence(kind, logq, logp))
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return log-probabilities, in fp32 or better."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+
+
+def of_hidden(
+    kind: str,
+    heads: "tuple[Head, Head]",
+    hidden: Tensor,
+    reference: Tensor,
+    tokens: Tensor,
+    temperature: float = 1.0,
+    at_once: int = LOGITS_AT_ONCE,
+) -> States:
+    """Return what hidden states [N, H] of the policy and the reference policy say of tokens [N].
+
+    `heads`: of the policy and of the reference policy. The logits of so many positions are held at
+    once as make `at_once` numbers, in the backward pass too, which makes them anew. The reference
+    policy gets no gradient.
+    """
+    hidden, reference = (each.to(_format(hidden)) for each in (hidden, reference))
+    mine, theirs = (each.as_(hidden) for each in heads)
+    size = max(1, at_once // len(mine.weight))
+
+    def part(h: Tensor, r: Tensor, chosen: Tensor) -> "tuple[Tensor, ...]":
+        with torch.no_grad():
+            fixed = theirs.logits(r) / temperature
+        return tuple(of_logits(kind, mine.logits(h) / temperature, fixed, chosen))
+
+    parts = [
+        checkpoint(part, *each, use_reentrant=False) if torch.is_grad_enabled() else part(*each)
+        for each in zip(hidden.split(size), reference.split(size), tokens.split(size))  # noqa: B905
+    ]
+    return States(*(torch.cat(each) for each in zip(*parts)))  # noqa: B905  # Python 3.10
+
+
+def _format(hidden: Tensor) -> Any:
+    """Return the number format of the products of hidden states: autocast's, where it is on."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+
+
+def charged(kl: Tensor, charge: str) -> Tensor:
+    """Return the KL that each token is charged, [R, T], from that of each token, 0 where masked."""
+    if charge == "sequence":
+        return kl.sum(-1, keepdim=True).expand_as(kl)
+    to_go = kl.flip(-1).cumsum(-1).flip(-1)
+    return to_go if charge == "to_go" else to_go - kl
+
+
+def advantages(rewards: Tensor, charges: Tensor, beta: float, size: int) -> Tensor:
+    """Return rewards [R] less the charged KL [R, T], centred by the group of `size` rollouts.
+
+    The baseline is of each position: the mean over the group, in which a response that has ended
+    is charged nothing.
+    """
+    shaped = (rewards[:, None] - beta * charges).unflatten(0, (-1, size))
+    return (shaped - shaped.mean(1, keepdim=True)).flatten(0, 1)

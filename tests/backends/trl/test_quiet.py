@@ -1,0 +1,391 @@
+"""The KL that orch ships for TRL: the files of a launch, in TRL's own loss, against enumeration.
+
+The policy is a table over every context of four tokens, of which one ends a response. GRPOTrainer
+is the release's own `_compute_loss`, without the rest of the library. What is trained on is every
+group of two responses, each with its probability: so the gradient is exact, baseline and all.
+"""
+
+import importlib
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from backends.micro.objective import shaped_advantages
+from backends.trl import BACKEND, default_probe
+from orchestrator.estimators import entry
+from orchestrator.kl.estimators import vocabulary_kl
+from orchestrator.library import quiet_kl
+from orchestrator.probes.runner import Sources
+from orchestrator.records import AttemptPaths
+from orchestrator.settings import Kl, Loss, Placement
+from tests.backends.environments import contract_python
+from tests.backends.shipped import write
+from tests.backends.trl.cells import cell
+
+RELEASES = ("1.16.0", "1.9.2")
+WORDS, TOKENS, END = 2, 4, 0
+BETA, LONGEST = 0.7, 6
+Shipped = tuple[Any, Any]
+"""The modules orch_quiet_kl and orch_trl_kl of a launch."""
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
+    """The very files that a launch has, imported from its folder."""
+    folder = tmp_path_factory.mktemp("plan")
+    kl = Kl(estimator="rb", placement="reward_and_loss", beta=0.1)
+    write(BACKEND.translate(cell(kl, loss=Loss()), AttemptPaths(folder, folder, folder)), folder)
+    names = ("orch_quiet_kl", "orch_trl_kl")
+    sys.path.insert(0, str(folder))
+    try:
+        yield tuple(importlib.import_module(name) for name in names)  # type: ignore[misc]  # two
+    finally:
+        sys.path.remove(str(folder))
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+# -------------------------------------------------------------------------------- a policy by table
+
+
+class Contexts(NamedTuple):
+    """Every response, and the context of each of its tokens."""
+
+    responses: list[list[int]]
+    index: dict[tuple[int, ...], int]
+
+
+def enumerated() -> Contexts:
+    """Every response of at most TOKENS tokens, which ends with END or is cut."""
+    responses, index = [], dict[tuple[int, ...], int]()
+
+    def grow(prefix: tuple[int, ...]) -> None:
+        if len(prefix) == TOKENS or (prefix and prefix[-1] == END):
+            responses.append(list(prefix))
+            return
+        index[prefix] = len(index)
+        for token in range(WORDS):
+            grow((*prefix, token))
+
+    grow(())
+    return Contexts(responses, index)
+
+
+ALL = enumerated()
+
+
+class Table(torch.nn.Module):
+    """A policy whose logits are a table: the hidden state of a context is its row's unit vector."""
+
+    device, config = torch.device("cpu"), SimpleNamespace()
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.head = torch.nn.Linear(len(ALL.index), WORDS, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.randn(self.head.weight.shape, generator=generator))
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        return self.head
+
+    def base_model(self, *, input_ids: Tensor, **_: object) -> SimpleNamespace:
+        """The context after each token of [prompt of one token, response]."""
+        states = torch.zeros(*input_ids.shape, len(ALL.index), dtype=torch.float64)
+        for row, tokens in enumerate(input_ids.tolist()):
+            for place in range(len(tokens)):
+                context = ALL.index.get(tuple(tokens[1 : place + 1]))
+                if context is not None:
+                    states[row, place, context] = 1.0
+        return SimpleNamespace(last_hidden_state=states)
+
+    def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
+        hidden = self.base_model(input_ids=input_ids).last_hidden_state
+        return SimpleNamespace(logits=self.head(hidden))
+
+    def logps(self) -> Tensor:
+        """[contexts, words]"""
+        return self.head.weight.T.log_softmax(-1)
+
+
+def log_chances(logps: Tensor) -> Tensor:
+    """[responses]"""
+    return torch.stack(
+        [
+            sum(
+                (logps[ALL.index[tuple(r[:t])], token] for t, token in enumerate(r)),
+                logps.new_zeros(()),
+            )
+            for r in ALL.responses
+        ]
+    )
+
+
+def sequence_kl(policy: Table, reference: Table) -> Tensor:
+    """KL(policy, reference policy) of whole responses, by enumeration."""
+    mine, theirs = log_chances(policy.logps()), log_chances(reference.logps()).detach()
+    return (mine.exp() * (mine - theirs)).sum()
+
+
+def token_kl(policy: Table, reference: Table, estimator: str) -> Tensor:
+    """The KL of the next token, over the contexts that the policy visits, held fixed."""
+    chances = log_chances(policy.logps()).exp().detach()
+    states = vocabulary_kl(estimator, policy.logps(), reference.logps().detach())
+    visits = torch.zeros(len(ALL.index), dtype=torch.float64)
+    for chance, response in zip(chances, ALL.responses, strict=True):
+        for t in range(len(response)):
+            visits[ALL.index[tuple(response[:t])]] += chance
+    return (visits * states).sum()
+
+
+# -------------------------------------------------------------------------------- TRL's own trainer
+
+
+def trainer(version: str, shipped: Shipped, estimator: str, place: str, beta: float = BETA) -> Any:
+    """A GRPOTrainer of the release, with what orch ships, on a table: RLOO, divided by LONGEST."""
+    (folder,) = contract_python("trl", version).parents[1].glob("lib/python*/site-packages/trl")
+    grpo = default_probe.Grpo(Sources(folder))
+    options = {
+        "loss_type": "dr_grpo",
+        "importance_sampling_level": "token",
+        "use_bias_correction_kl": False,
+        "max_completion_length": LONGEST,
+        "epsilon": 0.2,
+        "epsilon_high": 0.2,
+        "top_entropy_quantile": 1.0,
+        "off_policy_mask_threshold": None,
+    }
+    given = vars(grpo._trainer(options, {}))
+
+    class Library:
+        """What of GRPOTrainer is needed, around the release's own loss."""
+
+        _compute_loss = grpo.compute
+
+        def __init__(self) -> None:
+            vars(self).update(given)
+            vars(self).pop("_get_per_token_logps_and_entropies", None)
+            vars(self).pop("_get_per_token_logps", None)
+            self.model, self.ref_model = Table(1), Table(2)
+            self.beta, self.temperature, self.num_generations = beta, 1.0, 2
+            self.args.per_device_train_batch_size = 1
+            self.reward_weights, self.scale_rewards = torch.tensor([2.0]), "none"
+            self.accelerator = SimpleNamespace(
+                gather=lambda x: x,
+                reduce=lambda x, **_: x,
+                pad_across_processes=lambda x, **_: x,
+                autocast=lambda: torch.autocast("cpu", enabled=False),
+                process_index=0,
+                num_processes=1,
+                gather_for_metrics=lambda x: x,
+            )
+
+        def _calculate_rewards(self) -> Tensor:
+            return self.task_rewards  # type: ignore[attr-defined, no-any-return]  # the test's
+
+        def _get_per_token_logps_and_entropies(
+            self, model: Table, ids: Tensor, attention: Tensor, keep: int, *_: object, **__: object
+        ) -> Any:
+            logps = model(input_ids=ids).logits[:, -keep - 1 : -1].log_softmax(-1)
+            chosen = logps.gather(-1, ids[:, -keep:, None])[..., 0]
+            return chosen, torch.zeros_like(chosen), None
+
+        def _generate_and_score_completions(self, output: dict[str, Tensor]) -> dict[str, Tensor]:
+            self._calculate_rewards()
+            ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
+            keep = output["completion_ids"].shape[1]
+            with torch.no_grad():
+                theirs = self._get_per_token_logps_and_entropies(self.ref_model, ids, ids, keep)[0]
+            rows = len(ids)
+            return {**output, "ref_per_token_logps": theirs, "advantages": torch.zeros(rows)}
+
+    made: Any = type("GRPOTrainer", (Library,), shipped[1].taught(Library, estimator, place))()
+    made.model.train()
+    return made
+
+
+def expected(made: Any) -> Tensor:
+    """The gradient of TRL's loss, over every group of two responses. Without a task reward."""
+    chances = log_chances(made.model.logps()).exp().detach()
+    total = torch.zeros_like(made.model.head.weight)
+    numbers = range(len(ALL.responses))
+    for first, second in itertools.combinations_with_replacement(numbers, 2):
+        weight = float(chances[first] * chances[second]) * (1 if first == second else 2)
+        pair = [ALL.responses[first], ALL.responses[second]]
+        total += weight * gradient(made, pair, torch.zeros(2, 1, dtype=torch.float64))
+    return total
+
+
+def gradient(made: Any, responses: list[list[int]], rewards: Tensor) -> Tensor:
+    mask = torch.tensor([[1.0] * len(r) + [0.0] * (TOKENS - len(r)) for r in responses]).double()
+    padded = torch.tensor([r + [END] * (TOKENS - len(r)) for r in responses])
+    made.task_rewards = rewards
+    prompt = torch.ones(len(responses), 1, dtype=torch.long)
+    inputs = made._generate_and_score_completions(
+        {
+            "prompt_ids": prompt,
+            "prompt_mask": prompt,
+            "completion_ids": padded,
+            "completion_mask": mask,
+            "num_items_in_batch": mask.sum(),
+        }
+    )
+    made.model.zero_grad()
+    made._compute_loss(made.model, inputs).backward()
+    result: Tensor = made.model.head.weight.grad
+    return torch.zeros_like(made.model.head.weight) if result is None else result.clone()
+
+
+PROMISES: dict[tuple[str, Placement], Callable[[Table, Table], Tensor]] = {
+    ("rb", "reward_and_loss"): sequence_kl,
+    ("full", "reward_and_loss"): sequence_kl,
+    ("rb_k1", "reward_and_loss"): sequence_kl,
+    ("k1_to_go", "reward"): sequence_kl,
+    ("full", "loss"): lambda p, r: token_kl(p, r, "full"),
+    ("full_forward", "loss"): lambda p, r: token_kl(p, r, "full_forward"),
+}
+"""Whose gradient the terms have, exactly."""
+
+
+@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize(("estimator", "place"), PROMISES)
+def test_the_gradient_is_that_of_the_promised_kl(
+    version: str, estimator: str, place: Placement, shipped: Shipped
+) -> None:
+    """In TRL's own loss, with its leave-one-out baseline: bias 0, to rounding."""
+    made = trainer(version, shipped, estimator, place)
+    wanted = PROMISES[estimator, place](made.model, made.ref_model)
+    (exact,) = torch.autograd.grad(wanted, made.model.head.weight)
+    found = expected(made) * LONGEST / BETA
+    assert float((found - exact).norm() / exact.norm()) < 1e-10
+    (of_sequences,) = torch.autograd.grad(
+        sequence_kl(made.model, made.ref_model), made.model.head.weight
+    )
+    if place == "loss":
+        assert float((found - of_sequences).norm() / of_sequences.norm()) > 0.05, "it could fail"
+
+
+def test_the_enumerated_gradient_is_a_finite_difference(shipped: Shipped) -> None:
+    """What the test above compares with is the slope of the enumerated KL itself."""
+    made = trainer("1.16.0", shipped, "rb", "reward_and_loss")
+    weight = made.model.head.weight
+    (exact,) = torch.autograd.grad(sequence_kl(made.model, made.ref_model), weight)
+    step = 1e-5
+    for row, column in ((0, 0), (1, 2), (1, 3)):
+        ends = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                weight[row, column] += sign * step
+                ends.append(float(sequence_kl(made.model, made.ref_model)))
+                weight[row, column] -= sign * step
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert slope == pytest.approx(float(exact[row, column]), rel=1e-6, abs=1e-9)
+
+
+def test_half_of_the_estimator_is_biased(shipped: Shipped) -> None:
+    """rb in one place alone is not the sequence's KL: a sign or a shift would be seen."""
+    for place in ("reward", "loss"):
+        made = trainer("1.16.0", shipped, "rb", place)
+        (exact,) = torch.autograd.grad(
+            sequence_kl(made.model, made.ref_model), made.model.head.weight
+        )
+        found = expected(made) * LONGEST / BETA
+        assert float((found - exact).norm() / exact.norm()) > 0.05
+
+
+def test_a_policy_that_is_its_reference_policy_is_left_alone(shipped: Shipped) -> None:
+    """And without a beta the gradient is the policy loss's alone."""
+    made = trainer("1.16.0", shipped, "rb", "reward_and_loss")
+    made.ref_model = made.model
+    assert float(expected(made).norm()) < 1e-12
+    rewards = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    pair = [[1, 1, 0], [1, 0]]
+    none = trainer("1.16.0", shipped, "rb", "reward_and_loss", beta=0.0)
+    some = trainer("1.16.0", shipped, "k1_to_go", "reward", beta=0.0)
+    assert torch.allclose(gradient(none, pair, rewards), gradient(some, pair, rewards))
+    assert float(gradient(none, pair, rewards).norm()) > 0.01
+
+
+# ------------------------------------------------------------------------------- the shared module
+
+
+def test_its_forms_are_the_tables(shipped: Shipped) -> None:
+    """Divergence, charge and what the reward is charged, of each entry that it names."""
+    quiet = shipped[0]
+    assert tuple(quiet.FORMS) == tuple(quiet_kl.ESTIMATORS)
+    logps = torch.randn(2, 5, 7, dtype=torch.float64).log_softmax(-1)
+    kl = torch.rand(2, 3, 4, dtype=torch.float64)
+    for name, form in quiet.FORMS.items():
+        of_table = entry(name)
+        assert form.charge == of_table.credit
+        assert (form.reward == "k1") == (of_table.in_reward == "k1" or name == "k1_to_go")
+        assert (
+            bool(form.divergence) == of_table.is_of_vocabulary == (name in quiet_kl.OVER_VOCABULARY)
+        )
+        if form.divergence:
+            found = quiet.divergence(form.divergence, *logps)
+            assert torch.allclose(found, vocabulary_kl(name, *logps), atol=1e-12)
+        charges = quiet.charged(kl.flatten(0, 1), form.charge)
+        rewards = torch.rand(2, 3, dtype=torch.float64)
+        found = quiet.advantages(rewards.flatten(), charges, 0.3, 3)
+        wanted = shaped_advantages("dr_grpo", rewards, 0.3, kl, credit=of_table.credit)
+        assert torch.allclose(found.view(2, 3, 4), wanted.expand(2, 3, 4))
+
+
+@pytest.mark.parametrize("kind", ["reverse", "forward"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_chunks_change_nothing(kind: str, bias: bool, shipped: Shipped) -> None:
+    """Values and gradients of a chunk of one position, of two, and of all."""
+    quiet = shipped[0]
+    generator = torch.Generator().manual_seed(3)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    hidden, weight = drawn(5, 4).requires_grad_(), drawn(7, 4).requires_grad_()
+    heads = (quiet.Head(weight, drawn(7) if bias else None), quiet.Head(drawn(7, 4)))
+    reference, tokens = drawn(5, 4), torch.tensor([0, 3, 6, 2, 2])
+    plain = quiet.of_logits(
+        kind, heads[0].logits(hidden) / 0.8, heads[1].logits(reference) / 0.8, tokens
+    )
+    wanted = torch.autograd.grad((plain.kl + plain.logp).sum(), (hidden, weight))
+    for at_once in (1, 14, 10**6):
+        states = quiet.of_hidden(kind, heads, hidden, reference, tokens, 0.8, at_once)
+        for mine, theirs in zip(states, plain, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-12)
+        found = torch.autograd.grad((states.kl + states.logp).sum(), (hidden, weight))
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def test_entropy_is_a_number_without_a_gradient(shipped: Shipped) -> None:
+    logits = torch.zeros(2, 8, requires_grad=True)
+    states = shipped[0].of_logits("reverse", logits, torch.zeros(2, 8), torch.tensor([0, 1]))
+    assert states.entropy.tolist() == pytest.approx([math.log(8)] * 2)
+    assert not states.entropy.requires_grad
+
+
+def test_a_model_that_caps_its_logits_is_refused(shipped: Shipped) -> None:
+    class Capped(Table):
+        def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
+            return SimpleNamespace(logits=super().forward(input_ids).logits.tanh())
+
+    with pytest.raises(RuntimeError, match="Capped makes them otherwise"):
+        shipped[1]._check(Capped(0))
+
+
+def test_k1_to_go_is_refused_in_a_loss(shipped: Shipped) -> None:
+    with pytest.raises(ValueError, match="k1_to_go is for the reward"):
+        shipped[1].taught(object, "k1_to_go", "loss")
+
+
+def test_the_launch_has_the_file_that_is_tested_here(shipped: Shipped) -> None:
+    assert Path(shipped[0].__file__).read_text("utf-8") == quiet_kl.source()
