@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
@@ -228,7 +229,7 @@ class _Reader(ReleaseReader):
             else "",
             entropy=beta if bonus else 0.0,
             discount=self.discounts({key: key for key in ("actor.discount", "actor.gae_lambda")}),
-            clamps=("the KL of a token is held within ±10",) if beta and not bonus else (),
+            clamp=UNCLAMPED if bonus else Clamp(value=10.0),
             notes=tuple(notes),
         )
 

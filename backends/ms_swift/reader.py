@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
@@ -139,7 +140,7 @@ class _Reader(ReleaseReader):
             assumes=tuple(self._assumed()),
             unknown=tuple(dict.fromkeys(self.unknown)),
             regime=self._regime(),
-            surroundings=self._surroundings(loss),
+            surroundings=self._surroundings(),
             held=self.basis.held(keys.given, "argparse", "ms-swift"),
         )
 
@@ -182,7 +183,7 @@ class _Reader(ReleaseReader):
         text = f"--steps_per_generation {steps.text if steps else 1}"
         return TrainingRegime(False, f"{text}, --num_iterations {iterations:g}")
 
-    def _surroundings(self, loss: InLoss) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
         keys, unread, notes = self.keys, [], []
         default = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
         scale = self._chosen(SCALE, default.get(self.advantage, "")).lower()
@@ -225,9 +226,8 @@ class _Reader(ReleaseReader):
             correction_includes_kl=True,
             length_weighted=kind in ("grpo", "sapo"),
             aggregation_because=f"--loss_type {kind}" if kind in ("grpo", "sapo") else "",
-            clamps=("the log-ratio is held within ±20 and k3 within ±10 a token",)
-            if loss.active
-            else (),
+            clamp=Clamp(20.0, 10.0),
+            clamp_of=("k3",),
             notes=tuple(notes),
             unread=tuple(unread),
         )

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.kl.engine_weight import EngineWeight
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
@@ -317,11 +318,11 @@ class _Reader(ReleaseReader):
                 correction += f" ({kind or 'tis'} at {at})"
             if ratio != "sequence_mean":
                 weight = self._engine_weight(None if at in (None, "null") else kind or "tis")
-        clamps: tuple[str, ...] = ()
-        bounds = [keys.text(f"loss_fn.kl_{end}_clamp_value") for end in ("input", "output")]
-        if numbers(self.basis.version) >= FIRST_CLAMP and any(b != "null" for b in bounds):
-            held = f"the log-ratio is held within ±{bounds[0]} and the KL of a token within "
-            clamps = (f"{held}±{bounds[1]}, without gradient beyond",)
+        clamp = UNCLAMPED
+        if numbers(self.basis.version) >= FIRST_CLAMP:
+            clamp = Clamp(
+                *(keys.number(f"loss_fn.kl_{e}_clamp_value") for e in ("input", "output"))
+            )
         averaged = (self._text("loss_fn.token_level_loss") or "true").lower() != "true"
         return Surroundings(
             advantage_divided_by=divided,
@@ -336,7 +337,7 @@ class _Reader(ReleaseReader):
             engine_weight=weight,
             length_weighted=averaged,
             aggregation_because="loss_fn.token_level_loss" if averaged else "",
-            clamps=clamps,
+            clamp=clamp,
             unread=tuple(unread),
         )
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
@@ -195,9 +196,7 @@ class _Reader(ReleaseReader):
             if corrected
             else "",
             aggregation_because=f"--loss_denominator {mean}" if mean not in (None, "token") else "",
-            clamps=("the log-ratio is held within ±40, without gradient beyond",)
-            if loss.active
-            else (),
+            clamp=Clamp(log_ratio=40.0),
             notes=tuple(notes),
             unread=tuple(unread),
         )

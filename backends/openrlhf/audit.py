@@ -16,6 +16,7 @@ from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.kl.engine_weight import EngineWeight
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, completed, unquoted
 from orchestrator.library.launches import (
     AuditNote,
@@ -370,9 +371,7 @@ class _Judge:
             entropy=keys.number(names["entropy"]) or 0.0,
             discount=self._discount(advantage),
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
-            clamps=("the KL is held within ±10 a token, without gradient beyond",)
-            if old >= numbers(FIRST_CLAMP)
-            else (),
+            clamp=Clamp(value=10.0) if old >= numbers(FIRST_CLAMP) else UNCLAMPED,
             unread=tuple(unread),
         )
 

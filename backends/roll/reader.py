@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys, split_override
 from orchestrator.library.launches import (
@@ -110,7 +111,7 @@ class _Reader(ReleaseReader):
             assumes=tuple(keys.assumes),
             unknown=tuple(self.unknown),
             regime=self._regime(),
-            surroundings=self._surroundings(loss),
+            surroundings=self._surroundings(),
             held=self.basis.held(held, "structured", "ROLL", in_files=held, ignoring=("",)),
         )
 
@@ -193,7 +194,7 @@ class _Reader(ReleaseReader):
         count = int(devices[2]) - int(devices[1])
         return one * accumulated * max(count // width, 1)
 
-    def _surroundings(self, loss: InLoss) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
         keys = self.keys
         advantage = keys.text(ADVANTAGE) or ""
         divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
@@ -234,9 +235,8 @@ class _Reader(ReleaseReader):
             entropy=keys.number("entropy_loss_coef") or 0.0,
             discount=self.discounts({name: name for name in names}),
             controller="target_kl" if keys.has("target_kl") and keys.number("target_kl") else "",
-            clamps=("k3 is held within ±10 a token, without gradient beyond",)
-            if loss.active
-            else (),
+            clamp=Clamp(value=10.0),
+            clamp_of=("k3",),
             unread=tuple(unread),
         )
 

@@ -22,6 +22,7 @@ from backends.skyrl.manifest import (
     tables,
 )
 from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override, unquoted
 from orchestrator.library.launches import (
     AuditNote,
@@ -379,9 +380,8 @@ class _Judge:
             aggregation_because=f"{REDUCTION} {reduction}; the KL's is the mean of each response",
             entropy=entropy or 0.0,
             controller=self._controller(),
-            clamps=("k3 is held within ±10 a token, without gradient beyond",)
-            if keys.text(TYPE) == "k3"
-            else (),
+            clamp=Clamp(20.0, 10.0),
+            clamp_of=("k3",),
             unread=tuple(unread),
         )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.kl.engine_weight import EngineWeight
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
@@ -331,7 +332,6 @@ class _Reader(ReleaseReader):
                 weight = EngineWeight("tis_token", least, most)
             if custom:
                 correction = f"the weights of {keys.text('custom-tis-function-path')}"
-        clamped = keys.text(TYPE) == "low_var_kl" and loss.active
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=divided == "batch_std",
@@ -348,9 +348,7 @@ class _Reader(ReleaseReader):
             aggregation_because="--calculate-per-token-loss is not given" if not token_mean else "",
             entropy=keys.number("entropy-coef") or 0.0,
             discount=self._discount(),
-            clamps=("low_var_kl is held within ±10 a token, without gradient beyond",)
-            if clamped
-            else (),
+            clamp=Clamp(value=10.0) if keys.text(TYPE) == "low_var_kl" else UNCLAMPED,
             notes=tuple(notes),
             unread=tuple(unread),
         )

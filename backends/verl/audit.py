@@ -36,6 +36,7 @@ from backends.verl.manifest import (
 )
 from backends.verl.marks import BEFORE_SWITCH
 from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launch_keys import (
     LONGEST_ENTRY,
     Keys,
@@ -679,7 +680,8 @@ class _Judge:
             entropy=entropy or 0.0,
             discount=self._discount(advantage),
             controller=self._controller() if in_reward.active else "",
-            clamps=self._clamps(),
+            clamp=Clamp(20.0, 10.0),
+            clamp_of=("k3",),
             notes=(*self._rejects(read), *_alone(advantage, group)),
             unread=tuple(unread),
         )
@@ -760,12 +762,6 @@ class _Judge:
         """Return what moves the β of a KL in the reward; the loss has none."""
         kind = self.keys.text(CONTROLLER) if self.keys.has(CONTROLLER) else "fixed"
         return f"{CONTROLLER} {kind}" if kind == "adaptive" else ""
-
-    def _clamps(self) -> tuple[str, ...]:
-        names = {(self.keys.text(key) or "").removesuffix("+") for key in (PENALTY, LOSS_TYPE)}
-        if not names & {"low_var_kl", "k3"}:
-            return ()
-        return ("k3 is held within ±10: where log π/π_ref is below -2.6 its gradient is zero",)
 
     def _changes(self, in_reward: InReward, in_loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""

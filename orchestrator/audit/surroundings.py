@@ -11,10 +11,15 @@ from functools import cache
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
-from orchestrator.kl.engine_weight import EngineWeight
+from orchestrator.kl.engine_weight import EngineWeight, Ratio
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
 from orchestrator.settings import Placement
 
+NumberWords = tuple[str, str]
+"""A number of the laboratory in words: for the text of an effect, and for the headline."""
+LEAST_CHANGE = 0.0005
+"""A factor that is nearer to 1 is no effect."""
 MOST_ROLLOUTS = 256
 """The largest group whose factors are computed."""
 
@@ -52,24 +57,18 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
     in_reward = bool(reading.in_reward.active)
     in_loss = bool(reading.in_loss.active) and not reading.no_gradient
     effects_ = []
+    old = reading.regime.on_policy is not True
+    terms = (reading.in_reward if in_reward else None, reading.in_loss if in_loss else None)
     if in_reward or in_loss:
         effects_ += [
             *_division(around, reading.group_size, in_reward=in_reward, in_loss=in_loss),
-            *_ratio(
-                around,
-                in_reward=in_reward,
-                in_loss=in_loss,
-                old=reading.regime.on_policy is not True,
-            ),
-            *_correction(
-                around,
-                reading.in_reward if in_reward else None,
-                reading.in_loss if in_loss else None,
-            ),
+            *_ratio(around, in_reward=in_reward, old=old),
+            *_correction(around, *terms),
+            *(_clip(around, *terms) if old else ()),
             *_lengths(around, in_loss=in_loss),
             *_discount(around, in_reward=in_reward),
             *_controller(around),
-            *(Effect(text) for text in around.clamps),
+            *_clamp(around, reading),
         ]
     if around.entropy:
         sign = "bonus" if around.entropy > 0 else "penalty"
@@ -139,6 +138,64 @@ def by_weight(
     return text, f"β × {effect.beta:.3g} in the laboratory's example"
 
 
+@cache
+def by_clip(
+    kind: Ratio, clip: tuple[float, float], estimator: str, *, in_reward: bool
+) -> NumberWords:
+    """Return the laboratory's β of a KL beside a clipped policy loss: of a short and a long lag."""
+    from orchestrator.kl.surrogates import FAR_AHEAD, NEAR_BEHIND, PolicyLoss, forces  # NumPy
+
+    placement: Placement = "reward" if in_reward else "loss"
+    factors: list[float | None] = []
+    for who in (NEAR_BEHIND, FAR_AHEAD):
+        with_it, without = (
+            forces(who, how, estimator, placement)
+            for how in (PolicyLoss(kind, *clip), PolicyLoss())
+        )
+        nothing = min(with_it.reward.pull, without.reward.pull) <= 0 or without.kl.pull == 0
+        factors.append(None if nothing else with_it.beta_factor / without.beta_factor)
+    if not any(is_changed(each) for each in factors):
+        return "; in the laboratory's examples of a lag: no effect", ""
+    short, long = (_times(each) for each in factors)
+    text = f"; exactly, to first order in β: {short} at the laboratory's short lag, {long} at its"
+    both = f"{long} at a long lag" if short == "no effect" else f"{short}, at a long lag {long}"
+    return f"{text} long one", f" ({both}, in the laboratory's examples)"
+
+
+@cache
+def by_clamp(clamp: Clamp, estimator: str, placement: Placement, *, old: bool) -> NumberWords:
+    """Return the share of a KL's gradient that the bounds of a token's KL leave."""
+    from orchestrator.kl.clamped import clamp_effect  # NumPy
+
+    effect = clamp_effect(clamp, estimator, placement, old=old)
+    places = {
+        "0.08 nats from the reference": effect.near,
+        "18 nats from it": effect.far,
+        "a token of 2% that the reference gives 50%": effect.rare,
+    }
+    none = " and ".join(where for where, left in places.items() if not is_changed(left))
+    parts = [f"no effect at {none}"] if none else []
+    changed = {where: left for where, left in places.items() if is_changed(left)}
+    parts += [f"× {left:.2g} at {where}" for where, left in changed.items()]
+    short = (
+        f"× {effect.rare:.2g} where it has 2% and the reference 50%"
+        if is_changed(effect.rare)
+        else ""
+    )
+    return f"; of its expected gradient, exactly: {', '.join(parts)}", short
+
+
+def is_changed(factor: float | None) -> bool:
+    """Return True if a factor is not 1 in three digits, or if there is none."""
+    return factor is None or abs(factor - 1) >= LEAST_CHANGE
+
+
+def _times(factor: float | None) -> str:
+    if factor is None:
+        return "no pull of the task is left"
+    return f"β × {factor:.3g}" if is_changed(factor) else "no effect"
+
+
 def estimator_name(term: InReward | InLoss) -> str:
     """Return the laboratory's name of a term's estimator: `k3`, `k3+`, `sg_rho_k2`."""
     if isinstance(term, InLoss) and term.weighted:
@@ -194,7 +251,65 @@ def _division(
         )
 
 
-def _ratio(around: Surroundings, *, in_reward: bool, in_loss: bool, old: bool) -> Iterator[Effect]:
+def _clip(
+    around: Surroundings, in_reward: InReward | None, in_loss: InLoss | None
+) -> Iterator[Effect]:
+    """Yield what the clip of the token's ratio does off-policy, to either term."""
+    if around.clip is None or around.ratio != "token" or around.loss_mode not in ("", "CISPO"):
+        return
+    low, high = around.clip
+    kind: Ratio = "cispo" if around.loss_mode else "ppo_clip"
+    held = f"[{1 - low:g}, {1 + high:g}]"
+    if in_reward is not None and estimator_name(in_reward) in TABLE:
+        number, short = by_clip(kind, around.clip, estimator_name(in_reward), in_reward=True)
+        words = "is weighed by that bound" if around.loss_mode else "gets no gradient"
+        yield Effect(
+            f"a token whose ratio leaves {held} {words}, from the KL in the reward too, where the "
+            f"clip cuts{number}",
+            f"through a clip{short}" if short else "",
+        )
+    if in_loss is not None:
+        number, short = by_clip(kind, around.clip, "k2", in_reward=False)
+        yield Effect(
+            f"the clip {held} cuts the task's gradient and not that of the KL in the loss{number}",
+            f"against clipped rewards{short}" if short else "",
+        )
+
+
+def _clamp(around: Surroundings, reading: LaunchReading) -> Iterator[Effect]:
+    """Yield what the bounds of a token's KL leave of its gradient."""
+    if around.clamp == UNCLAMPED:
+        return
+    bounds = [
+        f"{what} within ±{bound:g}"
+        for what, bound in zip(("the log-ratio", "the KL"), around.clamp, strict=True)
+        if bound is not None
+    ]
+    held = around.clamp.value or around.clamp.log_ratio
+    old = reading.regime.on_policy is not True
+    for placement, term in _placed(reading):
+        name = estimator_name(term)
+        form = TABLE.get(name)
+        if around.clamp_of and (form.base if form else name) not in around.clamp_of:
+            continue
+        number, short = "", ""
+        if form is not None and form.is_of_a_token:
+            number, short = by_clamp(around.clamp, name, placement, old=old)
+        yield Effect(
+            f"a token's KL is held ({' and '.join(bounds)}), without gradient beyond{number}",
+            f"held within ±{held:g} a token ({short})" if short else "",
+        )
+
+
+def _placed(reading: LaunchReading) -> Iterator[tuple[Placement, InReward | InLoss]]:
+    """Yield the KL terms that have a gradient."""
+    if reading.in_reward.active:
+        yield "reward", reading.in_reward
+    if reading.in_loss.active and not reading.no_gradient:
+        yield "loss", reading.in_loss
+
+
+def _ratio(around: Surroundings, *, in_reward: bool, old: bool) -> Iterator[Effect]:
     mode = around.loss_mode
     if in_reward and old and around.ratio == "sequence_mean":
         number, short = "", ""
@@ -224,18 +339,6 @@ def _ratio(around: Surroundings, *, in_reward: bool, in_loss: bool, old: bool) -
             yield Effect(f"{text}: on-policy its ratio is 1, and the gradient is a policy gradient")
         else:
             yield Effect(f"{text}: the KL in the loss is added to it as it is")
-    if around.clip is not None and old and around.ratio == "token":
-        low, high = 1 - around.clip[0], 1 + around.clip[1]
-        if in_reward and not mode:
-            yield Effect(
-                f"a token whose ratio leaves [{low:g}, {high:g}] gets no gradient from the KL in "
-                "the reward where the clip cuts"
-            )
-        if in_loss:
-            yield Effect(
-                f"the clip [{low:g}, {high:g}] cuts the task's gradient and not that of the KL in "
-                "the loss"
-            )
 
 
 def _correction(

@@ -14,6 +14,11 @@ from orchestrator.settings import CorrectionKind, EngineCorrection
 Correction = Literal["none", CorrectionKind]
 """The weight for the engine's mismatch, of proximal over engine, or none. See CorrectionKind."""
 
+Ratio = Literal["token", "ppo_clip", "cispo", "gspo", "none"]
+"""The weight of the policy loss, of policy over proximal: the token's; the token's, clipped as PPO
+does; the token's, bounded without loss of its gradient (CISPO); the geometric mean over the
+sequence, clipped (GSPO); or none."""
+
 
 class EngineWeight(NamedTuple):
     """A weight and its bounds."""

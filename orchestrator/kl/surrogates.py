@@ -10,21 +10,17 @@ division by the deviation of a group's rewards, per difficulty of the prompt.
 
 from dataclasses import dataclass
 from math import comb, inf, sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
-from orchestrator.kl.engine_weight import Correction, EngineWeight, ratio_of_unit, weights
+from orchestrator.kl.derivation import NEAR
+from orchestrator.kl.engine_weight import Correction, EngineWeight, Ratio, ratio_of_unit, weights
 from orchestrator.kl.estimators import slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
 from orchestrator.settings import Placement
-
-Ratio = Literal["token", "ppo_clip", "cispo", "gspo", "none"]
-"""The weight of the policy loss, of policy over proximal: the token's; the token's, clipped as PPO
-does; the token's, bounded without loss of its gradient (CISPO); the geometric mean over the
-sequence, clipped (GSPO); or none."""
 
 
 class ThreePolicies(NamedTuple):
@@ -86,6 +82,9 @@ MISMATCH = ThreePolicies(
     ToyPolicy(0.3, -0.02), ToyPolicy(0.25, -0.015), ToyPolicy(0.1, 0.01), ToyPolicy(0.0, 0.0)
 )
 """An update that is a few steps from its proximal policy, whose engine samples another one."""
+
+NEAR_BEHIND = ThreePolicies(NEAR[0], NEAR[2], NEAR[2], NEAR[1])
+"""The update of the verdicts off-policy: a rollout policy one tenth nearer the reference."""
 
 FAR_AHEAD = MISMATCH._replace(policy=ToyPolicy(0.6, -0.03), proximal=ToyPolicy(0.1, 0.01))
 """An update so far from its proximal policy, which sampled, that a clip of 0.2 binds."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from orchestrator.errors import OrchError
 from orchestrator.kl.engine_weight import EngineWeight
+from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.manifest import ReleaseTable
 
 AuditVerdict = Literal[
@@ -242,8 +243,10 @@ class Surroundings:
     """GAE's λ and γ with their values where they are not 1; empty: the return is not discounted."""
     controller: str = ""
     """The key and value by which a controller moves β while it trains; empty: β stays."""
-    clamps: tuple[str, ...] = ()
-    """Clamps of the KL, each a sentence."""
+    clamp: Clamp = UNCLAMPED
+    """The bounds of a token's KL; its gradient is zero beyond them."""
+    clamp_of: tuple[str, ...] = ()
+    """The estimators that the bounds hold for; empty: every one."""
     notes: tuple[str, ...] = ()
     """Further facts of the launch that a user should know, each a sentence."""
     unread: tuple[str, ...] = ()

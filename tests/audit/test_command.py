@@ -387,8 +387,8 @@ def test_a_line_for_each_launch(tmp_path: Path) -> None:
     assert by_default == run("--format", "concise", tmp_path)[1].stdout.splitlines()
     place = f"{tmp_path / 'k3.sh'}:2: "
     assert by_default[1] == (
-        f"{place}the forward KL of each token (token_forward_kl); k3, β = 0.001 in the loss; "
-        "verl 0.9.1; certain"
+        f"{place}the forward KL of each token, held within ±10 a token (× 0.02 where it has 2% "
+        "and the reference 50%) (token_forward_kl); k3, β = 0.001 in the loss; verl 0.9.1; certain"
     )
     assert "rule" in run("--format", "full", tmp_path)[1].stdout
 

@@ -1,5 +1,7 @@
 """The verdict of a launch's regime, for each library, and what surrounds its KL term."""
 
+import math
+
 import pytest
 
 from audit.scripts import (
@@ -14,6 +16,7 @@ from audit.scripts import (
     only,
 )
 from orchestrator.audit.render import headline
+from orchestrator.kl.clamped import RARE
 from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.kl.surrogates import FAR_AHEAD, PolicyLoss, forces, weight_effect
 from orchestrator.kl.verdicts import verdict as laboratory
@@ -208,7 +211,52 @@ def test_a_correction_without_a_number_has_words_alone() -> None:
     masked = "--algo.advantage.is_correction_enable --algo.advantage.is_correction_type"
     told = headline(only(f"{OPENRLHF} {masked} seq-mask-tis"))
     assert "masked responses" in told
-    assert "×" not in told
+    assert "×" not in told.partition("masked responses")[2].partition(", ")[0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.2, 0.28), (3.0, 3.0), (0.1, 0.1)])
+def test_a_clip_has_its_number_in_the_headline_where_it_changes_beta(
+    low: float, high: float
+) -> None:
+    clip = "actor_rollout_ref.actor.clip_ratio_low={} actor_rollout_ref.actor.clip_ratio_high={}"
+    launch = f"{RLOO} {SIZES.format(64, 16)} {N8} {clip.format(low, high)}"
+    plain = forces(FAR_AHEAD, PolicyLoss())
+    clipped = forces(FAR_AHEAD, PolicyLoss("ppo_clip", low, high))
+    for flag, words, factor in (
+        (IN_REWARD, "through a clip", clipped.beta_factor / plain.beta_factor),
+        (USE_LOSS, "against clipped rewards", plain.reward.pull / clipped.reward.pull),
+    ):
+        finding = only(f"{launch} {flag}=True")
+        if high == 3.0:
+            assert words not in headline(finding)
+            assert any("of a lag: no effect" in each.text for each in finding.effects)
+        elif high == 0.1:  # the clip turns the task's gradient round there
+            assert f"{words} (no pull of the task is left at a long lag" in headline(finding)
+        else:
+            assert f"{words} (β × {factor:.3g} at a long lag" in headline(finding)
+            assert any("no effect at the laboratory's short lag" in e.text for e in finding.effects)
+
+
+def test_a_clip_does_nothing_on_policy() -> None:
+    finding = only(f"{VERL} {ON_POLICY} {USE_LOSS}=True")
+    assert "clip" not in headline(finding)
+    assert not any("clip" in each.text for each in finding.effects)
+
+
+def test_a_clamp_has_what_it_leaves_of_the_gradient_in_the_headline() -> None:
+    """At a token of 2% that the reference gives 50%, k3 is 20: verl's bound cuts its pull."""
+    told = headline(only(f"{VERL} {ON_POLICY} {USE_LOSS}=True {TYPE}=k3"))
+    policy = RARE[0]
+    p = 1 / (1 + math.exp(-policy.a))
+    # What is left is the other token's: (1 - p - 1/2) of the forward KL's (1/2 - p).
+    only_other = -(1 - p - 0.5) * p / ((0.5 - p) * -1)
+    assert f"held within ±10 a token (× {only_other:.2g} where it has 2%" in told
+    for harmless in ("k2", "k3+"):
+        assert "held within" not in headline(
+            only(f"{VERL} {ON_POLICY} {USE_LOSS}=True {TYPE}={harmless}")
+        )
+    finding = only(f"{VERL} {ON_POLICY} {USE_LOSS}=True {TYPE}=k3+")
+    assert any("no effect at 0.08 nats" in each.text for each in finding.effects)
 
 
 def test_a_group_deviation_and_gspo_have_their_numbers_in_the_headline() -> None:
