@@ -427,6 +427,25 @@ const FIGURES = {
     });
   },
 
+  phases(place, { data, alt }) {
+    if (!(data.phases || []).length) return nothing(place);
+    const scale = [[0, "#e3f4ee"], [0.5, "#ffe08a"], [1, "#a33f00"]];
+    return data.phases.map((p) => {
+      const plot = panel(place, p.title, alt, 280), rows = p.y.map((_, i) => i), columns = p.x.map((_, i) => i);
+      const fields = rows.flatMap((row) => columns.map((column) => [row, column])).filter(([row, column]) => p.z[row][column] !== null);
+      const bounds = p.boundary.flatMap((y, x) => (y === null ? [] : [{ type: "line", x0: x - 0.48, x1: x + 0.48, y0: y, y1: y,
+        line: { color: css("--text"), width: 4 } }]));
+      return () => draw(plot, [{ type: "heatmap", z: p.z, x: columns, y: rows, zmin: 0, zmax: 1, colorscale: scale, showscale: false,
+        xgap: 2, ygap: 2, text: p.hover.map((row) => row.map(safe)), hovertemplate: "%{text}<extra></extra>" }], {
+        margin: { l: 54, r: 8, t: 6, b: 38 }, shapes: bounds,
+        annotations: fields.map(([row, column]) => ({ x: column, y: row, text: safe(p.text[row][column]), showarrow: false,
+          font: { size: 12, color: p.z[row][column] > 0.75 ? "#ffffff" : "#16191d" } })),
+        xaxis: { tickvals: columns, ticktext: p.x, title: { text: safe(p.xtitle), font: { size: 11 } }, showgrid: false, zeroline: false },
+        yaxis: { tickvals: rows, ticktext: p.y, title: { text: "β", font: { size: 11 } }, showgrid: false, zeroline: false },
+      });
+    });
+  },
+
   // ------------------------------------------------------------ the laboratory, theory, searches
 
   gradients(place, { data, metrics, alt }) {

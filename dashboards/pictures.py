@@ -522,6 +522,43 @@ def _trials(data: FigureData, _figure: Figure) -> Any:
     return canvas
 
 
+PHASES = ("#e3f4ee", "#ffe08a", "#a33f00")
+"""All seeds stable, all unstable, all collapsed; of the page too."""
+
+
+def _phases(data: FigureData, _figure: Figure) -> Any:
+    maps = data.get("phases", ())
+    if not maps:
+        return None
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("phases", PHASES)
+    canvas, axes = panels(len(maps), side=0.6)
+    for at, p in zip(axes, maps, strict=True):
+        at.grid(visible=False)
+        at.imshow(
+            [as_floats(row) for row in p["z"]],
+            cmap=colours,
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            origin="lower",
+        )
+        for row, (texts, severities) in enumerate(zip(p["text"], p["z"], strict=True)):
+            for column, (text, z) in enumerate(zip(texts, severities, strict=True)):
+                colour = "#ffffff" if z is not None and z > 0.75 else "#16191d"
+                at.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
+        for column, place in enumerate(p["boundary"]):
+            if place is not None:
+                at.plot([column - 0.48, column + 0.48], [place, place], color="#16191d", lw=2.5)
+        at.set_xticks(range(len(p["x"])), p["x"])
+        at.set_yticks(range(len(p["y"])), p["y"])
+        at.set_title(escape_math(p["title"]), fontsize=7)
+        at.set_xlabel(p["xtitle"])
+        at.set_ylabel("β")
+    return canvas
+
+
 def _redrawn(data: FigureData, figure: Figure) -> Any:
     rows = max((len(p.at) for p in figure.panels if p.draws == "finals"), default=0)
     canvas, axes = panels(len(figure.panels), 3, rows_of=rows, side=1.0 if rows else 0.6)
@@ -643,4 +680,5 @@ _WHOLE: Mapping[str, Callable[[FigureData, Figure], Any]] = {
     "trials": _trials,
     "redrawn": _redrawn,
     "imported": _imported,
+    "phases": _phases,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from backends.micro import disk, plan, rehearsal, shipped, version
+from backends.micro import curvature, disk, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Dialect, Semantics
@@ -35,6 +35,7 @@ class Micro(LibraryBackend):
     begun_checkpoints = staticmethod(disk.begun_checkpoints)
     rehearse = staticmethod(rehearsal.rehearse)
     rehearse_tasks = staticmethod(rehearsal.rehearse_tasks)
+    curvature = staticmethod(curvature.curvature)
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the problems of a skill, as text."""

@@ -15,6 +15,7 @@ from orchestrator.analysis.configurations import (
     main_metric,
 )
 from orchestrator.analysis.pairing import relative_difference, runs_by_configuration
+from orchestrator.analysis.phases import phase_data, phase_maps
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure
 from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Improvement
@@ -118,6 +119,7 @@ def comparison_data(comparison: Comparison) -> dict[str, object]:
             }
             for judged in comparison.claims
         ],
+        "phases": phase_data(phase_maps(comparison.configurations)),
         "published": [
             {
                 "name": one.published.name,

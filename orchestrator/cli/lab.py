@@ -7,6 +7,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import number, print_json, print_table, say
+from orchestrator.report.measured import sections
 
 PAIR = (float, float)
 
@@ -51,7 +52,7 @@ def command(
     elif page:
         from orchestrator.kl import beyond
 
-        click.echo(beyond.page(), nl=False)
+        click.echo(beyond.page(sections()), nl=False)
     elif sweeping:
         _sweep(draws, how["tokens"], how["seed"], as_json)
     else:

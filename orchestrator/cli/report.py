@@ -14,6 +14,7 @@ from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
 from orchestrator.report.changes import changes_section
+from orchestrator.report.measured import kept_of
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
 
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["html", "md", "csv", "parquet"]),
+    type=click.Choice(["html", "md", "csv", "parquet", "measured"]),
     default="html",
     show_default=True,
     help="html: index.html (self-contained) and report.md. md: Markdown on stdout, for a "
-    "pull request. csv, parquet: finals, curves and scores, a row a value.",
+    "pull request. csv, parquet: finals, curves and scores, a row a value. measured: claims, "
+    "phase maps and final values as JSON on stdout, as docs/beyond_the_paper.md keeps them.",
 )
 @click.option(
     "--figures/--no-figures",
@@ -86,7 +88,9 @@ def command(
         show(list(write_tables(folder, form, records, scores, others)))
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
-    if kind == "md":
+    if kind == "measured":
+        print_json(kept_of(comparison, records))
+    elif kind == "md":
         text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
         show([], text)
     else:

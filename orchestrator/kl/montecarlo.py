@@ -6,7 +6,6 @@ and every sum along it is one row of a matrix product. `sweep` estimates how oft
 Fig. 1 hold over random parameters of the model.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from orchestrator.kl.laboratory import (
     tables,
 )
 from orchestrator.kl.objectives import gradients
+from orchestrator.kl.shares import wilson
 
 TRIALS_AT_ONCE = 20
 
@@ -204,7 +204,11 @@ def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str,
         "seed": seed,
         "ranges": {"a": A_RANGE, "b": B_RANGE},
         "orderings": [
-            {"ordering": name, "share": float(column.mean()), "interval": wilson(column)}
+            {
+                "ordering": name,
+                "share": float(column.mean()),
+                "interval": wilson(int(column.sum()), len(column)),
+            }
             for name, column in zip(ORDERINGS, held.T, strict=True)
         ],
     }
@@ -218,11 +222,3 @@ def _orderings(setting: LabSetting) -> list[bool]:
     highest = bool((bias.argmax(0) == 2).all())
     lowest = bool((variance.argmin(0) == 1).all())
     return [unbiased, highest, lowest, bool((variance[1] < variance[0]).all()), highest and lowest]
-
-
-def wilson(held: "np.ndarray[Any, Any]") -> tuple[float, float]:
-    """Return Wilson's 95% interval of a share."""
-    n, share, z = len(held), float(held.mean()), 1.959964
-    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return max(0.0, middle - half), min(1.0, middle + half)

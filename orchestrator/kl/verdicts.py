@@ -63,6 +63,9 @@ class GradientVerdict:
     """The signed candidates (catalogue.py) whose sum is the expected gradient."""
     plain: str = ""
     """How hard it pulls towards the reference policy, for somebody who reads no equations."""
+    pull: float = 0.0
+    """Share of the sequence reverse KL's pull that its expected gradient has, near the reference
+    policy."""
     noise: float = 0.0
     """Standard deviation of one sequence's gradient near the reference policy, in lengths of the
     gradient of the sequence reverse KL."""
@@ -111,6 +114,7 @@ def verdict(
         ),
         terms=naming.terms,
         plain=plain_words(bias, row["pull_near"], row["pull_far"]),
+        pull=row["pull_near"],
         noise=row["noise_near"],
     )
 

@@ -70,6 +70,16 @@ class SharedProcess(NamedTuple):
     """What cells must have in common."""
 
 
+class Curvature(NamedTuple):
+    """How a base policy answers to an update, for the bound of docs/decisions/083."""
+
+    largest: float
+    """Largest eigenvalue of the Fisher matrix of a response, scaled by the roots of its
+    diagonal."""
+    advantage_deviation: float
+    """Standard deviation of an advantage."""
+
+
 @runtime_checkable
 class LaunchReader(Protocol):
     """A library whose launches `orch audit` reads. Every backend is one.
@@ -230,6 +240,10 @@ class Backend(Protocol):
         """Return the tasks that replace the spec's at the small scale; none: keep the spec's."""
         ...
 
+    def curvature(self, settings: Settings) -> Curvature | None:
+        """Return how the policy that a cell starts from answers to an update; None: unknown."""
+        ...
+
     def replay(
         self,
         settings: Settings,
@@ -324,6 +338,10 @@ class LibraryBackend(ABC):
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return None: there is no small scale."""
+        return None
+
+    def curvature(self, settings: Settings) -> Curvature | None:
+        """Return None: it is not known."""
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:

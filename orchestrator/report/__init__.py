@@ -26,6 +26,7 @@ from orchestrator.report.libraries import library_panels as by_library
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Report as Report
 from orchestrator.report.model import Section
+from orchestrator.report.phases import phase_panels, phase_section
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
     failures_section,
@@ -108,6 +109,7 @@ def report(
         finals_section(comparison, other.baselines),
         curves_section(comparison),
         collapse_section(comparison),
+        phase_section(comparison),
         published_section(comparison, spec),
         limited(comparison, scores, spec, other.baselines),
         unlearnt(records),
@@ -153,6 +155,7 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
         "stability": how_steady(comparison),
         "published": numbers_of(comparison),
         "libraries": by_library(other.sides),
+        "phases": phase_panels(comparison),
     }
 
 

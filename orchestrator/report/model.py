@@ -18,6 +18,7 @@ FigureKind = Literal[
     "trials",
     "redrawn",
     "imported",
+    "phases",
 ]
 
 
@@ -122,7 +123,8 @@ class Figure:
     measure of `data["stability"]`; published: our intervals and the paper's numbers, from
     `data["published"]`; libraries: curves by library, one panel a question, from
     `data["libraries"]`; trials: the panels of searches in `data["tune"]`; redrawn: `panels`, which
-    no filter changes; imported: `data["imported"]`, one panel a metric.
+    no filter changes; imported: `data["imported"]`, one panel a metric; phases: `data["phases"]`,
+    one heat map a KL term.
     """
 
     id: str

@@ -21,6 +21,7 @@ from orchestrator.records import (
     PublishedPanel,
 )
 from orchestrator.report import Context, Report, report
+from orchestrator.report.phases import phase_panels, phase_section
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -56,6 +57,7 @@ PANELS = {
     "libraries": 1,
     "gradients": 4,
     "staleness": 4,
+    "phases": 1,
     "plate-fig1": 4,
     "plate-fig2": 2,
 }
@@ -130,6 +132,9 @@ def told(synthetic: Any) -> Report:
         sides=[library_side("predicted", asked, done.records, done.scores)],
     )
     comparison = compare(spec, done.records, done.scores)
+    mapped = compare(spec, mappable(synthetic).records, [])
+    phases = phase_section(mapped)
+    assert phases is not None
     return report(
         comparison,
         done.records,
@@ -137,7 +142,18 @@ def told(synthetic: Any) -> Report:
         spec,
         context=context,
         last_lines={failed: "x" * 10_000 + SCRIPT},
+        sections=[phases],
+        data={"phases": phase_panels(mapped)},
     )
+
+
+def mappable(synthetic: Any) -> Any:
+    done = synthetic.none
+    for staleness in (0, 10):
+        for beta in BETAS:
+            outcome = synthetic.collapsed if staleness and beta == 1 else None
+            done += synthetic.run("k1.loss", beta, staleness=staleness, outcome=outcome)
+    return done
 
 
 @pytest.fixture(scope="module")

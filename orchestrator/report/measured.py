@@ -1,0 +1,413 @@
+"""What docs/beyond_the_paper.md keeps of measured experiments, and the Markdown it makes of them.
+
+`orch report SPEC --format measured` prints what is kept, as JSON; the files of `measured_runs/` are
+such prints. `orch lab --page` writes the page: every number, verdict and place in these sections
+is derived from the files.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from orchestrator.analysis.compare import Comparison
+from orchestrator.analysis.configurations import Configuration
+from orchestrator.analysis.linear_stability import ASSUMES, FORMULA, boundary
+from orchestrator.analysis.phases import RULE, STATES, phase_data, phase_maps, state_of
+from orchestrator.analysis.sentences import reason, statement
+from orchestrator.analysis.stats import Estimate, estimate
+from orchestrator.kl.shares import wilson
+from orchestrator.records import Record
+from orchestrator.report.figures import rounded
+from orchestrator.report.phases import AXES
+
+KEPT = (
+    "eval/accuracy_in_domain",
+    "eval/accuracy_out_of_domain",
+    "eval/kl_reverse",
+)
+ACCURACY, KL = "eval/accuracy_in_domain", "eval/kl_reverse"
+HALF = 0.5
+Kept = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def kept_of(comparison: Comparison, records: Sequence[Record]) -> dict[str, Any]:
+    """Return what the page needs of an experiment: claims, phase maps, final values, states."""
+    ends = [end for record in records for end in record.attempts if end]
+    return {
+        "cells": len(records),
+        "finished": sum(record.state == "succeeded" for record in records),
+        "seeds": sorted({run.seed for run in comparison.runs if state_of(run)}),
+        "cpu_seconds": round(sum(end.cpu_seconds for end in ends)),
+        "claims": [
+            {
+                "name": each.name,
+                "verdict": each.verdict,
+                "statement": statement(each.claim),
+                "reason": reason(each),
+            }
+            for each in comparison.claims
+        ],
+        "phases": [_plain_map(one) for one in phase_data(phase_maps(comparison.configurations))],
+        "configurations": [_configuration(c) for c in comparison.configurations],
+    }
+
+
+def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a map with the counts of its fields; their intervals follow from them."""
+    rows = [[f and {"counts": f["counts"]} for f in row] for row in one["fields"]]
+    bounds = [rounded(bound) for bound in one["boundary"]]
+    return {**one, "boundary": bounds, "fields": rows}
+
+
+def _configuration(c: Configuration) -> dict[str, Any]:
+    states = [seen[0] for run in c.runs if (seen := state_of(run))]
+    values: dict[str, Estimate] = {m: c.finals[m] for m in KEPT if m in c.finals}
+    accuracy, kl = c.by_seed(ACCURACY), c.by_seed(KL)
+    both = [accuracy[seed] - (c.beta or 0.0) * kl[seed] for seed in accuracy if seed in kl]
+    lengths = [
+        fmean(points.values()) for run in c.runs if (points := run.series.get("train/grad_norm"))
+    ]
+    values |= {"value": estimate(both)} if both else {}
+    values |= {"gradient": estimate(lengths)} if lengths else {}
+    return {
+        "study": c.study,
+        "kl": c.kl,
+        "beta": c.beta,
+        "learning_rate": c.runs[0].declared.optimizer.learning_rate,
+        "predicted": rounded(c.predicted),
+        "boundary": rounded(boundary(c.runs[0].record.cell.settings)),
+        "states": [states.count(state) for state in STATES],
+        "values": {
+            name: [rounded(e.mean), rounded(e.low), rounded(e.high)] for name, e in values.items()
+        },
+    }
+
+
+# ---------------------------------------------------------------- the page
+
+
+def sections() -> Iterator[str]:
+    """Yield the lines of the measured sections."""
+    for name, write in (("phase_diagram", _phase_lines), ("quiet", _quiet_lines)):
+        file = files("orchestrator.report").joinpath("measured_runs", f"{name}.json")
+        if file.is_file():
+            yield ""
+            yield from write(json.loads(file.read_text(encoding="utf-8")))
+
+
+class PaperObservation(NamedTuple):
+    """One observation of the paper, and what stands for it in experiments/phase_diagram.yaml."""
+
+    says: str
+    claims: tuple[str, ...]
+    term: str = ""
+    """Its instability is looked for on the map, against no KL."""
+    steadied: bool = False
+    """The instability of no KL is looked for, where this term is steady."""
+
+
+FIVE = (
+    PaperObservation(
+        "k1 in the loss regularises nothing and is unstable; with four updates a batch it "
+        "collapses (§4.1, Fig. 2)",
+        ("k1_loss_is_unstable_with_four_updates", "k1_loss_is_no_better_than_none"),
+        "k1.loss",
+    ),
+    PaperObservation(
+        "k3 in the reward collapses, partly or wholly (§4.1, Fig. 3)",
+        ("k3_reward_collapses",),
+        "k3.reward",
+    ),
+    PaperObservation(
+        "k1 in the reward, the unbiased one, is stable and scores higher than k3 in the loss, in "
+        "and out of domain; a larger β costs accuracy (§4.1, Fig. 4 to 6)",
+        (
+            "unbiased_wins_in_domain",
+            "unbiased_wins_out_of_domain",
+            "larger_beta_costs_k1_reward",
+            "larger_beta_costs_k3_loss",
+        ),
+    ),
+    PaperObservation(
+        "asynchronous training is unstable without KL, with k1 in the loss and with k3 in the "
+        "reward; k1 in the reward keeps it stable and scores higher than k3 in the loss (§4.2, "
+        "Fig. 7 and 8)",
+        (
+            "kl_stabilises_async",
+            "k1_loss_is_unstable_async",
+            "k3_reward_is_unstable_async",
+            "unbiased_wins_async",
+        ),
+        "k1.reward",
+        steadied=True,
+    ),
+    PaperObservation(
+        "in both places either estimator does as k1 in the reward, and better than k3 in the loss "
+        "(§4.3, Fig. 9)",
+        ("k3_both_beats_k3_loss", "both_matches_k1_reward"),
+    ),
+)
+APPEARS = {"supported": "appears", "contradicted": "does not appear: the interval says otherwise"}
+PLACE = "0.0008"
+"""The learning rate of the paper's place on the maps, by decision 082."""
+
+
+OTHERS = (
+    ("minibatch4", "Four updates a batch"),
+    ("async10", "The paper's β when asynchronous, staleness 10"),
+    ("both", "KL in both places, on policy"),
+)
+"""Studies of a single β or none of staleness and learning rate."""
+SINGLE = ("term", "stable / unstable / collapsed", "bound of β", "accuracy in domain", "reverse KL")
+
+
+def _phase_lines(kept: Kept) -> Iterator[str]:
+    yield "## Where training is stable"
+    yield ""
+    yield (
+        f"Measured at micro scale by `orch run experiments/phase_diagram.yaml`: "
+        f"{kept['finished']} of {kept['cells']} cells, seeds {_listed(kept['seeds'])}, "
+        f"{kept['cpu_seconds']:,} CPU seconds. These are not the paper's numbers. What of its runs "
+        "is kept, and what cannot be, was written before the first run "
+        "([082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)), and so were the "
+        "states ([083](decisions/083-when-a-run-is-stable-and-where-that-should-end.md))."
+    )
+    yield ""
+    yield RULE
+    yield ""
+    yield (
+        "A field has its seeds: stable / unstable / collapsed. Wilson's 95 % intervals of a share: "
+        f"{_intervals(kept)}."
+    )
+    for one in kept["phases"]:
+        yield ""
+        yield f"**{one['kl']}: β over {AXES.get(one['axis'], one['axis'])}**"
+        yield ""
+        rows = [
+            ("no KL" if beta is None else f"{beta:g}", *map(_counts, fields))
+            for beta, fields in zip(one["beta"], one["fields"], strict=True)
+        ]
+        bounds = ("none" if bound is None else f"{bound:.3g}" for bound in one["boundary"])
+        rows.append(("predicted bound of β", *bounds))
+        yield from _table(("β", *(f"{float(x):g}" for x in one["x"])), rows)
+    for study, title in OTHERS:
+        own = [c for c in kept["configurations"] if c["study"] == study and sum(c["states"])]
+        if own:
+            yield ""
+            yield f"**{title}**"
+            yield ""
+            rows = [
+                (
+                    _name(c),
+                    " / ".join(map(str, c["states"])),
+                    "none" if c["boundary"] is None else f"{c['boundary']:.3g}",
+                    _value(c, ACCURACY),
+                    _value(c, KL),
+                )
+                for c in own
+            ]
+            yield from _table(SINGLE, rows)
+    yield from _prediction(kept["phases"])
+    yield from _observed(kept)
+
+
+def _prediction(maps: Sequence[Kept]) -> Iterator[str]:
+    yield ""
+    yield "### The predicted bound beside the observed one"
+    yield ""
+    yield f"{FORMULA} {ASSUMES}"
+    yield ""
+    rows = []
+    for one in maps:
+        beyond, within = [0, 0, 0], [0, 0, 0]
+        for beta, fields in zip(one["beta"], one["fields"], strict=True):
+            for bound, field in zip(one["boundary"], fields, strict=True):
+                if beta is not None and field is not None:
+                    side = beyond if bound is not None and beta > bound else within
+                    for i, count in enumerate(field["counts"]):
+                        side[i] += count
+        title = AXES.get(one["axis"], one["axis"])
+        rows.append((one["kl"], title, *_side(beyond), *_side(within)))
+    columns = ("term", "beside β", "runs above the bound: not stable", "collapsed")
+    yield from _table((*columns, "runs below it: not stable", "collapsed"), rows)
+
+
+def _side(counts: Sequence[int]) -> tuple[str, str]:
+    n = sum(counts)
+    return ("", "") if not n else (_share(n - counts[0], n), _share(counts[2], n))
+
+
+def _observed(kept: Kept) -> Iterator[str]:
+    yield ""
+    yield "### The paper's five observations, here"
+    claims = {claim["name"]: claim for claim in kept["claims"]}
+    for number, one in enumerate(FIVE, 1):
+        yield ""
+        yield f"**{number}. The paper: {one.says}.**"
+        yield ""
+        yield from _at_the_place(kept, one)
+        for name in one.claims:
+            claim = claims.get(name)
+            if claim:
+                found = APPEARS.get(claim["verdict"], f"not decided ({claim['verdict']})")
+                yield f"- *{found}*: {claim['statement']} {claim['reason']}"
+        if one.term:
+            yield from _on_the_map(kept["phases"], one)
+
+
+def _at_the_place(kept: Kept, one: PaperObservation) -> Iterator[str]:
+    """Yield the states at the paper's place: of the term at all of its betas, and of no KL."""
+    if not one.term:
+        return
+    study, where = ("async10", "staleness 10") if one.steadied else ("learning_rate", "staleness 0")
+    terms = ("k1.reward", "k3.loss", "k1.loss", "k3.reward") if one.steadied else (one.term,)
+    shown = []
+    for term in (*terms, "none"):
+        own = [
+            c
+            for c in kept["configurations"]
+            if (c["study"], c["kl"]) == (study, term) and c["learning_rate"] == float(PLACE)
+        ]
+        states = [sum(c["states"][i] for c in own) for i in range(len(STATES))]
+        if n := sum(states):
+            unsteady, lost = _share(n - states[0], n), _share(states[2], n)
+            shown.append(f"{term} not stable in {unsteady} runs, collapsed in {lost}")
+    betas = _listed(
+        f"{c['beta']:g}"
+        for c in kept["configurations"]
+        if (c["study"], c["kl"]) == (study, one.term) and c["learning_rate"] == float(PLACE)
+    )
+    yield f"- At the paper's place ({where}, β {betas}): {'; '.join(shown)}."
+
+
+def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
+    """Yield where on the maps an instability lives: by at least half of the seeds."""
+    if one.steadied:
+        for term in ("k1.reward", "k3.loss"):
+            places = _places(maps, term, lambda own, base: own[0] > HALF and base[0] <= HALF)
+            yield (
+                f"- On the map, no KL is not stable in at least half of the seeds and {term} is "
+                f"stable in more than half at: {places}."
+            )
+        return
+    lost = _places(maps, one.term, lambda own, base: own[2] >= HALF and base[2] == 0)
+    shaken = _places(maps, one.term, lambda own, base: own[0] <= HALF and base[0] > HALF)
+    yield (
+        f"- On the map, {one.term} collapses in at least half of the seeds, and no KL in none, "
+        f"at: {lost}."
+    )
+    yield (
+        f"- It is not stable in at least half of the seeds, and no KL is stable in more than half, "
+        f"at: {shaken}."
+    )
+
+
+def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
+    """Return the fields of a term in which something holds of its shares and those of no KL."""
+    places = []
+    for one in maps:
+        if one["kl"] != term or None not in one["beta"]:
+            continue
+        base = one["fields"][one["beta"].index(None)]
+        for i, x in enumerate(one["x"]):
+            betas = [
+                f"{beta:g}"
+                for beta, fields in zip(one["beta"], one["fields"], strict=True)
+                if beta is not None and _known(fields[i], base[i])
+                if holds(_shares(fields[i]), _shares(base[i]))
+            ]
+            if betas:
+                axis = AXES.get(one["axis"], one["axis"]).partition(" (")[0]
+                places.append(f"{axis} {float(x):g} with β {_listed(betas)}")
+    return "; ".join(places) or "no field"
+
+
+def _known(*fields: Kept | None) -> bool:
+    return all(field is not None and sum(field["counts"]) for field in fields)
+
+
+def _shares(field: Kept) -> list[float]:
+    counts = field["counts"]
+    return [count / sum(counts) for count in counts]
+
+
+def _quiet_lines(kept: Kept) -> Iterator[str]:
+    yield "## What less noise buys"
+    yield ""
+    yield (
+        f"Measured at micro scale by `orch run experiments/quiet.yaml`: {kept['finished']} of "
+        f"{kept['cells']} cells, seeds {_listed(kept['seeds'])}, {kept['cpu_seconds']:,} CPU "
+        "seconds. Equal budgets: the same train steps, rollouts and prompts, and the same random "
+        "numbers by seed. Mean and 95 % interval over seeds; value is accuracy - β × reverse KL, "
+        "which an unbiased gradient climbs; length is that of the gradient before clipping, mean "
+        "over training."
+    )
+    columns = ("term", "β", "accuracy in domain", "predicted", "out of domain", "reverse KL")
+    columns += ("value", "length", "stable / unstable / collapsed")
+    rates = dict.fromkeys(c["learning_rate"] for c in kept["configurations"] if sum(c["states"]))
+    for rate in rates:
+        own = [c for c in kept["configurations"] if c["learning_rate"] == rate]
+        yield ""
+        yield f"**Learning rate {rate:g}**"
+        yield ""
+        rows = [
+            (
+                c["kl"],
+                f"{c['beta']:g}",
+                _value(c, ACCURACY),
+                "" if c["predicted"] is None else f"{c['predicted']:.3f}",
+                *(_value(c, m) for m in ("eval/accuracy_out_of_domain", KL, "value", "gradient")),
+                " / ".join(map(str, c["states"])),
+            )
+            for c in sorted(own, key=lambda c: c["beta"] or 0.0)
+            if sum(c["states"])
+        ]
+        yield from _table(columns, rows)
+    yield ""
+    for claim in kept["claims"]:
+        yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"
+
+
+def _intervals(kept: Kept) -> str:
+    """Return the interval of every share that a field can have."""
+    fields = [f for one in kept["phases"] for row in one["fields"] for f in row if f]
+    sizes = sorted({sum(field["counts"]) for field in fields} - {0})
+    return "; ".join(_share(count, n) for n in sizes for count in range(n + 1))
+
+
+def _share(count: int, n: int) -> str:
+    low, high = wilson(count, n)
+    return f"{count} of {n} [{low:.0%}, {high:.0%}]"
+
+
+def _counts(field: Kept | None) -> str:
+    return (
+        "" if field is None or not sum(field["counts"]) else " / ".join(map(str, field["counts"]))
+    )
+
+
+def _name(c: Kept) -> str:
+    return "none" if c["beta"] is None else f"{c['kl']} β {c['beta']:g}"
+
+
+def _value(c: Kept, metric: str) -> str:
+    mean, low, high = c["values"].get(metric, (None, None, None))
+    if mean is None:
+        return ""
+    return f"{mean:.3g}" + ("" if low is None else f" [{low:.3g}, {high:.3g}]")
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{'---|' * len(columns)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
