@@ -20,7 +20,7 @@ from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.kl.shares import wilson
 from orchestrator.records import Record
 from orchestrator.report.figures import rounded
-from orchestrator.report.phases import AXES
+from orchestrator.report.phases import axis_title
 
 KEPT = (
     "eval/accuracy_in_domain",
@@ -163,6 +163,10 @@ OTHERS = (
     ("both", "KL in both places, on policy"),
 )
 """Studies of a single β or none of staleness and learning rate."""
+OF_QUIET = (
+    *("term", "β", "accuracy in domain", "predicted", "out of domain", "reverse KL", "value"),
+    *("length", "stable / unstable / collapsed"),
+)
 SINGLE = ("term", "stable / unstable / collapsed", "bound of β", "accuracy in domain", "reverse KL")
 
 
@@ -186,7 +190,7 @@ def _phase_lines(kept: Kept) -> Iterator[str]:
     )
     for one in kept["phases"]:
         yield ""
-        yield f"**{one['kl']}: β over {AXES.get(one['axis'], one['axis'])}**"
+        yield f"**{one['kl']}: β over {axis_title(one['axis'])}**"
         yield ""
         rows = [
             ("no KL" if beta is None else f"{beta:g}", *map(_counts, fields))
@@ -231,7 +235,7 @@ def _prediction(maps: Sequence[Kept]) -> Iterator[str]:
                     side = beyond if bound is not None and beta > bound else within
                     for i, count in enumerate(field["counts"]):
                         side[i] += count
-        title = AXES.get(one["axis"], one["axis"])
+        title = axis_title(one["axis"])
         rows.append((one["kl"], title, *_side(beyond), *_side(within)))
     columns = ("term", "beside β", "runs above the bound: not stable", "collapsed")
     yield from _table((*columns, "runs below it: not stable", "collapsed"), rows)
@@ -322,7 +326,7 @@ def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
                 if holds(_shares(fields[i]), _shares(base[i]))
             ]
             if betas:
-                axis = AXES.get(one["axis"], one["axis"]).partition(" (")[0]
+                axis = axis_title(one["axis"]).partition(" (")[0]
                 places.append(f"{axis} {float(x):g} with β {_listed(betas)}")
     return "; ".join(places) or "no field"
 
@@ -347,15 +351,13 @@ def _quiet_lines(kept: Kept) -> Iterator[str]:
         "which an unbiased gradient climbs; length is that of the gradient before clipping, mean "
         "over training."
     )
-    columns = ("term", "β", "accuracy in domain", "predicted", "out of domain", "reverse KL")
-    columns += ("value", "length", "stable / unstable / collapsed")
     rates = dict.fromkeys(c["learning_rate"] for c in kept["configurations"] if sum(c["states"]))
     for rate in rates:
         own = [c for c in kept["configurations"] if c["learning_rate"] == rate]
         yield ""
         yield f"**Learning rate {rate:g}**"
         yield ""
-        rows = [
+        lines = [
             (
                 c["kl"],
                 f"{c['beta']:g}",
@@ -367,7 +369,7 @@ def _quiet_lines(kept: Kept) -> Iterator[str]:
             for c in sorted(own, key=lambda c: c["beta"] or 0.0)
             if sum(c["states"])
         ]
-        yield from _table(columns, rows)
+        yield from _table(OF_QUIET, lines)
     yield ""
     for claim in kept["claims"]:
         yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"

@@ -19,6 +19,11 @@ AXES = {
 COLUMNS = ("study", "setting", "KL", "β", "beside it", "seeds", *STATES, "shown by", "β bound")
 
 
+def axis_title(axis: str) -> str:
+    """Return what an axis of a map is called."""
+    return AXES.get(axis, axis)
+
+
 def phase_section(comparison: Comparison) -> Section | None:
     """Return a section with the phase maps and their numbers; None without a map."""
     maps = phase_maps(comparison.configurations)
@@ -64,7 +69,7 @@ def _panel(one: PhaseMap, *, several: bool) -> dict[str, Any]:
     fields = [[one.fields.get((beta, x)) for x in one.xs] for beta in one.betas]
     return {
         "title": f"{one.kl} · {one.study}" + (f" · {one.setting}" if several else ""),
-        "xtitle": AXES.get(one.axis, one.axis),
+        "xtitle": axis_title(one.axis),
         "x": [f"{float(x):g}" for x in one.xs],
         "y": ["no KL" if beta is None else f"{beta:g}" for beta in one.betas],
         "z": [[_severity(field) for field in row] for row in fields],
@@ -119,7 +124,7 @@ def _rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
                 one.setting,
                 "none" if beta is None else one.kl,
                 "" if beta is None else f"{beta:g}",
-                f"{AXES.get(one.axis, one.axis)} {float(x):g}",
+                f"{axis_title(one.axis)} {float(x):g}",
                 f"{field.ended} of {field.declared}",
                 *(_share(field, state) for state in STATES),
                 ", ".join(f"{name} {n}" for name, n in field.shown_by.items()),

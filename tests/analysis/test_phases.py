@@ -126,7 +126,8 @@ def test_between_whole_lags_the_bound_lies_between() -> None:
 def embedded(synthetic: Any) -> Callable[..., Settings]:
     def make(kl: str, **changed: Any) -> Settings:
         (record,) = synthetic.run(kl).records
-        return record.cell.settings.model_copy(
+        asked: Settings = record.cell.settings
+        return asked.model_copy(
             update={
                 "model": Model(name="elder", path="micro:elder", chat_template="none"),
                 "data": Data(name="sort", path="micro:sort", reward="exact"),
