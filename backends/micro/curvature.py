@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from backends.micro.shipped import manifest, names, policy_of, skill_of
+from backends.micro.rehearsal import MAX_RESPONSE_TOKENS
+from backends.micro.shipped import POLICIES, manifest, names, policy_of, skill_of
 from backends.micro.skills import SKILLS, Skill
 from orchestrator.library.protocol import Curvature
 from orchestrator.settings import Settings
@@ -79,8 +80,6 @@ def _scores(policy: str, skill: Skill, seed: int, responses: int) -> "Tensor":
 
     from backends.micro import batched, huggingface
     from backends.micro.problem_sets import encode, problems
-    from backends.micro.rehearsal import MAX_RESPONSE_TOKENS
-    from backends.micro.shipped import POLICIES
 
     rng = np.random.default_rng([seed, responses])
     prompts, _ = encode(skill, problems(rng, responses, held_out=False))

@@ -65,7 +65,7 @@ def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configuration(c: Configuration) -> dict[str, Any]:
-    states = [seen[0] for run in c.runs if (seen := state_of(run))]
+    states = [judged[0] for run in c.runs if (judged := state_of(run))]
     values: dict[str, Estimate] = {m: c.finals[m] for m in KEPT if m in c.finals}
     accuracy, kl = c.by_seed(ACCURACY), c.by_seed(KL)
     both = [accuracy[seed] - (c.beta or 0.0) * kl[seed] for seed in accuracy if seed in kl]
@@ -258,8 +258,8 @@ def _observed(kept: Kept) -> Iterator[str]:
         for name in one.claims:
             claim = claims.get(name)
             if claim:
-                found = APPEARS.get(claim["verdict"], f"not decided ({claim['verdict']})")
-                yield f"- *{found}*: {claim['statement']} {claim['reason']}"
+                word = APPEARS.get(claim["verdict"], f"not decided ({claim['verdict']})")
+                yield f"- *{word}*: {claim['statement']} {claim['reason']}"
         if one.term:
             yield from _on_the_map(kept["phases"], one)
 
