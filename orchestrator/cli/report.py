@@ -14,7 +14,7 @@ from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
 from orchestrator.report.changes import changes_section
-from orchestrator.report.measured import kept_of
+from orchestrator.report.measured import as_text, kept_of
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
 
@@ -89,7 +89,7 @@ def command(
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
     if kind == "measured":
-        print_json(kept_of(comparison, records))
+        click.echo(as_text(kept_of(comparison, records)), nl=False)
     elif kind == "md":
         text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
         show([], text)

@@ -57,6 +57,17 @@ def kept_of(comparison: Comparison, records: Sequence[Record]) -> dict[str, Any]
     }
 
 
+def as_text(kept: Kept) -> str:
+    """Return what is kept as JSON, with a line for each claim, map and configuration."""
+    parts = []
+    for key, value in kept.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n" + ",\n".join(json.dumps(v, ensure_ascii=False) for v in value) + "\n]"
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return a map with the counts of its fields; their intervals follow from them."""
     rows = [[f and {"counts": f["counts"]} for f in row] for row in one["fields"]]
