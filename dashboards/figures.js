@@ -6,6 +6,7 @@ const PALETTE = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down"];
 const USUAL = ["k1.reward", "k3.loss", "k1.loss", "k3.reward", "k1.both", "k3.both"];
+const LEAST_SPAN = 0.1;  // of an axis of final accuracies: one seed's 0.89 and 0.91 must not look far apart
 const MAX_BANDS = 8;  // more lines than this in one panel are drawn without their bands
 const WINDOW = 5;  // points of the running mean, where smoothing is asked for
 
@@ -207,6 +208,12 @@ function sharedRange(panels, log) {
   return [low - air, high + air];
 }
 
+function widened(range, span) {
+  if (!range || range[1] - range[0] >= span) return range;
+  const middle = (range[0] + range[1]) / 2;
+  return [middle - span / 2, middle + span / 2];
+}
+
 const errors = (low, value, high, more) => ({ type: "data", symmetric: false, array: [low === null ? 0 : high - value],
   arrayminus: [low === null ? 0 : value - low], visible: low !== null, ...more });
 
@@ -273,7 +280,11 @@ const FIGURES = {
       const plot = panel(place, title, alt, draws === "finals" ? Math.max(130, 60 + 22 * at.length) : undefined);
       return () => draw(plot, traces[i], draws === "curves"
         ? { xaxis: { title: { text: "train step", font: { size: 10.5 } } }, yaxis: { range: range(metric), title: label } }
-        : { margin: { l: 104, r: 12, t: 6, b: 30 }, xaxis: { zeroline: false, nticks: 4, tickangle: 0 }, yaxis: rowsAxis(names) });
+        : { margin: { l: 104, r: 12, t: 6, b: 30 }, yaxis: rowsAxis(names),
+            xaxis: { zeroline: false, nticks: 4, tickangle: 0, range: widened(rangeOf(at.flatMap((k) => {
+              const [value, low, high, , from, to] = all[k].finals[metric];
+              return [value, low, high, from, to];
+            })), LEAST_SPAN) } });
     });
   },
 

@@ -173,8 +173,8 @@ def plates_html(report: Report, pictures: Mapping[str, Sequence[str]]) -> str:
         return ""
     of = f" of {report.source}" if report.source else ""
     text = (
-        f"Left, in words, what each figure{of} shows. Right, the same from this experiment. No "
-        "number of the paper is drawn."
+        f"Each box says what a figure{of} shows. Beside or below it, the same is drawn from this "
+        "experiment. No number of the paper is drawn."
     )
     each = "".join(_plate(plate, pictures) for plate in report.plates)
     return (

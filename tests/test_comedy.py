@@ -3,14 +3,18 @@
 import json
 import shutil
 import sqlite3
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import ROOT, orch
 
+from tests.dashboards.conftest import browser as browser
+
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 SPEC = ("experiments/comedy_full.yaml", "seeds=[0]")
 
 
@@ -110,3 +114,21 @@ def test_the_report_says_what_it_is(comedy: Path) -> None:
     page = (comedy / "runs" / "comedy_full.micro" / "report" / "index.html").read_text()
     assert "not the paper" in page
     assert "With 1 seed finished in each there are no intervals" in page
+
+
+def test_axe_finds_nothing_on_a_phone_in_the_dark(comedy: Path, browser: Any) -> None:
+    """Every section and all twelve figures, which made-up pages do not have."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = context.new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((comedy / "runs" / "comedy_full.micro" / "report" / "index.html").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.locator("#plates .plate").count() == 12
+    page.evaluate(AXE)
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert len(result["passes"]) > 20, "axe looked at the page"
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in result["violations"]] == []
+    assert said == []
+    context.close()
