@@ -26,6 +26,8 @@ BIRTH_VALUES: Mapping[str, object] = {
     "precision.rollout": None,
     "precision.checkpoint": None,
     "loss.correction": None,
+    "loss.ratio_level": "token",
+    "kl.ratio_level": "token",
 }
 """Dotted field -> the value that reproduces what orch did before the field existed.
 

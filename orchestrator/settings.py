@@ -68,6 +68,10 @@ Placement = Literal["reward", "loss", "reward_and_loss"]
 """Where the KL enters: the reward (no gradient through it), the loss, or both (paper, §3.1)."""
 
 AdvantageEstimator = Literal["rloo", "grpo", "dr_grpo", "reinforce"]
+RatioLevel = Literal["token", "sequence", "sequence_mean"]
+"""The importance ratio of a term: each token's own, the product over its response, or their
+geometric mean (GSPO)."""
+
 LossAggregation = Literal["token_mean", "sequence_mean", "constant"]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
@@ -223,6 +227,9 @@ class Loss(Frozen):
     """PPO's ratio clip; None: the ratio is not clipped."""
     correction: EngineCorrection | None = None
     """The importance weight for the inference engine's mismatch; None: no weight."""
+    ratio_level: RatioLevel = "token"
+    """The importance ratio of the policy loss, which the clip bounds. `sequence`: one surrogate a
+    response, spread evenly over its tokens; `sequence_mean`: each token has their mean."""
 
     @model_validator(mode="after")
     def _constant_has_tokens(self) -> Self:
@@ -245,6 +252,9 @@ class Kl(Frozen):
     """Strength of the KL term."""
     reset_reference_every_steps: PositiveInt | None = None
     """Make the policy of that moment the new reference policy every so many train steps."""
+    ratio_level: RatioLevel = "token"
+    """The importance ratio of a rho estimator in the loss. rho_k1 with `sequence` has the gradient
+    of the sequence-level reverse KL, off-policy too."""
 
     @model_validator(mode="after")
     def _none_has_no_placement(self) -> Self:
@@ -256,6 +266,17 @@ class Kl(Frozen):
         if self.estimator != "none" and self.placement is None:
             raise ValueError(
                 f"estimator '{self.estimator}' needs a placement: reward, loss or reward_and_loss"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ratio_has_a_weight(self) -> Self:
+        if self.ratio_level == "token":
+            return self
+        if self.placement != "loss" or not estimators.entry(self.estimator).is_weighted:
+            raise ValueError(
+                f"kl.ratio_level '{self.ratio_level}' is of a rho estimator in the loss; got "
+                f"{self.label}: use rho_k1 in the loss, or leave it out"
             )
         return self
 
@@ -371,6 +392,19 @@ class Settings(Frozen):
     seed: NonNegativeInt = 0
     """Of everything random in the run."""
     precision: Precision = Precision()
+
+    @model_validator(mode="after")
+    def _one_ratio_has_one_charge(self) -> Self:
+        level, kl = self.loss.ratio_level, self.kl
+        if level == "token" or kl.placement in (None, "loss"):
+            return self
+        form = estimators.entry(kl.estimator)
+        if kl.placement == "reward" and form.credit == "sequence" and not form.is_weighted:
+            return self
+        raise ValueError(
+            f"loss.ratio_level '{level}' weights a KL in the reward as a whole; got {kl.label}: "
+            "use k1 in the reward, a KL in the loss, or loss.ratio_level token"
+        )
 
     @model_validator(mode="after")
     def _corrected_kl_is_in_the_loss(self) -> Self:

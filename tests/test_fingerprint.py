@@ -103,6 +103,8 @@ CHANGES: dict[str, Any] = {
     "precision.training": "fp32",
     "precision.rollout": "bf16",
     "precision.checkpoint": "fp16",
+    "loss.ratio_level": "sequence_mean",
+    "kl.ratio_level": "sequence",
     "loss.correction": {"kind": "tis_token", "most": 2.0},
 }
 """Another value for every leaf that changes the result."""
@@ -123,6 +125,8 @@ def settings(**values: Any) -> Settings:
     plain = changed(**values)
     if plain["loss"]["constant_tokens"]:
         plain["loss"]["aggregation"] = "constant"
+    if plain["kl"].get("ratio_level", "token") != "token":
+        plain["kl"] |= {"estimator": "rho_k1", "placement": "loss"}
     return Settings.model_validate(plain)
 
 

@@ -34,6 +34,7 @@ from orchestrator.settings import (
     EngineFormat,
     LossAggregation,
     Placement,
+    RatioLevel,
     Settings,
 )
 
@@ -110,6 +111,8 @@ OFFERS: dict[str, Offer] = {
     "precision.training": same(None, "fp32"),
     "precision.rollout": same(None, *get_args(EngineFormat)),
     "precision.checkpoint": same(None, "fp32"),
+    "loss.ratio_level": same(*get_args(RatioLevel)),
+    "kl.ratio_level": same(*get_args(RatioLevel)),
     "loss.correction": same(None),
     "loss.correction.kind": same(*get_args(CorrectionKind)),
     "loss.correction.least": _POSITIVE,

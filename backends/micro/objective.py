@@ -188,14 +188,15 @@ def objective(
 
     `of_states`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
     """
-    sequence = dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl)
+    if dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl):
+        loss = loss.but(ratio_level="sequence")
     surrogate, ratio, clipped = policy_loss(
         loss,
         logp,
         batch.logp_old,
         batch.advantage,
         dialect.ratio_bound,
-        batch.mask if sequence else None,
+        batch.mask,
     )
     if batch.weight is not None and _corrects(loss, "policy_loss"):
         surrogate = surrogate * batch.weight
@@ -203,7 +204,7 @@ def objective(
     if not in_loss(kl):
         return Objective(policy, policy, policy.new_zeros(()), ratio, clipped)
     if of_states is None:
-        of_states = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect)
+        of_states = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect, batch.mask)
     if batch.weight is not None and _corrects(loss, "kl"):
         of_states = of_states * batch.weight
     per_token = of_states * batch.mask
@@ -217,13 +218,22 @@ def _corrects(loss: Loss, part: Corrected) -> bool:
 
 
 def kl_loss(
-    kl: Kl, logp: Tensor, logp_ref: Tensor, logp_old: Tensor, dialect: Dialect = PLAIN
+    kl: Kl,
+    logp: Tensor,
+    logp_ref: Tensor,
+    logp_old: Tensor,
+    dialect: Dialect = PLAIN,
+    mask: Tensor | None = None,
 ) -> Tensor:
-    """Return [P, G, T], the KL estimate of each token in the loss, differentiable in `logp`."""
+    """Return [P, G, T], the KL estimate of each token in the loss, differentiable in `logp`.
+
+    `mask` [P, G, T]: the tokens of a response, for a ratio of the whole sequence.
+    """
     clamp, form = clamp_of(kl, dialect), entry(kl.estimator)
     bound = dialect.kl_ratio_max
-    if bound is None or (form.is_plain):
-        estimate: Tensor = token_kl(kl.estimator, logp, logp_ref, logp_old, clamp=clamp)
+    if bound is None or form.is_plain or kl.ratio_level != "token":
+        given = kl.estimator, logp, logp_ref, logp_old
+        estimate: Tensor = token_kl(*given, ratio=kl.ratio_level, mask=mask, clamp=clamp)
         return estimate
     value = token_kl(form.base, logp, logp_ref, clamp=clamp).detach()
     weight = (logp - logp_old).exp().clamp(max=bound).detach()
@@ -238,17 +248,18 @@ def policy_loss(
     logp_old: Tensor,
     advantage: Tensor,
     bound: float | None = None,
-    sequence_mask: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return per token: the surrogate to minimise, the importance ratio, True if clipped.
 
     Source: Schulman et al. 2017; dual clip for negative advantages, Ye et al. 2020. `bound`: limit
-    the log-ratio to [-bound, bound] before its exponential. `sequence_mask` [P, G, T]: the tokens
-    of a response share one ratio, the product of theirs (Ahmadian et al. 2024); its surrogate is
-    spread evenly over them.
+    the log-ratio to [-bound, bound] before its exponential. `mask` [P, G, T]: the tokens of a
+    response, where loss.ratio_level gives them one ratio: the product of theirs, whose surrogate is
+    spread evenly over them (Ahmadian et al. 2024), or the geometric mean, which each token has
+    (Zheng et al. 2025, GSPO).
     """
-    if sequence_mask is not None:
-        return _sequence_loss(loss, logp, logp_old, advantage, bound, sequence_mask)
+    if loss.ratio_level != "token" and mask is not None:
+        return _sequence_loss(loss, logp, logp_old, advantage, bound, mask)
     log_ratio = logp - logp_old
     ratio = (log_ratio if bound is None else log_ratio.clamp(-bound, bound)).exp()
     plain = -advantage * ratio
@@ -272,12 +283,17 @@ def _sequence_loss(
     bound: float | None,
     mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return policy_loss with one ratio a response, [P, G, T]. Advantages must be [P, G, 1]."""
+    """Return policy_loss with one ratio a response, [P, G, T].
+
+    Advantages are [P, G, 1]. Those of tokens, [P, G, T], get the response's ratio each.
+    """
+    length, is_mean = mask.sum(-1, keepdim=True), loss.ratio_level == "sequence_mean"
     summed = ((logp - logp_old) * mask).sum(-1, keepdim=True)
+    of_response = summed / length if is_mean else summed
     surrogate, ratio, clipped = policy_loss(
-        loss, summed, torch.zeros_like(summed), advantage, bound
+        loss, of_response, torch.zeros_like(summed), advantage, bound
     )
-    share = surrogate / mask.sum(-1, keepdim=True)
+    share = surrogate if is_mean else surrogate / length
     return share.expand_as(logp), ratio.expand_as(logp), clipped.expand_as(logp)
 
 

@@ -16,7 +16,7 @@ LOGGED = LoggedMetrics(
         ),
         LoggedMetric(
             "train/gen_kl_error",
-            "",
+            "rollout/mismatch_kl",
             "no KL to the reference policy: KL(engine || trainer) of the same policy, by the "
             "estimator of reference_policy_kl_type",
             _LOSS,

@@ -26,7 +26,7 @@ _KL = (
     ),
     LoggedMetric(
         "vllm_kl",
-        "",
+        "rollout/mismatch_kl",
         "no KL to the reference policy: the mean over tokens of vLLM's log-probability minus the "
         "trainer's, for the same policy",
         "openrlhf/models/loss.py, PolicyLoss, 0.11",

@@ -28,6 +28,7 @@ NAMES: Names = {
     "actor_lr": "train/learning_rate",
     "ppo_clip_ratio": "train/clip_fraction",
     "entropy_loss": "train/entropy",
+    "vllm_kl": "rollout/mismatch_kl",
     "rollout/response_length_mean": "rollout/response_tokens",
     "timing/step_total": "time/step_seconds",
 }

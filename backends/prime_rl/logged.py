@@ -6,7 +6,7 @@ from orchestrator.library.logged import LoggedMetric, LoggedMetrics, having, ren
 _KL = (
     LoggedMetric(
         "mismatch_kl/all/mean",
-        "",
+        "rollout/mismatch_kl",
         "no KL to a reference policy: k3 of the ratio between the trainer and the engine that "
         "sampled, so staleness and the engines' rounding",
         "src/prime_rl/trainer/rl/loss.py, compute_importance_ratio_and_mismatch_kl, 0.8.1",

@@ -18,12 +18,13 @@ from orchestrator.records import MetricPoint
 
 TRAINER: Mapping[str, str] = {
     "Entropy": "train/entropy",
+    "Mismatch KL": "rollout/mismatch_kl",
     "Grad. Norm": "train/grad_norm",
     "LR": "train/learning_rate",
     "Time": "time/step_seconds",
 }
-"""Its Loss has the KL term in it, so it is no policy loss; its Mismatch KL is to the rollout
-policy, so it is no reference KL. Neither is read."""
+"""Its Loss has the KL term in it, so it is no policy loss, and is not read; its Mismatch KL is k3
+between the policy and the engine that sampled, staleness included."""
 ORCHESTRATOR: Mapping[str, str] = {
     "Reward": "train/reward_mean",
     "Async Level": "rollout/staleness_mean",
@@ -36,6 +37,7 @@ ROWS: Mapping[str, Mapping[str, str]] = {
         "optim/lr": "train/learning_rate",
         "time/step": "time/step_seconds",
         "clip_fraction/mean": "train/clip_fraction",
+        "mismatch_kl/all/mean": "rollout/mismatch_kl",
     },
     "orchestrator.jsonl": {
         "reward/mean": "train/reward_mean",

@@ -327,6 +327,14 @@ OBJECTIVE = (
         read=_constant_tokens,
     ),
     Row(
+        "loss.correction",
+        carried_by="the policy itself, which samples",
+        offer=(Meaning(None, ABSENT),),
+        read=lambda _: None,
+        advice="TRL corrects for vLLM (vllm_importance_sampling_correction); in orch's launches "
+        "the policy itself samples, and nothing is to be corrected: leave it out.",
+    ),
+    Row(
         "loss.clip",
         "epsilon",
         offer=(Meaning(None, NO_CLIP),),

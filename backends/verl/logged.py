@@ -39,7 +39,7 @@ _KL = (
     ),
     LoggedMetric(
         "rollout_corr/k3_kl",
-        "",
+        "rollout/mismatch_kl",
         "no KL to the reference policy: k3 of KL(engine || trainer), the same policy "
         "computed twice",
         "verl/trainer/ppo/rollout_corr_helper.py, 0.9.1",

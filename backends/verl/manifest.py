@@ -36,6 +36,7 @@ VERSIONS = (NEWEST, OLDEST)
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MODEL, OPTIMIZER = "actor_rollout_ref.model", "actor_rollout_ref.actor.optim"
 REWARD, CORRECTION = "reward.custom_reward_function", "algorithm.rollout_correction"
+IS_WEIGHTS, IS_THRESHOLD = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_is_threshold"
 SEPARATE, SAMPLER = "trainer.v1.separate_async", "trainer.v1.sampler"
 WORKER_ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
 
@@ -795,6 +796,103 @@ def _asked(values: Values) -> Mapping[str, object]:
     return asked if isinstance(asked, Mapping) else {}
 
 
+# The correction of the engine's mismatch: trainer/ppo/rollout_corr_helper.py,
+# compute_rollout_correction_weights, and trainer/ppo/core_algos.py, compute_policy_loss_vanilla.
+
+_TRUNCATES = {"loss.correction.kind": ("tis_token", "tis_sequence")}
+_MASKS = {"loss.correction.kind": ("mis_token", "mis_sequence")}
+_REJECTS = (
+    "rollout_rs takes tokens out of the response's mask, and so out of a mean's divisor and of "
+    "the KL in the loss, which no cell says: set loss.correction.kind=mis_token."
+)
+
+
+def _threshold(settings: Settings) -> object:
+    """Return the upper bound alone (truncate), or both bounds as verl writes them (mask)."""
+    correction = settings.loss.correction
+    if correction is None or correction.kind.startswith("tis"):
+        return None if correction is None else correction.most
+    return f"{correction.least:.17g}_{correction.most}"
+
+
+def _bounds(values: Values) -> tuple[float | None, float]:
+    """Return both bounds in a launch; without a lower one verl truncates. Raise KeyError."""
+    text = str(values[IS_THRESHOLD])
+    least, _, most = text.rpartition("_")
+    try:
+        return (float(least) if least else None), float(most)
+    except ValueError:
+        raise KeyError(text) from None
+
+
+def _kind(values: Values) -> object:
+    level = values.get(IS_WEIGHTS)
+    if not level:
+        return ABSENT
+    if level not in ("token", "sequence"):
+        raise KeyError(level)
+    return f"{'tis' if _bounds(values)[0] is None else 'mis'}_{level}"
+
+
+CORRECTION_ROWS = (
+    Row(
+        "loss.correction",
+        offer=(Meaning(None, ABSENT, note="rollout_is is left out: no weight"),),
+        carried_by=f"the absence of {IS_WEIGHTS}",
+        read=lambda values: ABSENT if values.get(IS_WEIGHTS) else None,
+        since="0.9.0",
+    ),
+    Row(
+        "loss.correction.kind",
+        IS_WEIGHTS,
+        tuple(
+            Meaning(f"{cut}_{level}", level)
+            for cut in ("tis", "mis")
+            for level in ("token", "sequence")
+        ),
+        read=_kind,
+        since="0.9.0",
+        account=("exact", "of the log-probabilities before the first minibatch over the engine's"),
+        advice=_REJECTS,
+    ),
+    Row(
+        "loss.correction.least",
+        offer=same(0.0),
+        carried_by="truncation, which has an upper bound only",
+        read=lambda values: 0.0 if values.get(IS_WEIGHTS) else ABSENT,
+        when=_TRUNCATES,
+        since="0.9.0",
+        advice="verl truncates from above only: leave loss.correction.least out.",
+    ),
+    Row(
+        "loss.correction.least",
+        IS_THRESHOLD,
+        Number(least=1e-12),
+        carried_by=f"{IS_THRESHOLD}, as least_most",
+        read=lambda values: _bounds(values)[0] if values.get(IS_WEIGHTS) else ABSENT,
+        when=_MASKS,
+        since="0.9.0",
+        advice="verl masks between two bounds: set loss.correction.least above 0.",
+    ),
+    Row(
+        "loss.correction.most",
+        IS_THRESHOLD,
+        Number(),
+        write=_threshold,
+        read=lambda values: _bounds(values)[1] if values.get(IS_WEIGHTS) else ABSENT,
+        since="0.9.0",
+        advice="verl has an upper bound always: set loss.correction.most.",
+    ),
+    Row(
+        "loss.correction.applies_to",
+        offer=same("policy_loss"),
+        carried_by="verl itself: the KL in the loss is not weighted",
+        read=lambda values: "policy_loss" if values.get(IS_WEIGHTS) else ABSENT,
+        since="0.9.0",
+    ),
+)
+
+
 CONSTANTS = (
     Constant("data.filter_overlong_prompts", True),
     Constant("data.shuffle", True),
@@ -830,7 +928,15 @@ CONSTANTS = (
 MANIFEST = Manifest(
     library="verl",
     versions=VERSIONS,
-    rows=(*DATA_ROWS, *LOSS_ROWS, *KL_ROWS, *OPTIMIZER_ROWS, *STEP_ROWS, *PRECISION_ROWS),
+    rows=(
+        *DATA_ROWS,
+        *LOSS_ROWS,
+        *CORRECTION_ROWS,
+        *KL_ROWS,
+        *OPTIMIZER_ROWS,
+        *STEP_ROWS,
+        *PRECISION_ROWS,
+    ),
     tables=TABLES,
     constants=CONSTANTS,
     extensions={LOSS_TYPE: frozenset(extension.WEIGHTED), ADVANTAGE: {extension.REINFORCE}},

@@ -29,6 +29,9 @@ NAMES: Mapping[str, str] = {
     "response_length/mean": "rollout/response_tokens",
     "training/off_policy/trajectory_staleness_worst/mean": "rollout/staleness_mean",
     "training/off_policy/trajectory_staleness_worst/max": "rollout/staleness_max",
+    "rollout_corr/k3_kl": "rollout/mismatch_kl",
+    "rollout_corr/chi2_token": "rollout/mismatch_chi2",
+    "rollout_corr/rollout_is_eff_sample_size": "rollout/mismatch_ess",
     "timing_s/step": "time/step_seconds",
 }
 """verl's name -> canonical name. If two names have one canonical name, the later one is taken."""

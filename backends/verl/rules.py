@@ -43,8 +43,21 @@ def _broken(cell: Cell) -> Iterator[UnsupportedSetting]:
     yield from _data_set(settings)
     yield from _warmup(settings)
     yield from _staleness(settings)
+    yield from _correction(settings)
     yield from _enough_gpus(cell)
     yield from _even_minibatches(cell)
+
+
+def _correction(settings: Settings) -> Iterator[UnsupportedSetting]:
+    correction = settings.loss.correction
+    if correction is not None and settings.max_staleness_steps > 0:
+        yield _refusal(
+            "loss.correction",
+            correction.kind,
+            "none, where max_staleness_steps is above 0",
+            "An asynchronous launch has ratios to the engine itself (bypass_mode), where verl "
+            "computes no such weight: leave it out, or set max_staleness_steps=0.",
+        )
 
 
 def _data_set(settings: Settings) -> Iterator[UnsupportedSetting]:

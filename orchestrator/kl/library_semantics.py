@@ -244,7 +244,11 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "kl_reward_policy": lambda d, s: in_reward(s) and _two_policies(d, s),
     "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
     "ratio_to": _two_policies,
-    "ratio_level": lambda d, s: has_kl_of_the_response(s.kl) and not _ratio_is_one(d, s),
+    "ratio_level": lambda d, s: (
+        has_kl_of_the_response(s.kl)
+        and s.loss.ratio_level != "sequence"
+        and not _ratio_is_one(d, s)
+    ),
     "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
     "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",
     "micro_batch": lambda _, s: s.loss.aggregation == "token_mean",

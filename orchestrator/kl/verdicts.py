@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import NONE, entry
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
+from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.kl.paper import EQUATIONS, NOT_STUDIED, Observation, Regime, observation
-from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, Settings
+from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, RatioLevel, Settings
 
 
 class Bias(NamedTuple):
@@ -137,6 +138,7 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         advantage=settings.advantage.estimator,
         group_size=settings.rollout.group_size,
         clip=settings.loss.clip,
+        ratio=_ratio_level(settings),
         reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
         regimes=tuple(regimes) or ("on_policy",),
     )
@@ -150,6 +152,12 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         "explain tis+kl` has examples of what that makes of beta"
     )
     return replace(result, notes=(*result.notes, note))
+
+
+def _ratio_level(settings: Settings) -> RatioLevel:
+    """Return the importance ratio of the cell's KL term: of the rho form, or of the policy loss."""
+    in_reward = settings.kl.placement == "reward"
+    return settings.loss.ratio_level if in_reward else settings.kl.ratio_level
 
 
 def _of_policy(settings: Settings, dialect: Dialect) -> bool:
@@ -178,6 +186,8 @@ def _row_of(
 ) -> Mapping[str, Any]:
     of = "policy" if on_policy or placement == "loss" else reward_kl_of
     key = (estimator, placement, on_policy, ratio, of)
+    if ratio == "sequence_mean":
+        return _of_the_mean(estimator, placement, on_policy, of)
     row = _rows().get(key) or _derived(estimator).get(key)
     if row is None:
         raise LaboratoryError(
@@ -186,6 +196,19 @@ def _row_of(
             "for a rho estimator in the loss; use ratio 'token'"
         )
     return row
+
+
+@cache
+def _of_the_mean(
+    estimator: str, placement: Placement, on_policy: bool, reward_kl_of: str
+) -> Mapping[str, Any]:
+    """Return the row of GSPO's ratio, derived now: verdicts.json has none."""
+    from orchestrator.kl.derivation import judged
+
+    configuration = KlConfiguration(
+        estimator, placement, ratio="sequence_mean", reward_kl_of=reward_kl_of
+    )
+    return judged(configuration, on_policy=on_policy)
 
 
 def is_stored(estimator: str) -> bool:
@@ -316,7 +339,9 @@ def equation(
     """Return the equation of the term's expected gradient, with its source."""
     samples, form = "q" if on_policy else "μ", entry(estimator)
     weighted, loss, score = form.is_weighted, "Σ_t ∇KL_t", "s_t" if on_policy else "w_t s_t"
-    if ratio == "sequence":
+    if ratio == "sequence_mean":
+        reward = "(Π_t w_t)^(1/T) (Σ_t KL_t)(Σ_t s_t)"
+    elif ratio == "sequence":
         reward = "Π_t w_t (Σ_t KL_t)(Σ_t s_t)"
     elif form.credit == "sequence":
         reward = f"(Σ_t KL_t)(Σ_t {score})"

@@ -782,19 +782,27 @@ def _forced(settings: Settings, name: str, value: object) -> Settings:
 
 def _with_companions(settings: Settings, name: str, value: object) -> Iterator[Settings]:
     """Yield settings with a value, and with the further changes that make them valid."""
+    rho: Mapping[str, object] = {"kl.estimator": "rho_k1", "kl.placement": "loss", "kl.beta": 0.1}
     extra: Mapping[tuple[str, object], Mapping[str, object]] = {
         ("loss.aggregation", "constant"): {"loss.constant_tokens": 1024},
         ("loss.aggregation", "token_mean"): {"loss.constant_tokens": None},
         ("loss.aggregation", "sequence_mean"): {"loss.constant_tokens": None},
         ("kl.estimator", "none"): {"kl.placement": None, "kl.beta": 0.0},
         ("kl.placement", None): {"kl.estimator": "none", "kl.beta": 0.0},
+        ("kl.ratio_level", "sequence"): rho,
+        ("kl.ratio_level", "sequence_mean"): rho,
+        ("loss.correction.kind", "mis_token"): {"loss.correction.least": 0.5},
+        ("loss.correction.kind", "mis_sequence"): {"loss.correction.least": 0.5},
     }
     placed = ({"kl.placement": "loss"}, {"kl.placement": "reward"})
     for others in ({}, extra.get((name, value), {}), *placed):
         plain = _nested(settings, name, value)
         for other, its in others.items():
-            section, _, leaf = other.partition(".")
-            plain[section][leaf] = its
+            *sections, leaf = other.split(".")
+            at = plain
+            for section in sections:
+                at = at[section]
+            at[leaf] = its
         try:
             yield Settings.model_validate(plain)
         except ValidationError:

@@ -47,6 +47,7 @@ def test_both_logs_make_one_point_a_train_step(attempt: Path) -> None:
         "rollout/staleness_mean": 4.0,
         "time/step_seconds": 31.5,
         "train/entropy": 0.421,
+        "rollout/mismatch_kl": 0.0007,
         "train/grad_norm": 0.3125,
         "train/learning_rate": 1e-6,
     }
@@ -130,6 +131,7 @@ def test_rows_of_0_8_0_make_one_point_a_train_step(attempt: Path) -> None:
         "train/grad_norm": 0.25,
         "train/learning_rate": 1e-6,
         "train/clip_fraction": 0.0,
+        "rollout/mismatch_kl": 0.001,
         "time/step_seconds": 30.0,
     }
     assert (second.step, second.values) == (2, {"train/learning_rate": 2e-6})

@@ -29,6 +29,7 @@ PLACES = {"reward": PENALTY, "loss": LOSS_TYPE}
 
 def test_the_table_has_no_fault_of_its_own() -> None:
     cells = [*shipped(), cell({"loss.clip": None}), cell({"backend.version": OLDEST})]
+    cells.append(cell({"loss.correction": {"kind": "tis_token", "most": 2.0}}))
     assert list(MANIFEST.faults(each.settings for each in cells)) == []
 
 
@@ -88,8 +89,11 @@ def test_every_key_has_its_place_on_the_command_line() -> None:
         assert set(MANIFEST.keys(version)) - {"data.train_files"} <= set(ORDER)
 
 
-def test_releases_differ_in_staleness_and_seeding() -> None:
-    assert {name for name, _, _ in MANIFEST.differences(OLDEST, NEWEST)} == {
+def test_releases_differ_in_staleness_correction_and_seeding() -> None:
+    fields = {name for name, _, _ in MANIFEST.differences(OLDEST, NEWEST)}
+    correction = {name for name in fields if name.startswith("loss.correction")}
+    assert correction, "rollout_is of 0.8.0 was not read"
+    assert fields - correction == {
         "max_staleness_steps",
         "seed",
     }

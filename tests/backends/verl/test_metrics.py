@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from backends.verl import BACKEND
+from backends.verl.metrics import LogScale, canonical
 from orchestrator.errors import LogFault
 from orchestrator.metrics.names import is_canonical
 from tests.backends.verl import library
@@ -217,3 +218,18 @@ class _Orjson:
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in value["data"].items()}
         finite = {k: None if v != v else v for k, v in plain.items()}
         return json.dumps({**value, "data": finite}).encode()
+
+
+def test_the_engines_mismatch_has_canonical_names() -> None:
+    """As compute_offpolicy_metrics and compute_is_metrics of 0.9.1 name them."""
+    logged = {
+        "rollout_corr/kl": 0.0011,
+        "rollout_corr/k3_kl": 0.001,
+        "rollout_corr/chi2_token": 0.002,
+        "rollout_corr/rollout_is_eff_sample_size": 0.98,
+    }
+    assert canonical(logged, LogScale()) == {
+        "rollout/mismatch_kl": 0.001,
+        "rollout/mismatch_chi2": 0.002,
+        "rollout/mismatch_ess": 0.98,
+    }

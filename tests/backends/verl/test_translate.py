@@ -275,3 +275,60 @@ def test_a_thousand_cells_take_half_a_second() -> None:
     for i in range(1000):
         translated(cells[i % len(cells)])
     assert time.process_time() - started < 2.0  # 0.2 s here; a slip of ten times is caught
+
+
+IS = "algorithm.rollout_correction.rollout_is"
+
+
+@pytest.mark.parametrize(
+    ("correction", "level", "threshold"),
+    [
+        ({"kind": "tis_token", "most": 2.0}, "token", 2.0),
+        ({"kind": "tis_sequence", "most": 4.5}, "sequence", 4.5),
+        ({"kind": "mis_token", "least": 0.5, "most": 5.0}, "token", "0.5_5.0"),
+        ({"kind": "mis_sequence", "least": 0.1, "most": 2.0}, "sequence", None),
+    ],
+)
+def test_a_correction_is_sent_and_read_back(
+    correction: dict[str, Any], level: str, threshold: object
+) -> None:
+    asked = cell({"loss": {"correction": correction}})
+    plan = BACKEND.translate(asked, PLACE)
+    assert values(plan)[IS] == level
+    sent = values(plan)[f"{IS}_threshold"]
+    assert threshold is None or sent == threshold
+    assert "algorithm.rollout_correction.bypass_mode" not in values(plan)
+    back = BACKEND.parse(plan.argv, plan.files)
+    assert back.loss.correction == asked.settings.loss.correction
+    assert account(plan, "loss.correction.kind").status == "exact"
+
+
+def test_no_correction_sends_what_was_sent_before() -> None:
+    plan = launch()
+    assert not any("rollout_is" in key for key in values(plan))
+    assert BACKEND.parse(plan.argv, plan.files).loss.correction is None
+
+
+@pytest.mark.parametrize(
+    ("correction", "field"),
+    [
+        ({"kind": "geometric", "most": 1.1}, "loss.correction.kind"),
+        ({"kind": "tis_token", "least": 0.5, "most": 2.0}, "loss.correction.least"),
+        ({"kind": "mis_token", "most": 2.0}, "loss.correction.least"),
+        ({"kind": "tis_token"}, "loss.correction.most"),
+        ({"kind": "tis_token", "most": 2.0, "applies_to": "both"}, "loss.correction.applies_to"),
+    ],
+)
+def test_what_verl_does_not_correct_so_is_refused(correction: dict[str, Any], field: str) -> None:
+    changes = {**kl("k3", "loss"), "loss": {"correction": correction}}
+    with pytest.raises(UnsupportedSetting) as refused:
+        launch(changes)
+    assert refused.value.field == field
+
+
+def test_a_stale_cell_and_the_older_release_have_no_correction() -> None:
+    loss = {"correction": {"kind": "tis_token", "most": 2.0}}
+    for changes in ({"max_staleness_steps": 1}, {"backend": {"name": "verl", "version": "0.8.0"}}):
+        with pytest.raises(UnsupportedSetting) as refused:
+            launch({"loss": loss, **changes})
+        assert refused.value.field == "loss.correction"
