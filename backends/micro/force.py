@@ -31,8 +31,8 @@ def beta_effective(
     exchange = _reward_scale(settings.advantage.estimator, batch.reward)
     betas = []
     if in_loss(kl):
-        policy = _weights(settings, dialect, mask, of_kl=False)
-        weights = _weights(settings, dialect, mask, of_kl=True)
+        policy = _weights(settings, dialect, batch, of_kl=False)
+        weights = _weights(settings, dialect, batch, of_kl=True)
         relative = torch.where(mask > 0, weights / policy.clamp_min(1e-30), 0.0)
         if not form.is_straight_through:
             relative = relative * _free(x, form.base, clamp)
@@ -60,12 +60,13 @@ def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
     return inside / known.mean() if len(known) else reward.new_tensor(inside)
 
 
-def _weights(settings: Settings, dialect: Dialect, mask: Tensor, *, of_kl: bool) -> Tensor:
+def _weights(settings: Settings, dialect: Dialect, batch: Experience, *, of_kl: bool) -> Tensor:
     """Return [P, G, T], the factor of each token's term in the aggregated loss."""
     loss = of_the_kl(settings.loss, dialect) if of_kl else settings.loss
     with torch.enable_grad():
-        ones = torch.ones_like(mask).requires_grad_()
-        (weights,) = torch.autograd.grad(aggregate(loss, ones, mask, dialect), ones)
+        ones = torch.ones_like(batch.mask).requires_grad_()
+        total = aggregate(loss, ones, batch.mask, dialect, batch.batch_tokens)
+        (weights,) = torch.autograd.grad(total, ones)
     return weights
 
 

@@ -47,11 +47,14 @@ class Experience(NamedTuple):
     """[P, G, T], of the engine that sampled; None: nothing is known of it."""
     weight: Tensor | None = None
     """[P, G, T] or [P, G, 1], the correction of the engine's mismatch; None: there is none."""
+    batch_tokens: Tensor | None = None
+    """[], of a minibatch: the mean response tokens of its rollout batch's minibatches."""
 
     def minibatches(self, count: int) -> list["Experience"]:
         """Return `count` parts with equally many prompts, in order."""
-        parts = ([None] * count if x is None else x.chunk(count) for x in self)
-        return [Experience(*part) for part in zip(*parts, strict=True)]
+        whole, tokens = self._replace(batch_tokens=None), self.mask.sum() / count
+        parts = ([None] * count if x is None else x.chunk(count) for x in whole)
+        return [Experience(*p)._replace(batch_tokens=tokens) for p in zip(*parts, strict=True)]
 
 
 class Objective(NamedTuple):
@@ -200,7 +203,7 @@ def objective(
     )
     if batch.weight is not None and _corrects(loss, "policy_loss"):
         surrogate = surrogate * batch.weight
-    policy = aggregate(loss, surrogate, batch.mask, dialect)
+    policy = aggregate(loss, surrogate, batch.mask, dialect, batch.batch_tokens)
     if not in_loss(kl):
         return Objective(policy, policy, policy.new_zeros(()), ratio, clipped)
     if of_states is None:
@@ -208,7 +211,8 @@ def objective(
     if batch.weight is not None and _corrects(loss, "kl"):
         of_states = of_states * batch.weight
     per_token = of_states * batch.mask
-    total = policy + kl.beta * aggregate(of_the_kl(loss, dialect), per_token, batch.mask, dialect)
+    of_kl = of_the_kl(loss, dialect), per_token, batch.mask, dialect, batch.batch_tokens
+    total = policy + kl.beta * aggregate(*of_kl)
     return Objective(total, policy, per_token.sum(-1).mean(), ratio, clipped)
 
 
@@ -304,16 +308,28 @@ def of_the_kl(loss: Loss, dialect: Dialect) -> Loss:
     return loss.model_copy(update={"aggregation": dialect.kl_loss_mean, "constant_tokens": None})
 
 
-def aggregate(loss: Loss, per_token: Tensor, mask: Tensor, dialect: Dialect = PLAIN) -> Tensor:
-    """Return one number from values per token [P, G, T]; see Loss.aggregation."""
+def aggregate(
+    loss: Loss,
+    per_token: Tensor,
+    mask: Tensor,
+    dialect: Dialect = PLAIN,
+    batch_tokens: Tensor | None = None,
+) -> Tensor:
+    """Return one number from values per token [P, G, T]; see Loss.aggregation.
+
+    batch_tokens: see Experience; None: there is one minibatch.
+    """
     masked = per_token * mask
     if loss.aggregation == "sequence_mean":
         return (masked.sum(-1) / mask.sum(-1)).mean()
+    if loss.aggregation == "token_mean":
+        if batch_tokens is not None and dialect.mean_over == "batch":
+            return masked.sum() / batch_tokens
+        if dialect.micro_batch is not None:
+            parts = (torch.split(x.sum(-1).flatten(), dialect.micro_batch) for x in (masked, mask))
+            return torch.stack([a.sum() / b.sum() for a, b in zip(*parts, strict=True)]).mean()
     if loss.aggregation == "token_mean" or dialect.constant_is_tokens:
-        if dialect.micro_batch is None or loss.aggregation != "token_mean":
-            return masked.sum() / mask.sum()
-        parts = (torch.split(x.sum(-1).flatten(), dialect.micro_batch) for x in (masked, mask))
-        return torch.stack([a.sum() / b.sum() for a, b in zip(*parts, strict=True)]).mean()
+        return masked.sum() / mask.sum()
     if loss.constant_tokens is None:
         raise TypeError("aggregation 'constant' without constant_tokens passed the settings")
     return masked.sum(-1).mean() / loss.constant_tokens

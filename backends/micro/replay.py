@@ -118,12 +118,12 @@ class _Trainer:
         if of_policy is not None and of_reference is not None:  # else errors of the passes add up
             shown, _ = _advantages(settings, dialect, rows, of_policy, of_reference, rollout)
         old = _denominator(settings, dialect, start, rollout)
-        parts = []
+        parts, count = [], len(_minibatches(batch))
         for chosen in _minibatches(batch):
             logp = self._logp(self.policy, batch, rows, chosen)
             some = Rows(rows.tokens[chosen], rows.mask[chosen], rows.reward[chosen], [])
             given = (logp, old[chosen], reference[chosen], advantage[chosen])
-            loss, values = _loss(settings, dialect, some, *given)
+            loss, values = _loss(settings, dialect, some, *given, rows.mask.sum() / count)
             parts.append(values | self._update(loss))
         for name in parts[0]:
             observed[name] = sum(part[name] for part in parts) / len(parts)
@@ -253,6 +253,7 @@ def _loss(
     old: Tensor,
     reference: Tensor,
     advantage: Tensor,
+    batch_tokens: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the loss of one train step, and its parts."""
     part = Experience(
@@ -264,6 +265,7 @@ def _loss(
         rows.reward[None],
         rows.reward[None],
         advantage[None],
+        batch_tokens=batch_tokens,
     )
     result = objective(settings.loss, settings.kl, logp[None], part, dialect)
     values = {"loss": result.loss.item(), "policy_loss": result.policy_loss.item()}

@@ -18,6 +18,7 @@ class OpenRLHF(LibraryBackend):
     capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = MARKS
+    dumps_rollouts = True
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)

@@ -23,6 +23,11 @@ _PARTS = (
     Deviation("part", "deepspeed.comm.torch.build_shm_op", None, "gloo alone", "it is compiled"),
     Deviation("part", "Ray's dashboard", None, "off", "its agent is late on few cores"),
 )
+_IN_FP32 = (
+    Deviation("part", "convert_to_torch_dtype", "bfloat16", "models are loaded in fp32"),
+    Deviation("part", "DeepSpeed's bf16", "on", "off: passes and gradients are in fp32"),
+    Deviation("part", "the sampler", "bfloat16", "in fp32"),
+)
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
@@ -43,7 +48,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
         }
     )
     deviations = differences(plan, changed, _flags, _WHY)
-    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS))
+    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)
 
 
 def _flags(argv: Sequence[str]) -> dict[str, str]:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from backends.openrlhf import rules
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
-from backends.openrlhf.flags import argv
+from backends.openrlhf.flags import NEWEST, argv
 from backends.openrlhf.manifest import MANIFEST, PROMPTS, UNBIASED, num_copies
 from backends.openrlhf.rules import RankLayout, rank_layout
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe
+from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.library.needs import NEEDS, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data, Settings
 
-REWARD = "reward.py"
+REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
 PROMPTS_FORMAT = "labelled"
 COLUMNS = {"prompt": "prompt", "label": "label"}
 REWARD_CLIP = (-1000.0, 1000.0)
@@ -41,22 +41,52 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         **_machines(settings, layout),
         **_output(cell, place),
     }
+    dump_files, dump_variables = _dump(cell, version, place)
+    program = argv(options, version)
+    if dump_files:
+        program = (program[0], str(place.plan_dir / DUMP), *program[1:])
     return LaunchPlan(
         cell_id=cell.id,
         backend="openrlhf",
         version=version,
-        argv=argv(options, version),
+        argv=program,
         files={
             NEEDS: needed_text,
             REWARD: reward_file(),
             **scoring.files(settings.data.reward),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **dump_files,
         },
-        env={"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {},
+        env={
+            **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
+            **dump_variables,
+        },
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
         + without_evaluation(cell.cadence),
         bring_up="ray",
     )
+
+
+def _dump(
+    cell: Cell, version: str, place: AttemptPaths
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the files and variables that write a launch's rollouts; empty where none are asked.
+
+    Raise UnsupportedSetting for a release whose hook was never run.
+    """
+    if not cell.cadence.dump_rollouts:
+        return {}, {}
+    if version != NEWEST:
+        raise UnsupportedSetting(
+            "openrlhf",
+            "cadence.dump_rollouts",
+            True,
+            (False,),
+            f"The hook that writes rollouts is for {NEWEST}: set backend.version={NEWEST}.",
+        )
+    text = (Path(__file__).parent / "launch" / DUMP).read_text(encoding="utf-8")
+    files = {DUMP: text, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
+    return files, {rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER)}
 
 
 def _carried(settings: Settings) -> tuple[Carried, ...]:

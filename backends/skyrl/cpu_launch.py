@@ -23,6 +23,12 @@ _PARTS = (
     Deviation("part", "PromptDataset", "8 processes", "this one", "for a few prompts"),
     Deviation("part", "Ray's dashboard", None, "off", "its agent is late on few cores"),
 )
+_IN_FP32 = (
+    Deviation("part", "torch.autocast", "bfloat16", "off: passes are in fp32"),
+    Deviation("part", "MixedPrecisionPolicy", "bfloat16", "FSDP gathers parameters in fp32"),
+    Deviation("part", "HFModelWrapper", "bfloat16", "the reference policy is loaded in fp32"),
+    Deviation("part", "the sampler", "bfloat16", "in fp32"),
+)
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
@@ -50,4 +56,4 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
         lambda argv: {key: str(value) for key, value in read(argv).items()},
         why,
     )
-    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS))
+    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)

@@ -7,7 +7,7 @@ leave-one-out baseline, which is plain; k3 has no clamp.
 
 from functools import cache
 
-from backends.trl.manifest import LONGER_PROMPTS, MANIFEST, SHUFFLED, TOKENS_OF_BATCH
+from backends.trl.manifest import LONGER_PROMPTS, MANIFEST, SHUFFLED
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 STD_EPSILON = 1e-4
@@ -15,13 +15,13 @@ STD_EPSILON = 1e-4
 _DIALECT = Dialect(
     std_epsilon=STD_EPSILON,
     ratio_level="sequence_if_kl_reward",
+    mean_over="batch",
     decay_of="matrices",
     warmup_from_zero=True,
     precision=("bf16", "bf16", "fp32"),
 )
 _OMITS = (
     f"batch.num_minibatches: {SHUFFLED}",
-    f"loss.aggregation token_mean with several minibatches: {TOKENS_OF_BATCH}",
     f"data.max_prompt_tokens: {LONGER_PROMPTS}",
 )
 

@@ -121,6 +121,17 @@ DIFFERENCES: Mapping[str, Difference] = {
             "over the minibatch" if x is None else f"over each {x} rollouts, then over those means"
         ),
     ),
+    "mean_over": Difference(
+        "tokens of a token mean",
+        ("mean_over",),
+        ("loss.aggregation", "batch.num_minibatches"),
+        _choice(
+            {
+                "minibatch": "the minibatch's",
+                "batch": "the mean of the batch's minibatches",
+            }
+        ),
+    ),
     "constant_is_tokens": Difference(
         "aggregation constant",
         ("constant_is_tokens",),

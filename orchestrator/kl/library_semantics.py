@@ -65,6 +65,9 @@ class Dialect(Frozen):
     micro_batch: PositiveInt | None = None
     """None: token_mean divides by the tokens of the minibatch. A number: so many rollouts are
     averaged over their own tokens, then those means."""
+    mean_over: Literal["minibatch", "batch"] = "minibatch"
+    """token_mean divides by the tokens of the minibatch, or by the mean tokens of the minibatches
+    of its rollout batch, so that every token of the batch has one weight."""
     constant_is_tokens: bool = False
     """Aggregation `constant` divides by the tokens of the minibatch instead."""
     decay_of: Literal["all", "matrices"] = "all"
@@ -252,6 +255,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
     "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",
     "micro_batch": lambda _, s: s.loss.aggregation == "token_mean",
+    "mean_over": lambda _, s: s.loss.aggregation == "token_mean" and s.batch.num_minibatches > 1,
     "constant_is_tokens": lambda _, s: s.loss.aggregation == "constant",
     "decay_of": lambda _, s: s.optimizer.weight_decay > 0,
     "warmup_from_zero": lambda _, s: s.optimizer.num_warmup_steps > 0,

@@ -12,6 +12,7 @@ that none is forgotten; a backend writes why, and the parts that its files repla
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import LaunchPlan
 
 
@@ -41,6 +42,21 @@ class CpuLaunch(NamedTuple):
 
     plan: LaunchPlan
     deviations: tuple[Deviation, ...]
+    fp32_parts: tuple[Deviation, ...] = ()
+    """What its stand-ins replace besides, under PASSES, so that passes are in fp32. Empty: they
+    cannot, or the library has an argument for it."""
+
+    def in_fp32(self) -> "CpuLaunch":
+        """Return the launch with its passes in fp32; itself if its stand-ins have no way to.
+
+        A library that rounds to bf16 can then be held to a prediction in fp32: all that is left is
+        its own arithmetic.
+        """
+        if not self.fp32_parts:
+            return self
+        plan = self.plan.model_copy(update={"env": {**self.plan.env, PASSES: "fp32"}})
+        variable = Deviation("variable", PASSES, None, "fp32", "no rounding in what is compared")
+        return CpuLaunch(plan, (*self.deviations, variable, *self.fp32_parts))
 
 
 Split = Callable[[Sequence[str]], Mapping[str, str]]

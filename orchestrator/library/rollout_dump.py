@@ -39,6 +39,9 @@ FOLDER = "rollouts"
 """Name of the folder in the attempt's directory."""
 VARIABLE = "ORCH_ROLLOUT_DUMP"
 """Environment variable that tells a hook the folder. Without it a hook does nothing."""
+PASSES = "ORCH_CPU_PASSES"
+"""Environment variable: the number format of the passes where a launch on a CPU changes it, `fp32`
+(`CpuLaunch.in_fp32`)."""
 MODULE = "orch_rollout_dump"
 """Name of this module where it is shipped into a launch."""
 SMALL_POLICY = 5_000_000
@@ -69,6 +72,9 @@ class RolloutBatch:
     texts: list[str] | None = None
     """The decoded responses, exactly as the reward function received them. None if they are not
     at hand: `orch prove` then decodes the tokens without special ones."""
+    passes: str | None = None
+    """The number format of the library's passes where a stand-in changed it; `write` sets it. None:
+    that of the cell."""
     temperature: float = 1.0
     """All log-probabilities are of logits divided by it."""
     logp_rollout: Values | None = None
@@ -111,6 +117,7 @@ def write(folder: str | os.PathLike[str], batch: RolloutBatch) -> Path:
     Raise ValueError for lists of unequal lengths, OSError if it cannot be written.
     """
     _check(batch)
+    batch.passes = batch.passes or os.environ.get(PASSES)
     path = Path(folder, f"{batch.step:06d}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"format": FORMAT, **asdict(batch)})

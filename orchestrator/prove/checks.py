@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from orchestrator import plugins, scoring
 from orchestrator.errors import OrchError
-from orchestrator.kl.library_semantics import in_loss, in_reward, precision_of
+from orchestrator.kl.library_semantics import in_loss, in_reward
 from orchestrator.launch.export import export
+from orchestrator.library import rollout_dump
 from orchestrator.library.rollout_dump import RolloutBatch, Values
+from orchestrator.prove.proof import passes_of
 from orchestrator.prove.run import Run
 from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir
@@ -62,7 +64,7 @@ def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:
 
 
 def _format(run: Run) -> str:
-    return str(precision_of(run.cell.settings, run.dialect)[0])
+    return passes_of(run.cell.settings, run.dialect, run.batches)
 
 
 def _kl_at_start(run: Run) -> Check:
@@ -157,14 +159,23 @@ def _metrics(run: Run, cell_dir: CellDir) -> Check:
     except OrchError as error:
         return Check(name, False, str(error))
     norms = {b.step: b.observed["grad_norm"] for b in run.batches if "grad_norm" in b.observed}
-    if missing := sorted(norms.keys() - logged.keys()):
+    cut = {max(steps) for attempt in cell_dir.attempts()[:-1] if (steps := _dumped(attempt.path))}
+    if missing := sorted(norms.keys() - logged.keys() - cut):
         return Check(name, False, f"train step {missing[0]} has no train/grad_norm")
-    wrong = [step for step in norms if abs(norms[step] - logged[step]) > 1e-3 * abs(norms[step])]
+    both = norms.keys() & logged.keys()
+    wrong = [step for step in both if abs(norms[step] - logged[step]) > 1e-3 * abs(norms[step])]
     if wrong:
-        step = wrong[0]
+        step = min(wrong)
         text = f"train step {step}: {logged[step]:g} in the log, {norms[step]:g} in the process"
         return Check(name, False, text)
-    return Check(name, True, f"{len(logged)} train steps, gradient norms as in the process")
+    lost = len(norms.keys() - both)
+    shown = f"{len(both)} train steps, gradient norms as in the process"
+    return Check(name, True, f"{shown}; {lost} killed before it was logged" if lost else shown)
+
+
+def _dumped(attempt: Path) -> list[int]:
+    """Return the train steps at whose end an attempt wrote rollouts."""
+    return [int(path.stem) for path in (attempt / rollout_dump.FOLDER).glob("[0-9]*.json")]
 
 
 def _checkpoints(run: Run, cell_dir: CellDir, options: NodeOptions) -> Iterator[Check]:

@@ -84,7 +84,8 @@ def prove(
     """Return the comparison of a run with its dialect.
 
     policy: the folder that the run started from; None: nothing that needs the policy is compared,
-    `because` says why. weights: train step -> the policy that the library saved. Raise
+    `because` says why. weights: train step -> the policy that the library saved, a file of torch
+    or a Hugging Face folder. Raise
     EnvironmentFault for rollouts that cannot be replayed.
     """
     if not batches:
@@ -96,7 +97,7 @@ def prove(
         policy, because = None, f"the first rollouts are those of train step {first.step}"
     if policy is not None and settings.batch.num_minibatches > 1 and first.updates is None:
         policy, because = None, "the library did not say which rollouts made which train step"
-    precision = str(precision_of(settings, dialect)[0])
+    precision = passes_of(settings, dialect, batches)
     own = plugins.load("micro").replay(settings, dialect, batches, policy)
     if own is None:
         raise EnvironmentFault("the embedded trainer has no replay")
@@ -118,6 +119,11 @@ def prove(
         tuple(sorted(comparisons, key=lambda each: QUANTITIES.index(each.name))),
         tuple(left_out),
     )
+
+
+def passes_of(settings: Settings, dialect: Dialect, batches: Sequence[RolloutBatch]) -> str:
+    """Return the number format of a run's passes: its stand-ins', else the cell's or dialect's."""
+    return batches[0].passes or str(precision_of(settings, dialect)[0])
 
 
 def _compared(
@@ -193,8 +199,11 @@ def _weights(
     last = max((p for p in predictions if p.step in saved and p.weights), default=None)
     if last is None or last.weights is None:
         return
-    begin = load_file(policy / "model.safetensors")
-    theirs = torch.load(saved[last.step], map_location="cpu", weights_only=True)
+    begin, path = load_file(policy / "model.safetensors"), saved[last.step]
+    if path.is_dir():
+        theirs = {k: v for file in path.glob("*.safetensors") for k, v in load_file(file).items()}
+    else:
+        theirs = torch.load(path, map_location="cpu", weights_only=True)
     if absent := sorted(begin.keys() - theirs.keys()):
         raise EnvironmentFault(f"{saved[last.step]} has no {', '.join(absent[:3])}")
     apart = moved = 0.0

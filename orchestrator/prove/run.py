@@ -1,5 +1,6 @@
 """One run on disk: its cell, its rollouts, and the policy that it started from."""
 
+from json import loads
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class Run(NamedTuple):
     """The reason for None."""
     weights: dict[int, Path]
     """Train step -> the policy that the run saved with its rollouts."""
+    exports: dict[int, Path]
+    """Train step -> a checkpoint that is a Hugging Face folder of fp32 weights, not rounded."""
 
     def proof(self, dialect: Dialect | None = None) -> Proof:
         """Return the run against its own dialect, or against another."""
@@ -37,7 +40,7 @@ class Run(NamedTuple):
             dialect or self.dialect,
             self.batches,
             self.policy,
-            self.weights,
+            self.exports | self.weights,
             self.without_policy,
         )
 
@@ -65,9 +68,24 @@ def read_run(cell_dir: CellDir, policy: Path | None = None) -> Run:
             if path.is_file():
                 weights[batch.step] = path
     library = cell.settings.backend
+    exports = {
+        each.step: each.path
+        for each in plugins.load(library.name).find_checkpoints(cell_dir.checkpoints)
+        if not each.needs_export and _formats(each.path) == {"F32"}
+    }
     dialect = plugins.load(library.name).semantics(library.version).dialect
     start, why = (policy, "") if policy is not None else _start(cell)
-    return Run(cell, dialect, batches, start, why, weights)
+    return Run(cell, dialect, batches, start, why, weights, exports)
+
+
+def _formats(folder: Path) -> set[str]:
+    """Return the number formats of the weights in a Hugging Face folder."""
+    formats = set()
+    for file in folder.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            header = loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        formats |= {each["dtype"] for name, each in header.items() if name != "__metadata__"}
+    return formats
 
 
 def _start(cell: Cell) -> tuple[Path | None, str]:

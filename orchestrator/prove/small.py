@@ -18,6 +18,7 @@ from orchestrator.data import prepared
 from orchestrator.environments.lock import Environment, find_installed, lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
+from orchestrator.kl.library_semantics import precision_of
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
@@ -227,7 +228,9 @@ def environment_of(library: str, version: str) -> Environment:
 
 
 def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaunch:
-    """Return a cell's launch as it runs here. Raise UnsupportedSetting if the library has none.
+    """Return a cell's launch as it runs here, in fp32 where the library or its stand-ins can.
+
+    Raise UnsupportedSetting if the library has none.
 
     argv: anybody's launch, whose further arguments it gets.
     """
@@ -248,6 +251,9 @@ def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaun
             backend.versions,
             "orch has no way to train this release without a GPU.",
         )
+    semantics = backend.semantics(cell.settings.backend.version)
+    if precision_of(cell.settings, semantics.dialect)[0] != "fp32":
+        launch = launch.in_fp32()
     if adopted is not None:
         return launch._replace(deviations=(*adopted.deviations, *launch.deviations))
     return launch

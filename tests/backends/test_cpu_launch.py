@@ -7,7 +7,9 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.library import cpu
+from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan
+from orchestrator.settings import Cadence
 from tests.backends import real
 
 RELEASES = {
@@ -22,6 +24,7 @@ KL = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
 
 def planned(library: str, version: str) -> LaunchPlan:
     asked = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), KL)
+    asked = asked.model_copy(update={"cadence": Cadence(checkpoint_every_steps=10)})
     return plugins.load(library).translate(asked, PLACE)
 
 
@@ -42,6 +45,18 @@ def test_what_differs_is_listed(library: str) -> None:
     assert set(cpu.PARTS) <= set(made.deviations)
     if other is not None:
         assert backend.cpu_launch(planned(library, other), PLACE) is None
+
+
+@pytest.mark.parametrize("library", ["openrlhf", "skyrl"])
+def test_what_rounds_to_bf16_can_be_had_in_fp32_and_that_is_listed(library: str) -> None:
+    launch = plugins.load(library).cpu_launch(planned(library, RELEASES[library][0]), PLACE)
+    assert launch is not None
+    exact = launch.in_fp32()
+    assert exact.plan.env == {**launch.plan.env, PASSES: "fp32"}
+    assert exact.plan.argv == launch.plan.argv
+    told = set(exact.deviations) - set(launch.deviations)
+    assert {each.name for each in told} == {PASSES, *(each.name for each in launch.fp32_parts)}
+    assert len(launch.fp32_parts) > 1
 
 
 def test_prime_rl_differs_in_a_few_keys_of_its_file() -> None:

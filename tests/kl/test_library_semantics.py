@@ -39,6 +39,7 @@ DIALECTS = st.builds(
     ratio_bound=NUMBERS,
     std_epsilon=st.floats(1e-12, 1.0),
     micro_batch=st.none() | st.integers(1, 64),
+    mean_over=st.sampled_from(["minibatch", "batch"]),
     constant_is_tokens=st.booleans(),
     decay_of=st.sampled_from(["all", "matrices"]),
     warmup_from_zero=st.booleans(),

@@ -39,8 +39,27 @@ def install() -> None:
     )
     stand_in("flash_attn.utils")
     stand_in("flash_attn.utils.distributed", all_gather=flash)
+    if device.in_fp32():
+        device.after("openrlhf.utils.utils", _loaded_in_fp32)
+        device.after("openrlhf.utils.deepspeed.deepspeed_utils", _deepspeed_in_fp32)
     device.after("ray", device.small_ray)
     device.after("deepspeed.comm.torch", _gloo_alone)
+
+
+def _loaded_in_fp32(utils: Any) -> None:
+    """Load models without rounding, where `--ds.param_dtype` takes no other than 16 bits."""
+    utils.convert_to_torch_dtype = lambda _: import_module("torch").float32
+
+
+def _deepspeed_in_fp32(utils: Any) -> None:
+    """Have DeepSpeed compute in the format of the weights."""
+    for name in ("get_train_ds_config", "get_eval_ds_config"):
+        own = getattr(utils, name)
+
+        def config(*given: Any, own: Any = own, **named: Any) -> Any:
+            return {**own(*given, **named), "bf16": {"enabled": False}}
+
+        setattr(utils, name, config)
 
 
 def _gloo_alone(comm: Any) -> None:

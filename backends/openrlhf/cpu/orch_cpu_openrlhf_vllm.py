@@ -50,7 +50,7 @@ class Worker:
         sampling = import_module("orch_cpu_sampler")
         self.sampler = sampling.Sampler(arguments.model, arguments.dtype, arguments.seed)
         self.device = torch.device("cpu")
-        self.model_config = SimpleNamespace(dtype=getattr(torch, arguments.dtype))
+        self.model_config = SimpleNamespace(dtype=self.sampler.dtype)
         self.model_runner = SimpleNamespace(model=self.sampler)
         if arguments.worker_extension_cls:
             module, _, name = arguments.worker_extension_cls.rpartition(".")

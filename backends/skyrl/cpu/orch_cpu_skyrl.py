@@ -48,6 +48,9 @@ def install() -> None:
     stand_in("flash_attn", __version__="2.8.3")
     stand_in("flash_attn.bert_padding", pad_input=flash, unpad_input=flash)
     device.after("ray", device.small_ray)
+    if device.in_fp32():
+        device.after("skyrl.backends.skyrl_train.distributed.fsdp_strategy", _fsdp_in_fp32)
+        device.after("skyrl.backends.skyrl_train.workers.model_wrapper", _loaded_in_fp32)
     device.after("skyrl.train.dataset.dataset", _one_process)
     device.after("skyrl.backends.skyrl_train.inference_servers.setup", _one_server)
     device.after("skyrl.backends.skyrl_train.weight_sync.weight_senders", _by_file)
@@ -58,6 +61,24 @@ def _one_process(dataset: Any) -> None:
     begin = dataset.PromptDataset.__init__
     dataset.PromptDataset.__init__ = lambda self, *a, **named: begin(
         self, *a, **{**named, "num_workers": 1}
+    )
+
+
+def _fsdp_in_fp32(strategy: Any) -> None:
+    """Have FSDP gather parameters in fp32, where SkyRL has no key for another than bf16."""
+    own = strategy.MixedPrecisionPolicy
+
+    def policy(**named: Any) -> Any:
+        return own(**{**named, "param_dtype": import_module("torch").float32})
+
+    strategy.MixedPrecisionPolicy = policy
+
+
+def _loaded_in_fp32(wrapper: Any) -> None:
+    """Load the reference policy without rounding: SkyRL rounds its weights, not the policy's."""
+    begin = wrapper.HFModelWrapper.__init__
+    wrapper.HFModelWrapper.__init__ = lambda self, *a, **named: begin(
+        self, *a, **{**named, "bf16": False}
     )
 
 
@@ -94,7 +115,8 @@ def _by_file(senders: Any) -> None:
                     answer.raise_for_status()
 
     def build(*, ie_cfg: Any, rank: int, source_factory: Any, server_urls: Any, **_: Any) -> Any:
-        dtype = getattr(import_module("torch"), ie_cfg.model_dtype)
+        in_fp32 = import_module("orch_cpu_device").in_fp32()
+        dtype = getattr(import_module("torch"), "float32" if in_fp32 else ie_cfg.model_dtype)
         return FileEngine(source_factory(dtype, "nccl"), list(server_urls), rank)
 
     senders.build_trainer_engine = build

@@ -33,13 +33,15 @@ def record(trainer: Any, folder: Path) -> None:
     def train_critic_and_policy(data: Any) -> Any:
         mask = data["response_mask"].bool()
         advantages = _rows(data, "advantages", mask)  # training scales them for the loss
+        bounds = (data.metadata or {}).get("policy_mini_batch_boundaries")
         status = train(data)
         rows = [
             data["sequences"][row][data["attention_mask"][row].bool()].tolist()
             for row in range(len(mask))
         ]
         lengths = mask.sum(dim=-1).tolist()
-        updates = trainer.cfg.trainer.train_batch_size // trainer.cfg.trainer.policy_mini_batch_size
+        cfg = trainer.cfg.trainer
+        updates = cfg.train_batch_size // cfg.policy_mini_batch_size * cfg.update_epochs_per_batch
         reported = {name: float(value) for name, value in status.items() if _is_number(value)}
         average = trainer.all_metrics.get("loss/avg_kl")
         observed = {ours: reported[name] for name, ours in OBSERVED.items() if name in reported}
@@ -62,6 +64,7 @@ def record(trainer: Any, folder: Path) -> None:
                 logp_reference=_rows(data, "base_action_log_probs", mask),
                 kl_reward=_rows(data, "kl", mask) if in_reward else None,
                 advantages=advantages,
+                updates=_updates(bounds, len(rows), updates, cfg.update_epochs_per_batch),
                 observed=observed,
                 reported=reported,
             ),
@@ -70,6 +73,14 @@ def record(trainer: Any, folder: Path) -> None:
 
     trainer.convert_to_training_input = convert_to_training_input
     trainer.train_critic_and_policy = train_critic_and_policy
+
+
+def _updates(bounds: Any, count: int, updates: int, epochs: int) -> list[list[int]] | None:
+    """Return the rollouts of each train step: SkyRL cuts a batch in order. None: a release that
+    does not say where, and cuts it."""
+    if bounds is None:
+        return [list(range(count))] if updates == 1 else None
+    return [list(range(start, end)) for _ in range(epochs) for start, end in bounds]
 
 
 def _rows(data: Any, name: str, mask: Any, kind: type = float) -> Any:

@@ -48,6 +48,7 @@ RAY = {
     "RAY_ADDRESS": "local",
     "RAY_OVERRIDE_RESOURCES": '{"GPU": 8, "CPU": 8}',
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",  # its own 15 starves on a machine that does anything else
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",
     "HF_HUB_OFFLINE": "1",

@@ -61,6 +61,11 @@ def stand_in(name: str, **members: object) -> None:
         setattr(sys.modules[parent], leaf, module)
 
 
+def in_fp32() -> bool:
+    """Return True if this launch computes in fp32 what it would compute in bf16."""
+    return os.environ.get("ORCH_CPU_PASSES") == "fp32"
+
+
 def refuse(what: str) -> Callable[..., Any]:
     """Return a function that raises RuntimeError: `what` cannot be had on a CPU."""
 
@@ -155,9 +160,9 @@ def _torch(torch: Any) -> None:
         setattr(tensor, name, _by_keyword(getattr(tensor, name)))
     module.to_empty = _by_keyword(module.to_empty)
     tensor.cuda = tensor.pin_memory = module.cuda = _itself
-    begin = torch.autocast.__init__
+    begin, always = torch.autocast.__init__, {"enabled": False} if in_fp32() else {}
     torch.autocast.__init__ = lambda self, device_type, *a, **k: begin(
-        self, _cpu(device_type), *a, **k
+        self, _cpu(device_type), *a, **{**k, **always}
     )
     _cuda(torch, torch.cuda)
 

@@ -29,8 +29,10 @@ class Sampler:
         self._torch = import_module("torch")
         transformers = import_module("transformers")
         self._torch.manual_seed(seed)
+        in_fp32 = import_module("orch_cpu_device").in_fp32()
+        self.dtype = self._torch.float32 if in_fp32 else getattr(self._torch, dtype)
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(model), dtype=getattr(self._torch, dtype), attn_implementation="eager"
+            str(model), dtype=self.dtype, attn_implementation="eager"
         ).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(str(model))
         ends = self.model.generation_config.eos_token_id

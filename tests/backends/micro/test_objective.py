@@ -158,6 +158,7 @@ def test_minibatches_are_equal_parts_in_order() -> None:
     first, second = batch.minibatches(2)
     assert torch.equal(torch.cat([first.mask, second.mask]), batch.mask)
     assert torch.equal(second.advantage, batch.advantage[1:])
+    assert first.batch_tokens == second.batch_tokens == batch.mask.sum() / 2
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -41,6 +41,8 @@ LENGTHS = Loss(aggregation="constant", constant_tokens=6)
 CELLS = {
     "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2}),
     "rho_k3, two minibatches": ("1.16.0", RHO, {"minibatches": 2}),
+    "k3, token mean, two minibatches": ("1.16.0", K3, {"loss": Loss(), "minibatches": 2}),
+    "1.9.2, k3, token mean, two minibatches": ("1.9.2", K3, {"loss": Loss(), "minibatches": 2}),
     "k3, grpo, token mean": ("1.16.0", K3, {"advantage": "grpo", "loss": Loss()}),
     "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2}),
     "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),
@@ -187,12 +189,13 @@ def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
         assert batch.advantages is not None
         theirs = padded(batch.advantages)
         compare("advantages", gains * mask[:, : gains.shape[1]], theirs[:, : gains.shape[1]])
-        norms = []
+        norms, tokens = [], mask.sum() / len(batch.updates or [[]])
         for which in batch.updates or []:
             rows = torch.tensor(which)
             part = [x[rows][:, None] for x in (mask, old, fixed, gains)]
             none = torch.zeros(len(which), 1)
             made = Experience(part[0], part[0], part[0], part[1], part[2], none, none, part[3])
+            made = made._replace(batch_tokens=tokens)
             logp = log_probabilities(policy, batch, which)[:, None]
             of_states = None
             if entry(name).is_of_vocabulary:
@@ -253,5 +256,9 @@ def test_a_wrong_dialect_is_caught(home: Path) -> None:
     tokens = replay(run, told.model_copy(update={"ratio_level": "token"}))
     assert tokens["weights"] > 5 * FP32, tokens
     other = "k3, grpo, token mean"
+    mean = "k3, token mean, two minibatches"
+    by_minibatch = told.model_copy(update={"mean_over": "minibatch"})
+    own = replay(trained(mean, home / str(list(CELLS).index(mean))), by_minibatch)
+    assert own["gradient norm"] > 5 * FP32, own
     divided = replay(trained(other, home / str(list(CELLS).index(other))), PLAIN)
     assert divided["advantages"] > FP32 / 4, divided

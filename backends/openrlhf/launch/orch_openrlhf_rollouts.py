@@ -1,0 +1,331 @@
+"""Writes OpenRLHF's rollout batches as files: see orchestrator/library/rollout_dump.py.
+
+    python orch_openrlhf_rollouts.py -m openrlhf.cli.train_ppo_ray --flag value ...
+
+Shipped beside a launch whose cell asks for its rollouts, and started in the place of the program,
+which it then runs. Each of Ray's workers calls `install` when it starts (Ray's own
+`worker_process_setup_hook`). What is written is what the library's functions received and returned:
+the trainer's process has whole batches, the first rank of the policy's has weights and minibatches.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
+TRAINER = "openrlhf.trainer.ppo_trainer"
+POLICY = "openrlhf.trainer.ray.ppo_actor"
+PARTS = "minibatches.json"
+"""What the policy's process tells the trainer's of the batch that it has just trained on."""
+
+
+def wrap_maker(maker: Any) -> None:
+    """Keep the reference policy's log-probabilities: a KL in the reward drops them."""
+    own_make, own_kl = maker.RemoteExperienceMaker.make_experience, maker.compute_approx_kl
+    seen: list[Any] = []
+
+    @functools.wraps(own_kl)
+    def kl(log_probs: Any, log_probs_base: Any, *more: Any, **named: Any) -> Any:
+        seen.append(log_probs_base)
+        return own_kl(log_probs, log_probs_base, *more, **named)
+
+    @functools.wraps(own_make)
+    def make(self: Any, samples_list: Any) -> Any:
+        seen.clear()
+        experiences = own_make(self, samples_list)
+        references = list(seen) or [each.base_action_log_probs for each in experiences]
+        self.orch_kept = [
+            (reference, None if each.kl is None else each.kl.clone())
+            for reference, each in zip(references, experiences)  # noqa: B905
+        ]
+        return experiences
+
+    maker.compute_approx_kl = kl
+    maker.RemoteExperienceMaker.make_experience = make
+
+
+def wrap_trainer(trainer: Any, folder: Path) -> None:
+    """Write every rollout batch once it was trained on."""
+    own = trainer.BasePPOTrainer.train_step
+
+    @functools.wraps(own)
+    def train_step(self: Any, rollout_samples: Any, global_step: int) -> Any:
+        maker, kept = self.experience_maker, []
+        make = maker.make_experience_batch
+
+        def make_experience_batch(samples: Any) -> Any:
+            experiences = make(samples)
+            kept.extend(_rows(experiences, maker.orch_kept))
+            return experiences
+
+        maker.make_experience_batch = make_experience_batch
+        try:
+            status, step = own(self, rollout_samples, global_step)
+        finally:
+            del maker.make_experience_batch
+        _write(self.args, folder, kept, status, step)
+        return status, step
+
+    trainer.BasePPOTrainer.train_step = train_step
+
+
+def _rows(experiences: Sequence[Any], others: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return what is written of each rollout, in the order of the batch."""
+    rows = []
+    for part, (reference, kl) in zip(experiences, others):  # noqa: B905  Python 3.10
+        for i in range(len(part.sequences)):
+            tokens = part.sequences[i][part.attention_mask[i].bool()].tolist()
+            counted = part.action_mask[i].bool()
+            first = int(counted.int().argmax())  # the token after position `first` is a response's
+            last = len(tokens) - 1
+
+            def values(field: Any, i: int = i, first: int = first, last: int = last) -> Any:
+                return None if field is None else field[i][first:last].tolist()
+
+            rows.append(
+                {
+                    "prompts": tokens[: first + 1],
+                    "responses": tokens[first + 1 :],
+                    "mask": [int(x) for x in part.action_mask[i][first:last].tolist()],
+                    "rewards": float(part.info["reward"][i]),
+                    "groups": part.prompts[i],
+                    "answers": part.labels[i],
+                    "index": part.index[i],
+                    "logp_rollout": values(part.rollout_log_probs),
+                    "logp_policy": values(part.action_log_probs),
+                    "logp_reference": values(reference),
+                    "kl_reward": values(kl),
+                    "advantages": values(part.advantages),
+                }
+            )
+    return rows
+
+
+def _write(args: Any, folder: Path, rows: list[dict[str, Any]], status: Any, step: int) -> None:
+    from orch_rollout_dump import RolloutBatch, write
+
+    def column(name: str) -> Any:
+        values = [row[name] for row in rows]
+        return None if None in values else values
+
+    size = args.train.batch_size
+    updates = len(rows) // size * args.train.max_epochs
+    parts = _parts(folder)
+    reported = {name: float(value) for name, value in status.items() if _is_number(value)}
+    observed = {"reward": sum(row["rewards"] for row in rows) / len(rows)}
+    in_reward = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
+    if in_reward and "kl" in reported:
+        observed["kl_reward_per_token"] = reported["kl"]
+    if "actor_lr" in reported:
+        observed["learning_rate"] = reported["actor_lr"]
+    observed |= parts["observed"] if parts else {}
+    if not parts and updates == 1:  # several processes train
+        observed["grad_norm"] = reported["actor_grad_norm"]
+    samples = args.rollout.n_samples_per_prompt
+    write(
+        folder,
+        RolloutBatch(
+            step=step * updates,
+            prompts=column("prompts"),
+            responses=column("responses"),
+            rewards=column("rewards"),
+            groups=[str(row["index"] // samples) for row in rows],
+            mask=column("mask"),
+            answers=column("answers"),
+            temperature=float(args.rollout.temperature),
+            logp_rollout=column("logp_rollout"),
+            logp_policy=column("logp_policy"),
+            logp_reference=column("logp_reference"),
+            kl_reward=column("kl_reward") if in_reward else None,
+            advantages=column("advantages"),
+            updates=parts["updates"] if parts else None,
+            observed=observed,
+            reported=reported,
+        ),
+    )
+    if parts and (folder / "weights.pt").exists():
+        from orch_rollout_dump import weights_path
+
+        (folder / "weights.pt").replace(weights_path(folder, step * updates))
+
+
+def _parts(folder: Path) -> Any:
+    """Take what the policy's process left of this batch; None if several processes train."""
+    path = folder / PARTS
+    if not path.exists():
+        return None
+    parts = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    return parts
+
+
+def wrap_policy(policy: Any, folder: Path) -> None:
+    """Leave the minibatches of each batch, and the weights of a small policy, for the trainer."""
+    trainer = policy.ActorPPOTrainer
+    own_train, own_step = trainer.ppo_train, trainer.training_step
+
+    @functools.wraps(own_train)
+    def ppo_train(self: Any, kl_ctl: float) -> Any:
+        import torch
+
+        if torch.distributed.get_world_size() > 1:
+            return own_train(self, kl_ctl)
+        number = {id(item): at for at, item in enumerate(self.replay_buffer.items)}
+        collate, self.orch_taken, self.orch_said = self.replay_buffer.collate_fn, [], []
+
+        def collate_fn(items: Any) -> Any:
+            flat = items[0] if isinstance(items[0], list) else items
+            self.orch_taken.append([number[id(item)] for item in flat])
+            return collate(items)
+
+        self.replay_buffer.collate_fn = collate_fn
+        try:
+            status = own_train(self, kl_ctl)
+        finally:
+            del self.replay_buffer.collate_fn
+        _leave(self, folder, kl_ctl)
+        return status
+
+    @functools.wraps(own_step)
+    def training_step(self: Any, *given: Any, **named: Any) -> Any:
+        returned = own_step(self, *given, **named)
+        if hasattr(self, "orch_said"):
+            metrics = returned["metrics"]
+            self.orch_said.append(
+                {
+                    name: float(metrics[name])
+                    for name in ("policy_loss", "kl", "actor_grad_norm")
+                    if _is_number(metrics.get(name))
+                }
+            )
+        return returned
+
+    trainer.ppo_train = ppo_train
+    trainer.training_step = training_step
+
+
+def _leave(trainer: Any, folder: Path, beta: float) -> None:
+    """Write the minibatches and the losses of a batch, and the weights after it.
+
+    DeepSpeed makes a train step of `gas` micro-batches, whose losses are all divided by the whole
+    step's tokens over `gas`: the step's is their mean.
+    """
+    import torch
+    from orch_rollout_dump import SMALL_POLICY
+
+    gas = max(int(trainer.strategy.accumulated_gradient), 1)
+    steps = range(0, len(trainer.orch_taken) - gas + 1, gas)
+    updates = [[i for part in trainer.orch_taken[at : at + gas] for i in part] for at in steps]
+    in_loss = trainer.args.algo.kl.use_loss and trainer.args.algo.kl.init_coef > 0
+    losses, kls, norms = [], [], []
+    for at in steps:
+        said = trainer.orch_said[at : at + gas]
+        losses.append(sum(each["policy_loss"] for each in said) / gas)
+        kls.append(sum(each.get("kl", 0.0) for each in said) / gas if in_loss else 0.0)
+        norms.append(said[-1]["actor_grad_norm"])
+    count = len(updates)
+    observed = {
+        "policy_loss": sum(losses) / count,
+        "loss": (sum(losses) + beta * sum(kls)) / count,
+        "grad_norm": sum(norms) / count,
+    }
+    if in_loss:
+        observed["kl_loss"] = sum(kls) / count
+    folder.mkdir(parents=True, exist_ok=True)
+    model = trainer.actor.model
+    parameters = list(model.module.parameters())
+    if sum(getattr(each, "ds_numel", each.numel()) for each in parameters) <= SMALL_POLICY:
+        weights = {k: v.detach().cpu().clone() for k, v in _gathered(trainer, model).items()}
+        torch.save(weights, folder / "weights.pt")
+    new = folder / f".{PARTS}.{os.getpid()}"
+    new.write_text(json.dumps({"updates": updates, "observed": observed}), encoding="utf-8")
+    new.replace(folder / PARTS)
+
+
+def _gathered(trainer: Any, model: Any) -> Any:
+    """Return the weights that AdamW updates, as DeepSpeed gathers them for a checkpoint."""
+    if trainer.strategy.args.ds.zero_stage > 2:
+        return model._consolidated_16bit_state_dict()  # noqa: SLF001  as the library's save_model
+    return model.module.state_dict()
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
+
+
+class After(importlib.abc.MetaPathFinder):
+    """Calls a function on a module right after its import, so that nothing is imported for it."""
+
+    def __init__(self, calls: dict[str, Callable[[Any], None]]):
+        self.calls = calls
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002  the protocol's
+        call = self.calls.pop(fullname, None)
+        if call is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        own = spec.loader.exec_module
+
+        def run(module: Any) -> None:
+            own(module)
+            call(module)
+
+        spec.loader.exec_module = run  # type: ignore[method-assign]  # of this one module's loader
+        return spec
+
+
+def install() -> None:
+    """Wrap the library's modules as soon as they are imported in this process."""
+    folder = Path(os.environ["ORCH_ROLLOUT_DUMP"])
+    calls: dict[str, Callable[[Any], None]] = {
+        MAKER: wrap_maker,
+        TRAINER: functools.partial(wrap_trainer, folder=folder),
+        POLICY: functools.partial(wrap_policy, folder=folder),
+    }
+    sys.meta_path.insert(0, After(calls))
+
+
+def main() -> None:
+    """Run the program after `-m`, with a Ray whose workers call `install`."""
+    import ray
+
+    here, own = str(Path(__file__).resolve().parent), ray.init
+    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+
+    @functools.wraps(own)
+    def init(*given: Any, **named: Any) -> Any:
+        asked = dict(named.pop("runtime_env", None) or {})
+        variables = {
+            **asked.get("env_vars", {}),
+            "PYTHONPATH": paths,
+            "ORCH_ROLLOUT_DUMP": os.environ["ORCH_ROLLOUT_DUMP"],
+        }
+        named["runtime_env"] = {
+            **asked,
+            "env_vars": variables,
+            "worker_process_setup_hook": "orch_openrlhf_rollouts.install",
+        }
+        return own(*given, **named)
+
+    ray.init = init
+    module, sys.argv = sys.argv[2], sys.argv[2:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
