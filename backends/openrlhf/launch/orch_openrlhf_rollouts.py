@@ -266,7 +266,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-class After(importlib.abc.MetaPathFinder):
+class CallAfterImport(importlib.abc.MetaPathFinder):
     """Calls a function on a module right after its import, so that nothing is imported for it."""
 
     def __init__(self, calls: dict[str, Callable[[Any], None]]):
@@ -297,7 +297,7 @@ def install() -> None:
         TRAINER: functools.partial(wrap_trainer, folder=folder),
         POLICY: functools.partial(wrap_policy, folder=folder),
     }
-    sys.meta_path.insert(0, After(calls))
+    sys.meta_path.insert(0, CallAfterImport(calls))
 
 
 def main() -> None:
