@@ -56,8 +56,8 @@ def _deepspeed_in_fp32(utils: Any) -> None:
     for name in ("get_train_ds_config", "get_eval_ds_config"):
         own = getattr(utils, name)
 
-        def config(*given: Any, own: Any = own, **named: Any) -> Any:
-            return {**own(*given, **named), "bf16": {"enabled": False}}
+        def config(*arguments: Any, own: Any = own, **named: Any) -> Any:
+            return {**own(*arguments, **named), "bf16": {"enabled": False}}
 
         setattr(utils, name, config)
 

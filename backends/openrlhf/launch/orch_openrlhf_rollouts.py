@@ -31,18 +31,18 @@ PARTS = "minibatches.json"
 def wrap_maker(maker: Any) -> None:
     """Keep the reference policy's log-probabilities: a KL in the reward drops them."""
     own_make, own_kl = maker.RemoteExperienceMaker.make_experience, maker.compute_approx_kl
-    seen: list[Any] = []
+    of_reference: list[Any] = []
 
     @functools.wraps(own_kl)
     def kl(log_probs: Any, log_probs_base: Any, *more: Any, **named: Any) -> Any:
-        seen.append(log_probs_base)
+        of_reference.append(log_probs_base)
         return own_kl(log_probs, log_probs_base, *more, **named)
 
     @functools.wraps(own_make)
     def make(self: Any, samples_list: Any) -> Any:
-        seen.clear()
+        of_reference.clear()
         experiences = own_make(self, samples_list)
-        references = list(seen) or [each.base_action_log_probs for each in experiences]
+        references = list(of_reference) or [each.base_action_log_probs for each in experiences]
         self.orch_kept = [
             (reference, None if each.kl is None else each.kl.clone())
             for reference, each in zip(references, experiences)  # noqa: B905
@@ -196,8 +196,8 @@ def wrap_policy(policy: Any, folder: Path) -> None:
         return status
 
     @functools.wraps(own_step)
-    def training_step(self: Any, *given: Any, **named: Any) -> Any:
-        returned = own_step(self, *given, **named)
+    def training_step(self: Any, *arguments: Any, **named: Any) -> Any:
+        returned = own_step(self, *arguments, **named)
         if hasattr(self, "orch_said"):
             metrics = returned["metrics"]
             self.orch_said.append(
@@ -304,11 +304,11 @@ def main() -> None:
     """Run the program after `-m`, with a Ray whose workers call `install`."""
     import ray
 
-    here, own = str(Path(__file__).resolve().parent), ray.init
-    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    plan_dir, own = str(Path(__file__).resolve().parent), ray.init
+    paths = os.pathsep.join(filter(None, [plan_dir, os.environ.get("PYTHONPATH")]))
 
     @functools.wraps(own)
-    def init(*given: Any, **named: Any) -> Any:
+    def init(*arguments: Any, **named: Any) -> Any:
         asked = dict(named.pop("runtime_env", None) or {})
         variables = {
             **asked.get("env_vars", {}),
@@ -320,7 +320,7 @@ def main() -> None:
             "env_vars": variables,
             "worker_process_setup_hook": "orch_openrlhf_rollouts.install",
         }
-        return own(*given, **named)
+        return own(*arguments, **named)
 
     ray.init = init
     module, sys.argv = sys.argv[2], sys.argv[2:]
