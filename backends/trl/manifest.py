@@ -14,6 +14,7 @@ from backends.trl.options import VERSIONS, Script, release_table
 from orchestrator.library.manifest import (
     ABSENT,
     Account,
+    AllBut,
     Constant,
     Manifest,
     Meaning,
@@ -69,16 +70,6 @@ SHIPPED = (
     "in the reward into the advantages of its tokens, whose baseline is of each position"
 )
 LONGER_PROMPTS = "no release since 0.2x cuts prompts: a longer one is trained on whole"
-
-
-class AllBut:
-    """Every value but these."""
-
-    def __init__(self, excluded: Container[object]) -> None:
-        self.excluded = excluded
-
-    def __contains__(self, value: object) -> bool:
-        return value not in self.excluded
 
 
 BY_RLOO: Mapping[str, Container[object]] = {

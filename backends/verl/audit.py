@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.verl import easyr1
+from backends.verl.extension import TO_GO
 from backends.verl.manifest import (
     ACTOR,
     ADDED,
@@ -99,6 +100,7 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
     "remax": "nothing",
     "opo": "nothing",
     "gpg": "nothing",
+    **{name: "group_std" if kind == "grpo" else "nothing" for kind, name in TO_GO.items()},
 }
 """What core_algos.py divides the advantage by, the KL in the reward included."""
 OWN_IN_MEAN = ("grpo", "grpo_vectorized", "gpg", "reinforce_plus_plus_baseline")
@@ -571,6 +573,9 @@ class _Judge:
         if not on:
             return InReward(False), self.at < FIRST_WITH_SWITCH
         estimator, _ = self._estimator(PENALTY)
+        if keys.text(ADVANTAGE) in TO_GO.values():
+            estimator = "k1_to_go"
+            self._rule("its advantage estimator charges a token later k1 only", "orch_verl.py")
         beta = keys.number(REWARD_BETA)
         if beta is None:
             self.unknown.append(keys.why_unknown(REWARD_BETA))

@@ -1,8 +1,9 @@
-"""An external module of verl's: KL weighted by the importance ratio, and plain REINFORCE.
+"""An external module of verl's: KL weighted by the importance ratio, a KL in the reward that is
+charged to later tokens only, and plain REINFORCE.
 
 Shipped beside a launch as orch_verl.py and named in VERL_USE_EXTERNAL_MODULES, it is imported in
 every process at the end of `import verl`. It wraps two functions that ppo_loss looks up in its own
-module, and registers one advantage estimator. Written for verl 0.8.0 and 0.9.1.
+module, and registers advantage estimators. Written for verl 0.8.0 and 0.9.1.
 """
 
 import importlib
@@ -21,6 +22,8 @@ WEIGHTED = {
 """kl_loss_type -> verl's own estimator, and whether the ratio that multiplies it has a gradient."""
 REINFORCE = "orch_reinforce"
 """algorithm.adv_estimator: the reward itself."""
+TO_GO = {kind: f"orch_to_go_{kind}" for kind in ("rloo", "grpo", "dr_grpo", "reinforce")}
+"""algorithm.adv_estimator: the reward from each token on, with the baseline of that name."""
 
 
 def install(losses: Any, core_algos: Any) -> None:
@@ -51,6 +54,8 @@ def install(losses: Any, core_algos: Any) -> None:
 
     losses.get_policy_loss_fn, losses.kl_penalty = get_policy_loss_fn, kl_penalty
     core_algos.register_adv_est(REINFORCE)(reinforce)
+    for kind, name in TO_GO.items():
+        core_algos.register_adv_est(name)(_to_go(kind))
 
 
 def reinforce(
@@ -59,6 +64,45 @@ def reinforce(
     """The reward of the response as the advantage of each of its tokens; [rollouts, T] both."""
     returns = token_level_rewards.sum(-1, keepdim=True) * response_mask
     return returns, returns
+
+
+def _to_go(kind: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the advantages of the reward from each token on: [rollouts, T] both.
+
+    verl puts the task's reward on the last token and takes the KL off each, so that a token keeps
+    the task's reward, and is charged its own KL and that of later tokens. The baseline is of each
+    position, over the group; there a response that has ended counts with its last token.
+    """
+
+    def advantages(
+        token_level_rewards: Tensor, response_mask: Tensor, index: Any = None, **_: Any
+    ) -> tuple[Tensor, Tensor]:
+        masked = token_level_rewards * response_mask
+        ahead = masked.flip(-1).cumsum(-1).flip(-1)
+        last = ahead.gather(-1, response_mask.long().sum(-1, keepdim=True).sub(1).clamp(min=0))
+        ended = response_mask.long().cumsum(-1) == response_mask.long().sum(-1, keepdim=True)
+        value = last.where(ended, ahead)
+        groups: dict[Any, list[int]] = {}
+        for row, name in enumerate(range(len(value)) if index is None else index):
+            groups.setdefault(name, []).append(row)
+        gains = value.clone()
+        for rows in groups.values():
+            gains[rows] = _centred(kind, value[rows])
+        gains = gains * response_mask
+        return gains, gains
+
+    return advantages
+
+
+def _centred(kind: str, value: Tensor) -> Tensor:
+    """Return [n, T] less the baseline of each position, as verl's estimators have it."""
+    count = len(value)
+    if kind == "reinforce" or count < 2:
+        return value
+    centred = value - value.mean(0)
+    if kind == "rloo":
+        return centred * (count / (count - 1))
+    return centred / (value.std(0) + 1e-6) if kind == "grpo" else centred
 
 
 if __name__ == "orch_verl":

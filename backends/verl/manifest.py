@@ -17,6 +17,7 @@ from orchestrator.library.manifest import (
     ABSENT,
     TEXT,
     Account,
+    AllBut,
     AnyText,
     Constant,
     Manifest,
@@ -182,6 +183,18 @@ def _without_weight(settings: Settings) -> str:
 
 
 _REWARD_ROW = Row("kl.estimator", PENALTY, PENALTIES, when=IN_REWARD, advice=_without_weight)
+_TO_GO_NOTE = (
+    "an advantage estimator of orch_verl: a token is charged its own k1 and that of later tokens, "
+    "and the baseline is of each position, where a response that has ended counts with its last"
+)
+_TO_GO_ROW = Row(
+    "kl.estimator",
+    carried_by=ADVANTAGE,
+    offer=(Meaning("k1_to_go", ABSENT, "extension", _TO_GO_NOTE),),
+    adds=lambda _: {PENALTY: "kl"},
+    read=lambda values: "k1_to_go" if values[ADVANTAGE] in extension.TO_GO.values() else ABSENT,
+    when=IN_REWARD,
+)
 _LOSS_ROW = Row("kl.estimator", LOSS_TYPE, LOSS_TYPES + _weighted(in_both=False), when=IN_LOSS)
 
 _BESIDE_REWARD = (
@@ -197,6 +210,7 @@ KL_ROWS = (
         carried_by=f"{USE_REWARD}=False and {USE_LOSS}=False",
         when=NO_KL,
     ),
+    _TO_GO_ROW,
     _REWARD_ROW,
     _LOSS_ROW,
     Row(
@@ -364,6 +378,15 @@ LOSS_ROWS = (
     Row(
         "advantage.estimator",
         ADVANTAGE,
+        tuple(
+            Meaning(ours, theirs, "extension", _TO_GO_NOTE)
+            for ours, theirs in extension.TO_GO.items()
+        ),
+        when={"kl.placement": ("reward",), "kl.estimator": ("k1_to_go",)},
+    ),
+    Row(
+        "advantage.estimator",
+        ADVANTAGE,
         (
             Meaning("rloo", "rloo"),
             Meaning(
@@ -385,6 +408,7 @@ LOSS_ROWS = (
                 "registered by orch_verl: verl's own variants whiten the advantages",
             ),
         ),
+        when={"kl.estimator": AllBut(("k1_to_go",))},
     ),
     Row(
         "loss.aggregation",
@@ -939,5 +963,8 @@ MANIFEST = Manifest(
     ),
     tables=TABLES,
     constants=CONSTANTS,
-    extensions={LOSS_TYPE: frozenset(extension.WEIGHTED), ADVANTAGE: {extension.REINFORCE}},
+    extensions={
+        LOSS_TYPE: frozenset(extension.WEIGHTED),
+        ADVANTAGE: {extension.REINFORCE, *extension.TO_GO.values()},
+    },
 )

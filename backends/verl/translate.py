@@ -231,9 +231,8 @@ def _spelled(version: str) -> tuple[tuple[str, str], ...]:
 
 def needs_extension(settings: Settings) -> bool:
     """Return True if a cell needs something that only extension.py adds to verl."""
-    return (
-        settings.kl.estimator in extension.WEIGHTED or settings.advantage.estimator == "reinforce"
-    )
+    added = (*extension.WEIGHTED, "k1_to_go")
+    return settings.kl.estimator in added or settings.advantage.estimator == "reinforce"
 
 
 def environment(cell: Cell, place: AttemptPaths) -> dict[str, str]:
@@ -271,7 +270,7 @@ def metrics_file(settings: Settings) -> str:
     tags = [f"x{settings.batch.num_minibatches}"]
     if settings.loss.constant_tokens is not None:
         tags.append(f"c{settings.loss.constant_tokens}")
-    if settings.kl.estimator in ("k1", "k1+") and settings.kl.placement != "loss":
+    if settings.kl.estimator in ("k1", "k1+", "k1_to_go") and settings.kl.placement != "loss":
         tags.append("k1")
     return f"verl.{'.'.join(tags)}.jsonl"
 

@@ -47,6 +47,16 @@ class ManifestError(Exception):
     """
 
 
+class AllBut:
+    """Every value but these."""
+
+    def __init__(self, excluded: Container[object]) -> None:
+        self.excluded = excluded
+
+    def __contains__(self, value: object) -> bool:
+        return value not in self.excluded
+
+
 class Absent:
     """The value of a key that a launch leaves out, and of a field that a launch does not give."""
 

@@ -89,6 +89,7 @@ def drawn(draw: st.DrawFn) -> Cell:
                 "k2+",
                 "k3+",
                 "abs+",
+                "k1_to_go",
             )
         )
     )

@@ -2,6 +2,7 @@
 compared with orchestrator.kl.estimators. Needs each release's sources, not its dependencies.
 """
 
+import itertools
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from backends.micro.objective import shaped_advantages
 from backends.verl import extension
 from backends.verl.dialect import K3_CLAMP
 from backends.verl.manifest import LOSS_TYPE, MANIFEST, NEWEST
 from orchestrator.kl.estimators import UNCLAMPED, token_kl
+from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequence_kl
 from tests.backends.verl import library
 
 pytestmark = pytest.mark.slow  # makes a library's environment the first time
@@ -249,3 +252,65 @@ def test_reinforce_is_the_reward_itself(verl: tuple[Any, Any]) -> None:
     )
     torch.testing.assert_close(found, torch.tensor([[1.0], [2.0], [-1.0]]) * MASK)
     assert found is returns
+
+
+def to_go(core: Any, kind: str, scores: list[float], kl: torch.Tensor, mask: torch.Tensor) -> Any:
+    """The registered estimator's advantages, of rewards as apply_kl_penalty makes them."""
+    lengths = mask.sum(-1).long()
+    rewards = -kl * mask
+    rewards[range(len(scores)), lengths - 1] += torch.tensor(scores, dtype=kl.dtype)
+    index = np.array(["a"] * len(scores), dtype=object)
+    return core.registered[f"orch_to_go_{kind}"](
+        token_level_rewards=rewards, response_mask=mask, index=index, config=None
+    )[0]
+
+
+def test_k1_to_go_is_the_gradient_of_the_sequences_kl(verl: tuple[Any, Any]) -> None:
+    """Over every group of two responses of a policy by table, baseline included: no bias."""
+    losses, core = verl
+    extension.install(losses, core)
+    policy, reference = Table(1), Table(2)
+    (exact,) = torch.autograd.grad(sequence_kl(policy, reference), policy.head.weight)
+    chances = log_chances(policy.logps()).exp().detach()
+    total = torch.zeros_like(exact)
+    padded = torch.tensor([r + [END] * (TOKENS - len(r)) for r in ALL.responses])
+    mask = torch.tensor([[1] * len(r) + [0] * (TOKENS - len(r)) for r in ALL.responses])
+    logp, fixed = (_of_tokens(each, padded) for each in (policy, reference))
+    kl = (logp - fixed).detach()
+    numbers = range(len(ALL.responses))
+    for pair in itertools.product(numbers, numbers):
+        rows = list(pair)
+        gains = to_go(core, "rloo", [0.0, 0.0], kl[rows], mask[rows])
+        weight = chances[pair[0]] * chances[pair[1]]
+        loss = -(gains * logp[rows]).sum() / len(rows)
+        (part,) = torch.autograd.grad(loss, policy.head.weight, retain_graph=True)
+        total += weight * part
+    assert float((total - exact).norm() / exact.norm()) < 1e-10
+
+
+def _of_tokens(policy: Table, tokens: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities [R, T] of responses."""
+    prompted = torch.cat([torch.ones(len(tokens), 1, dtype=torch.long), tokens], 1)
+    logps = policy(prompted).logits[:, :-1].log_softmax(-1)
+    return logps.gather(-1, tokens[..., None])[..., 0]
+
+
+@pytest.mark.parametrize("kind", extension.TO_GO)
+def test_k1_to_go_has_each_baseline(verl: tuple[Any, Any], kind: str) -> None:
+    """Of whole responses it is the embedded trainer's; a token that has ended has no advantage."""
+    losses, core = verl
+    extension.install(losses, core)
+    kl = torch.rand(3, 4, dtype=torch.float64)
+    scores = [1.0, 0.0, 0.5]
+    whole = torch.ones(3, 4, dtype=torch.long)
+    found = to_go(core, kind, scores, kl, whole)
+    rewards = torch.tensor([scores], dtype=torch.float64)
+    wanted = shaped_advantages(kind, rewards, 1.0, kl[None], credit="to_go")  # type: ignore[arg-type]  # its names
+    torch.testing.assert_close(found, wanted[0])
+    cut = to_go(core, kind, scores, kl, MASK)
+    assert torch.equal(cut[MASK == 0], torch.zeros(3, dtype=torch.float64))
+    if (
+        kind == "dr_grpo"
+    ):  # the third token: the second response has ended, and counts with its last
+        values = [1 - kl[0, 2] - kl[0, 3], 0 - kl[1, 1], 0.5 - kl[2, 2]]
+        torch.testing.assert_close(cut[0, 2], values[0] - sum(values) / 3)

@@ -54,7 +54,8 @@ def test_a_name_means_what_was_measured_of_it(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_only_the_extension_brings_what_the_release_does_not_take(version: str) -> None:
-    for key, brought in ((LOSS_TYPE, set(extension.WEIGHTED)), (ADVANTAGE, {extension.REINFORCE})):
+    advantages = {extension.REINFORCE, *extension.TO_GO.values()}
+    for key, brought in ((LOSS_TYPE, set(extension.WEIGHTED)), (ADVANTAGE, advantages)):
         sent = {name for name, ours in MANIFEST.meanings(key, version).items()}
         assert sent - TABLES[version].values[key] == brought
     rows = [row for row in MANIFEST.rows if row.key == LOSS_TYPE and isinstance(row.offer, tuple)]
