@@ -41,7 +41,12 @@ from orchestrator.spec.site_options import node_options
 
 
 def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """Return the tasks asked of a cell: the spec's, or those its backend has in their place."""
+    """Return the tasks asked of a cell: the spec's, or those its backend has in their place.
+
+    Where the spec asks for none there are none.
+    """
+    if not evaluation.tasks:
+        return ()
     return plugins.load(cell.settings.backend.name).rehearse_tasks(cell) or evaluation.tasks
 
 

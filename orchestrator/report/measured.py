@@ -8,6 +8,7 @@ is derived from the files.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -78,6 +79,8 @@ def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
 def _configuration(c: Configuration) -> dict[str, Any]:
     states = [judged[0] for run in c.runs if (judged := state_of(run))]
     values: dict[str, Estimate] = {m: c.finals[m] for m in KEPT if m in c.finals}
+    if KL in values:
+        values[KL] = values[KL].within(0.0, inf)
     accuracy, kl = c.by_seed(ACCURACY), c.by_seed(KL)
     both = [accuracy[seed] - (c.beta or 0.0) * kl[seed] for seed in accuracy if seed in kl]
     lengths = [

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.evaluate import run
 from orchestrator.evaluate.scores import ScoringJob
-from orchestrator.evaluate.survey import Survey, divergence_tasks, seeds_of
+from orchestrator.evaluate.survey import Survey, divergence_tasks, seeds_of, tasks_of
 from orchestrator.evaluate.task_files import OWN_TASKS
 from orchestrator.records import (
     DivergenceRequest,
@@ -90,6 +90,17 @@ def test_a_rehearsal_compares_its_last_checkpoint_with_stand_ins(
     ]
     every = jobs(record, evaluation.model_copy(update={"checkpoints": "all"}), folder)
     assert [job.step for job in every] == [50, 100]
+
+
+def test_a_spec_that_asks_for_no_tasks_has_none_at_micro_scale(
+    train: Train, folder: RunFolder, ask: AskFor, stand_in: SimpleNamespace
+) -> None:
+    """`orch plan` said so, and `orch run` scored the embedded tasks all the same."""
+    stand_in.rehearse_tasks = lambda _: ask().tasks
+    record = train(steps=(50,))
+    assert not tasks_of(record.cell, EvaluationSpec())
+    assert not jobs(record, EvaluationSpec(), folder)
+    assert jobs(record, ask(), folder)
 
 
 def test_two_divergences_of_a_domain_have_two_stand_ins(
