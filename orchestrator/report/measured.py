@@ -18,6 +18,7 @@ from orchestrator.analysis.linear_stability import ASSUMES, FORMULA, boundary
 from orchestrator.analysis.phases import RULE, STATES, phase_data, phase_maps, state_of
 from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Estimate, estimate
+from orchestrator.analysis.text import estimate_text
 from orchestrator.kl.shares import wilson
 from orchestrator.records import Record
 from orchestrator.report.figures import rounded
@@ -29,6 +30,8 @@ KEPT = (
     "eval/kl_reverse",
 )
 ACCURACY, KL = "eval/accuracy_in_domain", "eval/kl_reverse"
+QUIET = "rb.both"
+"""The quietest of the unbiased terms, by the laboratory."""
 HALF = 0.5
 Kept = Mapping[str, Any]
 
@@ -82,11 +85,11 @@ def _configuration(c: Configuration) -> dict[str, Any]:
     if KL in values:
         values[KL] = values[KL].within(0.0, inf)
     accuracy, kl = c.by_seed(ACCURACY), c.by_seed(KL)
-    both = [accuracy[seed] - (c.beta or 0.0) * kl[seed] for seed in accuracy if seed in kl]
+    both = {seed: accuracy[seed] - (c.beta or 0.0) * kl[seed] for seed in accuracy if seed in kl}
     lengths = [
         fmean(points.values()) for run in c.runs if (points := run.series.get("train/grad_norm"))
     ]
-    values |= {"value": estimate(both)} if both else {}
+    values |= {"value": estimate(both.values())} if both else {}
     values |= {"gradient": estimate(lengths)} if lengths else {}
     return {
         "study": c.study,
@@ -98,6 +101,10 @@ def _configuration(c: Configuration) -> dict[str, Any]:
         "states": [states.count(state) for state in STATES],
         "values": {
             name: [rounded(e.mean), rounded(e.low), rounded(e.high)] for name, e in values.items()
+        },
+        "by_seed": {
+            name: {str(seed): rounded(v) for seed, v in of_seeds.items()}
+            for name, of_seeds in ((ACCURACY, accuracy), (KL, kl), ("value", both))
         },
     }
 
@@ -384,9 +391,34 @@ def _quiet_lines(kept: Kept) -> Iterator[str]:
             if sum(c["states"])
         ]
         yield from _table(OF_QUIET, lines)
+        yield from _differences(own)
     yield ""
     for claim in kept["claims"]:
         yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"
+
+
+def _differences(own: Sequence[Kept]) -> Iterator[str]:
+    """Yield what QUIET has more than each other term, paired by seed."""
+    rows = []
+    for c in sorted(own, key=lambda c: c["beta"] or 0.0):
+        quiet = next((q for q in own if (q["kl"], q["beta"]) == (QUIET, c["beta"])), None)
+        if quiet is None or c["kl"] == QUIET or not sum(c["states"]):
+            continue
+        cells = [c["kl"], f"{c['beta']:g}"]
+        for metric in (ACCURACY, KL, "value"):
+            ours, theirs = quiet["by_seed"][metric], c["by_seed"][metric]
+            pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+            cells.append(estimate_text(estimate(pairs), signed=True) if pairs else "")
+        rows.append(cells)
+    if not rows:
+        return
+    yield ""
+    yield (
+        f"What {QUIET} has more than each other term, paired by seed, with Student's interval of "
+        "one look (not corrected for their number):"
+    )
+    yield ""
+    yield from _table((f"{QUIET} against", "β", "accuracy", "reverse KL", "value"), rows)
 
 
 def _intervals(kept: Kept) -> str:
