@@ -86,27 +86,27 @@ class EstimatorEntry:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is an estimate of a token by itself: no form derived from another."""
+        """Return True for an estimate with a formula of its own, not derived from another."""
         return self.form == "plain" and self.base == self.name
 
     @property
     def is_of_vocabulary(self) -> bool:
-        """Whether it needs the next-token distributions, and not the sampled token's chance."""
+        """Return True if it needs the next-token distributions, not only the sampled token."""
         return self.form == "vocabulary"
 
     @property
     def is_of_a_token(self) -> bool:
-        """Whether its value is a function of the sampled token's x, charged to the response."""
+        """Return True for a function of the sampled token's log-ratio, charged to the response."""
         return not self.is_of_vocabulary and self.credit == "sequence"
 
     @property
     def is_weighted(self) -> bool:
-        """Whether the importance ratio weights it in the loss."""
+        """Return True if the importance ratio weights it in the loss."""
         return self.form in ("ratio_attached", "ratio_detached")
 
     @property
     def is_straight_through(self) -> bool:
-        """Whether it has the gradient of k2 instead of its own."""
+        """Return True if it has the gradient of k2 instead of its own."""
         return self.form == "straight_through"
 
 

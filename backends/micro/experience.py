@@ -44,7 +44,7 @@ class Trainee(NamedTuple):
 
     @property
     def rollout_version(self) -> int:
-        """The train steps after which the policy is that samples the next batch."""
+        """The number of train steps behind the policy that samples the next batch."""
         return max(0, self.state.step - lag(self.settings, self.dialect, self.batch_number))
 
 

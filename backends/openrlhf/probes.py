@@ -41,12 +41,12 @@ def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def natives(_version: str) -> dict[str, Any]:
-    """Launches that no cell is translated into: none."""
+    """Return no launches: cells reach every KL term of the library."""
     return {}
 
 
 def silent(version: str) -> dict[str, Any]:
-    """A launch that says nothing about KL."""
+    """Return a launch that sets nothing about KL."""
     if _flat(version):
         argv = [
             "--pretrain",
@@ -73,7 +73,7 @@ def silent(version: str) -> dict[str, Any]:
 
 
 def _flat(version: str) -> bool:
-    """Whether its flags have no dots: up to 0.10.1.post2."""
+    """Return True for a release whose flags have no dots: up to 0.10.1.post2."""
     return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
 
 
@@ -126,7 +126,7 @@ class OpenRlhf:
             sources.uses(file, name)
 
     def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
-        """The namespace that the library's own parser makes of a launch, checked by it."""
+        """Return the namespace that the library's own parser makes of a launch and checks."""
         calls: list[Any] = []
         own_argv, sys.argv = sys.argv, [CLI, *_arguments(argv)]
         if (self.sources.folder / "utils/config.py").exists():
@@ -233,7 +233,7 @@ class OpenRlhf:
 
 
 def _flattened(refs: Any, _: int) -> list[Any]:
-    """What a group of models answered; None from one that is not there."""
+    """Return the answers of a group of models; None for a model that the launch does not have."""
     return refs if isinstance(refs, list) else [None]
 
 
@@ -242,7 +242,7 @@ def _stop(loss: Any, *_: Any) -> None:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """What stands behind `-m openrlhf.cli.train_ppo_ray`."""
+    """Return the arguments after `-m openrlhf.cli.train_ppo_ray`."""
     flags = (i for i, word in enumerate(argv) if word.startswith("--"))
     return list(argv[next(flags, len(argv)) :])
 

@@ -42,7 +42,7 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def _toml(version: str, loss: str, size: int) -> str:
-    """A launch with that default loss, its masks opened so that nothing else shapes a gradient."""
+    """Return rl.toml with the default loss, its masks open: only the KL shapes a gradient."""
     masks = (
         ("ipo_mask_low", "ipo_mask_high") if old(version) else ("dppo_mask_low", "dppo_mask_high")
     )
@@ -60,8 +60,10 @@ def _toml(version: str, loss: str, size: int) -> str:
 
 
 def natives(version: str) -> dict[str, Any]:
-    """Launches that no cell is translated into: each term of its default loss, and, since 0.6.0,
-    its component of on-policy distillation."""
+    """Return launches of KL terms that no cell reaches, by name.
+
+    They are the terms of the default loss and, since 0.6.0, that of on-policy distillation.
+    """
     losses = {"kl_tau": f"kl_tau = {BETA}" + ("\nteacher_tau = 0.0" if old(version) else "")}
     if old(version):
         losses["teacher_tau"] = f"kl_tau = 0.0\nteacher_tau = {BETA}"
@@ -80,14 +82,14 @@ def natives(version: str) -> dict[str, Any]:
 
 
 def silent(version: str) -> dict[str, Any]:
-    """A launch that says nothing about KL, beside a reference policy where a loss can have one."""
+    """Return a launch that sets nothing about KL; it has a reference policy if a loss may."""
     size = "rollouts_per_example = 4" if old(version) else "group_size = 4"
     teacher = '\n[orchestrator.teacher_model.model]\nname = "org/policy"' if old(version) else ""
     return {"argv": [], "files": {"rl.toml": f"[orchestrator]\n{size}{teacher}\n"}}
 
 
 def old(version: str) -> bool:
-    """Whether the loss is handed a teacher's log-probabilities: up to 0.5.0."""
+    """Return True if the loss gets a teacher's log-probabilities: up to 0.5.0."""
     return version.startswith(("0.3", "0.4", "0.5"))
 
 
@@ -176,8 +178,10 @@ class PrimeRlFunctions:
         return self._hook(f"{HOOKS}.token_kl")(name, batch["logp"], batch["ref"], batch["old"])
 
     def advantages(self, config: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The library's advantages; a KL enters them later, inside the loss. Token rewards: the
-        task's, at the last token."""
+        """Return the library's advantages, and the task's reward at each response's last token.
+
+        A KL enters the advantages later, inside the loss.
+        """
         import torch
 
         mask = batch["mask"]

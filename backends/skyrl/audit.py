@@ -395,7 +395,10 @@ class _Judge:
         return EngineWeight(kind, 0, cap) if cap else None
 
     def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
-        """What an entry point makes of the KL in the reward that is not SkyRL's trainer alone."""
+        """Return the verdict and reason of an entry point that changes the KL in the reward.
+
+        Return None for SkyRL's own trainer. An unknown advantage makes the KL unknown.
+        """
         if reward.active is not True or loss.active is not False:
             return None
         advantage = self.keys.text(ADVANTAGE) or ""
@@ -419,7 +422,7 @@ class _Judge:
             yield f"{self.entry} hands these keys to SkyRL's trainer unchanged"
 
     def _newer(self, loss: InLoss) -> Iterator[str]:
-        """What the release is taken to be, where another one would answer otherwise."""
+        """Yield the assumed release where another release would change the answer."""
         if loss.active and self.old and self.because.startswith("its"):
             yield "the code is skyrl-train's: a fork that gave the KL a gradient has it in the loss"
         if loss.active and self.because.startswith("the newest"):

@@ -48,9 +48,9 @@ def tensorboard_of(attempt_dir: Path, updates: int) -> Path:
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """The metrics of an attempt, one point a step that SkyRL logged, counted in train steps.
+    """Yield the metrics of an attempt: a point for each logged step, counted in train steps.
 
-    Raises LogFault after them, for a log without the names that we know.
+    Raise LogFault after the last point if the log has none of the names that we know.
     """
     folders = [path for path in sorted(attempt_dir.glob("tensorboard-x*")) if updates_of(path)]
     any_point = False
@@ -70,8 +70,10 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 
 
 def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
-    """Raises LogFault where steps have none of the names we know, or no reward. At step 0 there
-    are evaluations only."""
+    """Raise LogFault if steps have none of the names we know, or no reward.
+
+    Step 0 does not count: it has evaluations only.
+    """
     held = {name for step, names in names_by_step.items() if step > 0 for name in names}
     if held and not held & NAMES.keys():
         raise LogFault.of_names(path, "SkyRL", VERSIONS, held)
@@ -80,7 +82,7 @@ def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
 
 
 def canonical(key: str) -> str | None:
-    """The canonical name of SkyRL's, or None for what orch has no name for."""
+    """Return the canonical name of a metric of SkyRL; None if orch has no name for it."""
     evaluated = _EVALUATED.fullmatch(key)
     if evaluated is None:
         return NAMES.get(key)
@@ -109,7 +111,7 @@ def _named(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    """Finite numbers; SkyRL prints them as text."""
+    """Return a finite number, which SkyRL may print as text; None for anything else."""
     try:
         number = float(value)  # type: ignore[arg-type]  # TypeError is caught below
     except (TypeError, ValueError):
@@ -118,7 +120,7 @@ def _number(value: object) -> float | None:
 
 
 def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> Iterator[MetricPoint]:
-    """Reports of its console logger: `Step N: ` and a dictionary over lines, four decimals."""
+    """Yield the points of the console log: `Step N: ` and a dictionary, with four decimals."""
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -137,7 +139,7 @@ def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> It
 
 
 def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
-    """The dictionary printed on the next lines, or None where it is torn."""
+    """Return the dictionary printed on the next lines; None if the log ends inside it."""
     text = ""
     for _, line in zip(range(_LONGEST_REPORT), lines, strict=False):
         text += f"{line}\n"

@@ -41,7 +41,7 @@ def written(value: object) -> str:
 
 
 def _quoted(item: object) -> str:
-    """An element of a list: bare text may end where YAML's list does, so text is quoted."""
+    """Return an element of a list as text; strings are quoted, as bare text may hold `,` or `]`."""
     text = written(item)
     return json.dumps(text) if isinstance(item, str) and text[:1] != '"' else text
 
@@ -66,7 +66,10 @@ def _value(text: str) -> object:
 
 
 def _yaml(text: str) -> object:
-    """What YAML has and JSON has not: `['a']`, `1.e-6`, `.5`. Orch writes none of it."""
+    """Return the value of text that is YAML and not JSON: `['a']`, `1.e-6`, `.5`.
+
+    Orch writes no such text; people do.
+    """
     import yaml
 
     try:

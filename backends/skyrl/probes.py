@@ -40,12 +40,12 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def natives(_version: str) -> dict[str, Any]:
-    """Launches that no cell is translated into: none."""
+    """Return no launches: cells reach every KL term of the library."""
     return {}
 
 
 def silent(_version: str) -> dict[str, Any]:
-    """A launch that says nothing about KL."""
+    """Return a launch that sets nothing about KL."""
     return {"argv": [], "files": {}}
 
 
@@ -120,7 +120,7 @@ class SkyRl:
             sources.uses(UTILS, name)
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
-        """SkyRL's configuration with a launch's overrides; what we registered is registered."""
+        """Return SkyRL's configuration with a launch's overrides; register our functions."""
         algorithm = self.config.AlgorithmConfig()
         both = False
         for argument in argv:
@@ -200,7 +200,7 @@ class SkyRl:
         return rewards, advantages
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
-        """The worker's loss of one micro-batch that is the whole minibatch."""
+        """Return the worker's loss of one micro-batch, which is the whole minibatch."""
         import torch
 
         mask, size = batch["mask"], len(batch["mask"])

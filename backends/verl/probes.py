@@ -70,12 +70,12 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def natives(_version: str) -> dict[str, Any]:
-    """Launches that no cell is translated into: none."""
+    """Return no launches: cells reach every KL term of the library."""
     return {}
 
 
 def silent(_version: str) -> dict[str, Any]:
-    """A launch that says nothing about KL."""
+    """Return a launch that sets nothing about KL."""
     return {"argv": ["algorithm.adv_estimator=rloo"], "files": {}}
 
 
@@ -155,7 +155,7 @@ class VerlFunctions:
         return core, losses, trainer
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
-        """A launch's overrides over verl's defaults; `module` is the text of orch_verl.py."""
+        """Return verl's configuration with a launch's overrides. module: text of orch_verl.py."""
         given = [a.lstrip("+").partition("=") for a in argv if "=" in a]
         values = {key: _value(value) for key, _, value in given}
         return {**DEFAULTS, **values, "module": files.get("extension/orch_verl.py")}

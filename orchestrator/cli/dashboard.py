@@ -225,7 +225,7 @@ def _wait(served: "DashboardServer") -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A hang-up or SIGTERM ends it as Ctrl-C does: quietly, with nothing left behind."""
+    """Turn a hang-up and SIGTERM into KeyboardInterrupt, so that the server and MLflow end too."""
 
     def stop(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -96,7 +96,10 @@ def prepare(
 
 
 def formats(libraries: Iterable[str]) -> tuple[str, ...]:
-    """The formats of libraries given as `name`, `name@version` or `all`."""
+    """Return the formats of libraries given as `name`, `name@version` or `all`.
+
+    Raise SelectionError for a release that orch does not drive, or a library with its own prompts.
+    """
     names: list[str] = []
     for library in libraries:
         name, _, version = library.partition("@")
@@ -115,7 +118,10 @@ def formats(libraries: Iterable[str]) -> tuple[str, ...]:
 
 
 def declared(name: str, group: Path) -> list[Data]:
-    """The data of an entry of the group, or of every cell of a spec. Raises SelectionError."""
+    """Return the data of an entry of the group, or of every cell of a spec.
+
+    Raise SelectionError if neither exists.
+    """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         cells = expand(load(path))

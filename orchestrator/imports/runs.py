@@ -80,7 +80,7 @@ class ImportedRun:
 
     @cached_property
     def finding(self) -> AuditFinding | None:
-        """What the audit says of the logged settings; None where they are not enough."""
+        """The audit's finding on the logged settings; None if they do not determine one."""
         one = self.manifest
         return term_of(one.library, one.release, one.settings, one.origin)
 

@@ -20,11 +20,11 @@ _NAME = "settled.json"
 
 
 class MirrorStore(Protocol):
-    """Where an experiment is mirrored to."""
+    """The store that mirrors an experiment."""
 
     @property
     def shown(self) -> str:
-        """Its address, without a password."""
+        """The address, without a password."""
 
     @property
     def artifacts(self) -> Path | None:

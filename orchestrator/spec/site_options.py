@@ -65,7 +65,7 @@ class EnvironmentEntry(Frozen):
 
     @property
     def container(self) -> Runtime | None:
-        """What runs the image; None where there is none."""
+        """The program that runs the image; None without an image."""
         if self.image is None:
             return None
         return self.runtime or ("enroot" if self.image.endswith(".sqsh") else "apptainer")

@@ -59,7 +59,7 @@ class NodeSetup(NamedTuple):
 
     @property
     def agent_words(self) -> list[str]:
-        """What the agent of another node looks at first."""
+        """Arguments of the agent of another node, for its checks before it starts anything."""
         words = ["--gpus", str(self.gpus_per_node)] if self.gpus_checked else []
         interface = self.options.network_interface
         return [*words, "--interface", interface] if interface else words

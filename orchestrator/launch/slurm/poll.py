@@ -237,8 +237,10 @@ class SchedulerSnapshot:
 
     @property
     def listed_in_queue(self) -> scheduler.Answer | None:
-        """The elements that squeue lists of everyone who submitted for this folder; None while it
-        does not answer."""
+        """Elements in the queue, of every user who submitted for this folder.
+
+        None while squeue does not answer.
+        """
         if not self._asked_queue:
             self._asked_queue = True
             alive = [s for s in self.submissions.values() if s.job and not s.drained]
