@@ -7,8 +7,12 @@ from backends.micro import curvature, disk, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Dialect, Semantics
-from orchestrator.library.protocol import LibraryBackend, SharedProcess, ShippedPrompts
-from orchestrator.library.replay import BatchPrediction
+from orchestrator.library.protocol import (
+    BatchPrediction,
+    LibraryBackend,
+    SharedProcess,
+    ShippedPrompts,
+)
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.metrics.names import METRICS
 from orchestrator.settings import Settings

@@ -26,7 +26,7 @@ from backends.micro.objective import (
 )
 from backends.micro.optimizer import rate_of
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.library.replay import BatchPrediction
+from orchestrator.library.protocol import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.settings import Settings
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
 from backends.openrlhf.flags import VERSIONS
 from backends.openrlhf.manifest import MANIFEST
-from backends.openrlhf.marks import MARKS
 from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 
 class OpenRLHF(LibraryBackend):
@@ -17,7 +17,12 @@ class OpenRLHF(LibraryBackend):
     versions = VERSIONS
     capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
     prompts_format = translate.PROMPTS_FORMAT
-    release_marks = MARKS
+    release_marks = ReleaseMarks(
+        hint=r"openrlhf|train_ppo|--init_kl|--algo\.kl",
+        distributions=("openrlhf",),
+        repositories=("OpenRLHF",),
+        files=(ReleaseFile("openrlhf", "version.txt", needs="openrlhf"),),
+    )
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from backends.skyrl import checkpoints, dialect, metrics, parse, translate
 from backends.skyrl.manifest import MANIFEST, VERSIONS
-from backends.skyrl.marks import MARKS
 from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 
 class SkyRL(LibraryBackend):
@@ -16,7 +16,15 @@ class SkyRL(LibraryBackend):
     versions = VERSIONS
     capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
     prompts_format = translate.PROMPTS_FORMAT
-    release_marks = MARKS
+    release_marks = ReleaseMarks(
+        hint=r"skyrl|trainer\.algorithm",
+        aliases=("skyrl-train",),
+        distributions=("skyrl",),
+        files=(
+            ReleaseFile("skyrl-train", "skyrl-train/pyproject.toml"),
+            ReleaseFile("skyrl-train", "skyrl_train/pyproject.toml"),
+        ),
+    )
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)

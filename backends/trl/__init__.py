@@ -1,12 +1,16 @@
 """TRL: its scripts `grpo` and `rloo`, by release. README.md lists the differences."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from backends.trl import checkpoints, dialect, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
-from backends.trl.marks import MARKS
 from backends.trl.options import VERSIONS
 from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+
+_LOCKED = re.compile(r'name = "trl"\nversion = "(\d+\.\d+\.\d+)"')
+_OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
 
 
 class TRL(LibraryBackend):
@@ -17,7 +21,22 @@ class TRL(LibraryBackend):
     versions = VERSIONS
     capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
     prompts_format = translate.PROMPTS_FORMAT
-    release_marks = MARKS
+    release_marks = ReleaseMarks(
+        hint=r"\btrl\b|GRPOConfig|RLOOConfig|orch_trl|grpo|rloo|gspo|num_generations",
+        distributions=("trl",),
+        repositories=("trl",),
+        files=(
+            ReleaseFile("trl", "VERSION", needs="trl"),
+            ReleaseFile("trl", "trl/__init__.py", pattern=_OWN),
+            *(ReleaseFile("trl", name, pattern=_LOCKED) for name in ("uv.lock", "poetry.lock")),
+        ),
+        configuration_classes=(
+            "GRPOConfig",
+            "RLOOConfig",
+            "grpo_defaults",
+            "get_default_grpo_config",
+        ),
+    )
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)

@@ -161,10 +161,6 @@ def _side_of_clip(launch: Values, key: str) -> object:
     return ABSENT if launch["epsilon"] == NO_CLIP else launch[key]
 
 
-def _dual(launch: Values) -> object:
-    return ABSENT if launch["epsilon"] == NO_CLIP else launch.get("delta") or None
-
-
 def _minibatches(launch: Any) -> int:
     return int(launch["steps_per_generation"]) // int(launch["gradient_accumulation_steps"])
 

@@ -123,12 +123,6 @@ class ImportedRun:
         names = dict.fromkeys(name for row in self.rows for name in row.values)
         return tuple(n for n in names if not canonical({n: 0.0}, table, place, one.renames))
 
-    @property
-    def kl_names(self) -> tuple[str, ...]:
-        """Return the logged names that are a KL, or sound like one."""
-        names = dict.fromkeys(name for row in self.rows for name in row.values)
-        return tuple(n for n in names if re.search(r"(^|[/_])[a-z]*kl\d?([/_]|$)", n))
-
 
 Change = Literal["imported", "updated", "unchanged"]
 

@@ -116,12 +116,6 @@ def run_folders(path: Path) -> list[Path]:
     return sorted(each for each in inside if run_folders(each))
 
 
-def read_folders(path: Path) -> Iterator[LoggedRun]:
-    """Yield the runs of the folders at a path."""
-    for folder in run_folders(path):
-        yield from read_folder(folder)
-
-
 def read_folder(path: Path) -> Iterator[LoggedRun]:
     """Yield the run of a local folder, or of a `.wandb` file alone."""
     files = path / "files"

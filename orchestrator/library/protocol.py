@@ -43,8 +43,7 @@ from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
 from orchestrator.library.cpu_launch import CpuLaunch
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.releases import ReleaseMarks
-from orchestrator.library.replay import BatchPrediction
-from orchestrator.library.rollout_dump import RolloutBatch
+from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
@@ -78,6 +77,22 @@ class Curvature(NamedTuple):
     diagonal."""
     advantage_deviation: float
     """Standard deviation of an advantage."""
+
+
+class BatchPrediction(NamedTuple):
+    """A dialect's prediction of one rollout batch, in the order and under the names of its dump."""
+
+    step: int
+    """Train steps after the batch."""
+    observed: Mapping[str, float]
+    """Quantity (rollout_dump.OBSERVED) -> value, the mean over the batch's train steps. What cannot
+    be predicted is missing."""
+    advantages: Values | None = None
+    """Of each token, from the log-probabilities that the trainer reported, where it did."""
+    logp_policy: Values | None = None
+    """By the policy before the batch's first train step. None without a policy."""
+    weights: Mapping[str, Any] | None = None
+    """The policy after the batch, Hugging Face name -> tensor. None without a policy."""
 
 
 @runtime_checkable

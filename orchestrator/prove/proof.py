@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.library_semantics import Dialect, precision_of
-from orchestrator.library.replay import BatchPrediction
+from orchestrator.library.protocol import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.settings import Settings
 
