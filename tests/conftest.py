@@ -44,10 +44,18 @@ TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, then slow tests: what is left for the end is short."""
-    long = {item.path for item in items if item.get_closest_marker("long")}
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in long, item.path not in slow))
+    """Long files first, the longest of them at the very start: what is left for the end is short.
+
+    A cluster's tests mostly wait, so that they begin early, beside what computes.
+    """
+    seconds: dict[Path, float] = {}
+    for item in items:
+        mark = item.get_closest_marker("long")
+        waits = "cluster" in getattr(item, "fixturenames", ())
+        expected = float(mark.args[0] if mark.args else 60) if mark else 30.0 * waits
+        slow = item.get_closest_marker("slow") is not None
+        seconds[item.path] = max(seconds.get(item.path, 0), expected, slow)
+    items.sort(key=lambda item: -seconds[item.path])
     for item in items:
         if item.get_closest_marker("real"):
             # the first of a library's tests installs its environment

@@ -21,6 +21,26 @@ def bootstrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
+def test_quick_covers_the_core_and_says_what_it_left_out(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(bootstrap, "call", lambda *argv: calls.append(argv) or len(calls) // 3)
+    assert bootstrap.test(["--quick", "-x"]) == 1, "pytest's code, as ruff had nothing to say"
+    _, _, (program, *words) = calls
+    assert (program.name, words[-1]) == ("pytest", "-x")
+    core = {path for path in words if isinstance(path, Path)}
+    assert all(path.exists() for path in core)
+    for pattern in bootstrap.QUICK:
+        assert core & set(ROOT.glob(pattern)), f"{pattern} names nothing"
+    printed = capsys.readouterr().out
+    files = sum(count for _, count in bootstrap.left_out(sorted(core)))
+    inside = {file for path in core for file in [path, *path.rglob("test_*.py")] if file.is_file()}
+    assert files + len(inside) == len(list((ROOT / "tests").rglob("test_*.py")))
+    assert "tests/dashboards, " in printed
+    assert "slow or long or browser or slurm or real" in printed
+
+
 def program(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

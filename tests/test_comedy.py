@@ -12,7 +12,7 @@ from command_line import ROOT, orch
 
 from tests.dashboards.conftest import browser as browser
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.timeout(1800)]
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 SPEC = ("experiments/comedy_full.yaml", "seeds=[0]")

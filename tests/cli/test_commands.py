@@ -12,7 +12,7 @@ from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
 from orchestrator.launch import provenance
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long(110)]
 
 SMOKE = "experiments/smoke.yaml"
 
@@ -205,7 +205,7 @@ def test_compare_and_report_from_disk_alone(workspace: Path) -> None:
     unknown = orch(workspace, "compare", SMOKE, "--by", "moon")
     assert unknown.returncode == 1
     assert "no configuration has an axis 'moon'" in unknown.stderr
-    assert orch(workspace, "report", SMOKE, "-o", "else where").returncode == 0
+    assert orch(workspace, "report", SMOKE, "-o", "else where", "--no-figures").returncode == 0
     assert (workspace / "else where" / "index.html").stat().st_size > 100_000
 
 

@@ -1,16 +1,16 @@
 """The closed form against a brute-force optimum, and training against the closed form."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
+from backends.micro import train
 from backends.micro.theory import has_closed_form, optimum, predicted
+from orchestrator.records import Outcome
 from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
-
-pytestmark = pytest.mark.long
 
 Make = Callable[..., Settings]
 
@@ -66,19 +66,6 @@ def test_only_unbiased_on_policy_cells_have_a_prediction(embedded: Make) -> None
     assert predicted(embedded("k3", "reward_and_loss", 0.3, advantage=scaled)) is None
 
 
-def finals(
-    trained: Callable[..., Any], lines: Callable[..., Any], settings: Settings, seeds: range
-) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracy and reverse KL after the last train step, a number a seed each."""
-    found = []
-    for seed in seeds:
-        _, place = trained(settings.model_copy(update={"seed": seed}), evaluate_every_steps=150)
-        last = lines(place)[-1]["values"]
-        found.append((last["eval/accuracy_in_domain"], last["eval/kl_reverse"]))
-    accuracies, divergences = np.array(found).T
-    return accuracies, divergences
-
-
 def long_cell(embedded: Make, estimator: str, placement: str, beta: float) -> Settings:
     return embedded(
         estimator,
@@ -90,14 +77,62 @@ def long_cell(embedded: Make, estimator: str, placement: str, beta: float) -> Se
     )
 
 
+BETAS = (0.3, 1.0)
+UNBIASED = ("k1.reward", "k1.reward_and_loss", "k3.reward_and_loss")
+BIASED = ("k3.reward", 1.0)
+Finals = dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]
+
+
+class Strict:
+    """A watch for which every cell has to be trained to its end."""
+
+    def ended(self, number: int, result: Outcome | Exception) -> None:
+        assert isinstance(result, Outcome), f"cell {number}: {result!r}"
+        assert result.kind == "trained", f"cell {number}: {result!r}"
+
+    def leaving(self) -> Collection[int]:
+        return ()
+
+    def say(self, number: int, line: str) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def finals(
+    embedded: Make,
+    cell_of: Callable[..., Any],
+    place_at: Callable[..., Any],
+    lines: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Finals:
+    """Accuracy and reverse KL after the last train step, a number a seed each.
+
+    The cells train together: the numbers of each are those it has alone (test_together.py).
+    """
+    seeds = [(kl, beta, seed) for kl in UNBIASED for beta in BETAS for seed in range(2)]
+    cells = []
+    for kl, beta, seed in (*seeds, (*BIASED, 0)):
+        settings = long_cell(embedded, *kl.split("."), beta).model_copy(update={"seed": seed})
+        place = place_at(tmp_path_factory.mktemp("it's a cell"))
+        cells.append((cell_of(settings, evaluate_every_steps=150), place))
+    train.run_together(cells, Strict())
+    last = {}
+    for cell, place in cells:
+        kl, values = cell.settings.kl, lines(place)[-1]["values"]
+        numbers = (values["eval/accuracy_in_domain"], values["eval/kl_reverse"])
+        last.setdefault((f"{kl.estimator}.{kl.placement}", kl.beta), []).append(numbers)
+    return {name: tuple(np.array(numbers).T) for name, numbers in last.items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("beta", [0.3, 1.0])
-@pytest.mark.parametrize("kl", ["k1.reward", "k1.reward_and_loss", "k3.reward_and_loss"])
+@pytest.mark.parametrize("beta", BETAS)
+@pytest.mark.parametrize("kl", UNBIASED)
 def test_unbiased_configurations_train_to_the_closed_form(
-    kl: str, beta: float, embedded: Make, trained: Callable[..., Any], lines: Callable[..., Any]
+    kl: str, beta: float, embedded: Make, finals: Finals
 ) -> None:
     settings = long_cell(embedded, *kl.split("."), beta)
-    accuracies, divergences = finals(trained, lines, settings, range(2))
+    accuracies, divergences = finals[kl, beta]
+    assert len(accuracies) == 2
     exact = predicted(settings)
     assert exact is not None
     error = np.std(accuracies, ddof=1) / np.sqrt(len(accuracies))
@@ -107,14 +142,11 @@ def test_unbiased_configurations_train_to_the_closed_form(
 
 
 @pytest.mark.slow
-def test_a_biased_configuration_does_not(
-    embedded: Make, trained: Callable[..., Any], lines: Callable[..., Any]
-) -> None:
+def test_a_biased_configuration_does_not(embedded: Make, finals: Finals) -> None:
     """k3 in the reward hardly regularises (paper §3.2.2): it overshoots the optimum of beta 1."""
     exact = predicted(long_cell(embedded, "k1", "reward", 1.0))
     assert exact is not None
-    biased = long_cell(embedded, "k3", "reward", 1.0)
-    (accuracy,), (divergence,) = finals(trained, lines, biased, range(1))
+    (accuracy,), (divergence,) = finals[BIASED]
     assert accuracy > exact.accuracy + 0.15
     assert accuracy - divergence < exact.accuracy - exact.kl_reverse - 0.3, "and pays for it"
 

@@ -13,7 +13,7 @@ import pytest
 from cluster import Cluster
 from command_line import ROOT, orch
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(90)
 
 GUIDE = ROOT / "docs" / "slurm.md"
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.records import Cell
 from tests.launch.slurm.conftest import Site
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(140)
 
 Many = Callable[..., list[Cell]]
 
