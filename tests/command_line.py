@@ -12,8 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 1800
-READ_AT_IMPORT = ("PYTHON", "HF_", "OMP_", "MKL_", "OPENBLAS_", "MPL", "LD_", "LC_", "LANG")
-"""Beginnings of variables that Python or a library reads when it is imported."""
+READ_AT_IMPORT = (
+    *("PYTHON", "LD_", "LC_", "LANG", "HOME", "XDG_", "TMP", "TEMP"),
+    *("HF_", "OMP_", "MKL_", "OPENBLAS_", "MPL"),
+)
+"""Beginnings of variables that Python or a library reads when it is imported, or only once."""
 
 
 class Server:
