@@ -1,6 +1,9 @@
 """The policy against Hugging Face's, packing against plain sequences, sampling against chances."""
 
 import json
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +35,30 @@ def prompts() -> Tensor:
 def sampled(flat: Tensor, prompts: Tensor, size: int = 3) -> rollout.Rollouts:
     draws = torch.from_numpy(np.random.default_rng(0).random((len(prompts), size, 7), np.float32))
     return rollout.sample(weights(flat), prompts, draws, 1.0, 1.0)
+
+
+_PAGES = """
+import resource, sys, torch
+from backends.micro import policy
+if sys.argv[1] == "kept":
+    policy.keep_memory()
+def make():
+    return [torch.zeros(6 << 20) for _ in range(3)]  # 72 MiB, gone at once
+make(), make()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    make()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
+def test_freed_memory_comes_again_without_fresh_pages() -> None:
+    """Each fresh page is zeroed by the kernel; the peer is the same process, told nothing."""
+    kept, plain = (
+        int(subprocess.check_output([sys.executable, "-c", _PAGES, how])) for how in ("kept", "")
+    )
+    assert kept < plain / 4
 
 
 def test_logits_are_those_of_hugging_faces_llama(flat: Tensor, tmp_path: Path) -> None:
