@@ -8,14 +8,35 @@ release has others, or the store is a server, `writer_of` gives None and points 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _ROW = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
 """The columns of both tables in MLflow's order; in `metrics` they are the primary key as well."""
 _DIALECTS = ("sqlite", "postgresql")
 
+_ARRAYS = """
+INSERT INTO metrics ("key", "value", "timestamp", step, is_nan, run_uuid)
+SELECT one.*, %(run)s FROM unnest(
+    %(key)s::varchar[], %(value)s::float8[], %(timestamp)s::bigint[], %(step)s::bigint[],
+    %(is_nan)s::boolean[]
+) AS one
+ON CONFLICT DO NOTHING
+"""
+"""PostgreSQL: a column is one parameter, so that no driver sends a statement for each row."""
+
+
+class Point(NamedTuple):
+    """One value of a metric, with the names of mlflow.entities.Metric, which is slow to make."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+    model_id: str | None = None
+
+
 BulkWriter = Callable[[str, Sequence[Any]], None]
-"""(run id, mlflow.entities.Metric without model_id): log them. A point that is there stays."""
+"""(run id, points or MLflow's metrics, without model_id): log them. A point that is there stays."""
 
 
 def writer_of(client: Any) -> BulkWriter | None:
@@ -42,7 +63,7 @@ def _has_known_tables() -> bool:
         return False
     points, latest = SqlMetric.__table__, SqlLatestMetric.__table__
     same = all(set(c.keys()) == set(_ROW) for c in (points.primary_key.columns, latest.columns))
-    return same and tuple(points.columns.keys()) == _ROW
+    return same and tuple(points.columns.keys()) == _ROW and points.name == "metrics"
 
 
 def _write(store: Any, dialect: str, run_id: str, metrics: Sequence[Any]) -> None:
@@ -57,6 +78,7 @@ def _write(store: Any, dialect: str, run_id: str, metrics: Sequence[Any]) -> Non
         value, is_nan = metric.value, False
         if not math.isfinite(value):
             is_nan, value = store.sanitize_metric_value(value)
+            value = float(value)  # an array of PostgreSQL is of one type
         key, order = metric.key, (metric.step, metric.timestamp, value)
         row = (key, value, metric.timestamp, metric.step, is_nan, run_id)
         rows.append(row)
@@ -69,6 +91,9 @@ def _write(store: Any, dialect: str, run_id: str, metrics: Sequence[Any]) -> Non
         if dialect == "sqlite":  # its driver takes rows as they are, which is quicker
             text = str(statement.compile(dialect=store.engine.dialect))
             connection.exec_driver_sql(text, rows)
+        elif store.engine.dialect.paramstyle == "pyformat":  # psycopg, psycopg2
+            columns = {name: [row[i] for row in rows] for i, name in enumerate(_ROW[:5])}
+            connection.exec_driver_sql(_ARRAYS, {**columns, "run": run_id})
         else:
             connection.execute(statement, [dict(zip(_ROW, row, strict=True)) for row in rows])
         newest = [SqlMetric(**dict(zip(_ROW, row, strict=True))) for _, row in latest.values()]

@@ -28,7 +28,7 @@ from orchestrator.files import telling
 from orchestrator.identity import digest
 from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.bulk import writer_of
+from orchestrator.tracking.bulk import Point, writer_of
 from orchestrator.tracking.content import (
     Content,
     Dataset,
@@ -356,7 +356,7 @@ class _Mirror:
 
         run_id = run.info.run_id
         if not self._has_artifacts(run, content):
-            self._upload(run_id, content)  # first: MLflow reads the run before, all of it
+            self._upload(run, content)  # first: MLflow may read the run before, all of it
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
         params = [Param(k, v) for k, v in content.params.items() if k not in run.data.params]
         self.client.log_batch(run_id, params=params)
@@ -386,14 +386,16 @@ class _Mirror:
     ) -> None:
         self._send(run_id, rows((p for p in points if done is None or p.step > done.step), models))
 
-    def _send(self, run_id: str, metrics: Iterator[Any]) -> None:
+    def _send(self, run_id: str, metrics: Iterator[Point]) -> None:
+        from mlflow.entities import Metric
+
         while batch := list(islice(metrics, ROWS_AT_ONCE if self.bulk else ROWS_PER_CALL)):
             if self.bulk and not any(metric.model_id for metric in batch):
                 self.bulk(run_id, batch)
             else:
                 for start in range(0, len(batch), ROWS_PER_CALL):
                     part = batch[start : start + ROWS_PER_CALL]
-                    self.client.log_batch(run_id, metrics=part)
+                    self.client.log_batch(run_id, metrics=[Metric(*point) for point in part])
             self.report.rows += len(batch)
 
     def _has_artifacts(self, run: Any, content: Content) -> bool:
@@ -403,15 +405,21 @@ class _Mirror:
         where = self.store.artifacts
         return not done.artifacts or where is None or (where / run.info.run_id).is_dir()
 
-    def _upload(self, run_id: str, content: Content) -> None:
+    def _upload(self, run: Any, content: Content) -> None:
         """Log all artifacts in one call, staged as links: MLflow copies what they point to."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
         with tempfile.TemporaryDirectory() as staging:
             for name, text in content.texts.items():
                 _below(staging, name).write_text(text, encoding="utf-8")
             for name, file in content.files.items():
                 if file.is_file():
                     _below(staging, name).symlink_to(file.absolute())
-            self.client.log_artifacts(run_id, staging)
+            where = run.info.artifact_uri
+            if where.startswith("file:"):  # the client would read the run again to learn it
+                get_artifact_repository(where).log_artifacts(staging)
+            else:
+                self.client.log_artifacts(run.info.run_id, staging)
 
 
 def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
@@ -423,19 +431,18 @@ def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
     return digest_to(points, mark.step) == mark.digest
 
 
-def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Any]:
-    """Yield MLflow's metrics in the order of steps. models: step -> id of the model scored there.
+def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Point]:
+    """Yield what MLflow is to hold, in the order of steps.
 
+    models: step -> id of the model that was scored there.
     Infinities become NaN: MLflow would store the largest float, which no curve can show.
     """
-    from mlflow.entities import Metric
-
     for point in points:
         at = milliseconds(point.time)
-        more = {"model_id": models[point.step]} if models and point.step in models else {}
+        model = models.get(point.step) if models else None
         for name, value in point.values.items():
             finite = value if math.isfinite(value) else math.nan
-            yield Metric(allowed_name(name), float(finite), at, point.step, **more)
+            yield Point(allowed_name(name), float(finite), at, point.step, model)
 
 
 def _is_rewritten(run: Any, content: Content) -> bool:
@@ -607,7 +614,7 @@ def is_resumed(run: Any, content: Content, ingesting: Marks | None) -> bool:
 class Retrained(NamedTuple):
     """The points to log so that a run holds a resumed cell, and a sentence about them."""
 
-    rows: list[Any]
+    rows: list[Point]
     sentence: str
 
 

@@ -1,71 +1,27 @@
 """The mirror through a real tracking server on this machine."""
 
-import os
 import shutil
-import sys
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lifeline import free_port, held, kill, let_go
+from lifeline import let_go
 from mlflow.tracking import MlflowClient
 from tracking_house import House, dump, grow
+from tracking_servers import Server
 
 from orchestrator.errors import EnvironmentFault
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
-class Server:
-    """mlflow server over one database; it can be killed and started again."""
-
-    def __init__(self, root: Path, migrated: Path):
-        self.root = root
-        shutil.copy(migrated, root / "server.db")
-        self.port = free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        argv = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--workers",
-            "1",
-            "--port",
-            str(self.port),
-            "--backend-store-uri",
-            f"sqlite:///{self.root}/server.db",
-            "--artifacts-destination",
-            str(self.root / "artifacts"),
-        ]
-        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        with (self.root / "log").open("ab") as log:
-            self.process = held(argv, stdout=log, stderr=log, env={**os.environ, **quiet})
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):  # noqa: S310  (our own server)
-                    return
-            except OSError:
-                assert self.process.poll() is None, (self.root / "log").read_text()
-                time.sleep(0.2)
-        raise AssertionError("the server did not come up: " + (self.root / "log").read_text())
-
-    def kill(self) -> None:
-        kill(self.process)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Server]:
     """One for all tests: it takes half a minute to start."""
-    running = Server(tmp_path_factory.mktemp("server"), migrated)
+    root = tmp_path_factory.mktemp("server")
+    shutil.copy(migrated, root / "server.db")
+    running = Server(root, f"sqlite:///{root}/server.db", str(root / "artifacts"))
     running.start()
     yield running
     let_go(running.process)

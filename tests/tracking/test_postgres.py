@@ -1,0 +1,128 @@
+"""The mirror in a real PostgreSQL, and behind MLflow's server with artifacts in an object store."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lifeline import let_go
+from mlflow.tracking import MlflowClient
+from test_bulk import POINTS, read_back
+from tracking_house import House, dump, grow
+from tracking_servers import Postgres, Server, programs
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.tracking import bulk
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        programs() is None,
+        reason="no PostgreSQL here: `python3 bootstrap.py test` as root installs it",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    bin_ = programs()
+    assert bin_ is not None
+    root = Path(tempfile.mkdtemp(prefix="orch-pg-"))  # its user may not enter pytest's folders
+    server = Postgres(root, bin_)
+    MlflowClient(tracking_uri=server.database("migrated")).search_experiments()
+    yield server
+    server.stop()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def new_database(postgres: Postgres) -> Callable[[str], str]:
+    """Databases with MLflow's tables. What MLflow has open is closed first: PostgreSQL copies a
+    database that nobody uses."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for engine in SqlAlchemyStore._engine_map.values():
+        engine.dispose()
+    return lambda name: postgres.database(name, "migrated")
+
+
+def fill(house: House) -> None:
+    for cell in house.cells[:2]:
+        house.attempt(cell, range(6))
+        house.score(cell, 5, 0.5)
+    house.folder.report.mkdir()
+    (house.folder.report / "report.html").write_text("<p>β</p>")
+
+
+def test_rows_and_latest_values_are_those_of_log_batch(
+    new_database: Callable[[str], str],
+) -> None:
+    client = MlflowClient(tracking_uri=new_database("points"))
+    write = bulk.writer_of(client)
+    assert write is not None
+    experiment = client.create_experiment("e")
+    one, other = (client.create_run(experiment).info.run_id for _ in range(2))
+    for part in (POINTS[:5], POINTS[3:], POINTS):  # again and overlapping, as after a kill
+        write(one, part)
+        client.log_batch(other, metrics=part)
+        assert read_back(client, one) == read_back(client, other)
+
+
+def test_postgres_holds_what_sqlite_holds(
+    house: House, new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(house)
+    uri = new_database("mirror")
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk, "_ARRAYS", "SELEC")  # this way, and no other, is tested
+        with pytest.raises(EnvironmentFault, match="cannot be used"):
+            house.mirror(uri)
+    house.mirror(uri)  # and it goes on from there
+    house.mirror()
+    held = dump(uri, house.folder.experiment)
+    assert held == dump(f"sqlite:///{house.database}", house.folder.experiment)
+    again = house.mirror(uri)
+    assert (again.created, again.updated, again.rows) == (0, 0, 0)
+    (attempt,) = house.folder.cell(house.cells[0]).attempts()
+    grow(attempt, [6, 7])
+    assert house.mirror(uri).rows == 2 * 3
+
+
+@pytest.mark.long
+def test_a_server_over_postgres_with_artifacts_in_an_object_store(
+    house: House,
+    new_database: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    store.start()
+    address = "http://{}:{}".format(*store.get_host_and_port())
+    keys = {
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    s3: Any = boto3.client("s3", endpoint_url=address)
+    s3.create_bucket(Bucket="runs")
+    env = {**keys, "MLFLOW_S3_ENDPOINT_URL": address}
+    server = Server(tmp_path, new_database("behind"), "s3://runs/artifacts", env)
+    server.start()
+    try:
+        fill(house)
+        house.mirror(server.uri)
+        over_http = dump(server.uri, house.folder.experiment)
+        house.mirror()
+        assert over_http == dump(f"sqlite:///{house.database}", house.folder.experiment)
+        names = [one["Key"] for one in s3.list_objects_v2(Bucket="runs")["Contents"]]
+        assert any(name.endswith("report.html") for name in names)
+    finally:
+        let_go(server.process)
+        store.stop()
