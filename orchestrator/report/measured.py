@@ -114,7 +114,7 @@ def _configuration(c: Configuration) -> dict[str, Any]:
 
 def sections() -> Iterator[str]:
     """Yield the lines of the measured sections."""
-    for name, write in (("phase_diagram", _phase_lines), ("quiet", _quiet_lines)):
+    for name, write in (("phase_diagram", phase_lines), ("quiet", quiet_lines)):
         file = files("orchestrator.report").joinpath("measured_runs", f"{name}.json")
         if file.is_file():
             yield ""
@@ -191,7 +191,8 @@ OF_QUIET = (
 SINGLE = ("term", "stable / unstable / collapsed", "bound of β", "accuracy in domain", "reverse KL")
 
 
-def _phase_lines(kept: Kept) -> Iterator[str]:
+def phase_lines(kept: Kept) -> Iterator[str]:
+    """Yield the section on phase maps, of what is kept of experiments/phase_diagram.yaml."""
     yield "## Where training is stable"
     yield ""
     yield (
@@ -327,7 +328,7 @@ def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
         f"at: {lost}."
     )
     yield (
-        f"- It is not stable in at least half of the seeds, and no KL is stable in more than half, "
+        f"- {one.term} is not stable in at least half, and no KL is stable in more than half, "
         f"at: {shaken}."
     )
 
@@ -361,7 +362,8 @@ def _shares(field: Kept) -> list[float]:
     return [count / sum(counts) for count in counts]
 
 
-def _quiet_lines(kept: Kept) -> Iterator[str]:
+def quiet_lines(kept: Kept) -> Iterator[str]:
+    """Yield the section on less noise, of what is kept of experiments/quiet.yaml."""
     yield "## What less noise buys"
     yield ""
     yield (

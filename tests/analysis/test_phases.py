@@ -1,5 +1,6 @@
 """Phase maps: the state of a run, the shares of a field, and the bound of linear stability."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from orchestrator.analysis.linear_stability import boundary, largest_step, mean_
 from orchestrator.analysis.phases import phase_maps, state_of
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.records import Outcome
+from orchestrator.report.measured import as_text, kept_of, phase_lines, quiet_lines
 from orchestrator.report.phases import phase_panels, phase_section
 from orchestrator.settings import Advantage, Batch, Data, Model, Optimizer, Settings
 
@@ -101,6 +103,35 @@ def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     assert comparison_data(comparison)["phases"]
     few = synthetic.run("k1.loss", 0.1)
     assert phase_section(compare(synthetic.spec(), few.records, few.scores)) is None
+
+
+def test_the_page_says_what_is_kept(synthetic: Any) -> None:
+    done = grid(synthetic)
+    spec = synthetic.spec({"k3_reward_collapses": "collapse[kl=k1.loss] > collapse[kl=none]"})
+    comparison = compare(spec, done.records, [])
+    kept = json.loads(as_text(kept_of(comparison, done.records)))
+    assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
+    lines = list(phase_lines(kept))
+    at = lines.index("**k1.loss: β over staleness (updates)**")
+    assert lines[at + 2 : at + 8] == [
+        "| β | 0 | 10 |",
+        "|---|---|---|",
+        "| no KL | 2 / 0 / 0 | 2 / 0 / 0 |",
+        "| 0.05 | 2 / 0 / 0 | 2 / 0 / 0 |",
+        "| 1 | 2 / 0 / 0 | 1 / 0 / 1 |",
+        "| predicted bound of β | none | none |",
+    ]
+    text = "\n".join(lines)
+    assert "1 of 2 [9%, 91%]" in text
+    assert "and no KL in none, at: staleness 10 with β 1." in text
+    assert "*not decided (underpowered)*: The share of collapsed runs is higher" in text
+
+
+def test_the_quiet_term_is_paired_with_the_others_by_seed(synthetic: Any) -> None:
+    done = synthetic.grid({"rb.both": [0.8, 0.9], "k1.reward": [0.7, 0.7]})
+    kept = kept_of(compare(synthetic.spec(), done.records, []), done.records)
+    (row,) = [line for line in quiet_lines(kept) if line.startswith("| k1.reward | 0.1 | +")]
+    assert row.startswith("| k1.reward | 0.1 | +0.149 ["), "of the curve's last values"
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3, 10])
