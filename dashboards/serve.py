@@ -127,14 +127,14 @@ class Board:
         while True:
             began = self._clock()
             state = self._look()
-            looked = self._clock() - began
+            seconds_looking = self._clock() - began
             if state is not None and state.digest != built and self._clock() >= next_build:
                 began = self._clock()
                 self._build()
                 built = state.digest
                 cost = self._clock() - began
                 next_build = self._clock() + cost * (1 / SHARE_BUILDING - 1)
-            if self._closed.wait(max(LOOK_SECONDS, looked / SHARE_LOOKING)):
+            if self._closed.wait(max(LOOK_SECONDS, seconds_looking / SHARE_LOOKING)):
                 return
 
     def _look(self) -> BoardState | None:

@@ -243,11 +243,11 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
     fitting, _ = known_releases.accepting(keys.given)
     at = fitting[-1]
-    gone = known_releases.excluding(keys.given, at)
+    dropped = known_releases.excluding(keys.given, at)
     if dotted:
         return known_releases.versions[at], f"its flags have dots, which {FIRST_DOTTED} brought"
-    if gone:
-        return known_releases.versions[at], f"the newest release that has --{gone[0]}"
+    if dropped:
+        return known_releases.versions[at], f"the newest release that has --{dropped[0]}"
     return known_releases.versions[at], "the newest release that fits its flags"
 
 

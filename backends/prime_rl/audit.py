@@ -296,9 +296,9 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         return _LAST_SFT_LOSS, "the only release that has the loss type sft", [_LAST_SFT_LOSS]
     fitting, _ = known_releases.accepting(parts)
     at = fitting[-1]
-    gone = known_releases.excluding(parts, at)
-    if gone and at < len(known_releases.versions) - 1:
-        return at, f"the newest release that has {gone[0]}", fitting
+    dropped = known_releases.excluding(parts, at)
+    if dropped and at < len(known_releases.versions) - 1:
+        return at, f"the newest release that has {dropped[0]}", fitting
     return at, "the newest release that fits its keys", fitting
 
 

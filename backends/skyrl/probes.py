@@ -83,7 +83,7 @@ class SkyRl:
         shared = {"masked_mean": numbers.masked_mean, "safe_exp_delta": numbers.safe_exp_delta}
         correction = load(CORRECTION, **shared)
         self.config: ModuleType = load(CONFIG)
-        ray = SimpleNamespace(remote=lambda thing: thing, is_initialized=lambda: False)
+        ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
         self.utils: ModuleType = load(
             UTILS,
             ray=ray,

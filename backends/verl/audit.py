@@ -390,10 +390,12 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         if older and older != fitting:
             return older[-1], launch.versions[BEFORE_SWITCH], older
     at = fitting[-1]
-    gone = known_releases.excluding(keys.given, at)
+    dropped = known_releases.excluding(keys.given, at)
     if at == len(known_releases.versions) - 1:
         return at, "the newest release that fits its keys", fitting
-    reason = f"the newest release that has {gone[0]}" if gone else "the release that fits its keys"
+    reason = (
+        f"the newest release that has {dropped[0]}" if dropped else "the release that fits its keys"
+    )
     return at, reason, fitting
 
 

@@ -96,14 +96,14 @@ def _summary(finding: AuditFinding) -> str:
 
 def _because(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Iterator[str]:
     """Yield the keys that are left to the release and have another default in it."""
-    then = {each.key: each for each in before.settings}
-    for now in after.settings:
-        was = then.get(now.key)
-        if now.lines or (was is not None and (was.lines or was.value == now.value)):
+    old_settings = {each.key: each for each in before.settings}
+    for setting in after.settings:
+        was = old_settings.get(setting.key)
+        if setting.lines or (was is not None and (was.lines or was.value == setting.value)):
             continue
         value = was.value if was is not None else None
         said = f"{value or 'unset'} in {old}" if value is not None else f"not there in {old}"
-        yield f"{now.key} is {now.value or 'unset'} by default in {new} ({said})"
-    for key, was in then.items():
+        yield f"{setting.key} is {setting.value or 'unset'} by default in {new} ({said})"
+    for key, was in old_settings.items():
         if not was.lines and all(each.key != key for each in after.settings):
             yield f"{key} decided in {old} ({was.value or 'unset'} by default), and not in {new}"

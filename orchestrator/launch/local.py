@@ -342,8 +342,9 @@ def cancel_cell(
                 attempt.write_exit(_cancelled(why))
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
-        gone = asked and time.monotonic() < deadline + DYING_SECONDS  # or going
-        if late and pid is None and not gone:
+        # a killed worker keeps its claim until the kernel has ended it
+        is_dying = asked and time.monotonic() < deadline + DYING_SECONDS
+        if late and pid is None and not is_dying:
             return CancelResult(False, "it is claimed by a process that cannot be reached here")
     with claim:
         state = read(cell_dir, claimed=True).state

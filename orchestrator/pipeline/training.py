@@ -98,9 +98,9 @@ def on_cluster(
     if sent.cells:
         jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
         say(f"submitted {counted(len(sent.cells), 'cell')} as {jobs} {', '.join(sent.jobs)}")
-    if sent.left:
+    if sent.no_room:
         say(
-            f"no room in the queue for {counted(len(sent.left), 'cell')} "
+            f"no room in the queue for {counted(len(sent.no_room), 'cell')} "
             "(site.options.max_submit_jobs): run again, or with --wait"
         )
     if not wait:

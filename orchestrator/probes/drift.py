@@ -144,13 +144,13 @@ def _unversioned(plan: LaunchPlan, release: Release) -> list[dict[str, str]]:
 def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseChange]:
     """Yield changed arguments. First those that only have another name: the same value, and the
     name most like it."""
-    gone = {key: value for key, value in old.items() if key not in new}
-    come = {key: value for key, value in new.items() if key not in old}
+    removed = {key: value for key, value in old.items() if key not in new}
+    added = {key: value for key, value in new.items() if key not in old}
     renamed: dict[str, str] = {}
     pairs = [
-        (_likeness(key, other, gone, come), key, other)
-        for key, value in gone.items()
-        for other, moved in come.items()
+        (_likeness(key, other, removed, added), key, other)
+        for key, value in removed.items()
+        for other, moved in added.items()
         if value == moved
     ]
     for likeness, key, other in sorted(pairs, reverse=True):
@@ -169,10 +169,10 @@ LIKE = 0.4
 """Names less alike than this are two settings that happen to have the same value."""
 
 
-def _likeness(key: str, other: str, gone: Mapping[str, str], come: Mapping[str, str]) -> float:
+def _likeness(key: str, other: str, removed: Mapping[str, str], added: Mapping[str, str]) -> float:
     """Return how alike two names of one value are, 0 to 1; 1 where nothing else has that value."""
-    value = gone[key]
-    alone = [list(each.values()).count(value) for each in (gone, come)] == [1, 1]
+    value = removed[key]
+    alone = [list(each.values()).count(value) for each in (removed, added)] == [1, 1]
     return 1.0 if alone and len(value) > 3 else SequenceMatcher(None, key, other).ratio()
 
 

@@ -173,7 +173,7 @@ def wait(request: SubmitRequest) -> Launched:
                 if time.monotonic() > full_until:
                     sent = start(request)
                     unpaid |= {cell.id for cell in sent.unpaid}
-                    full_until = time.monotonic() + FULL_SECONDS if sent.left else 0.0
+                    full_until = time.monotonic() + FULL_SECONDS if sent.no_room else 0.0
             elif not (any(s.state in _BUSY for _, s in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)

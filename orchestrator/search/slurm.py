@@ -104,9 +104,9 @@ def _tell_submitted(submitted: Submitted | None, tell: Callable[[str], None]) ->
             f"submitted {counted(len(submitted.cells), 'cell')} as "
             f"{counted(len(submitted.jobs), 'job array')}: {', '.join(submitted.jobs)}"
         )
-    if submitted and submitted.left:
+    if submitted and submitted.no_room:
         tell(
-            f"{counted(len(submitted.left), 'cell')} left for when the queue has room "
+            f"{counted(len(submitted.no_room), 'cell')} left for when the queue has room "
             "(site.options.max_submit_jobs)"
         )
 

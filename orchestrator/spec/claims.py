@@ -150,8 +150,8 @@ class _Reader:
 
     def fail(self, expected: str) -> NoReturn:
         rest = self.text[self.at : self.at + 24]
-        got = f"'{rest}'" if rest else "the end"
-        raise ValueError(f"expected {expected} at character {self.at + 1}, found {got}")
+        actual = f"'{rest}'" if rest else "the end"
+        raise ValueError(f"expected {expected} at character {self.at + 1}, found {actual}")
 
 
 def _side(reader: _Reader) -> ClaimSide:

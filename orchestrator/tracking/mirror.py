@@ -102,30 +102,30 @@ def mirror(
     wanted = runs(records, scores, spec, folder)
     if only is not None:
         wanted = [run for run in wanted if run.cell_id is None or run.cell_id in only]
-    gone = pruned_cells(folder)
+    pruned = pruned_cells(folder)
     if not wanted:
         return report
     ready = views(records)
-    content = digest([[run.digest for run in wanted], ready, sorted(gone)])
+    content = digest([[run.digest for run in wanted], ready, sorted(pruned)])
     if dry_run:
         if noted(folder, store, content):
             report.unchanged = len(wanted)
         else:
-            _foresee(wanted, gone, ready, store, report)
+            _foresee(wanted, pruned, ready, store, report)
         return report
     with locked_mark(folder, store) as mark:
         if mark.matches(content):
             report.unchanged = len(wanted)
             return report
         with connected(store) as client:
-            _Mirror(client, store, report, ready).make(wanted, gone, on_progress)
+            _Mirror(client, store, report, ready).make(wanted, pruned, on_progress)
         mark.write(content)
     return report
 
 
 def _foresee(
     wanted: Sequence[Content],
-    gone: frozenset[str],
+    pruned: frozenset[str],
     ready: Sequence[View],
     store: Store,
     report: MirrorReport,
@@ -135,7 +135,7 @@ def _foresee(
         report.created = len(wanted)
         return
     with connected(store) as client:
-        _Mirror(client, store, report, ready).foresee(wanted, gone)
+        _Mirror(client, store, report, ready).foresee(wanted, pruned)
 
 
 class _Mirror:
@@ -147,7 +147,7 @@ class _Mirror:
         self.bulk = writer_of(client)
 
     def make(
-        self, wanted: Sequence[Content], gone: frozenset[str], on_progress: MirrorProgress
+        self, wanted: Sequence[Content], pruned: frozenset[str], on_progress: MirrorProgress
     ) -> None:
         """Make MLflow hold the wanted content. Delete the runs of the cells in `gone`.
 
@@ -158,7 +158,7 @@ class _Mirror:
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{runs_page(self.experiment_id)}"
         present = self._present(self.experiment_id)
-        self._delete(present, gone, {content.key for content in wanted})
+        self._delete(present, pruned, {content.key for content in wanted})
         run_ids: dict[str, str] = {}
         for done, content in enumerate(wanted):
             on_progress(done, len(wanted))
@@ -172,7 +172,7 @@ class _Mirror:
         self.models.tidy(others | set(run_ids.values()))
         on_progress(len(wanted), len(wanted))
 
-    def foresee(self, wanted: Sequence[Content], gone: frozenset[str]) -> None:
+    def foresee(self, wanted: Sequence[Content], pruned: frozenset[str]) -> None:
         """Count what `make` would do. Write nothing."""
         experiment = self.client.get_experiment_by_name(self.report.experiment)
         if experiment is None or self._has_moved(experiment):
@@ -183,7 +183,7 @@ class _Mirror:
         present, twins = self._by_key(self.experiment_id)
         keys = {content.key for content in wanted}
         self.report.deleted = len(twins) + sum(
-            f"cell/{id_}" in present and f"cell/{id_}" not in keys for id_ in gone
+            f"cell/{id_}" in present and f"cell/{id_}" not in keys for id_ in pruned
         )
         run_ids = {key: str(run.info.run_id) for key, run in present.items()}
         self.summary_id = run_ids.get(wanted[0].key, "")
@@ -254,10 +254,10 @@ class _Mirror:
         return tag_text(resolved(note, self.experiment_id, summary_id or self.summary_id))
 
     def _delete(
-        self, present: dict[str, Any], gone: frozenset[str], wanted: Collection[str]
+        self, present: dict[str, Any], pruned: frozenset[str], wanted: Collection[str]
     ) -> None:
         """Delete the runs of pruned cells, and of studies that have no other."""
-        for key in [f"cell/{id_}" for id_ in gone if f"cell/{id_}" not in wanted]:
+        for key in [f"cell/{id_}" for id_ in pruned if f"cell/{id_}" not in wanted]:
             if (run := present.pop(key, None)) is None:
                 continue
             self.client.delete_run(run.info.run_id)

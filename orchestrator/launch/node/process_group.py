@@ -53,16 +53,16 @@ _STEP = (
 
 def names(num_nodes: int) -> list[str]:
     """Return the job's nodes, this one first. Raise EnvironmentFault if there are too few."""
-    this = node_name()
+    own_name = node_name()
     listed = os.environ.get("SLURM_JOB_NODELIST")
-    nodes = _expanded(listed) if listed else [this]
+    nodes = _expanded(listed) if listed else [own_name]
     if len(nodes) < num_nodes:
         where = "the job has" if listed else "outside a SLURM job there is"
         raise EnvironmentFault(
             f"the cell needs {num_nodes} nodes (resources.num_nodes) and {where} {len(nodes)}"
         )
-    others = [name for name in nodes if name != this]
-    return [this, *others][:num_nodes]
+    others = [name for name in nodes if name != own_name]
+    return [own_name, *others][:num_nodes]
 
 
 def _expanded(listed: str) -> list[str]:

@@ -72,7 +72,7 @@ class Submitted(NamedTuple):
     """Those that were sent."""
     jobs: tuple[str, ...] = ()
     """Ids of the arrays."""
-    left: tuple[Cell, ...] = ()
+    no_room: tuple[Cell, ...] = ()
     """Cells for which the queue has no room at present (`max_submit_jobs`)."""
     unpaid: tuple[Cell, ...] = ()
     """Cells that the budget does not cover."""
@@ -127,8 +127,8 @@ def submit(
         sent, jobs = sender.send_all(waiting, evaluate)
         poll.forget()
         ids = {cell.id for cell in sent}
-        left = tuple(cell for cell, _ in waiting if cell.id not in ids)
-        return Submitted(tuple(sent), tuple(jobs), left)
+        no_room = tuple(cell for cell, _ in waiting if cell.id not in ids)
+        return Submitted(tuple(sent), tuple(jobs), no_room)
 
 
 def _foreign(folder: RunFolder, states: Iterable[tuple[Cell, CellState]]) -> list[Cell]:
@@ -242,12 +242,12 @@ class Sender:
             except QueueFull as full:
                 ids = {cell.id for cell in sent}
                 room = self._room_when_full(evaluate)
-                left = [each for each in waiting if each[0].id not in ids]
+                unsent = [each for each in waiting if each[0].id not in ids]
                 self.tell(
                     f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now"
                     + ("" if room else ". Run again when some have ended, or with --wait")
                 )
-                rest = left[:room]
+                rest = unsent[:room]
         return sent, jobs
 
     def plan_arrays(

@@ -182,7 +182,7 @@ def test_the_queue_takes_only_so_many(site: Site, many: Many) -> None:
     sent = site.start(*cells)
     assert len(sent.cells) == 2
     assert len(sent.jobs) == 2
-    assert len(sent.left) == 3
+    assert len(sent.no_room) == 3
     seen = site.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}
 

@@ -365,17 +365,17 @@ def test_a_full_queue_says_what_went_in_and_the_rest_goes_later(site: Site, many
             time.sleep(0.5)
         sent = site.submit(*cells)
         assert len(sent.cells) == 3, site.told
-        assert len(sent.left) == 1
+        assert len(sent.no_room) == 1
         told = next(sentence for sentence in site.told if "cells are in the queue now" in sentence)
         assert told.startswith("the cluster refuses the job: you may have no more jobs")
         assert "change site.options.max_submit_jobs" in told
-        assert site.submit(*cells).left == sent.left
+        assert site.submit(*cells).no_room == sent.no_room
         cancel(cells[:2], site.folder)
-        assert site.submit(*cells).cells == sent.left
+        assert site.submit(*cells).cells == sent.no_room
         cancel(cells, site.folder)
         site.set(extra=[])
         others = many(8)[4:]
-        assert len(site.start(*others).left) == 1
+        assert len(site.start(*others).no_room) == 1
         states = site.wait(*others).values()
         assert {state.state for state in states} == {"succeeded"}, "it goes when there is room"
     finally:
