@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import real
+from orchestrator.kl.library_semantics import parse
+from orchestrator.prove.checks import checks
+from tests.backends import proven, real
 from tests.backends.environments import cpu_python
+from tests.backends.trained import hold
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
 
 KLS = {
-    "k1 in the reward": {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}},
     "k3 in the loss": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},
 }
 
@@ -25,6 +27,7 @@ def python() -> Path:
 @pytest.mark.parametrize("name", KLS)
 def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     run = real.train("openrlhf", "0.11.2", python, tmp_path, KLS[name])
+    hold("openrlhf", "0.11.2", name, real.STEPS, run.cpu_seconds)
     assert [point.step for point in run.points] == list(range(1, real.STEPS + 1))
     assert any(norm > 0 for norm in run.values("train/grad_norm"))
     kls = run.values("train/kl_reference_per_token")
@@ -37,3 +40,20 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     assert real.dtypes(last) == {"BF16"}, "as the ledger says of precision.checkpoint"
     tokenizer = json.loads((last / "tokenizer.json").read_text())
     assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]
+
+
+def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(tmp_path: Path) -> None:
+    """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
+    proof_cell = proven.proof_cell("openrlhf", "0.11.2", "k1.reward", tmp_path / "it's a folder")
+    proven.train_killed_and_resumed(proof_cell)
+    hold("openrlhf", "0.11.2", "k1 in the reward, killed and resumed", proven.BATCHES)
+    run = proof_cell.run()
+    proof = run.proof()
+    assert proof.holds, proof
+    assert (proof.num_steps, proof.precision) == (proven.BATCHES, "fp32")
+    worst = {each.name: each.worst for each in proof.quantities}
+    assert worst["grad_norm"] < 2e-5, worst
+    assert {"advantages", "kl_reward_per_token", "policy_loss", "weights"} <= worst.keys()
+    assert not run.proof(parse("kl_reward=token")).holds
+    left = list(checks(run, proof_cell.cell_dir, proof_cell.options))
+    assert not [each for each in left if each.holds is False], left

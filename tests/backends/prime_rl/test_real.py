@@ -15,6 +15,7 @@ import pytest
 from tests.backends import real
 from tests.backends.environments import cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
+from tests.backends.trained import hold
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
 
@@ -70,6 +71,7 @@ def sent(run: real.Trained, python: Path) -> list[list[dict[str, Any]]]:
 @pytest.mark.parametrize("name", KLS)
 def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     run = real.train("prime_rl", "0.5.0", python, tmp_path, KLS[name])
+    hold("prime_rl", "0.5.0", name, real.STEPS, run.cpu_seconds)
     on_policy = run.cell.settings.max_staleness_steps == 0
     assert [point.step for point in run.points] == list(range(1, real.STEPS + 1))
     assert all(norm > 0 for norm in run.values("train/grad_norm"))

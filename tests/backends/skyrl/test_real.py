@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from backends.skyrl.metrics import tensorboard_of
+from orchestrator.kl.library_semantics import parse
 from orchestrator.metrics.tensorboard import scalars
-from tests.backends import real
+from orchestrator.prove.checks import checks
+from tests.backends import proven, real
 from tests.backends.environments import cpu_python
+from tests.backends.trained import hold
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
 
@@ -18,7 +21,6 @@ BF16 = 0.01
 compute in bfloat16, in another order. Single steps reached 0.011; a stand-in with wrong
 positions once gave a KL of 2.9 at step 1."""
 KLS = {
-    "k1 in the reward": {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}},
     "k3 in the loss": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},
     "k1 in the reward, two steps behind": {
         "kl": {"estimator": "k1", "placement": "reward", "beta": 0.05},
@@ -41,6 +43,7 @@ def logged(run: real.Trained, name: str) -> list[float]:
 @pytest.mark.parametrize("name", KLS)
 def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     run = real.train("skyrl", "0.4.0", python, tmp_path, KLS[name])
+    hold("skyrl", "0.4.0", name, real.STEPS, run.cpu_seconds)
     trained = [point for point in run.points if "train/reward_mean" in point.values]
     assert [point.step for point in trained] == list(range(1, real.STEPS + 1))
     assert any(point.values["train/grad_norm"] > 0 for point in trained)
@@ -99,3 +102,20 @@ def _check_rollouts(run: real.Trained) -> None:
             others = (sum(group) - reward) / (len(group) - 1)
             advantages = batch.advantages[number]
             assert advantages == pytest.approx([reward - others] * len(advantages), abs=1e-5)
+
+
+def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(tmp_path: Path) -> None:
+    """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
+    proof_cell = proven.proof_cell("skyrl", "0.4.0", "k1.reward", tmp_path / "it's a folder")
+    proven.train_killed_and_resumed(proof_cell)
+    hold("skyrl", "0.4.0", "k1 in the reward, killed and resumed", proven.BATCHES)
+    run = proof_cell.run()
+    proof = run.proof()
+    assert proof.holds, proof
+    assert (proof.num_steps, proof.precision) == (proven.BATCHES, "fp32")
+    worst = {each.name: each.worst for each in proof.quantities}
+    assert worst["grad_norm"] < 2e-5, worst
+    assert {"advantages", "kl_reward_per_token", "policy_loss", "weights"} <= worst.keys()
+    assert not run.proof(parse("kl_reward=token")).holds
+    left = list(checks(run, proof_cell.cell_dir, proof_cell.options))
+    assert not [each for each in left if each.holds is False], left

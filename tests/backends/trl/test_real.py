@@ -21,6 +21,7 @@ import pytest
 from backends.trl import BACKEND
 from orchestrator.rundir import RunFolder
 from tests.backends.environments import cpu_python, root
+from tests.backends.trained import hold
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long]
 
@@ -115,6 +116,7 @@ def test_a_kill_loses_and_changes_nothing(run: tuple[Path, str]) -> None:
             )
             assert after == before, (cell.name, step)
             compared += min(second) > 1
+    hold("trl", RELEASE, "real_smoke, killed and resumed", STEPS)
     assert compared, "the kill came before anything was trained twice"
 
 
