@@ -112,7 +112,6 @@ def together(cells: int, folder: Path, open_files: ExitStack) -> Together:
         state = State.fresh(base_policy(settings))
         journal = open_files.enter_context(disk.Journal(place.attempt_dir))
         group.members.append(Training(number, cell, place, state, journal, lambda _: None))
-    group.meet_references()
     return group
 
 

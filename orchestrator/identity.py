@@ -28,6 +28,8 @@ BIRTH_VALUES: Mapping[str, object] = {
     "loss.correction": None,
     "loss.ratio_level": "token",
     "kl.ratio_level": "token",
+    "kl.reference": None,
+    "kl.controller": None,
 }
 """Dotted field -> the value that reproduces what orch did before the field existed.
 

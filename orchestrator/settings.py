@@ -241,6 +241,49 @@ class Loss(Frozen):
         return self
 
 
+ReferenceKind = Literal["ema", "sampler", "teacher"]
+"""Which policy is the reference: an average of the policy's weights; the engine that sampled; or
+another model (on-policy distillation, with the KL alone or beside a task reward)."""
+
+
+class ReferencePolicy(Frozen):
+    """A reference policy that is not the model before training."""
+
+    kind: ReferenceKind
+    """Which policy it is."""
+    share: Probability | None = None
+    """Of kind ema: the share of the policy in the new reference, the rest is the old one."""
+    every_steps: PositiveInt | None = None
+    """Of kind ema: train steps between two moves."""
+    path: str | None = None
+    """Of kind teacher: a model, as model.path names one; it must have the policy's vocabulary."""
+
+    @model_validator(mode="after")
+    def _each_kind_has_its_own(self) -> Self:
+        given = {name for name in ("share", "every_steps", "path") if getattr(self, name)}
+        needed = {"ema": {"share", "every_steps"}, "teacher": {"path"}}.get(self.kind, set())
+        if given != needed:
+            raise ValueError(
+                f"reference kind '{self.kind}' takes {' and '.join(sorted(needed)) or 'no field'}; "
+                f"got {', '.join(sorted(given)) or 'none'}"
+            )
+        return self
+
+
+class BetaController(Frozen):
+    """A beta that follows the KL (Ziegler et al. 2019, arXiv 1909.08593).
+
+    After each rollout batch of n responses beta is multiplied by 1 + e n / horizon, with
+    e = KL / target - 1 within [-0.2, 0.2].
+    """
+
+    target: PositiveFloat
+    """The KL that is sought: the estimate in the reward, each response's mean over its tokens, then
+    the mean over responses; nats a token."""
+    horizon: PositiveInt
+    """Responses in which beta moves by about the factor 1 + e."""
+
+
 class Kl(Frozen):
     """The KL term between the policy and the reference policy."""
 
@@ -266,6 +309,32 @@ class Kl(Frozen):
         if self.estimator != "none" and self.placement is None:
             raise ValueError(
                 f"estimator '{self.estimator}' needs a placement: reward, loss or reward_and_loss"
+            )
+        return self
+
+    reference: ReferencePolicy | None = None
+    """The reference policy; None: the model before training."""
+    controller: BetaController | None = None
+    """What moves beta; None: nothing."""
+
+    @model_validator(mode="after")
+    def _one_reference(self) -> Self:
+        if self.reference is None:
+            return self
+        if self.estimator == "none" or self.reset_reference_every_steps is not None:
+            raise ValueError(
+                f"kl.reference.kind '{self.reference.kind}' is of a KL term whose reference "
+                f"nothing else replaces; got {self.label} and reset_reference_every_steps "
+                f"{self.reset_reference_every_steps}: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _controlled_kl_is_in_the_reward(self) -> Self:
+        if self.controller is not None and (self.placement in (None, "loss") or self.beta == 0):
+            raise ValueError(
+                "kl.controller follows the KL in the reward and scales a beta above 0; got "
+                f"{self.label} and beta {self.beta:g}: use placement reward, or leave it out"
             )
         return self
 

@@ -105,6 +105,8 @@ CHANGES: dict[str, Any] = {
     "precision.checkpoint": "fp16",
     "loss.ratio_level": "sequence_mean",
     "kl.ratio_level": "sequence",
+    "kl.reference": {"kind": "ema", "share": 0.5, "every_steps": 1},
+    "kl.controller": {"target": 0.1, "horizon": 1000},
     "loss.correction": {"kind": "tis_token", "most": 2.0},
 }
 """Another value for every leaf that changes the result."""

@@ -78,7 +78,9 @@ def collect(cells: Sequence[Trainee]) -> Collected:
         rounded=rounded,
     )
     rollouts = sampled.rollouts
-    reference = _scored([cell.state.reference for cell in cells], rollouts, temperature)
+    reference = sampled.scored
+    if not all(map(_is_to_the_sampler, cells)):
+        reference = _scored([cell.state.reference for cell in cells], rollouts, temperature)
     starts = sampled.scored
     if any(map(_asks_of_the_start, cells, versions)):
         starts = _scored([cell.state.policy for cell in cells], rollouts, temperature)
@@ -91,6 +93,7 @@ def collect(cells: Sequence[Trainee]) -> Collected:
             Scored(each.logp[number], each.logps[number])
             for each in (sampled.scored, start, reference)
         )
+        theirs = ours if _is_to_the_sampler(cell) else theirs
         experiences.append(_experience(cell, of_cell, ours, before, theirs, reward[number]))
     return Collected(experiences, versions, sampled)
 
@@ -185,6 +188,12 @@ def _asks_of_the_start(cell: Trainee, version: int) -> bool:
     of_reward = cell.dialect.kl_reward_policy == "batch_start" and in_reward(cell.settings.kl)
     of_ratio = cell.dialect.ratio_to == "batch_start"
     return differs(cell, version) and (of_reward or of_ratio)
+
+
+def _is_to_the_sampler(cell: Trainee) -> bool:
+    """Return True if the reference policy of a cell is the engine that sampled."""
+    reference = cell.settings.kl.reference
+    return reference is not None and reference.kind == "sampler"
 
 
 def differs(cell: Trainee, version: int) -> bool:

@@ -35,6 +35,7 @@ from orchestrator.settings import (
     LossAggregation,
     Placement,
     RatioLevel,
+    ReferenceKind,
     Settings,
 )
 
@@ -111,6 +112,14 @@ OFFERS: dict[str, Offer] = {
     "precision.training": same(None, "fp32"),
     "precision.rollout": same(None, *get_args(EngineFormat)),
     "precision.checkpoint": same(None, "fp32"),
+    "kl.reference": same(None),
+    "kl.reference.kind": same(*get_args(ReferenceKind)),
+    "kl.reference.share": _POSITIVE,
+    "kl.reference.every_steps": _COUNT,
+    "kl.reference.path": same(None, *(PREFIX + name for name in names())),
+    "kl.controller": same(None),
+    "kl.controller.target": _POSITIVE,
+    "kl.controller.horizon": _COUNT,
     "loss.ratio_level": same(*get_args(RatioLevel)),
     "kl.ratio_level": same(*get_args(RatioLevel)),
     "loss.correction": same(None),
@@ -144,6 +153,10 @@ _NOTES = {
     "policy loss is",
     "kl.beta": "0 leaves the term out: the run is bit for bit that of estimator none",
     "kl.reset_reference_every_steps": "at the end of the rollout batch in which it falls due",
+    "kl.reference.kind": "sampler: the KL of a rollout batch is to the engine that sampled it, "
+    "that of evaluations to the model before training; ema: of weights",
+    "kl.reference.every_steps": "at the end of the rollout batch in which it falls due",
+    "kl.controller.target": "of the estimate in the reward, of the batch that was just trained on",
     "rollout.top_p": "truncates sampling only; log-probabilities are of the whole distribution",
     "batch.num_minibatches": "equal parts of the rollout batch by prompt, each used once",
     "max_staleness_steps": "rollouts are sampled from the policy of exactly this many train steps "

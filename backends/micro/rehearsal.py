@@ -9,7 +9,7 @@ seconds, and its policy learns.
 
 from math import ceil
 
-from backends.micro.shipped import PREFIX, policy_of, skill_of
+from backends.micro.shipped import PREFIX, manifest, names, policy_of, skill_of
 from backends.micro.skills import PROMPT_TOKENS, SKILLS, Skill
 from backends.micro.version import version_for
 from orchestrator.identity import fingerprint
@@ -18,11 +18,13 @@ from orchestrator.records import Cell, EvalTask
 from orchestrator.settings import (
     BackendRef,
     Batch,
+    BetaController,
     Cadence,
     Data,
     EngineFormat,
     Model,
     Precision,
+    ReferencePolicy,
     Resources,
     Settings,
 )
@@ -94,6 +96,8 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
                     "reset_reference_every_steps": _times(
                         declared.kl.reset_reference_every_steps, ratio
                     ),
+                    "reference": _reference(declared, ratio, policy, skill),
+                    "controller": _controller(declared, prompts * group * steps),
                 }
             ),
             "rollout": declared.rollout.model_copy(
@@ -112,6 +116,30 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
     )
     backend = BackendRef(name="micro", version=version_for(dialect, small))
     return small.model_copy(update={"backend": backend})
+
+
+def _reference(
+    declared: Settings, ratio: float, policy: str, skill: Skill
+) -> ReferencePolicy | None:
+    """Return the reference of the rehearsal: a teacher becomes the shipped policy, other than the
+    rehearsed one, that is best at the skill."""
+    reference = declared.kl.reference
+    if reference is None or reference.kind == "sampler":
+        return reference
+    if reference.kind == "ema":
+        return reference.but(every_steps=_times(reference.every_steps, ratio))
+    others = [name for name in names() if name != policy]
+    return reference.but(path=PREFIX + max(others, key=lambda name: manifest(name).accuracy[skill]))
+
+
+def _controller(declared: Settings, responses: int) -> BetaController | None:
+    """Return the controller, whose horizon is the same share of a run of so many responses."""
+    controller, batch = declared.kl.controller, declared.batch
+    if controller is None:
+        return None
+    batches = declared.num_train_steps / batch.num_minibatches
+    ratio = responses / (batches * batch.num_prompts * declared.rollout.group_size)
+    return controller.but(horizon=_times(controller.horizon, ratio))
 
 
 def _engine_format(declared: Settings, dialect: Dialect) -> EngineFormat | None:

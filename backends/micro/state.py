@@ -36,10 +36,13 @@ class State:
     """[N] each: the policies after steps step - len, ..., step - 1, for stale rollouts."""
     trace: list[Moment] = field(default_factory=list)
     """One entry a train step."""
+    beta: float | None = None
+    """The beta in force, where a controller has moved it."""
 
     @classmethod
-    def fresh(cls, base: Tensor) -> "State":
-        return cls(0, base.clone(), Moments.zeros(base), base)
+    def fresh(cls, base: Tensor, reference: Tensor | None = None) -> "State":
+        """Return the state before training, from weights [N]. reference: None: those weights."""
+        return cls(0, base.clone(), Moments.zeros(base), base if reference is None else reference)
 
     def version(self, step: int) -> Tensor:
         """Return the policy after `step` train steps. The state must still keep it."""
@@ -59,7 +62,10 @@ def save_state(state: State, path: Path, cell_id: str) -> None:
     }
     on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     with disk.replacing(path) as temporary:
-        temporary.write_bytes(save(on_cpu, {"cell": cell_id, "step": str(state.step)}))
+        about = {"cell": cell_id, "step": str(state.step)}
+        if state.beta is not None:
+            about["beta"] = repr(state.beta)
+        temporary.write_bytes(save(on_cpu, about))
 
 
 def load_state(path: Path, cell_id: str, device: torch.device) -> State:
@@ -85,6 +91,7 @@ def load_state(path: Path, cell_id: str, device: torch.device) -> State:
             reference,
             list(earlier) if earlier.numel() else [],
             trace,
+            float(about["beta"]) if "beta" in about else None,
         )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(

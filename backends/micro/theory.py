@@ -57,6 +57,8 @@ def has_closed_form(settings: Settings) -> bool:
         kl.label in UNBIASED
         and kl.beta > 0
         and kl.reset_reference_every_steps is None
+        and kl.reference is None
+        and kl.controller is None
         and whole
         and settings.max_staleness_steps == 0
         and settings.precision.rollout in (None, "fp32")

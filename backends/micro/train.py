@@ -48,7 +48,7 @@ from backends.micro.state import State, newest_state, save_state
 from backends.micro.version import dialect_of
 from orchestrator.errors import EnvironmentFault, RunFolderError
 from orchestrator.records import AttemptPaths, Cell, Outcome
-from orchestrator.settings import Settings
+from orchestrator.settings import BetaController, Settings
 
 ROLLING_STEPS = 10
 """A kill loses at most about this many train steps."""
@@ -117,7 +117,8 @@ def run_together(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatc
                 disk.sweep(place.checkpoints_dir)
                 state = newest_state(place.checkpoints_dir, cell.id, device())
                 journal = journals.enter_context(disk.Journal(place.attempt_dir))
-                state = state or State.fresh(base_policy(cell.settings))
+                if state is None:
+                    state = State.fresh(base_policy(cell.settings), first_reference(cell.settings))
                 say = _sayer(watch, number)
                 together.members.append(Training(number, cell, place, state, journal, say))
         together.run()
@@ -129,9 +130,23 @@ def _sayer(watch: TrainingWatch, number: int) -> Callable[[str], None]:
 
 def base_policy(settings: Settings) -> Tensor:
     """Return the flat vector of the shipped policy that a cell starts from."""
-    name = policy_of(settings.model.path)
+    return _shipped(settings.model.path)
+
+
+def first_reference(settings: Settings) -> Tensor:
+    """Return the flat vector of the reference policy before training: of the teacher, or the base.
+
+    Where the reference is the sampler, evaluations measure from this one.
+    """
+    reference = settings.kl.reference
+    teacher = None if reference is None else reference.path
+    return base_policy(settings) if teacher is None else _shipped(teacher)
+
+
+def _shipped(path: str) -> Tensor:
+    name = policy_of(path)
     if name is None:
-        raise EnvironmentFault(f"no embedded policy is called {settings.model.path}")
+        raise EnvironmentFault(f"no embedded policy is called {path}")
     return _read_policy(name).to(device())
 
 
@@ -182,7 +197,6 @@ class Together:
 
     def run(self) -> None:
         """Return when every cell has ended or left."""
-        self.meet_references()
         fresh = [member for member in self.members if member.state.step == 0]
         for member, values in self._evaluations(fresh):
             with member.watched(self):
@@ -220,6 +234,8 @@ class Together:
                 for member in self._present():
                     with member.watched(self):
                         member.tell(member.state.step, metrics[member.number])
+        for member, experience in zip(self.members, collected.experiences, strict=True):
+            member.follow(experience)
         self._between_batches(dict(zip(self.members, began, strict=True)), metrics)
 
     def train_step(
@@ -274,7 +290,6 @@ class Together:
             with member.watched(self):
                 member.settle(began[member])
                 member.tell(member.state.step, metrics[member.number])
-        self.meet_references()
 
     def _evaluations(
         self, members: Sequence["Training"]
@@ -282,6 +297,7 @@ class Together:
         """Return the exact metrics of these cells' policies."""
         if not members:
             return []
+        self.meet_references()
         policy = batched.folded(torch.stack([member.state.policy for member in members]))
         exact = evaluation.accuracies(policy)
         divergences = evaluation.divergence_metrics(
@@ -329,8 +345,9 @@ class Training:
         skill = skill_of(cell.settings.data.path)
         if skill is None:
             raise EnvironmentFault(f"no embedded task is called {cell.settings.data.path}")
-        self.number, self.settings, self.state = number, cell.settings, state
-        self.trainee = Trainee(cell.settings, skill, state, dialect_of(cell.settings))
+        self.number, self.state = number, state
+        self.settings = in_force(cell.settings, state.beta)
+        self.trainee = Trainee(self.settings, skill, state, dialect_of(cell.settings))
         self.divergence: Divergence | None = None
         """To the reference policy; None until one is computed."""
         self._cell, self._place, self._journal, self._say = cell, place, journal, say
@@ -401,6 +418,8 @@ class Training:
             values |= {} if force is None else {"train/beta_effective": force}
         if began == self.state.step and differs(self.trainee, version):
             values |= mismatch(minibatch, logp)
+        if settings.kl.controller is not None:
+            values["train/beta"] = settings.kl.beta
         staleness = float(self.state.step - version)
         values |= {"rollout/staleness_mean": staleness, "rollout/staleness_max": staleness}
         self._values, self._loss = values, target.loss.detach()
@@ -440,6 +459,16 @@ class Training:
         values["train/learning_rate"] = rate
         return values
 
+    def follow(self, batch: Experience) -> None:
+        """Move beta by the KL of a rollout batch, where the cell has a controller."""
+        kl = self.settings.kl
+        if kl.controller is None:
+            return
+        current = (batch.penalty / batch.mask.sum(-1)).mean().item()
+        self.state.beta = followed(kl.controller, kl.beta, current, batch.penalty.numel())
+        self.settings = in_force(self.settings, self.state.beta)
+        self.trainee = self.trainee._replace(settings=self.settings)
+
     def is_evaluated(self, began: int) -> bool:
         """Return True if an evaluation is due after the train steps since `began`."""
         last = self.state.step == self.settings.num_train_steps
@@ -451,6 +480,12 @@ class Training:
         due = _Due(began, state.step)
         if due(self.settings.kl.reset_reference_every_steps):
             state.reference, self.divergence = state.policy.clone(), None
+        moving = self.settings.kl.reference
+        if moving is not None and moving.share is not None and due(moving.every_steps):
+            state.reference, self.divergence = (
+                torch.lerp(state.reference, state.policy, moving.share),
+                None,
+            )
         if due(self._cell.cadence.checkpoint_every_steps) and not last:
             self._checkpoint(state.step, state.policy, resumable=True)
         if due(ROLLING_STEPS) and not last:
@@ -480,6 +515,17 @@ class _Due:
 
     def __call__(self, every: int | None) -> bool:
         return every is not None and self._now // every > self._began // every
+
+
+def in_force(settings: Settings, beta: float | None) -> Settings:
+    """Return settings with the beta that a controller has moved to; None: it has not."""
+    return settings if beta is None else settings.but(kl=settings.kl.but(beta=beta))
+
+
+def followed(controller: BetaController, beta: float, current: float, responses: int) -> float:
+    """Return beta after a rollout batch of so many responses, with the mean KL `current`."""
+    error = min(max(current / controller.target - 1, -0.2), 0.2)
+    return beta * (1 + error * responses / controller.horizon)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ METRICS: dict[str, Metric] = {
     "train/kl_reference_per_token": Metric("the same, averaged over tokens", "nats/token"),
     "train/kl_term": Metric("the KL estimate the loss or reward really uses, before beta"),
     "train/beta_effective": Metric("beta that would pull as hard under the nominal objective"),
+    "train/beta": Metric("beta in force, where a controller moves it"),
     "train/entropy": Metric("mean entropy of the policy at sampled positions", "nats/token"),
     "train/policy_loss": Metric("the policy-gradient part of the loss"),
     "train/grad_norm": Metric("global norm of the gradient before clipping"),

@@ -759,6 +759,8 @@ def _nested(settings: Settings, name: str, value: object) -> dict[str, Any]:
 
 _SMALLEST: Mapping[str, Mapping[str, object]] = {
     "loss.correction": {"kind": "tis_token", "most": 2.0},
+    "kl.reference": {"kind": "sampler"},
+    "kl.controller": {"target": 0.1, "horizon": 10_000},
 }
 """What a section must have that is there because one field of it is asked for."""
 
@@ -791,6 +793,13 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
         ("kl.placement", None): {"kl.estimator": "none", "kl.beta": 0.0},
         ("kl.ratio_level", "sequence"): rho,
         ("kl.ratio_level", "sequence_mean"): rho,
+        ("kl.reference.kind", "ema"): {"kl.reference.share": 0.5, "kl.reference.every_steps": 1},
+        ("kl.reference.kind", "teacher"): {"kl.reference.path": "micro:fir"},
+        **{
+            ("kl.reference.path", path): {"kl.reference.kind": "teacher"}
+            for path in (value,)
+            if name == "kl.reference.path" and value is not None
+        },
         ("loss.correction.kind", "mis_token"): {"loss.correction.least": 0.5},
         ("loss.correction.kind", "mis_sequence"): {"loss.correction.least": 0.5},
     }
