@@ -40,7 +40,7 @@ from orchestrator.tracking import mirror
 
 STEPS, NAMES, ROWS = 250, list(METRICS)[:12], 1000
 ROUNDS = 2
-BAR = 1.2
+BAR = 0.2
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`orch run` again on a finished spec of 1,000 cells, beside what a bare loop costs.
+"""`orch run` again on a finished spec of 10,000 cells, beside what a bare loop costs.
 
 The peer is the least that any tool must do: one process that reads every exit.json with the
 standard library. The run was complete (orchestrator/runs/completion.py), so nothing is to be
@@ -19,7 +19,7 @@ from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.plan import plan
 from orchestrator.tracking.store import store_of
 
-BAR = 1.0
+BAR = 2.0
 BARE = """
 import json, pathlib, sys
 for path in pathlib.Path(sys.argv[1]).glob("cells/*/attempts/*/exit.json"):
@@ -28,7 +28,7 @@ for path in pathlib.Path(sys.argv[1]).glob("cells/*/attempts/*/exit.json"):
 
 
 def main() -> None:
-    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    cells = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
