@@ -4,13 +4,16 @@ import os
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.pipeline import training
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, CellState, RunFolder
 from orchestrator.runs import ended
+from orchestrator.runs.plan import plan
 from orchestrator.runs.state import read_state, survey
 from tests.launch.kit import ended as exit_record
 from tests.launch.kit import leave, make_cell
@@ -57,6 +60,25 @@ def test_an_ended_cell_is_opened_once(folder: RunFolder, monkeypatch: pytest.Mon
     assert len(opened) == 4, "those that were stopped may have gone on"
     monkeypatch.undo()
     assert states == plainly(folder)
+
+
+def test_running_again_opens_no_ended_cell(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [make_cell(seed) for seed in range(6)]
+    for seed, cell in enumerate(cells):
+        leave(folder, cell, exit_record(("succeeded", "failed", "cancelled")[seed % 3]))
+    planned = plan(cells, folder)  # writes the index
+    monkeypatch.setattr(training, "keep_spec", lambda _: None)
+    spec = SimpleNamespace(site=SimpleNamespace(workers=1), source="spec.yaml", name="test")
+    experiment: Any = SimpleNamespace(folder=folder, spec=spec, cells=cells)
+    opened: list[str] = []
+    monkeypatch.setattr(CellDir, "state", lambda self, **_: opened.append(self.path.name))
+    assert training.on_this_machine(experiment, planned) == 1
+    assert opened == []
+    printed = capsys.readouterr().err
+    assert "2 cells failed" in printed
+    assert "2 cells" in printed.partition("cancelled")[2]
 
 
 def test_whatever_happens_the_index_says_what_the_folders_say(folder: RunFolder) -> None:
