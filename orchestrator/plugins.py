@@ -75,6 +75,16 @@ def readers() -> tuple[str, ...]:
     return tuple(sorted({*names(), *_only_read(), *_entry_points(READERS)}))
 
 
+def only_read() -> tuple[str, ...]:
+    """Return the names of this tree's libraries that are read and not trained with, sorted."""
+    return tuple(sorted(_only_read()))
+
+
+def reader_folder(name: str) -> Path:
+    """Return the folder of a library of this tree that is only read."""
+    return _root() / name
+
+
 @cache
 def load_reader(name: str) -> LaunchReader:
     """Return what reads the launches of a library.

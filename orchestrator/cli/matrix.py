@@ -1,5 +1,6 @@
 """orch matrix: what each KL term is in each library and version, as measured in its own code."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.errors import EnvironmentFault
+from orchestrator.probes import alone
 from orchestrator.probes.capability import document, matrix, releases, short
 from orchestrator.probes.evidence import write
 from orchestrator.probes.findings import unmeasured_differences
@@ -71,12 +74,18 @@ def command(
     Objectives are measured: the library's own functions are run on every sequence of an exact model
     and their expected gradient is named. What a backend makes of a term comes from its translation.
     """
-    chosen = releases(wanted)
+    alone_wanted = [each for each in wanted if each.partition("@")[0] in alone.libraries()]
+    driven = [each for each in wanted if each not in alone_wanted]
+    chosen = releases(driven) if driven or not wanted else []
+    read_only = alone.chosen(alone_wanted) if alone_wanted or not wanted else []
     if measure:
+        if source and len(chosen) + len(read_only) != 1:
+            raise click.UsageError("--source is the source of one release: name it with --library")
         _measure(chosen, python, source, environments)
+        _measure_alone(read_only, python, source, named=bool(alone_wanted))
         return
     if form == "md":
-        click.echo(page(chosen), nl=False)
+        click.echo(page(chosen, read_only), nl=False)
         return
 
     if form == "drift":
@@ -91,9 +100,16 @@ def command(
             f"{library}@{version}": unmeasured_differences(library, version)
             for library, version in chosen
         }
-        print_json({**document(chosen, rows), "not_measured": measured})
+        only_read = {
+            f"{library}@{version}": alone.read(library).get(version)
+            for library, version in read_only
+        }
+        print_json({**document(chosen, rows), "not_measured": measured, "only_read": only_read})
         return
-    _table(rows, chosen, off_policy)
+    if chosen:
+        _table(rows, chosen, off_policy)
+    if read_only:
+        _table_alone(read_only, off_policy)
 
 
 def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
@@ -111,10 +127,37 @@ def _measure(chosen: Any, python: Path | None, source: Path | None, within: Path
     from orchestrator.probes.measure import measure
     from orchestrator.probes.protocol import sources
 
-    if source and len(chosen) != 1:
-        raise click.UsageError("--source is the source of one release: name it with --library")
     for library, version in chosen:
         say(f"{library} {version}: asking its own functions")
         where = sources(library, version, python=python, source=source, within=within)
         with where as folder:
             click.echo(write(measure(library, version, folder.where, folder.commit)))
+
+
+def _table_alone(releases_: Sequence[tuple[str, str]], off_policy: bool) -> None:
+    """Print what libraries that are only read make of a KL, in their own functions."""
+    click.echo("\nLibraries that are only read: their own functions, asked alone.")
+    at = 5 if off_policy else 4
+    rows = [(*row[:3], row[3], row[at]) for row in alone.table(releases_)]
+    objective = "objective on old samples" if off_policy else "objective on-policy"
+    print_table(("library", "name", "KL in the", "computes", objective), rows)
+
+
+def _measure_alone(
+    releases_: Sequence[tuple[str, str]], python: Path | None, source: Path | None, *, named: bool
+) -> None:
+    """Measure in the checkouts that are pointed to. Raise EnvironmentFault for one that was named
+    and is not here; say so of the others."""
+    from orchestrator.probes.measure_alone import measure
+
+    for library, version in releases_:
+        try:
+            folder = alone.checkout(library, version, source)
+        except EnvironmentFault as error:
+            if named:
+                raise
+            say(f"not measured again: {error}")
+            continue
+        say(f"{library} {version}: asking its own functions")
+        measurement = measure(library, version, folder, python)
+        click.echo(alone.write(library, version, measurement))

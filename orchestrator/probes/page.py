@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.estimators import plain_names
-from orchestrator.probes import evidence
+from orchestrator.probes import alone, evidence
 from orchestrator.probes.capability import CapabilityRow, Release, matrix, words
 from orchestrator.probes.evidence import EstimatorCurve, curve_text
 from orchestrator.probes.findings import findings, grouped_by_releases
@@ -34,6 +34,14 @@ NOT_MEASURED = (
     "backend` repeats them beside its numbers.\n"
 )
 
+ALONE = (
+    "orch does not train with these. The functions that compute their KL were taken out of a "
+    "checkout and run alone; what the trainer puts around them (a weight, a mean over tokens) is "
+    "written in `backends/<library>/kl_probe.py`, and `measured.json` beside it keeps the answers. "
+    "A KL in the reward whose way into the advantage was not run is *not asked as a whole*. "
+    "`orch matrix --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
+)
+
 WITHIN = {
     "response": "every token of the response (summed)",
     "to_go": "its token and those before it (reward-to-go)",
@@ -57,8 +65,8 @@ MEANS = {
 }
 
 
-def page(chosen: Sequence[Release]) -> str:
-    """Return the page for those releases, as Markdown."""
+def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
+    """Return the page for those releases, as Markdown; `read_only`: of libraries asked alone."""
     known = [release for release in chosen if evidence.read(*release)]
     rows = matrix(known)
     parts = [
@@ -83,6 +91,10 @@ def page(chosen: Sequence[Release]) -> str:
         "## Not measured\n",
         NOT_MEASURED,
         _markdown(_unmeasured(known)),
+        "## Libraries that are only read\n",
+        ALONE,
+        _markdown(_alone(read_only)),
+        "\n".join(f"- {each}" for each in alone.provenance(read_only)) + "\n",
         "## Evidence\n",
         _sources(known),
     ]
@@ -248,6 +260,11 @@ def _average(each: Mapping[str, Any]) -> str:
         return "-"
     same = each["kl"] in (each["policy"], "refused")
     return f"{MEANS[each['policy']]} / {MEANS[each['kl']]}" + ("" if same else " **(differ)**")
+
+
+def _alone(releases: Sequence[Release]) -> TextTable:
+    head = ("library", "name", "KL in the", "computes", "objective on-policy", "on old samples")
+    return [head, *alone.table(releases)]
 
 
 def _names(known: Sequence[Release]) -> TextTable:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis import drift_page
-from orchestrator.probes import evidence
+from orchestrator.probes import alone, evidence
 from orchestrator.probes.capability import releases
 from orchestrator.probes.findings import findings
 from orchestrator.probes.page import page
@@ -17,7 +17,7 @@ VERL = [("verl", "0.9.1")]
 
 
 def test_the_page_is_up_to_date() -> None:
-    made = page(releases())
+    made = page(releases(), alone.chosen(()))
     again = "orch matrix --format md > docs/kl_in_libraries.md"
     assert DOCS.read_text(encoding="utf-8") == made, again
 

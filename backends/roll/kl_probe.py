@@ -1,0 +1,48 @@
+"""ROLL's own KL functions, for orchestrator/probes/runner.py.
+
+Run by a Python with torch beside a checkout; nothing of orch or of ROLL is imported.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PACKAGE = "."
+WHOLE = ("loss",)
+"""The places whose update can be asked for as a whole."""
+
+
+def launches(_version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
+    """Return what is asked: a name, the KL's place, the words of a launch."""
+    rewards = [(each, "reward", [each]) for each in ("kl", "abs", "mse", "k3")]
+    return [("use_kl_loss", "loss", ["k3"]), *rewards]
+
+
+class RollKl:
+    """compute_approx_kl, in the reward by its four names, in the loss always as k3."""
+
+    def __init__(self, sources: Any, _version: str):
+        import torch
+
+        file = "roll/utils/functionals.py"
+        self.compute = sources.load(file, ["compute_approx_kl"], torch=torch).compute_approx_kl
+
+    def read(self, argv: Sequence[str], _: Mapping[str, str]) -> Sequence[str]:
+        """Return the words of a launch, which are all that the functions take."""
+        return argv
+
+    def kl(self, words: Sequence[str], _place: str, batch: Mapping[str, Any]) -> Any:
+        """Return the KL of each token."""
+        return self.compute(batch["logp"], batch["ref"], None, words[0])
+
+    def advantages(self, _: Sequence[str], batch: Mapping[str, Any]) -> Any:
+        """Return rewards and advantages of a task without a reward: zero."""
+        return batch["mask"] * 0, batch["mask"] * 0
+
+    def loss(self, words: Sequence[str], batch: Mapping[str, Any]) -> Any:
+        """Return the mean over tokens, as the trainer adds it to its policy loss."""
+        return (self.kl(words, "loss", batch) * batch["mask"]).sum() / batch["mask"].sum()
+
+
+def open_library(sources: Any, version: str) -> RollKl:
+    """Return the functions of a release."""
+    return RollKl(sources, version)

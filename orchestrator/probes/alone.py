@@ -1,0 +1,129 @@
+"""What a KL is in the own functions of a library that orch only reads (decision 089).
+
+Such a library has no translation, so its functions are asked with its own words:
+`backends/<library>/kl_probe.py` says which, in a checkout that somebody points to, and
+`measured.json` beside it keeps the answers with their release and commit. The whole trainer is not
+run: what it puts around a function is written in kl_probe.py as the trainer writes it.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.errors import EnvironmentFault
+from orchestrator.probes.capability import words
+from orchestrator.probes.evidence import EstimatorCurve, curve_text
+
+PROBE, KEPT = "kl_probe.py", "measured.json"
+
+
+def libraries() -> tuple[str, ...]:
+    """Return the libraries whose functions can be asked alone."""
+    return tuple(name for name in plugins.only_read() if kept_file(name, PROBE).is_file())
+
+
+def read(library: str) -> Mapping[str, Any]:
+    """Return what was measured of a library, by release, oldest first; empty if nothing was."""
+    file = kept_file(library, KEPT)
+    plain: Mapping[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return plain
+
+
+def variable(library: str, version: str) -> str:
+    """Return the environment variable that names the checkout of a release."""
+    return f"ORCH_{library.upper()}_{version.replace('.', '')}_SOURCE"
+
+
+def checkout(library: str, version: str, source: Path | None = None) -> Path:
+    """Return the checkout of a release. Raise EnvironmentFault if none is named."""
+    named = source or os.environ.get(variable(library, version))
+    if not named or not Path(named).is_dir():
+        raise EnvironmentFault(
+            f"{library} {version} is asked in its own source, which is not here: point "
+            f"{variable(library, version)} or --source to a checkout of it"
+        )
+    return Path(named).resolve()
+
+
+def chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the releases that are asked for, as `slime` or `slime@0.3.1`; all if nothing is.
+
+    Raise EnvironmentFault for a library that has no release yet and is named without one.
+    """
+    if not wanted:
+        return [(library, version) for library in libraries() for version in read(library)]
+    releases = []
+    for name in wanted:
+        library, _, version = name.partition("@")
+        if not version and not read(library):
+            raise EnvironmentFault(f"nothing was measured of {library}: say {library}@VERSION")
+        releases += [(library, each) for each in ([version] if version else read(library))]
+    return releases
+
+
+def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
+    """Return the rows of a table: release, name, place, what it computes, and its objectives."""
+    rows = []
+    for library, version in releases:
+        for row in read(library).get(version, {"rows": ()})["rows"]:
+            objectives = [
+                _objective(row[when]) if when in row else "not asked as a whole"
+                for when in ("on_policy", "off_policy")
+            ]
+            title = plugins.load_reader(library).title
+            place = (f"{title} {version}", row["name"], row["place"])
+            rows.append((*place, row.get("error") or _computed(row["curve"]), *objectives))
+    return rows
+
+
+def provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each release: the commit, and the functions that were asked."""
+    sentences = []
+    for library, version in releases:
+        about = read(library).get(version)
+        if about is not None:
+            functions = ", ".join(f"`{each}`" for each in sorted(about["sources"]))
+            title = plugins.load_reader(library).title
+            sentences.append(f"{title} {version}, commit {about['commit'][:10]}: {functions}")
+    return sentences
+
+
+def _objective(answer: Mapping[str, Any]) -> str:
+    return "nothing: it is dropped" if answer.get("dropped") else words(answer)
+
+
+def _computed(known: Mapping[str, Any]) -> str:
+    text = curve_text(EstimatorCurve(**{**_NOTHING, **known}))
+    return text.replace("gradient of ?", "the gradient of another")
+
+
+_NOTHING: Mapping[str, None] = dict.fromkeys(
+    ("value_bound", "flat_below", "flat_above", "weight_bound")
+)
+
+
+def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
+    """Store what was measured of a release, one row a line."""
+    file = kept_file(library, KEPT)
+    releases = {**read(library), version: measurement}
+    parts = []
+    for release in sorted(releases, key=_number):
+        about = releases[release]
+        rows = ",\n".join(f"   {json.dumps(row, ensure_ascii=False)}" for row in about["rows"])
+        head = {key: value for key, value in about.items() if key != "rows"}
+        shown = json.dumps(head, indent=1)[1:-2].replace("\n", "\n ")
+        parts.append(f' "{release}": {{{shown},\n  "rows": [\n{rows}\n  ]\n }}')
+    file.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    return file
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def kept_file(library: str, name: str) -> Path:
+    """Return a file beside the library's reader."""
+    return plugins.reader_folder(library) / name
