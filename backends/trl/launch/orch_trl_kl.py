@@ -222,7 +222,7 @@ def _check(model: Any) -> None:
     model.eval()
     with torch.no_grad():
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        logits, ours = model(input_ids=ids).logits, _head(model).as_(hidden).logits(hidden)
+        logits, ours = model(input_ids=ids).logits, _head(model).to(hidden.dtype).logits(hidden)
     model.train(was_training)
     if not torch.allclose(logits.float(), ours.float(), rtol=1e-2, atol=1e-2):
         raise RuntimeError(

@@ -19,7 +19,6 @@ arXiv 2506.09477).
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 Tensor = Any
 LOGITS_AT_ONCE = 2**26
@@ -64,9 +63,9 @@ class Head(NamedTuple):
     weight: Tensor
     bias: Tensor = None
 
-    def as_(self, hidden: Tensor) -> "Head":
-        """Return it in the number format of hidden states: once, and not for each chunk."""
-        return Head(*(each if each is None else each.to(hidden.dtype) for each in self))
+    def to(self, dtype: Any) -> "Head":
+        """Return it in a number format."""
+        return Head(*(each if each is None else each.to(dtype) for each in self))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return torch.nn.functional.linear(hidden, self.weight, self.bias)
@@ -110,20 +109,83 @@ def of_hidden(
     once as make `at_once` numbers, in the backward pass too, which makes them anew. The reference
     policy gets no gradient.
     """
-    hidden, reference = (each.to(_format(hidden)) for each in (hidden, reference))
-    mine, theirs = (each.as_(hidden) for each in heads)
-    size = max(1, at_once // len(mine.weight))
+    size = max(1, at_once // len(heads[0].weight))
+    given = (*heads[0], reference, *heads[1], tokens)
+    apply: Any = _InChunks.apply
+    return States(*apply(kind, temperature, size, _format(hidden), hidden, *given))
 
-    def part(h: Tensor, r: Tensor, chosen: Tensor) -> "tuple[Tensor, ...]":
-        with torch.no_grad():
-            fixed = theirs.logits(r) / temperature
-        return tuple(of_logits(kind, mine.logits(h) / temperature, fixed, chosen))
 
-    parts = [
-        checkpoint(part, *each, use_reentrant=False) if torch.is_grad_enabled() else part(*each)
-        for each in zip(hidden.split(size), reference.split(size), tokens.split(size))  # noqa: B905
-    ]
-    return States(*(torch.cat(each) for each in zip(*parts)))  # noqa: B905  # Python 3.10
+class _InChunks(torch.autograd.Function):
+    """`of_logits` of hidden states, so many positions at a time. Nothing of a position is kept but
+    its hidden states, and the gradient of the embeddings is summed in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kind: str, temperature: float, size: int, dtype: Any, *given: Tensor
+    ) -> "tuple[Tensor, ...]":
+        ctx.how = (kind, temperature, size, dtype)
+        ctx.save_for_backward(*given)
+        parts = [
+            of_logits(kind, each.logits[0], each.logits[1], each.tokens)
+            for each in _chunks(ctx.how, given)
+        ]
+        states = States(*(torch.cat(each) for each in zip(*parts)))  # noqa: B905  # Python 3.10
+        ctx.mark_non_differentiable(states.entropy)
+        return tuple(states)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> "tuple[Any, ...]":
+        kind, temperature, _, _ = ctx.how
+        hidden, weight, bias = ctx.saved_tensors[:3]
+        of_logp, _, of_kl = slopes
+        of_hidden_states = torch.empty_like(hidden)
+        of_weight = torch.zeros_like(weight)
+        of_bias = None if bias is None else torch.zeros_like(bias)
+        for each in _chunks(ctx.how, ctx.saved_tensors):
+            logq, logp = (log_softmax(part) for part in each.logits)
+            q = logq.exp()
+            slope = logq - logp
+            if kind == "reverse":
+                slope = q * (slope - (q * slope).sum(-1, keepdim=True))
+            else:
+                slope = q - logp.exp()
+            g = of_logp[each.rows][:, None]
+            slope = slope.mul_(of_kl[each.rows][:, None]).sub_(g * q)
+            slope = slope.scatter_add_(1, each.tokens[:, None], g.to(slope.dtype)) / temperature
+            slope = slope.to(each.weight.dtype)
+            of_hidden_states[each.rows] = (slope @ each.weight).to(hidden.dtype)
+            if of_weight.dtype == slope.dtype:
+                of_weight.addmm_(slope.T, each.hidden)
+            else:
+                of_weight += slope.T @ each.hidden
+            if of_bias is not None:
+                of_bias += slope.sum(0)
+        rest = len(ctx.needs_input_grad) - 7
+        return (*[None] * 4, of_hidden_states, of_weight, of_bias, *[None] * rest)
+
+
+class _Chunk(NamedTuple):
+    """Some positions: which, their tokens, and what their logits are made of."""
+
+    rows: slice
+    tokens: Tensor
+    hidden: Tensor
+    weight: Tensor
+    logits: "tuple[Tensor, Tensor]"
+    """Of the policy and of the reference policy, at the temperature."""
+
+
+def _chunks(how: "tuple[Any, ...]", given: Any) -> Any:
+    """Yield the positions, a chunk at a time, in a number format, without autocast or gradient."""
+    _, temperature, size, dtype = how
+    hidden, *own, reference, weight, bias, tokens = given
+    with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        mine, theirs = Head(*own).to(dtype), Head(weight, bias).to(dtype)
+        for start in range(0, len(hidden), size):
+            rows = slice(start, start + size)
+            h, r = hidden[rows].to(dtype), reference[rows].to(dtype)
+            logits = (mine.logits(h) / temperature, theirs.logits(r) / temperature)
+            yield _Chunk(rows, tokens[rows], h, mine.weight, logits)
 
 
 def _format(hidden: Tensor) -> Any:

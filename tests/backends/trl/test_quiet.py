@@ -269,19 +269,47 @@ def test_chunks_change_nothing(kind: str, bias: bool, shipped: Shipped) -> None:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     hidden, weight = drawn(5, 4).requires_grad_(), drawn(7, 4).requires_grad_()
-    heads = (quiet.Head(weight, drawn(7) if bias else None), quiet.Head(drawn(7, 4)))
+    leaves = [hidden, weight, *([drawn(7).requires_grad_()] if bias else [])]
+    heads = (quiet.Head(*leaves[1:]), quiet.Head(drawn(7, 4)))
     reference, tokens = drawn(5, 4), torch.tensor([0, 3, 6, 2, 2])
+    of_logp, of_kl = drawn(5), drawn(5)
+
+    def total(states: Any) -> Tensor:
+        result: Tensor = (of_logp * states.logp + of_kl * states.kl).sum()
+        return result
+
     plain = quiet.of_logits(
         kind, heads[0].logits(hidden) / 0.8, heads[1].logits(reference) / 0.8, tokens
     )
-    wanted = torch.autograd.grad((plain.kl + plain.logp).sum(), (hidden, weight))
+    wanted = torch.autograd.grad(total(plain), leaves)
     for at_once in (1, 14, 10**6):
         states = quiet.of_hidden(kind, heads, hidden, reference, tokens, 0.8, at_once)
         for mine, theirs in zip(states, plain, strict=True):
             assert torch.allclose(mine, theirs, atol=1e-12)
-        found = torch.autograd.grad((states.kl + states.logp).sum(), (hidden, weight))
+        found = torch.autograd.grad(total(states), leaves)
         for mine, theirs in zip(found, wanted, strict=True):
             assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def test_autocast_computes_products_in_its_format_and_keeps_gradients_in_fp32(
+    shipped: Shipped,
+) -> None:
+    quiet = shipped[0]
+    generator = torch.Generator().manual_seed(4)
+    hidden, weight, other, fixed = (
+        torch.randn(*shape, generator=generator) for shape in ((6, 16), (9, 16), (6, 16), (9, 16))
+    )
+    heads = (quiet.Head(weight.requires_grad_()), quiet.Head(fixed))
+    tokens = torch.arange(6)
+
+    def gradient_of(*, autocast: bool) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            states = quiet.of_hidden("reverse", heads, hidden, other, tokens, 1.0, 18)
+        return torch.autograd.grad(states.kl.sum(), weight)[0]
+
+    exact, rounded = gradient_of(autocast=False), gradient_of(autocast=True)
+    assert rounded.dtype == torch.float32
+    assert 0 < float((rounded - exact).norm() / exact.norm()) < 0.02
 
 
 def test_entropy_is_a_number_without_a_gradient(shipped: Shipped) -> None:

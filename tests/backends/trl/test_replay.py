@@ -128,17 +128,20 @@ def log_probabilities(model: Any, batch: RolloutBatch, which: Sequence[int]) -> 
 def state_kl(
     estimator: str, model: Any, reference: Any, batch: RolloutBatch, which: Sequence[int]
 ) -> torch.Tensor:
-    """[n, T], the KL between two policies at each response token's state; 0 where there is none."""
+    """[n, T], the KL between two policies at each response token's state; 0 where there is none.
+
+    In fp64: a gradient that is 0 must be so, since AdamW makes steps of the rounding of one.
+    """
     longest = max(map(len, batch.responses))
     rows = []
     for index in which:
         prompt, response = batch.prompts[index], batch.responses[index]
         ids = torch.tensor([[*prompt, *response]])
         mine, theirs = (
-            (each(ids).logits[0, len(prompt) - 1 : -1] / batch.temperature).log_softmax(-1)
+            (each(ids).logits[0, len(prompt) - 1 : -1].double() / batch.temperature).log_softmax(-1)
             for each in (model, reference)
         )
-        kl = vocabulary_kl(estimator, mine, theirs.detach())
+        kl = vocabulary_kl(estimator, mine, theirs.detach()).float()
         rows.append(torch.cat([kl, kl.new_zeros(longest - len(response))]))
     return torch.stack(rows)
 
