@@ -16,6 +16,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
 
 KLS = {
     "k3 in the loss": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},
+    "k1 in the reward, two steps behind": {
+        "kl": {"estimator": "k1", "placement": "reward", "beta": 0.05},
+        "max_staleness_steps": 2,
+    },
 }
 
 
