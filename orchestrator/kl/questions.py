@@ -23,6 +23,7 @@ from orchestrator.kl.surrogates import (
     PolicyLoss,
     ThreePolicies,
     forces,
+    group_mean,
     group_std,
 )
 from orchestrator.settings import Placement
@@ -130,11 +131,14 @@ def clips() -> Table:
 
 def difficulties(group_size: int = 8) -> Table:
     """Return what the group's deviation does to beta, per difficulty of the prompt."""
-    rows = []
+    rows: list[Sequence[str]] = []
     for success in (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98):
         scale = group_std(success, group_size)
         numbers = (f"× {scale.beta_in_loss:.3g}", f"× {scale.beta_in_reward:.3g}")
         rows.append((f"{success:g}", f"× {scale.reward:.3g}", *numbers, f"{scale.equal:.1%}"))
+    mean = group_mean(0.5, group_size)
+    factors = (f"× {x:.3g}" for x in (mean.reward, mean.beta_in_loss, mean.beta_in_reward))
+    rows.append(("any, dr_grpo", *factors, "as above"))
     columns = ("solved with", "reward counts", "β in loss", "β in reward", "equal groups")
     return columns, [*rows]
 
@@ -311,7 +315,8 @@ _ALL = (
         "It divides the reward and not a KL in the loss, whose β counts by the deviation: less on "
         "hard and easy prompts. A KL in the reward is divided too; in groups of equal rewards it "
         "alone is scaled to unit deviation, whatever β.",
-        "dr_grpo or rloo, which do not divide",
+        "rloo, or dr_grpo, whose one factor is the same for every prompt (its mean contains the "
+        "rollout itself; its constant length divides reward and KL alike)",
         more=difficulties,
     ),
 )

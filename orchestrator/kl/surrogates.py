@@ -235,5 +235,17 @@ def group_std(success: float, group_size: int) -> GroupStd:
     return GroupStd(reward, 1 / reward, divided / reward, p**n + (1 - p) ** n)
 
 
+def group_mean(success: float, group_size: int) -> GroupStd:
+    """Return the exact factors of Dr. GRPO: the group's mean is subtracted, nothing is divided.
+
+    The mean contains the rollout itself, so that a share 1 / G of reward and of a KL in the reward
+    is lost, at every difficulty; a KL in the loss loses none. Its constant length divides policy
+    loss and KL in the loss alike, and changes neither factor. Raise as `group_std` does.
+    """
+    known = group_std(success, group_size)
+    kept = 1 - 1 / group_size
+    return GroupStd(kept, 1 / kept, 1.0, known.equal)
+
+
 UNBOUNDED = inf
 """The `most` of a correction that truncates nothing."""

@@ -18,6 +18,7 @@ from orchestrator.kl.surrogates import (
     PolicyLoss,
     Ratio,
     forces,
+    group_mean,
     group_std,
     weight_effect,
 )
@@ -104,6 +105,25 @@ def test_the_group_deviation_equals_groups_written_out(p: float) -> None:
     assert found.beta_in_loss == pytest.approx(p * (1 - p) / by_reward, rel=1e-12)
     assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-12)
     assert found.equal == pytest.approx(equal, rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("n", [2, 4])
+def test_dr_grpos_factors_are_those_of_groups_written_out(n: int, p: float) -> None:
+    """No division, the mean of the whole group; KL and score of one more coin, independent."""
+    found = group_mean(p, n)
+    by_reward = by_kl = 0.0
+    for rewards in product((0, 1), repeat=n):
+        chance = p ** sum(rewards) * (1 - p) ** (n - sum(rewards))
+        mean = sum(rewards) / n
+        by_reward += chance * sum((r - mean) * (r - p) for r in rewards) / n
+        for signs in product((-1, 1), repeat=n):
+            middle = sum(signs) / n
+            by_kl += chance / 2**n * sum((z - middle) * z for z in signs) / n
+    assert found.reward == pytest.approx(by_reward / (p * (1 - p)), rel=1e-12)
+    assert found.beta_in_loss == pytest.approx(p * (1 - p) / by_reward, rel=1e-12)
+    assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-12)
+    assert found.equal == group_std(p, n).equal
 
 
 def test_what_is_refused() -> None:
