@@ -220,11 +220,16 @@ def test_an_entry_point_that_is_no_estimator_is_named(tmp_path: Path) -> None:
 
 def test_no_second_list_of_estimators_exists() -> None:
     """Outside the table and the backends, whose names are their library's own, no tuple, list, set
-    or mapping names three estimators."""
+    or mapping names three estimators.
+
+    What a launch carries to where orch is not installed has names of its own, which
+    tests/backends/trl/test_quiet.py holds to the table.
+    """
+    carried = ROOT / "orchestrator" / "library" / "quiet_kl"
     known = set(estimators.choices()) - {"none", "abs"}
     lists = []
     for path in sorted((ROOT / "orchestrator").rglob("*.py")):
-        if path == ROOT / "orchestrator/estimators.py":
+        if path == ROOT / "orchestrator/estimators.py" or path.parent == carried:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             parts: list[Any] = getattr(node, "elts", None) or getattr(node, "keys", None) or []
