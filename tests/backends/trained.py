@@ -43,7 +43,8 @@ class TrainedRecord(NamedTuple):
     cell: str
     steps: int
     cpu_seconds: float | None
-    """Of all its processes, as measured when the record was kept. None: not measured."""
+    """Of all its processes, as measured when the record was kept. None: not measured, as where
+    processes of Ray are nobody's children."""
 
 
 def kept(library: str) -> list[TrainedRecord]:
