@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.cli import cancel as cancel_command
 from orchestrator.cli import orch
 from orchestrator.errors import OrchError
 from orchestrator.pipeline.notify import notify
@@ -118,3 +119,13 @@ def test_a_webhook_that_answers_an_error_is_named_by_its_host(
 def test_on_end_is_one_of_three() -> None:
     with pytest.raises(OrchError, match="on_end is one of command, webhook, webhook_variable"):
         open_experiment("smoke", ["site=local", "site.options.on_end={}"])
+
+
+@pytest.mark.parametrize(("where", "ends"), [("slurm", ["cancelled"]), ("local", [])])
+def test_a_cancel_tells_of_the_end_on_a_cluster(
+    tmp_path: Path, where: Any, ends: list[str]
+) -> None:
+    """On this machine the `orch run` that trains tells; on a cluster nobody else would."""
+    with server() as (address, messages):
+        cancel_command._told(replace(experiment(tmp_path, {"webhook": address}), where=where))
+    assert [each["ended"] for each in messages] == ends

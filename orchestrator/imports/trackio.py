@@ -83,7 +83,7 @@ def read_parquet(path: Path) -> Iterator[LoggedRun]:
 
 def _flat_row(row: Mapping[str, Any]) -> LoggedRow:
     text = row.get("metrics")
-    values = json.loads(text) if isinstance(text, str) else row
+    values = json.loads(text) if isinstance(text, str | bytes) else row
     time = next((row[name] for name in _TIME if name in row), "")
     return _row(int(row["step"]), str(time), values)
 

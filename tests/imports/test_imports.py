@@ -1,10 +1,13 @@
 """Runs that orch did not launch: files that real loggers wrote, and what is told of them."""
 
+import contextlib
 import gzip
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from orchestrator import plugins
@@ -135,6 +138,24 @@ def test_trackio_of_a_real_trainer(folder: RunFolder, tmp_path: Path) -> None:
     assert (run.name, data["kl"], data["beta"]) == ("grpo-tiny", "rho_k3.loss", 0.1)
     state = imported(folder, FILES / "trainer_state.json")
     assert run.finals["train/reward_mean"] == state.finals["train/reward_mean"]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_trackios_parquet_has_the_numbers_of_its_project(
+    folder: RunFolder, tmp_path: Path, flat: bool
+) -> None:
+    """A column for each metric, as trackio syncs it, or the rows of its table as they are."""
+    project = unpacked("trackio.db.gz", tmp_path, "proj.db")
+    with contextlib.closing(sqlite3.connect(project)) as base:
+        rows = pd.read_sql("SELECT run_name, timestamp, step, metrics FROM metrics", base)
+    if flat:
+        metrics = pd.DataFrame([json.loads(each) for each in rows.pop("metrics")])
+        rows = pd.concat([rows, metrics], axis=1)
+    rows.to_parquet(tmp_path / "proj.parquet")
+    told = imported(folder, tmp_path / "proj.parquet")
+    whole = imported(folder, project)
+    assert (told.name, told.last_step) == ("grpo-tiny", whole.last_step)
+    assert told.finals["train/reward_mean"] == whole.finals["train/reward_mean"]
 
 
 def test_trainer_state_says_what_it_does_not_know(folder: RunFolder, tmp_path: Path) -> None:
