@@ -138,7 +138,7 @@ def _add_trainers_half(keys: Keys, launch: Launch) -> None:
     """Add the trainer's file beside an orchestrator's, as a whole configuration names its keys."""
     for name in ("trainer.toml", "train.toml"):
         try:
-            todo: list[tuple[str, object]] = [("trainer", tomllib.loads(launch.beside[name]))]
+            todo: list[tuple[str, object]] = [("trainer", tomllib.loads(launch.in_folder[name]))]
         except (KeyError, tomllib.TOMLDecodeError, RecursionError):
             continue
         while todo:

@@ -15,7 +15,7 @@ from orchestrator.audit.fix import chosen
 from orchestrator.audit.hints import may_launch, titles, unread
 from orchestrator.audit.judge import judge
 from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
-from orchestrator.audit.releases import pins
+from orchestrator.audit.releases import NeighbourFiles, pins
 from orchestrator.library.launches import (
     CommandWord,
     ConfigDocument,
@@ -46,9 +46,10 @@ def findings(
     text = text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
     followed = _followed(_launches(text, name, files))
     releases = dict(pins(text)) | dict(versions)
+    own = files.of_own_folder() if isinstance(files, NeighbourFiles) else files
     answers: list[AuditFinding] = []
     for launch in followed[: 4 * MOST_FINDINGS]:
-        finding = _judged(replace(launch, versions=releases, beside=files), name)
+        finding = _judged(replace(launch, versions=releases, beside=files, in_folder=own), name)
         if finding is not None:
             answers.append(finding)
     merged = _merged(answers)

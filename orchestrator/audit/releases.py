@@ -5,6 +5,7 @@ The names of packages, repositories, images and files are those of the backends'
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from functools import cache
 from pathlib import Path
 from stat import S_ISREG
@@ -94,6 +95,12 @@ class NeighbourFiles(Mapping[str, str]):
     def __init__(self, script: Path, projects: Projects | None = None) -> None:
         self.projects = projects or Projects()
         self.folders = self.projects.folders(script)
+
+    def of_own_folder(self) -> "NeighbourFiles":
+        """Return the files that lie in the script's own folder, without those above it."""
+        own = copy(self)
+        own.folders = self.folders[:1]
+        return own
 
     def __getitem__(self, path: str) -> str:
         if not _PATH.fullmatch(path) or path.startswith("/"):

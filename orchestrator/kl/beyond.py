@@ -44,11 +44,11 @@ CANNOT = """\
   in seven tokens and 80 rollouts an update: they say where an effect lives there, and not where it
   lives in a large model. Few seeds leave wide intervals, runs of different β share their random
   numbers, and the states are one rule among many: an unstable run may end well.
-- No library that orch drives has these estimators. orch ships full, full_forward, rb, rb_k1 and
-  k1_to_go for TRL, and k1_to_go for verl; its tests hold the shipped code's gradient to the
-  enumerated one, for TRL in TRL's own loss. The other libraries refuse the names by their tables,
-  and so does verl those over the vocabulary: its loss has the reference policy's log-probabilities
-  of sampled tokens, and not the reference policy.
+- No library that orch drives has these estimators. orch ships some of them for some libraries
+  (`orch plan` says `extension` for those, and refuses the others); its tests hold the shipped
+  code's gradient to the enumerated one. A loss that is given the reference policy's
+  log-probabilities of sampled tokens, and not the reference policy, cannot carry a KL over the
+  vocabulary.
 - A GPU's cost was not measured."""
 
 COST = """\

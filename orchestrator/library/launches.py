@@ -111,6 +111,8 @@ class Launch:
     """Library -> release, where something says so, the reason after a space."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Texts of the files of the project around it, by path: a fork's own source among them."""
+    in_folder: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the files in the script's own folder, by name."""
     caveats: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     """Configuration files it names that could not be read."""

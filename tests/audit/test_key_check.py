@@ -9,6 +9,7 @@ import pytest
 from audit.scripts import IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL, only
 from orchestrator.audit import audit, key_check
 from orchestrator.audit.key_check import closest, key_findings
+from orchestrator.audit.releases import NeighbourFiles
 from orchestrator.library.launches import Given, HeldKeys
 from orchestrator.library.manifest import ReleaseTable
 
@@ -254,6 +255,17 @@ def test_the_trainers_file_beside_the_orchestrators_is_read() -> None:
     assert (finding.verdict, finding.rollout_kl) == ("rollout_policy_kl_only", 0.5)
     assert any("trainer.toml" in each for each in finding.assumes)
     assert not finding.key_findings
+
+
+def test_a_trainers_file_in_a_folder_above_is_of_another_run(tmp_path: Path) -> None:
+    (tmp_path / "train.toml").write_text("[loss]\nkl_tau = 0.5\n")
+    script = tmp_path / "runs" / "orchestrator.toml"
+    script.parent.mkdir()
+    half = "batch_size = 8\nrollouts_per_example = 2\n[[env]]\nid = 'x'\n"
+    assert audit(half, script.name, files=NeighbourFiles(script))[0].verdict == "undetermined"
+    (script.parent / "train.toml").write_text("[loss]\nkl_tau = 0.25\n")
+    finding = audit(half, script.name, files=NeighbourFiles(script))[0]
+    assert (finding.verdict, finding.rollout_kl) == ("rollout_policy_kl_only", 0.25)
 
 
 QUOTED = """
