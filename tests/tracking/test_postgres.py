@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lifeline import let_go
+from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 from test_bulk import POINTS, read_back
 from tracking_house import House, dump, grow
@@ -64,7 +65,8 @@ def test_rows_and_latest_values_are_those_of_log_batch(
     assert write is not None
     experiment = client.create_experiment("e")
     one, other = (client.create_run(experiment).info.run_id for _ in range(2))
-    for part in (POINTS[:5], POINTS[3:], POINTS):  # again and overlapping, as after a kill
+    points = [Metric(*each) for each in POINTS]
+    for part in (points[:5], points[3:], points):  # again and overlapping, as after a kill
         write(one, part)
         client.log_batch(other, metrics=part)
         assert read_back(client, one) == read_back(client, other)
