@@ -81,7 +81,9 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         _print_jobs(experiment, left)
     click.echo(f"still to spend: {bill(left, measure(plan.rows))}" if left else "nothing to do")
     if experiment.scale == "micro" and experiment.declared:
-        click.echo(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
+        click.echo(
+            _filled(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
+        )
 
 
 def _print_configurations(groups: Iterable["_Group"]) -> None:
@@ -92,11 +94,11 @@ def _print_configurations(groups: Iterable["_Group"]) -> None:
         if heading != (group.study, group.where):
             heading = (group.study, group.where)
             click.echo(_filled(f"{group.study}: {group.where}"))
-            click.echo(f"  {'KL':<10} {'beta':<23} {'cells':>5}  {'would be':<26}  KL does")
+            click.echo(f"  {'KL':<15} {'beta':<20} {'cells':>5}  {'would be':<24}  KL does")
         number = numbers.setdefault(group.verdict, len(numbers) + 1)
         betas = ", ".join(group.betas)
         click.echo(
-            f"  {group.kl:<10} {betas:<23} {group.cells:>5}  {group.reasons:<26}  ({number})"
+            f"  {group.kl:<15} {betas:<20} {group.cells:>5}  {group.reasons:<24}  ({number})"
         )
     click.echo("\nwhat the KL term optimises:" if numbers else "")
     for text, number in numbers.items():
