@@ -53,15 +53,17 @@ def _record(cell: Cell, cell_dir: CellDir) -> Record:
         return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
+    logged: list[list[MetricPoint]] = []
+    for attempt, ended in zip(attempts, exits, strict=True):
+        steps = (point.step for points in logged for point in points)
+        nothing_left = any(step >= cell.settings.num_train_steps for step in steps)
+        logged.append(_points(backend, attempt, state.state, ended, nothing_left, faults))
     return Record(
         cell,
         state.state,
         attempts=exits,
         outcome=_outcome(exits),
-        metrics=merge(
-            _points(backend, attempt, state.state, ended, faults)
-            for attempt, ended in zip(attempts, exits, strict=True)
-        ),
+        metrics=merge(logged),
         checkpoints=_checkpoints(backend, cell_dir, state.state, faults),
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),
@@ -97,8 +99,14 @@ def _points(
     attempt: AttemptDir,
     state: State,
     ended: ExitRecord | None,
+    nothing_left: bool,
     faults: list[str],
 ) -> list[MetricPoint]:
+    """Return the points of an attempt's log; add to `faults` what is wrong with it.
+
+    nothing_left: an earlier attempt logged the last train step, and was ended before it could
+    say so. This one then ends well without a step of its own.
+    """
     points: list[MetricPoint] = []
     num_read, foreign = 0, list[str]()
     try:
@@ -119,7 +127,8 @@ def _points(
     else:
         if state != "running":  # its last line may just be being written
             faults.extend(_lost_lines(attempt.metrics, num_read))
-        if not points and ended is not None and ended.state == "succeeded":
+        has_succeeded = ended is not None and ended.state == "succeeded"
+        if not points and has_succeeded and not nothing_left:
             faults.append(
                 f"{attempt.path} ended well, and there is no metric in it where backend "
                 f"'{backend.name}' looks for its log"

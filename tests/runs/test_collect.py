@@ -276,6 +276,18 @@ def test_a_run_that_ended_well_and_logged_nothing_is_told(folder: RunFolder, cel
     assert fault.startswith(f"{attempt.path} ended well, and there is no metric")
 
 
+def test_an_attempt_with_no_step_left_may_log_nothing(folder: RunFolder, cell: Cell) -> None:
+    """The first is ended after its last step, before it says so; the second has nothing to do."""
+    last = cell.settings.num_train_steps
+    attempt_of(folder, cell, last - 1).write_exit(ended("preempted"))
+    attempt_of(folder, cell).write_exit(ended("succeeded"))
+    (fault,) = only(folder, cell).faults
+    assert "there is no metric" in fault
+    attempt_of(folder, cell, last).write_exit(ended("preempted"))
+    attempt_of(folder, cell).write_exit(ended("succeeded"))
+    assert only(folder, cell).faults == (fault,)
+
+
 def test_what_a_backend_cannot_read_of_a_log_is_told(
     folder: RunFolder, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
