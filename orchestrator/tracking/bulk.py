@@ -86,7 +86,7 @@ def _write(store: Any, dialect: str, run_id: str, metrics: Sequence[Any]) -> Non
             latest[key] = order, row
     with store.ManagedSessionMaker(read_only=False) as session:
         run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
-        store._check_run_is_active(run)  # noqa: SLF001
+        store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
         connection = session.connection()
         if dialect == "sqlite":  # its driver takes rows as they are, which is quicker
             text = str(statement.compile(dialect=store.engine.dialect))
@@ -97,4 +97,4 @@ def _write(store: Any, dialect: str, run_id: str, metrics: Sequence[Any]) -> Non
         else:
             connection.execute(statement, [dict(zip(_ROW, row, strict=True)) for row in rows])
         newest = [SqlMetric(**dict(zip(_ROW, row, strict=True))) for _, row in latest.values()]
-        store._update_latest_metrics_if_necessary(newest, session)  # noqa: SLF001
+        store._update_latest_metrics_if_necessary(newest, session)  # noqa: SLF001  as its log_batch does

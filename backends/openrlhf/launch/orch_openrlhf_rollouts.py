@@ -45,7 +45,7 @@ def wrap_maker(maker: Any) -> None:
         references = list(of_reference) or [each.base_action_log_probs for each in experiences]
         self.orch_kept = [
             (reference, None if each.kl is None else each.kl.clone())
-            for reference, each in zip(references, experiences)  # noqa: B905
+            for reference, each in zip(references, experiences)  # noqa: B905  no strict= before 3.10
         ]
         return experiences
 
@@ -81,7 +81,7 @@ def wrap_trainer(trainer: Any, folder: Path) -> None:
 def _rows(experiences: Sequence[Any], others: Sequence[Any]) -> list[dict[str, Any]]:
     """Return what is written of each rollout, in the order of the batch."""
     rows = []
-    for part, (reference, kl) in zip(experiences, others):  # noqa: B905  Python 3.10
+    for part, (reference, kl) in zip(experiences, others):  # noqa: B905  no strict= before 3.10
         for i in range(len(part.sequences)):
             tokens = part.sequences[i][part.attention_mask[i].bool()].tolist()
             counted = part.action_mask[i].bool()

@@ -40,13 +40,13 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
     def score(self: Any, inputs: Any) -> Any:
         begin(self)
         self.orch_phase = "score"
-        output = library._generate_and_score_completions(self, inputs)  # noqa: SLF001
+        output = library._generate_and_score_completions(self, inputs)  # noqa: SLF001  TRL's own step
         self.orch_phase = ""
         self.orch_batch["output"] = dict(output)
         return {**output, INDEX: torch.arange(len(output["completion_ids"]))}
 
     def log_probabilities(self: Any, model: Any, *given: Any, **named: Any) -> Any:
-        returned = library._get_per_token_logps_and_entropies(  # noqa: SLF001
+        returned = library._get_per_token_logps_and_entropies(  # noqa: SLF001  TRL's own step
             self, model, *given, **named
         )
         if self.orch_phase == "score":
@@ -64,7 +64,7 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
         self.orch_indices = inputs[INDEX].tolist()
         updates[-1] += self.orch_indices
         self.orch_phase = "loss"
-        value = library._compute_loss(self, model, inputs)  # noqa: SLF001
+        value = library._compute_loss(self, model, inputs)  # noqa: SLF001  TRL's own step
         self.orch_phase = ""
         return value
 
@@ -97,13 +97,13 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
     count = len(lengths)
 
     def values(rows: Any) -> Any:
-        return None if rows is None else [row[:n].tolist() for row, n in zip(rows, lengths)]  # noqa: B905
+        return None if rows is None else [row[:n].tolist() for row, n in zip(rows, lengths)]  # noqa: B905  no strict= before 3.10
 
     policy = values(kept.get("policy"))
     if policy is None and len(kept["updates"]) == 1:
         policy = [[] for _ in range(count)]
         for indices, rows in kept["first"]:
-            for index, row in zip(indices, rows):  # noqa: B905
+            for index, row in zip(indices, rows):  # noqa: B905  no strict= before 3.10
                 policy[index] = row[: lengths[index]].tolist()
     logs = kept["logs"]
     observed = {
@@ -115,9 +115,9 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
         step=step,
         prompts=[
             row[mask.bool()].tolist()
-            for row, mask in zip(output["prompt_ids"], output["prompt_mask"])  # noqa: B905
+            for row, mask in zip(output["prompt_ids"], output["prompt_mask"])  # noqa: B905  no strict= before 3.10
         ],
-        responses=[row[:n].tolist() for row, n in zip(output["completion_ids"], lengths)],  # noqa: B905
+        responses=[row[:n].tolist() for row, n in zip(output["completion_ids"], lengths)],  # noqa: B905  no strict= before 3.10
         rewards=kept["rewards"],
         groups=[str(i // trainer.num_generations) for i in range(count)],
         texts=kept["texts"],
@@ -126,7 +126,7 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
         logp_reference=values(kept.get("reference")),
         advantages=[
             a[:n] if isinstance(a, list) else [a] * n
-            for a, n in zip(output["advantages"].tolist(), lengths)  # noqa: B905
+            for a, n in zip(output["advantages"].tolist(), lengths)  # noqa: B905  no strict= before 3.10
         ],
         updates=kept["updates"],
         observed=observed,

@@ -33,11 +33,11 @@ def taught(library: Any, estimator: str, placement: str) -> "dict[str, Any]":
             self.model.forward = types.MethodType(_forward(self.model), self.model)
 
     def rewards(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.orch_rewards = library._calculate_rewards(self, *args, **kwargs)  # noqa: SLF001
+        self.orch_rewards = library._calculate_rewards(self, *args, **kwargs)  # noqa: SLF001  TRL's own step
         return self.orch_rewards
 
     def score(self: Any, inputs: Any) -> Any:
-        output = library._generate_and_score_completions(self, inputs)  # noqa: SLF001
+        output = library._generate_and_score_completions(self, inputs)  # noqa: SLF001  TRL's own step
         if in_reward and self.model.training:
             kl, output["advantages"] = _advantages(self, output, form)
             _log(self, kl, output["completion_mask"], is_term=not in_loss, kind=form.reward)
@@ -47,7 +47,7 @@ def taught(library: Any, estimator: str, placement: str) -> "dict[str, Any]":
         self: Any, model: Any, ids: Any, attention: Any, keep: Any, *args: Any, **named: Any
     ) -> Any:
         if self.orch_asked is None:
-            return library._get_per_token_logps_and_entropies(  # noqa: SLF001
+            return library._get_per_token_logps_and_entropies(  # noqa: SLF001  TRL's own step
                 self, model, ids, attention, keep, *args, **named
             )
         states = _states(self, model, ids, attention, keep, self.orch_asked)
@@ -58,7 +58,7 @@ def taught(library: Any, estimator: str, placement: str) -> "dict[str, Any]":
         beta, self.beta = self.beta, 0.0
         self.orch_asked = form.divergence if in_loss else None
         try:
-            value = library._compute_loss(self, model, inputs)  # noqa: SLF001
+            value = library._compute_loss(self, model, inputs)  # noqa: SLF001  TRL's own step
             if in_loss:
                 logp, _, kl = self.orch_states
                 value = value + beta * _reduced(library, self, model, inputs, logp, kl)
@@ -95,7 +95,7 @@ def _reduced(
     the clip: so the values go in as advantages, and are reduced as the policy loss is.
     """
     given = {**inputs, "advantages": -per_token, "old_per_token_logps": logp.detach()}
-    return library._compute_loss(_Reducer(trainer, logp.detach()), model, given)  # noqa: SLF001
+    return library._compute_loss(_Reducer(trainer, logp.detach()), model, given)  # noqa: SLF001  TRL's own step
 
 
 class _Reducer:
@@ -133,7 +133,7 @@ def _advantages(trainer: Any, output: Any, form: Any) -> "tuple[Tensor, Tensor]"
         if form.reward == "k1":
             mine = output.get("old_per_token_logps")
             if mine is None:
-                mine = trainer._get_per_token_logps_and_entropies(  # noqa: SLF001
+                mine = trainer._get_per_token_logps_and_entropies(  # noqa: SLF001  TRL's own step
                     trainer.model, ids, attention, keep, size
                 )[0]
             kl = mine - output["ref_per_token_logps"]
@@ -166,7 +166,7 @@ def _log(trainer: Any, per_token: Tensor, mask: Tensor, *, is_term: bool, kind: 
     library logs its own; and as `kl_reference` where its mean is the KL to the reference policy."""
     sums = torch.stack([(per_token.detach() * mask).sum(), mask.sum().to(per_token.dtype)])
     total, count = trainer.accelerator.reduce(sums, reduction="sum")
-    metrics = trainer._metrics["train" if trainer.model.training else "eval"]  # noqa: SLF001
+    metrics = trainer._metrics["train" if trainer.model.training else "eval"]  # noqa: SLF001  TRL's own step
     mean = (total / count.clamp(min=1.0)).item()
     for name in ["kl"] * is_term + ["kl_reference"] * (kind in ("k1", "reverse")):
         metrics[name].append(mean)

@@ -52,7 +52,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are those of glibc")
 def test_freed_memory_comes_again_without_fresh_pages() -> None:
     """Each fresh page is zeroed by the kernel; the peer is the same process, told nothing."""
     kept, plain = (
