@@ -85,6 +85,7 @@ QUICK_MARKS = "not (slow or long or browser or slurm or real)"
 
 
 def main() -> int:
+    """Run the job that the command line names. Return the exit code."""
     job, rest = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if job not in ("run", "test", "setup"):
         print(__doc__)
@@ -101,7 +102,7 @@ def main() -> int:
 
 
 def install() -> None:
-    """Makes .venv hold what pyproject.toml and constraints.txt ask for; nothing if it does."""
+    """Install what pyproject.toml and constraints.txt ask for into .venv, unless it is there."""
     wanted = hashlib.sha256()
     for name in ("pyproject.toml", "constraints.txt", "bootstrap.py"):
         wanted.update((ROOT / name).read_bytes())
@@ -160,7 +161,7 @@ def with_pip(cuda: object, orch: "tuple[str, ...]") -> None:
 
 
 def shown(what: str, *argv: object, env: "dict[str, str] | None" = None) -> bool:
-    """Runs a program whose newest line is shown every few seconds, all of them if it fails."""
+    """Run a program and show its newest line every few seconds, or all lines if it fails."""
     started, lines = time.monotonic(), []
     process = subprocess.Popen(
         [str(a) for a in argv],
@@ -280,7 +281,7 @@ def install_system() -> None:
 
 
 def install_data() -> None:
-    """The Countdown tests want reasoning-gym, some of whose parts are compiled where it lands."""
+    """Install reasoning-gym for Countdown's tests. Parts of it are compiled here."""
     if call(PYTHON, "-c", "import reasoning_gym", quiet=True) == 0:
         return
     if not installed(get_uv() or "uv", "-c", "constraints.txt", "-e", ".[data]"):
@@ -288,6 +289,7 @@ def install_data() -> None:
 
 
 def restart_with_newer_python() -> int:
+    """Run this program with a newer Python of PATH. Return its exit code, 1 if there is none."""
     for name in ("python3.13", "python3.12", "python3.11"):
         if newer := shutil.which(name):
             return call(newer, *sys.argv)
@@ -298,16 +300,19 @@ def restart_with_newer_python() -> int:
 
 
 def must(what: str, *argv: object) -> None:
+    """Run a program; stop with exit code 1 if it fails."""
     if not shown(what, *argv):
         sys.exit(1)
 
 
 def call(*argv: object, quiet: bool = False) -> int:
+    """Run a program. Return its exit code."""
     sink = subprocess.DEVNULL if quiet else None
     return subprocess.run([str(a) for a in argv], check=False, stdout=sink, stderr=sink).returncode
 
 
 def say(text: str) -> None:
+    """Print one line of our own."""
     print(f"bootstrap: {text}", flush=True)
 
 

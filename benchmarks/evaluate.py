@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def trained(folder: RunFolder, seed: int, policy: Path) -> Record:
-    """A cell that has succeeded, with this policy as its last checkpoint."""
+    """Return a cell that has succeeded, with this policy as its last checkpoint."""
     settings = Settings(
         model=Model(name="elder", path="micro:elder"),
         data=Data(name="sort", path="micro:sort"),

@@ -13,6 +13,8 @@ ORCH = Path(sys.executable).with_name("orch")
 
 
 class Cost(NamedTuple):
+    """The cost of a process that has ended."""
+
     cpu_seconds: float
     wall_seconds: float
     peak_mib: float
@@ -21,7 +23,7 @@ class Cost(NamedTuple):
 
 
 def measure(argv: Sequence[object], cwd: Path | None = None, codes: Sequence[int] = (0,)) -> Cost:
-    """Runs argv to its end in a process of its own; any other exit code stops the benchmark."""
+    """Run argv to its end in a process of its own; any other exit code stops the benchmark."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -47,8 +49,11 @@ def measure(argv: Sequence[object], cwd: Path | None = None, codes: Sequence[int
 
 
 def grid_spec(path: Path, cells: int, *, seeds: bool = True) -> Path:
-    """A spec of so many cells, declared and rehearsed: model x kl x learning rate x seed, a
-    multiple of 200. `seeds` False: one seed, and so many learning rates (a multiple of 40)."""
+    """Write a spec of so many cells, declared and rehearsed, and return its path.
+
+    The grid is model x kl x learning rate x seed, so `cells` is a multiple of 200. `seeds` False:
+    one seed, and so many learning rates (a multiple of 40).
+    """
     repeats = max(1, cells // 200) if seeds else 1
     rates = (
         [1e-4, 3e-4, 1e-3, 3e-3, 1e-2] if seeds else [1e-6 * (i + 1) for i in range(cells // 40)]

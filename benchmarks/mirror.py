@@ -154,7 +154,7 @@ def scores_of(cell: Cell) -> list[Score]:
 
 
 def plan_of(cell: Cell) -> LaunchPlan:
-    """A plan with an entry of the ledger for every leaf, as backends make them."""
+    """Return a plan with a ledger entry for every leaf, as backends write them."""
     ledger = tuple(
         LedgerEntry(field=leaf, status="exact", key=leaf, value=str(value))
         for leaf, value in flatten(cell.settings.model_dump())

@@ -20,7 +20,7 @@ GRID = ROOT / "experiments" / "comedy_full.yaml"
 
 
 def main() -> None:
-    """Prints one line a command."""
+    """Print one line for each command."""
     within = Path(sys.argv[2]) if sys.argv[1:2] == ["--environments"] else None
     drift = ["drift", "--from", "verl@0.8.0", "--to", "verl@0.9.1", GRID]
     for name, arguments in {

@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def one(configurations: int, page: Path) -> None:
-    """Builds one page in this process and tells what it cost."""
+    """Build one page in this process and print its cost."""
     import dashboards
     from orchestrator.analysis.compare import compare
     from orchestrator.report import report

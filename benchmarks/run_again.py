@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def finished(spec: Path, folder: Path) -> Experiment:
-    """The spec's experiment below `folder`, with every cell as one that succeeded leaves it."""
+    """Return the experiment below `folder`, with every cell as one that succeeded leaves it."""
     before = Path.cwd()
     os.chdir(folder)
     try:

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def look(cluster: Cluster, folder: Path, cells: int, calls: Callable[[], dict[str, int]]) -> None:
-    """What a person waits for, with so many cells in the queue, and when all have ended."""
+    """Print how long a person waits with so many cells in the queue, and when all have ended."""
     spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
     site = ["site.kind=slurm", '+site.options.extra=["--begin=now+2hours"]']
 
@@ -88,7 +88,7 @@ def end_all(folder: RunFolder) -> None:
 
 
 def count_calls(folder: Path) -> Callable[[], dict[str, int]]:
-    """Puts wrappers before SLURM's commands; the result gives what was called since last asked."""
+    """Wrap SLURM's commands; return a function that counts the calls since it was last called."""
     log, place = folder / "calls", folder / "bin"
     place.mkdir()
     for name in COUNTED:

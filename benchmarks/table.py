@@ -37,6 +37,8 @@ RISE = 1.25
 
 
 class Line(NamedTuple):
+    """One row of the table."""
+
     what: str
     ours: str
     peer: str
@@ -101,7 +103,7 @@ def against_hydra(what: str, spent: float, mib: float, job: float, limit: str) -
 
 
 def expansion(path: Path) -> Line:
-    """Expanding and hashing, beside a plain dict and its sha256 for each cell."""
+    """Return the time of expanding and hashing, beside a dict and its sha256 for each cell."""
     load(path)
     spec = load(path)
     started = time.process_time()
@@ -122,7 +124,9 @@ def expansion(path: Path) -> Line:
 
 
 def mirrored(folder: Path, cells: int = 12) -> Line:
-    """Runs of 3,000 points in MLflow's SQLite store, beside a bare loop of log_batch."""
+    """Return the time of 3,000 points a run in MLflow's SQLite store, beside a bare loop of
+    log_batch.
+    """
     import mirror as mirroring
 
     from orchestrator.tracking import mirror

@@ -49,7 +49,7 @@ def overhead(house: House, trials: int) -> float:
 
 
 def bare(house: House, trials: int) -> float:
-    """The same number of trials, asked and told by Optuna alone."""
+    """Return the seconds of the same number of trials run by Optuna alone."""
     (search,) = house.searches
     study = SearchJournal(house.folder, "bare").study(search, sampler=sampler(search.tune.block, 0))
     began = time.process_time()

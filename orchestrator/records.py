@@ -293,10 +293,12 @@ class Cell(Frozen):
 
     @property
     def scale(self) -> Literal["micro", "full"]:
+        """Return the scale: `micro` for cells of the embedded trainer."""
         return "micro" if self.settings.backend.name == "micro" else "full"
 
     @property
     def directory(self) -> str:
+        """Return the name of the cell's directory."""
         return f"{self.slug}-{self.id}"
 
 
@@ -425,6 +427,7 @@ class Record:
 
     @property
     def last(self) -> ExitRecord | None:
+        """Return how the last attempt ended, or None without one."""
         return self.attempts[-1] if self.attempts else None
 
 

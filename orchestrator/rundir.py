@@ -84,40 +84,50 @@ class AttemptDir:
 
     @property
     def job(self) -> Path:
+        """Return the file that a worker reads: the cell and its paths."""
         return self.path / "job.json"
 
     @property
     def order(self) -> Path:
+        """Return the file that names the submission, for attempts of a scheduler."""
         return self.path / "order.json"
 
     @property
     def heartbeat(self) -> Path:
+        """Return the file that a living worker touches."""
         return self.path / "beat"
 
     @property
     def stdout(self) -> Path:
+        """Return the file of the trainer's standard output."""
         return self.path / "stdout"
 
     @property
     def stderr(self) -> Path:
+        """Return the file of the trainer's standard error."""
         return self.path / "stderr"
 
     @property
     def metrics(self) -> Path:
+        """Return the file of metrics that the embedded trainer appends to."""
         return self.path / "metrics.jsonl"
 
     @property
     def exit(self) -> Path:
+        """Return the file of the exit record. The attempt has ended once it is there."""
         return self.path / "exit.json"
 
     @property
     def origin(self) -> Path:
-        """Of a pulled attempt: what was shared, by whom."""
+        """Return the file that a pulled attempt has: what was shared, and by whom."""
         return self.path / "origin.json"
 
     @property
     def cancel_reason(self) -> Path:
-        """Written before the worker is asked to stop: what its exit record is to say."""
+        """Return the file with the reason of a cancellation, for the worker's exit record.
+
+        It is written before the worker is asked to stop.
+        """
         return self.path / "wish.txt"
 
     def read_exit(self) -> ExitRecord | None:
@@ -149,34 +159,42 @@ class CellDir:
 
     @property
     def cell(self) -> Path:
+        """Return the file of the cell as it was launched."""
         return self.path / "cell.json"
 
     @property
     def claim(self) -> Path:
+        """Return the lock file of the cell. Only the process that locks it works on the cell."""
         return self.path / "claim"
 
     @property
     def plan(self) -> Path:
+        """Return the folder of the launch plan's files."""
         return self.path / "plan"
 
     @property
     def checkpoints(self) -> Path:
+        """Return the folder in which the library writes checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def exports(self) -> Path:
+        """Return the folder of checkpoints converted to Hugging Face directories."""
         return self.path / "exports"
 
     @property
     def evaluations(self) -> Path:
+        """Return the folder of scores."""
         return self.path / "eval"
 
     @property
     def id(self) -> str:
+        """Return the cell's id."""
         return self.path.name.rpartition("-")[2]
 
     @property
     def slug(self) -> str:
+        """Return the readable part of the directory's name."""
         return self.path.name.rpartition("-")[0]
 
     def read_cell(self) -> Cell:
@@ -399,18 +417,22 @@ class RunFolder:
 
     @property
     def experiment(self) -> str:
+        """Return the experiment's name, with its scale unless that is `full`."""
         return self.path.name
 
     @property
     def ledger(self) -> Path:
+        """Return the file to which every launch, retry and cancellation is appended."""
         return self.path / "ledger.jsonl"
 
     @property
     def spec(self) -> Path:
+        """Return the file of the spec that was run last."""
         return self.path / "spec.json"
 
     @property
     def report(self) -> Path:
+        """Return the folder of the report."""
         return self.path / "report"
 
     def submission(self, id_: str) -> Path:
@@ -419,6 +441,7 @@ class RunFolder:
 
     @cached_property
     def cells_path(self) -> Path:
+        """Return the folder that holds a folder for each cell."""
         return self.path / "cells"
 
     def cell(self, cell: Cell) -> CellDir:
@@ -494,7 +517,11 @@ class RunFolder:
 
 @lru_cache(maxsize=8)
 def _directories(cells: str, _changed: int) -> dict[str, str]:
-    """Cached by the folder's time of change, so that asking for every cell lists it once."""
+    """Return the directory name of each cell id.
+
+    `_changed` is the folder's modification time, a part of the cache's key: while the folder stays
+    the same, states of any number of cells list it once.
+    """
     with os.scandir(cells) as entries:
         names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
     return {name.rpartition("-")[2]: name for name in names}

@@ -31,6 +31,7 @@ _TEXTS = (*TEXTS, "tokenizer.json")
 
 
 def step_dir(checkpoints_dir: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of a train step."""
     return checkpoints_dir / f"step-{step}"
 
 

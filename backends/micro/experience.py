@@ -40,11 +40,12 @@ class Trainee(NamedTuple):
 
     @property
     def batch_number(self) -> int:
+        """Return the number of the rollout batch that the next train step uses, from 0."""
         return self.state.step // self.settings.batch.num_minibatches
 
     @property
     def rollout_version(self) -> int:
-        """The number of train steps behind the policy that samples the next batch."""
+        """Return the number of train steps behind the policy that samples the next batch."""
         return max(0, self.state.step - lag(self.settings, self.dialect, self.batch_number))
 
 

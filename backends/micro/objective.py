@@ -76,6 +76,7 @@ def in_reward(kl: Kl) -> bool:
 
 
 def in_loss(kl: Kl) -> bool:
+    """Return True if the loss has a KL term."""
     return kl.beta > 0 and kl.placement in ("loss", "reward_and_loss")
 
 

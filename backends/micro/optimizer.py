@@ -19,6 +19,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def zeros(cls, like: Tensor) -> "Moments":
+        """Return moments of zero in the shape of `like`."""
         return cls(torch.zeros_like(like), torch.zeros_like(like))
 
 

@@ -28,6 +28,8 @@ ROPE_BASE, NORM_EPSILON = 10_000.0, 1e-6
 
 
 class Layer(NamedTuple):
+    """The matrices of one transformer layer."""
+
     attention_norm: Tensor
     qkv: Tensor
     output: Tensor
@@ -97,6 +99,7 @@ class Layout(NamedTuple):
     """Logits are wanted from this position on."""
 
     def to(self, device: torch.device) -> "Layout":
+        """Return the same layout on another device."""
         return Layout(self.rotation.to(device), self.mask.to(device), self.first)
 
 

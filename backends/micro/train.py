@@ -188,6 +188,7 @@ class Together:
         self._over: set[int] = set()
 
     def watching(self, number: int, place: AttemptPaths) -> _Watching:
+        """Return what reports a cell's steps to the watch, and its end to this object."""
         return _Watching(self, number, place)
 
     def end(self, number: int, result: Outcome | Exception) -> None:
@@ -363,6 +364,7 @@ class Training:
         )
 
     def watched(self, together: Together) -> _Watching:
+        """Return what reports this cell's steps while `together` trains it."""
         return together.watching(self.number, self._place)
 
     def outcome(self) -> Outcome:

@@ -140,6 +140,7 @@ _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 
 @cache
 def releases() -> Releases:
+    """Return the keys of each release, as its own parser defines them."""
     return load_releases(Path(__file__).with_name("keys.json"))
 
 

@@ -112,6 +112,7 @@ NO_GRADIENT = (
 
 @cache
 def releases() -> Releases:
+    """Return the keys of each release, as its own parser defines them."""
     return load_releases(Path(__file__).with_name("keys.json"))
 
 

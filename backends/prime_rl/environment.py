@@ -21,9 +21,9 @@ def load_environment(
     instruction: str = "",  # noqa: ARG001 - prepared questions end with it
     num_prompts: int | None = None,
 ) -> Any:
-    """The environment of prepared prompts: rows with `question` and `answer`.
+    """Return the environment of prepared prompts, with rows of `question` and `answer`.
 
-    `path`, `split` and `instruction` say what they were prepared from. Raises FileNotFoundError if
+    `path`, `split` and `instruction` say what they were prepared from. Raise FileNotFoundError if
     they were not prepared, ValueError if their number is not the one declared.
     """
     vf, datasets = import_module("verifiers"), import_module("datasets")

@@ -29,12 +29,13 @@ def loss(
     clip_dual: float | None = None,
     advantage_scale: float = 1.0,
 ) -> Outputs:
-    """The summed loss of one sequence: clipped policy gradient, and the KL where it is placed.
+    """Return the summed loss of one sequence: clipped policy gradient, and the KL where it is
+    placed.
 
-    `inputs`: Prime-RL's LossInputs, tensors [T] over prompt and response; only where `loss_mask` is
-    set are they read; `loss_weights`, where a release has them, weigh each token. In the reward the
-    KL is the sum over the response at the current policy, with no gradient; in the loss it is
-    differentiated. Raises ValueError without reference log-probabilities.
+    `inputs`: Prime-RL's LossInputs, tensors [T] over prompt and response, of which only positions
+    with `loss_mask` are read; `loss_weights`, where a release has them, weigh each token. In the
+    reward the KL is the sum over the response at the current policy, with no gradient; in the loss
+    it is differentiated. Raise ValueError without reference log-probabilities.
     """
     mask = inputs.loss_mask
     logp, logp_rollout = inputs.trainer_logprobs[mask], inputs.inference_logprobs[mask].detach()
@@ -66,7 +67,7 @@ def loss(
 def surrogate(
     ratio: Tensor, advantages: Tensor, low: float | None, high: float | None, dual: float | None
 ) -> Tensor:
-    """PPO's clipped objective of each token [T]; no bounds, no clip."""
+    """Return PPO's clipped objective of each token [T], unclipped if no bounds are given."""
     plain = ratio * advantages
     if low is None or high is None:
         return plain
@@ -77,9 +78,11 @@ def surrogate(
 
 
 def token_kl(estimator: str, logp: Tensor, logp_ref: Tensor, logp_rollout: Tensor) -> Tensor:
-    """The KL estimate of each token [T], with the gradient its name promises: `rho_x` is weighted
-    by the token's importance ratio, `sg_rho_x` by the ratio without its gradient, and `x+` has the
-    value of x and the gradient of k2."""
+    """Return the KL estimate of each token [T], with the gradient that its name promises.
+
+    `rho_x` is weighted by the token's importance ratio, `sg_rho_x` by the ratio without its
+    gradient, and `x+` has the value of x and the gradient of k2.
+    """
     x = logp - logp_ref
     plain = estimator.rstrip("+").rpartition("rho_")[2]
     value = {"k1": x, "k2": x * x / 2, "k3": (-x).expm1() + x, "abs": x.abs()}[plain]
@@ -99,21 +102,21 @@ class Advantages(NamedTuple):
 
 
 def leave_one_out(inputs: Any) -> Advantages:
-    """Reward minus the mean reward of the other rollouts of its group (RLOO)."""
+    """Return each reward minus the mean reward of the other rollouts of its group (RLOO)."""
     rewards = inputs.rewards
     size = rewards.shape[1]
     return Advantages((rewards - rewards.mean(dim=1, keepdim=True)) * size / (size - 1))
 
 
 def standardised(inputs: Any) -> Advantages:
-    """Reward minus the group mean, over the group's standard deviation + 1e-6 (GRPO)."""
+    """Return each reward minus its group's mean, over the group's deviation + 1e-6 (GRPO)."""
     rewards = inputs.rewards
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     return Advantages(centred / (rewards.std(dim=1, keepdim=True) + 1e-6))
 
 
 def plain(inputs: Any) -> Advantages:
-    """The reward itself (REINFORCE)."""
+    """Return the reward itself as the advantage (REINFORCE)."""
     return Advantages(inputs.rewards)
 
 

@@ -22,8 +22,9 @@ SERVER_HOST = "orch-server-node"
 
 
 def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
-    """Clears what earlier attempts left half done; the arguments that resume, if there is a step
-    to resume at."""
+    """Remove what earlier attempts left half written; return the arguments that resume, if any step
+    can.
+    """
     logs = output_dir / "logs"
     output_dir.mkdir(parents=True, exist_ok=True)
     (attempt_dir / "logs").mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,11 @@ def _stable(folder: Path) -> set[int]:
 
 
 def with_host(config: Path, attempt_dir: Path) -> Path:
-    """The configuration with the second node's name in it; the same file where it names none."""
+    """Return the configuration with the second node's name filled in.
+
+    A configuration that needs one node is returned as it is. Stop the program if a second node is
+    needed and ORCH_SERVER_HOST does not name it.
+    """
     text = config.read_text(encoding="utf-8")
     if SERVER_HOST not in text:
         return config
@@ -70,8 +75,11 @@ def with_host(config: Path, attempt_dir: Path) -> Path:
 
 
 def serve(plan_dir: Path) -> int:
-    """The second node: the rollout policy's server, and the reference policy's on the last GPU.
-    Ends, with its code, when the first of them does."""
+    """Run the servers of the second node: the rollout policy's, and the reference policy's on its
+    last GPU.
+
+    Return as soon as one of them ends, with its exit code.
+    """
     running, first = [], 0
     for name in ("inference.toml", "reference.toml"):
         config = plan_dir / name

@@ -61,7 +61,9 @@ def install(losses: Any, core_algos: Any) -> None:
 def reinforce(
     token_level_rewards: Tensor, response_mask: Tensor, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """The reward of the response as the advantage of each of its tokens; [rollouts, T] both."""
+    """Return the reward of each response as the advantage of its tokens, and as returns: [rollouts,
+    T] both.
+    """
     returns = token_level_rewards.sum(-1, keepdim=True) * response_mask
     return returns, returns
 

@@ -84,12 +84,15 @@ class PaddedBatch(dict[str, Any]):
 
     @property
     def batch_size(self) -> tuple[int, ...]:
+        """Return the number of rows, as tensordict's shape."""
         return tuple(self["response_mask"].shape[:1])
 
     def select(self, *names: str) -> "PaddedBatch":
+        """Return a batch of these tensors alone."""
         return PaddedBatch({name: self[name] for name in names})
 
     def to_padded_tensor(self) -> "PaddedBatch":
+        """Return the batch itself: its tensors are padded already."""
         return self
 
 
@@ -106,6 +109,7 @@ class ActorConfig(SimpleNamespace):
     """A configuration as verl's functions read one."""
 
     def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
         return getattr(self, name, default)
 
 

@@ -26,6 +26,6 @@ def compute_score(
     rule: str,
     **_: Any,
 ) -> float:
-    """The reward of a decoded response; `ground_truth` is text, of Countdown JSON."""
+    """Return the reward of a decoded response. `ground_truth` is text; JSON for Countdown."""
     reward: float = _reward(rule)(solution_str, ground_truth)
     return reward

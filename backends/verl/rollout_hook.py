@@ -163,6 +163,7 @@ class After(importlib.abc.MetaPathFinder):
         self.calls = calls
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002  the protocol's
+        """Return the module's own spec with a loader that calls back after the import, or None."""
         call = self.calls.pop(fullname, None)
         if call is None:
             return None

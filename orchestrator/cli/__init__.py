@@ -57,9 +57,11 @@ class LazyGroup(click.Group):
     """Lists commands from COMMANDS without importing them."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        """Import a command's module and return its command, or None for an unknown name."""
         if name not in COMMANDS:
             return None
         module = import_module(f"orchestrator.cli.{_MODULES.get(name, name)}")
@@ -72,6 +74,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name. Raise UsageError with the nearest name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.errors import did_you_mean
 
@@ -81,6 +84,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands for `--help`."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

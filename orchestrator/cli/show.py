@@ -61,6 +61,8 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
 
 
 class ShownCell(NamedTuple):
+    """A cell with its launch plan."""
+
     cell: Cell
     plan: LaunchPlan
     folder: RunFolder

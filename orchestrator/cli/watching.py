@@ -55,6 +55,9 @@ class Group(NamedTuple):
 
     @property
     def state(self) -> str:
+        """Return the state to print: the cell's, or the most urgent one and how many seeds are in
+        it.
+        """
         states = [line.state for line in self.lines]
         if len(states) == 1:
             return states[0]
@@ -63,6 +66,7 @@ class Group(NamedTuple):
 
     @property
     def rank(self) -> int:
+        """Return the group's place in the table: 0 is shown first."""
         return min(_ORDER.index(line.state) for line in self.lines)
 
     @property

@@ -65,6 +65,7 @@ class BaselineFolder(RunFolder):
 
     @cached_property
     def cells_path(self) -> Path:
+        """Return the folder that holds a folder for each baseline."""
         return self.path / "baselines"
 
 

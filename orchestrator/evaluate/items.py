@@ -35,6 +35,7 @@ def means(items: Sequence[Item], repeats: int) -> dict[str, Mean]:
 
 
 def mean(values: Sequence[float]) -> Mean:
+    """Return the mean of values and its standard error, which is None for a single value."""
     count = len(values)
     middle = math.fsum(values) / count
     if count < 2:

@@ -83,6 +83,7 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return True
 
     def tok_encode(self, string: str, *given: Any, **named: Any) -> list[int]:
+        """Return the token ids of a text. Texts seen before are read from a cache."""
         key = string, given, tuple(named.items())
         if key not in self._ids:
             _make_room(self._ids, PROMPTS_KEPT)
@@ -90,6 +91,9 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return list(self._ids[key])
 
     def tok_batch_encode(self, strings: list[str], *given: Any, **named: Any) -> Any:
+        """Return token ids and attention mask of texts, [B, n] both. Copies, as the harness edits
+        them.
+        """
         key = tuple(strings), given, tuple(named.items())
         if key not in self._batches:
             _make_room(self._batches, BATCHES_KEPT)
@@ -116,9 +120,11 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return [self.tok_decode(row) for row in rows.tolist()]
 
     def has_template(self) -> bool:
+        """Return True if the tokenizer has a chat template."""
         return self.tokenizer.chat_template is not None
 
     def seeded(self, seed: int) -> None:
+        """Seed torch, from whose generator the model samples."""
         torch.manual_seed(seed)
 
 
@@ -162,9 +168,11 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eva
         self._templated: set[str] = set()
 
     def has_template(self) -> bool:
+        """Return True if the checkpoint's tokenizer has a chat template."""
         return self._tokens().chat_template is not None
 
     def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> str:
+        """Return the text of a chat, and note that its special tokens are written."""
         text: str = self._tokens().apply_chat_template(
             chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
         )
@@ -172,6 +180,7 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eva
         return text
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
+        """Return one response for each request, as the server gives them."""
         return self._rounds(super().generate_until, requests)
 
     def _create_payload(self, messages: Any, *given: Any, **named: Any) -> dict[str, Any]:
@@ -195,9 +204,11 @@ class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]  # lm-eval has n
         self.engine = engine
 
     def has_template(self) -> bool:
+        """Return True: the server has one, or refuses the request."""
         return True
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
+        """Return one response for each request, as the server gives them."""
         return self._rounds(super().generate_until, requests)
 
     def _create_payload(self, messages: Any, *given: Any, **named: Any) -> dict[str, Any]:
@@ -337,4 +348,5 @@ def load(path: Path, dtype: str = "auto") -> tuple[Any, Any]:
 
 
 def tokenizer_of(path: Path) -> Any:
+    """Return the tokenizer of a Hugging Face directory."""
     return AutoTokenizer.from_pretrained(path)

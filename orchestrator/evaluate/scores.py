@@ -88,6 +88,7 @@ class ScoringJob(Frozen):
 
     @property
     def step(self) -> int:
+        """Return the train step of the checkpoint."""
         return self.asks[0].asked.step
 
 

@@ -22,6 +22,7 @@ Shard = dict[str, Any]
 
 
 def joined(parts: Sequence[Shard]) -> list[Item]:
+    """Return the items of all slices, in order."""
     return [item for part in parts for item in part["items"]]
 
 
@@ -36,6 +37,7 @@ class Shards:
     """Responses of a slice, at most; a slice has at least one item."""
 
     def parts(self) -> list[range]:
+        """Return the item numbers of each slice."""
         size = max(1, self.responses // self.repeats)
         return [
             range(first, min(first + size, self.num_items))
@@ -64,8 +66,10 @@ class Shards:
         means: Mapping[str, Mean],
         versions: Mapping[str, str],
     ) -> None:
-        """Writes the result and takes the parts away. Raises CheckpointError, and writes nothing,
-        if a mean is not a number."""
+        """Write the result and remove the slices.
+
+        Raise CheckpointError, and write nothing, if a mean is not a finite number.
+        """
         for metric, mean in means.items():
             if not math.isfinite(mean.value):
                 raise CheckpointError(

@@ -21,6 +21,7 @@ from orchestrator.launch.processes import die_with
 
 
 def main(parent: int, workers: int) -> None:
+    """Score the jobs on stdin. `workers`: processes for jobs that need one core each."""
     die_with(parent)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the harness prints

@@ -68,6 +68,7 @@ class ImportedRun:
 
     @property
     def name(self) -> str:
+        """Return the run's name, as the import's manifest has it."""
         return self.manifest.name
 
     @property

@@ -172,10 +172,12 @@ class Naming(NamedTuple):
 
     @property
     def words(self) -> str:
+        """Return the objective in words: `0` for no gradient."""
         return self._joined([catalogue()[key].words for _, key in self.terms])
 
     @property
     def formula(self) -> str:
+        """Return the objective as a formula: `0` for no gradient."""
         return self._joined([catalogue()[key].formula for _, key in self.terms])
 
     def _joined(self, names: Sequence[str]) -> str:

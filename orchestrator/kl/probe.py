@@ -52,6 +52,7 @@ class Probe:
 
     @property
     def objective(self) -> str:
+        """Return the name of the objective whose gradient the function has."""
         return str(self.naming.kind)
 
 

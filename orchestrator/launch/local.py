@@ -285,7 +285,7 @@ class LocalLaunch:
 
 @dataclass(frozen=True)
 class LocalLauncher:
-    """This machine as a launcher: `submit` returns when the cells have ended."""
+    """The launcher for this machine. Its `submit` returns when the cells have ended."""
 
     folder: RunFolder
     workers: int | None = None

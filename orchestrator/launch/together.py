@@ -30,7 +30,8 @@ ASKS_TO_STOP: Mapping[int, State] = {signal.SIGTERM: worker.STOP_SIGNALS[signal.
 class Tell(Protocol):
     """Reports something of a submission to orch."""
 
-    def __call__(self, submission: str, **message: object) -> None: ...
+    def __call__(self, submission: str, **message: object) -> None:
+        """Report one event of a submission."""
 
 
 class Member(NamedTuple):

@@ -39,6 +39,7 @@ class Stock(NamedTuple):
 
     @property
     def defaults(self) -> dict[str, str]:
+        """Return the default of each key that has one."""
         return defaults(self.facts)
 
     def held(

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
+    """The meaning of a metric, and its unit."""
+
     meaning: str
     unit: str = ""
 

@@ -39,6 +39,7 @@ class CapabilityRow:
 
     @property
     def release(self) -> str:
+        """Return `library@version`."""
         return f"{self.library}@{self.version}"
 
 

@@ -26,7 +26,7 @@ KNOWN = frozenset(sys.stdlib_module_names) | {"torch", "numpy"}
 
 
 class _Kind(type):
-    """Gives a class every attribute it is asked for, and any subscript."""
+    """Gives a class every attribute that is read from it, and any subscript."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -41,6 +41,7 @@ class StandIn(metaclass=_Kind):
     """A module, class, function or decorator that the arithmetic does not need."""
 
     def __new__(cls, *given: Any, **_: Any) -> Any:
+        """Return a decorated function unchanged; a stand-in for anything else."""
         bare = len(given) == 1 and callable(given[0])
         return given[0] if bare else object.__new__(cls)  # as a decorator it changes nothing
 
@@ -52,6 +53,7 @@ class StandIn(metaclass=_Kind):
         return StandIn
 
     def __call__(self, *given: Any, **_: Any) -> Any:
+        """Return a decorated function unchanged; a stand-in for anything else."""
         return given[0] if given and callable(given[0]) else StandIn()
 
 

@@ -52,6 +52,7 @@ class Quantity(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Return True if the worst difference is within the tolerance."""
         return self.worst <= self.tolerance
 
 
@@ -70,6 +71,7 @@ class Proof(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Return True if every quantity holds. A proof of no quantity does not hold."""
         return bool(self.quantities) and all(each.holds for each in self.quantities)
 
 

@@ -35,6 +35,7 @@ class Experiment:
 
     @property
     def scale(self) -> Literal["micro", "full"]:
+        """Return the scale at which the cells are run."""
         return _scale(self.spec, self.where)
 
     def chosen(self, terms: Sequence[str]) -> "Experiment":

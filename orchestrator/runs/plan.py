@@ -75,6 +75,7 @@ class PlanRow:
 
     @property
     def pending(self) -> bool:
+        """Return True if `orch run` would work on the row."""
         return self.reason in PENDING
 
 

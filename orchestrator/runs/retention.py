@@ -37,6 +37,7 @@ class RetentionDecision:
 
     @property
     def num_bytes(self) -> int:
+        """Return the bytes on disk of the checkpoint's files."""
         files = (file for path in self.paths for file in _files(path))
         return sum(file.lstat().st_size for file in files)
 

@@ -43,6 +43,7 @@ def machine_findings(site: Site, cells: Sequence[Cell], *, look: bool) -> list[S
 
 
 def machine(_runs_dir: Path) -> list[SiteFinding]:
+    """Return the version of Python and the number of cores."""
     enough = sys.version_info >= (3, 11)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
@@ -57,6 +58,7 @@ def machine(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def packages(_runs_dir: Path) -> list[SiteFinding]:
+    """Return the version of each distribution in PACKAGES, or how to install it."""
     findings = []
     for name in PACKAGES:
         try:
@@ -69,6 +71,7 @@ def packages(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def backends(_runs_dir: Path) -> list[SiteFinding]:
+    """Return the releases of each backend, or why it cannot be used."""
     try:
         names = plugins.names()
     except OrchError as error:
@@ -84,6 +87,7 @@ def _backend(name: str) -> SiteFinding:
 
 
 def runs_folder(runs_dir: Path) -> list[SiteFinding]:
+    """Return whether the runs folder can be written, and its free space."""
     nearest = runs_dir.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -110,6 +114,7 @@ def runs_folder(runs_dir: Path) -> list[SiteFinding]:
 
 
 def prompts(_runs_dir: Path) -> list[SiteFinding]:
+    """Return the names of the prepared prompts."""
     where = data_dir()
     prepared = sorted(about.parent.name for about in where.glob("*/about.json"))
     return [
@@ -123,6 +128,7 @@ def prompts(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def mlflow_store(site: Site) -> list[SiteFinding]:
+    """Return the MLflow store, and whether its server answers."""
     store = store_of(RunFolder.of(site.runs_dir, "doctor", "micro"), site.tracking_uri)
     if not store.is_server:
         return [SiteFinding("MLflow store", "ok", store.shown)]
@@ -151,6 +157,7 @@ def _answers(url: str) -> bool:
 
 
 def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
+    """Return the facts of the SLURM cluster. `look`: start a job that looks at a node."""
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
     try:

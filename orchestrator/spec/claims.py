@@ -90,6 +90,9 @@ class Claim:
 
     @property
     def sides(self) -> tuple[ClaimSide, ...]:
+        """Return the sides that name results: one where the right side is a number or the
+        prediction.
+        """
         return (self.left, self.right) if isinstance(self.right, ClaimSide) else (self.left,)
 
 

@@ -217,11 +217,14 @@ class Alternatives(NamedTuple):
 
 
 class Axis(NamedTuple):
+    """An axis of a study's grid."""
+
     name: str
     alternatives: Alternatives
 
     @property
     def conditional(self) -> bool:
+        """Return True if one of its choices depends on another axis."""
         return any(choice.when for choice in self.alternatives.choices)
 
 
@@ -975,6 +978,7 @@ def _slug(settings: Settings, axes: Mapping[str, str], extras: list[str]) -> str
 
 
 def merged(one: Cell, other: Cell) -> Cell:
+    """Return a cell that two studies declare, with the studies and axes of both."""
     return one.but(studies=one.studies + other.studies, axes={**other.axes, **one.axes})
 
 

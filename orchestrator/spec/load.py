@@ -145,6 +145,7 @@ def _without(plain: Any, pointer: Pointer) -> Any:
 def valid(
     kind: type[Frozen], plain: dict[str, Any], at: Pointer, problems: list[SpecProblem]
 ) -> Frozen | None:
+    """Return the data as a model, or None. Faults are appended to `problems`, below `at`."""
     try:
         return kind.model_validate(plain)
     except ValidationError as error:

@@ -72,6 +72,8 @@ class EnvironmentEntry(Frozen):
 
 
 class SecretFile(Frozen):
+    """A secret that is read from a file on the node, and written nowhere."""
+
     file: str
 
 

@@ -146,13 +146,13 @@ class Communicator:
 
     disabled = False
 
-    def __init__(self, group: StatelessProcessGroup, device: Any = None) -> None:  # noqa: ARG002 - vLLM's signature
+    def __init__(self, group: StatelessProcessGroup, device: Any = None) -> None:
         self._dist: Any = import_module("torch").distributed
         self.rank = group.rank
         store = self._dist.PrefixStore("sync", group.store)
         self._group = self._dist.ProcessGroupGloo(store, group.rank, group.world_size, TIMEOUT)
 
-    def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:  # noqa: ARG002 - vLLM's signature
+    def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
         """Send the bytes of a tensor from rank `src` to all others, which take them."""
         raw = tensor.detach().contiguous().view(-1).view(import_module("torch").uint8)
         options = self._dist.BroadcastOptions()

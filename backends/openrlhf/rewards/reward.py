@@ -20,8 +20,11 @@ REWARD = import_module("orch_scoring").reward_function(RULE)
 def reward_func(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str]
 ) -> dict[str, object]:
-    """`queries`: prompt and response as one text, behind the token that some tokenizers begin a
-    text with. Each argument has one element."""
+    """Return the reward of one response, as OpenRLHF reads it from a reward function.
+
+    Each argument has one element. `queries` holds prompt and response as one text, after the token
+    that some tokenizers put before a text.
+    """
     _, prompt, response = queries[0].partition(prompts[0])
     reward = REWARD(response if prompt else queries[0], labels[0])
     return {"rewards": reward, "scores": reward, "extra_logs": {}}

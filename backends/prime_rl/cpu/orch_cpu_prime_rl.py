@@ -104,7 +104,7 @@ def _no_peak(perf: Any) -> None:
 
 
 def _moved_tokenizer(base: Any) -> None:
-    """transformers 5 moved the module that Prime-RL names in its annotations."""
+    """Give transformers 5's tokenizer class the old name that Prime-RL's annotations use."""
     sys.modules.setdefault("transformers.tokenization_utils", base)
     if not hasattr(base, "PreTrainedTokenizer"):
         base.PreTrainedTokenizer = base.PreTrainedTokenizerBase

@@ -24,7 +24,7 @@ class PrimeRlRoutes:
         return {"object": "list", "data": [{"id": self.name, "object": "model"}]}
 
     def chat(self, body: Mapping[str, Any]) -> object:
-        """A chat completion with the ids of its prompt and its response."""
+        """Answer with a chat completion that has the token ids of its prompt and its response."""
         tokenizer = self.sampler.tokenizer
         text = tokenizer.apply_chat_template(
             body["messages"], tokenize=False, add_generation_prompt=True
@@ -53,7 +53,7 @@ class PrimeRlRoutes:
         )
 
     def tokens(self, body: Mapping[str, Any]) -> object:
-        """The log-probability of each token of a sequence, as a prefill gives it."""
+        """Answer with the log-probability of each token of a sequence, as a prefill gives it."""
         ids = list(body["tokens"])
         [logprobs] = self.sampler.score([ids])
         choice = {

@@ -54,7 +54,7 @@ def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def reinforce(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[Any, Any]:
-    """The reward of a response, KL penalty included, as the advantage of each of its tokens."""
+    """Return a response's reward, KL penalty included, as the advantage of each of its tokens."""
     total = token_level_rewards.sum(dim=-1, keepdim=True)
     advantages = total * response_mask
     return advantages, advantages
@@ -90,7 +90,7 @@ def rollout_ppo(
 
 
 def register() -> None:
-    """Makes them known in this process; SkyRL's initialize_ray hands them to all others."""
+    """Register these functions in this process; SkyRL's initialize_ray sends them to all others."""
     from skyrl.backends.skyrl_train.utils.ppo_utils import (
         AdvantageEstimatorRegistry,
         PolicyLossRegistry,
@@ -102,7 +102,7 @@ def register() -> None:
 
 
 def environment(reward_file: Path) -> type:
-    """A SkyRL environment of one turn, rewarded by `score(response, answer)` of a file."""
+    """Return a SkyRL environment of one turn, rewarded by a file's `score(response, answer)`."""
     from skyrl_gym.envs.base_text_env import (
         BaseTextEnv,
         BaseTextEnvStepOutput,
@@ -158,7 +158,7 @@ def number_last_export(trainer: Any) -> None:
 
 
 def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: str) -> None:
-    """The training run, in a task of its own so that it need not be on the head node."""
+    """Train in a Ray task, which need not run on the head node."""
     from skyrl.train.entrypoints.main_base import BasePPOExp
     from skyrl_gym.envs.registration import register as register_environment
 
@@ -195,6 +195,7 @@ def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: st
 
 
 def main() -> None:
+    """Read the launch's own options, start Ray, and train."""
     import ray
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils.utils import (

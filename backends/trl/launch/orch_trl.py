@@ -74,6 +74,7 @@ def newest(folder: "str | os.PathLike[str]") -> "Path | None":
 
 
 def main(argv: "list[str]") -> None:
+    """Run one of TRL's scripts with orch's reward and extensions."""
     own = argparse.ArgumentParser()
     own.add_argument("script", choices=("grpo", "rloo"))
     own.add_argument("--metrics", required=True)

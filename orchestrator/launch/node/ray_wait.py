@@ -11,6 +11,7 @@ import ray
 
 
 def main() -> int:
+    """Wait for the cluster. Return 0 once it is complete, 3 after so many seconds."""
     address, gpus, nodes, seconds = sys.argv[1], *map(float, sys.argv[2:5])
     deadline = time.monotonic() + seconds
     ray.init(address=address, log_to_driver=False, configure_logging=False)

@@ -200,7 +200,7 @@ def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
 
 
 def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
-    """Write how one element of an evaluation ended. (Training writes that in its attempt.)
+    """Write how one element of an evaluation ended. Training writes that into its attempt instead.
 
     The state is in the file's name, so that most of these files need not be read.
     """

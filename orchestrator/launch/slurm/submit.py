@@ -221,6 +221,7 @@ class Sender:
 
     @cached_property
     def config(self) -> Mapping[str, str]:
+        """Return SLURM's configuration. Waits while its controller does not answer."""
         return retry_while_away(scheduler.config, self.tell)
 
     def send_all(

@@ -50,10 +50,12 @@ class ArrayTask:
 
     @cached_property
     def options(self) -> SlurmOptions:
+        """Return the site options that the array was submitted with."""
         return SlurmOptions.model_validate(self.manifest["options"])
 
     @property
     def num_elements(self) -> int:
+        """Return the number of elements of the array."""
         return len(self.manifest["elements"])
 
     def cell_of(self, index: int) -> tuple[CellDir, int]:
@@ -63,6 +65,7 @@ class ArrayTask:
 
     @property
     def cell_dir(self) -> CellDir:
+        """Return the directory of this element's own cell."""
         return self.cell_of(self.index)[0]
 
     def is_shared(self) -> bool:

@@ -101,7 +101,7 @@ def _run(run: After, change: After, module: types.ModuleType) -> None:
 
 
 def _cpu(device: Any) -> Any:
-    """The CPU in the place of a GPU; anything else as it is."""
+    """Return the CPU for a GPU, and any other device as it is."""
     if isinstance(device, bool):
         return device
     if isinstance(device, int):

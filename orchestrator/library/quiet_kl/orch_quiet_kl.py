@@ -68,6 +68,7 @@ class Head(NamedTuple):
         return Head(*(each if each is None else each.to(dtype) for each in self))
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [.., V] of hidden states [.., H]."""
         return torch.nn.functional.linear(hidden, self.weight, self.bias)
 
 
