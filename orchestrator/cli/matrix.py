@@ -10,14 +10,15 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.errors import EnvironmentFault
 from orchestrator.probes import alone
-from orchestrator.probes.capability import document, matrix, releases, short
+from orchestrator.probes.capability import document, matrix, own_launches, releases, short
 from orchestrator.probes.evidence import write
 from orchestrator.probes.findings import unmeasured_differences
 from orchestrator.probes.page import page
 
 LEGEND = (
-    "Measured on-policy{off}, with rloo and a mean over tokens. -: refused; ~: approximated; "
-    "+: through an extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
+    "Measured on-policy{off}, with rloo and a mean over tokens, or the sum over a response where a "
+    "release trains that KL with no other loss. -: refused; ~: approximated; +: through an "
+    "extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
     "noise: no gradient in expectation; mixture: a sum of divergences; surrogate: no divergence.\n"
     "Why, and the evidence: orch matrix --format json. For reading, with what could not be "
     "measured: --format md."
@@ -121,6 +122,10 @@ def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
         [(label, *(short(by[label, name], off_policy) for name in columns)) for label in labels],
     )
     click.echo("\n" + LEGEND.format(off=", samples of an older policy" if off_policy else ""))
+    own = own_launches(chosen, off_policy=off_policy)
+    if own:
+        click.echo("\nLaunches in a library's own words, measured alike.")
+        print_table(("library", "launch", "objective"), own)
 
 
 def _measure(chosen: Any, python: Path | None, source: Path | None, within: Path | None) -> None:

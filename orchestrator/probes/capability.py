@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import SelectionError, UnsupportedSetting, did_you_mean
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
 from orchestrator.probes import evidence
-from orchestrator.probes.cells import libraries, settings, terms, translated
+from orchestrator.probes.cells import fitting, libraries, terms, translated
 from orchestrator.settings import Kl
 
 Release = tuple[str, str]
@@ -107,7 +107,7 @@ def _accounted(
 ) -> tuple[str, tuple[Mapping[str, str], ...], str]:
     """Return the status, what the ledger says of the KL, and why it is refused."""
     try:
-        plan = translated(settings(library, version, kl))
+        plan = translated(fitting(library, version, kl))
     except UnsupportedSetting as error:
         return "refused", (), str(error)
     entries = [each for each in plan.ledger if each.field.startswith("kl.")]
@@ -136,6 +136,16 @@ def words(measured: Mapping[str, Any] | None) -> str:
     if measured.get("towards") == "rollout":
         return f"{text}, with the rollout policy in the place of the reference policy"
     return text
+
+
+def own_launches(chosen: Sequence[Release], *, off_policy: bool) -> list[tuple[str, str, str]]:
+    """Return the launches in a library's own words that were measured: release, name, objective."""
+    when = "off_policy" if off_policy else "on_policy"
+    return [
+        (f"{library}@{version}", each["name"], words(each[when]))
+        for library, version in chosen
+        for each in (evidence.read(library, version) or {"natives": ()})["natives"]
+    ]
 
 
 _SHORT = {

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import names
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import (
@@ -33,7 +34,10 @@ AGGREGATIONS: tuple[LossAggregation, ...] = get_args(LossAggregation)
 BETA = 0.5
 CONSTANT_TOKENS = 8
 _PLACE = AttemptPaths(Path("plan"), Path("attempt"), Path("checkpoints"))
-_RESOURCES = Resources(num_nodes=2, gpus_per_node=4)
+_RESOURCES = (Resources(num_nodes=2, gpus_per_node=4), Resources(num_nodes=1, gpus_per_node=4))
+"""Two nodes, or one for a library that orch starts on one only."""
+SUM_OF_RESPONSE: tuple[LossAggregation, int] = ("constant", 1)
+"""The loss that is asked for where a KL term is trained with no mean over tokens."""
 
 
 def settings(
@@ -44,6 +48,7 @@ def settings(
     on_policy: bool = True,
     advantage: AdvantageEstimator = "rloo",
     aggregation: LossAggregation = "token_mean",
+    constant_tokens: int = CONSTANT_TOKENS,
     group_size: int = 2,
     num_minibatches: int = 2,
 ) -> Settings:
@@ -56,11 +61,53 @@ def settings(
         version,
         advantage,
         aggregation,
+        constant_tokens,
         group_size,
         1 if on_policy else num_minibatches,
         0 if on_policy or num_minibatches > 1 else 1,
     )
     return base.model_copy(update={"kl": kl})
+
+
+def fitting(library: str, version: str, kl: Kl, *, on_policy: bool = True, **more: Any) -> Settings:
+    """Return settings that the backend takes. Raise UnsupportedSetting if there are none.
+
+    Tried are a mean over tokens, then SUM_OF_RESPONSE; off-policy each with minibatches, or with
+    staleness where the library has no minibatches.
+    """
+    first: UnsupportedSetting | None = None
+    wanted = settings(library, version, kl, on_policy=on_policy, **more)
+    for _ in range(3):
+        try:
+            translated(wanted)
+        except UnsupportedSetting as error:
+            first = first or error
+            another = _another(wanted, error.field)
+            if another is None:
+                break
+            wanted = another
+        else:
+            return wanted
+    raise first or LookupError(kl.label)
+
+
+def _another(wanted: Settings, field: str) -> Settings | None:
+    """Return the same question in other settings, where a field of it is refused; or None."""
+    if field == "batch.num_minibatches" and wanted.batch.num_minibatches > 1:
+        batch = wanted.batch.model_copy(update={"num_minibatches": 1})
+        steps = wanted.num_train_steps // wanted.batch.num_minibatches
+        changed = {"batch": batch, "max_staleness_steps": 1, "num_train_steps": steps}
+        return wanted.model_copy(update=changed)
+    if field == "loss.aggregation" and wanted.loss.aggregation == "token_mean":
+        aggregation, tokens = SUM_OF_RESPONSE
+        changed = {"aggregation": aggregation, "constant_tokens": tokens}
+        return wanted.model_copy(update={"loss": wanted.loss.model_copy(update=changed)})
+    return None
+
+
+def sums_a_response(wanted: Settings) -> bool:
+    """Return True if the loss is a mean over responses of the sum over their tokens."""
+    return (wanted.loss.aggregation, wanted.loss.constant_tokens) == SUM_OF_RESPONSE
 
 
 @lru_cache(maxsize=512)
@@ -69,6 +116,7 @@ def _base(
     version: str,
     advantage: AdvantageEstimator,
     aggregation: LossAggregation,
+    constant_tokens: int,
     group_size: int,
     minibatches: int,
     staleness: int,
@@ -81,7 +129,7 @@ def _base(
         loss=Loss(
             aggregation=aggregation,
             clip=None,
-            constant_tokens=CONSTANT_TOKENS if aggregation == "constant" else None,
+            constant_tokens=constant_tokens if aggregation == "constant" else None,
         ),
         kl=Kl(estimator="none"),
         rollout=Rollout(group_size=group_size, max_response_tokens=8),
@@ -95,20 +143,29 @@ def _base(
 
 def translated(wanted: Settings) -> LaunchPlan:
     """Return the launch of those settings. Raise UnsupportedSetting where the library refuses."""
-    cell = _cell().model_copy(update={"settings": wanted})
-    return plugins.load(wanted.backend.name).translate(cell, _PLACE)
+    backend = plugins.load(wanted.backend.name)
+    *larger, smallest = _RESOURCES
+    for resources in larger:
+        cell = _cell().model_copy(update={"settings": wanted, "resources": resources})
+        try:
+            return backend.translate(cell, _PLACE)
+        except UnsupportedSetting as error:
+            if error.field != "resources.num_nodes":
+                raise
+    cell = _cell().model_copy(update={"settings": wanted, "resources": smallest})
+    return backend.translate(cell, _PLACE)
 
 
 @cache
 def _cell() -> Cell:
-    wanted = _base("probe", "1", "rloo", "token_mean", 2, 1, 0)
+    wanted = _base("probe", "1", "rloo", "token_mean", CONSTANT_TOKENS, 2, 1, 0)
     return Cell(
         id="probe0000000",
         slug="probe",
         studies=("probe",),
         axes={},
         settings=wanted,
-        resources=_RESOURCES,
+        resources=_RESOURCES[0],
     )
 
 

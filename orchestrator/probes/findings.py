@@ -142,9 +142,13 @@ def _label(cell: Mapping[str, Any]) -> str:
 
 
 def _natives(measured: EvidenceMapping) -> Iterator[str]:
+    names: dict[tuple[str, str], list[str]] = {}
     for each in measured["natives"]:
-        on, off = words(each["on_policy"]), words(each["off_policy"])
-        yield f"its own `{each['name']}` is {on} on-policy, and on older samples {off}"
+        objectives = (words(each["on_policy"]), words(each["off_policy"]))
+        names.setdefault(objectives, []).append(f"`{each['name']}`")
+    for (on, off), own in names.items():
+        is_ = "is" if len(own) == 1 else "are each"
+        yield f"its own {', '.join(own)} {is_} {on} on-policy, and on older samples {off}"
 
 
 def _ratio(measured: EvidenceMapping) -> Iterator[str]:

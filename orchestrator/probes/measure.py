@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from orchestrator.probes.cells import (
     AGGREGATIONS,
     BETA,
     CONSTANT_TOKENS,
+    fitting,
     settings,
+    sums_a_response,
     term,
     terms,
     translated,
@@ -47,8 +50,10 @@ from orchestrator.probes.protocol import (
     two_groups,
 )
 from orchestrator.records import LaunchPlan
-from orchestrator.settings import Kl, Placement, Settings
+from orchestrator.settings import Kl, RatioLevel, Settings
 
+Key = tuple[Any, ...]
+"""Of a question and its answer."""
 WEIGHTS: Mapping[str, float | None] = {"on": None, "off": 0.7, "far": 5.0}
 """log pi / pi_rollout of the tokens of each curve; in `far` a bounded weight is at its bound."""
 _AMONG = np.isin(CURVE, NEAR)
@@ -164,7 +169,8 @@ def flat_beyond(gradient: FloatTable) -> tuple[float | None, float | None]:
 
 
 CLOSE_WEIGHTS = 1e-4
-_PLACES: tuple[Placement | None, ...] = ("loss", None)
+IN_LOSS = ("k1", "k3")
+"""Estimators whose weights of tokens in the loss are asked for: the first that a library has."""
 BATCHES = {
     "as it is": two_groups(),
     "raised": two_groups(STEP),
@@ -173,42 +179,49 @@ BATCHES = {
 }
 
 
-def prepare(inquiry: Inquiry) -> dict[str, str]:
-    """Ask about k1 in the reward with each advantage, and in the loss with each aggregation. Return
-    the fields that the backend refuses in some."""
+def prepare(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
+    """Ask about k1 in the reward with each advantage, and about a KL in the loss with each
+    aggregation. Return the fields that the backend refuses in some, and the factor from the unit of
+    each advantage's loss to that of a mean over tokens, for `reward`.
+    """
     for name, batch in BATCHES.items():
         inquiry.batch(name, batch)
     inquiry.batch("ragged", ragged())
     inquiry.batch("ratios", ratios())
     refused: dict[str, str] = {}
+    units: dict[str, float] = {}
+    release = (inquiry.library, inquiry.version)
     for advantage in ADVANTAGES:
-        kl = term("k1", "reward")
-        wanted = settings(
-            inquiry.library, inquiry.version, kl, advantage=advantage, group_size=SIZE
-        )
-        plan = _plan(wanted, advantage, refused)
-        if plan:
-            ask_about(inquiry, ("advantage", advantage), inquiry.launch(plan))
+        try:
+            wanted = fitting(*release, term("k1", "reward"), advantage=advantage, group_size=SIZE)
+        except UnsupportedSetting as error:
+            refused[advantage] = error.field
+            continue
+        units[advantage] = TOKENS_A_RESPONSE if sums_a_response(wanted) else 1.0
+        ask_about(inquiry, ("advantage", advantage), inquiry.launch(translated(wanted)))
     for aggregation in AGGREGATIONS:
-        for placement in _PLACES:
-            kl = term("k1", placement)
+        for key, kl in _averaged(aggregation):
             wanted = settings(
-                inquiry.library,
-                inquiry.version,
-                kl,
-                advantage="dr_grpo",
-                aggregation=aggregation,
-                group_size=GROUP,
+                *release, kl, advantage="dr_grpo", aggregation=aggregation, group_size=GROUP
             )
             plan = _plan(wanted, aggregation, refused)
             if plan:
-                key = ("aggregation", aggregation, placement)
-                what = "update" if placement else "loss"
-                launch = inquiry.launch(plan)
-                inquiry.question(key, what, launch, "ragged")
-                if key == ("aggregation", "token_mean", None):
-                    inquiry.question(("ratios",), "loss", launch, "ratios")
-    return refused
+                what = "update" if kl.placement else "loss"
+                inquiry.question(key, what, inquiry.launch(plan), "ragged")
+    stale = translated(fitting(*release, term("none", None), on_policy=False, advantage="dr_grpo"))
+    inquiry.question(("ratios",), "loss", inquiry.launch(stale), "ratios")
+    return refused, units
+
+
+def _averaged(aggregation: str) -> Iterator[tuple[Key, Kl]]:
+    """Yield what shows the weights of tokens: no KL, and each estimator that may be in the loss."""
+    yield ("aggregation", aggregation, None), term("none", None)
+    for estimator in IN_LOSS:
+        yield ("aggregation", aggregation, estimator), term(estimator, "loss")
+
+
+TOKENS_A_RESPONSE = sum(LENGTHS) / len(LENGTHS)
+"""Of `two_groups`: the factor from a sum over a response's tokens to a mean over tokens."""
 
 
 def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
@@ -290,10 +303,15 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
 def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
     """Return the weights of tokens in the policy loss and in a KL in the loss, for two responses of
     3 and 1 tokens."""
+    asked = [("aggregation", aggregation, each) for each in IN_LOSS]
     questions = {
         "policy": answers[("aggregation", aggregation, None)],
-        "kl": answers.get(("aggregation", aggregation, "loss")),
+        "kl": next((answers[each] for each in asked if each in answers), None),
     }
+    estimator = next((each[-1] for each in asked if each in answers), IN_LOSS[0])
+    batch = ragged()
+    x = np.asarray(batch["logp"]) - np.asarray(batch["ref"])
+    unit = np.where(np.asarray(batch["mask"]) > 0, slope(estimator, x), 1.0)
     measured: dict[str, Any] = {}
     for what, answer in questions.items():
         if answer is None:
@@ -301,7 +319,7 @@ def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str
             continue
         if "error" in answer:
             return {"error": answer["error"]}
-        weights = as_array(answer, "gradient") / (BETA if what == "kl" else -1.0)
+        weights = as_array(answer, "gradient") / (BETA * unit if what == "kl" else -1.0)
         measured[what] = _aggregation(weights)
         measured[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
     return measured
@@ -335,8 +353,6 @@ NUM_TOKENS = 3
 TOLERANCE = 1e-6
 """Relative; libraries add 1e-8 to a divisor here and there, and round a ratio to float32."""
 
-Key = tuple[Any, ...]
-
 
 def models(on_policy: bool) -> Sequence[LabSetting]:
     """Return the policies at which a gradient must agree with an objective to bear its name."""
@@ -363,17 +379,28 @@ def ask_for_update(
         inquiry.question((*key, index), what, launch, name(on_policy, index), only="gradient")
 
 
-def every_cell(inquiry: Inquiry) -> Iterator[tuple[Kl, bool, Key | str]]:
-    """Ask about every KL term, on- and off-policy: its key, or the field the backend refuses."""
+class AskedCell(NamedTuple):
+    """A KL term that was asked about, on- or off-policy."""
+
+    kl: Kl
+    on_policy: bool
+    key: Key | str
+    """Of the answers; or the field that the backend refuses."""
+    summed: bool = False
+    """The loss sums a response's tokens; else it is a mean over tokens."""
+
+
+def every_cell(inquiry: Inquiry) -> Iterator[AskedCell]:
+    """Ask about every KL term, on- and off-policy."""
     for kl in terms():
         for on_policy in (True, False):
             launch = launch_of(inquiry.library, inquiry.version, kl, on_policy)
             if isinstance(launch, str):
-                yield kl, on_policy, launch
+                yield AskedCell(kl, on_policy, launch)
                 continue
             key = ("cell", kl.label, on_policy)
             ask_for_update(inquiry, key, inquiry.launch(translated(launch)), on_policy)
-            yield kl, on_policy, key
+            yield AskedCell(kl, on_policy, key, sums_a_response(launch))
 
 
 def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
@@ -381,26 +408,23 @@ def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings |
 
     Off-policy it has minibatches, or staleness where the library has no minibatches.
     """
-    wanted = settings(library, version, kl, on_policy=on_policy)
     try:
-        translated(wanted)
-    except UnsupportedSetting as error:
-        if on_policy or error.field != "batch.num_minibatches":
-            return error.field
-    else:
-        return wanted
-    stale = settings(library, version, kl, on_policy=False, num_minibatches=1)
-    try:
-        translated(stale)
+        return fitting(library, version, kl, on_policy=on_policy)
     except UnsupportedSetting as error:
         return error.field
-    return stale
 
 
 def measured(
-    answers: Mapping[Any, Mapping[str, Any]], key: Key, on_policy: bool, beta: float = BETA
+    answers: Mapping[Any, Mapping[str, Any]],
+    key: Key,
+    on_policy: bool,
+    beta: float = BETA,
+    over: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the objective whose gradient the library's update has, or what the library raised."""
+    """Return the objective whose gradient the library's update has, or what the library raised.
+
+    `over`: the estimators over the vocabulary whose own objectives are candidates.
+    """
     settings_ = models(on_policy)
     replies = [answers[(*key, index)] for index in range(len(settings_))]
     failed = next((each["error"] for each in replies if "error" in each), None)
@@ -412,12 +436,12 @@ def measured(
             for setting, each in zip(settings_, replies, strict=True)
         ]
     )
-    candidates = [gradients(each) for each in settings_]
+    candidates = [gradients(each, over) for each in settings_]
     size = max(float(np.abs(row).max()) for each in candidates for row in each.values())
     naming = name_objective(gradient, candidates, magnitude=size, tolerance=TOLERANCE)
     towards = {}
     if naming.kind is ObjectiveKind.UNKNOWN and not on_policy:
-        lagging = [gradients(_towards_rollout(each)) for each in settings_]
+        lagging = [gradients(_towards_rollout(each), over) for each in settings_]
         naming = name_objective(gradient, lagging, magnitude=size, tolerance=TOLERANCE)
         towards = {} if naming.kind is ObjectiveKind.UNKNOWN else {"towards": "rollout"}
     return {
@@ -439,11 +463,12 @@ def compared(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]
     |measured - closed form|, in units of one sequence's gradient.
 
     Off-policy a KL in the reward may be that of the rollout policy, computed once, or that of the
-    policy being updated: `reward_kl_of` is whichever the library has.
+    policy being updated: `reward_kl_of` is whichever the library has; `ratio` is there where the
+    library has one importance ratio a response.
     """
     comparison: dict[str, Any] = {}
-    for of in _whose(kl, on_policy):
-        says = verdict(kl, on_policy=on_policy, reward_kl_of=of)
+    for of, ratio in product(_whose(kl, on_policy), _ratios(kl, on_policy)):
+        says = verdict(kl, on_policy=on_policy, reward_kl_of=of, ratio=ratio)
         expected = {"objective": str(says.objective), "terms": [list(term) for term in says.terms]}
         agrees = cell.get("terms") == expected["terms"] and cell.get("scale") == 1
         if comparison and not agrees:
@@ -451,20 +476,32 @@ def compared(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]
         comparison = {"verdict": expected, "agrees": agrees}
         if len(_whose(kl, on_policy)) > 1:
             comparison["reward_kl_of"] = of if agrees else None
+        if agrees and ratio != "token":
+            comparison["ratio"] = ratio
         if "gradient" in cell:
-            off = _deviation(kl, on_policy, of, np.asarray(cell["gradient"]))
-            comparison["deviation"] = off
+            gradient = np.asarray(cell["gradient"])
+            comparison["deviation"] = _deviation(kl, on_policy, (of, ratio), gradient)
     return comparison
+
+
+def _ratios(kl: Kl, on_policy: bool) -> tuple[RatioLevel, ...]:
+    """Return the importance ratios that a KL in the reward may have: off-policy, one a response
+    too, where the laboratory has that."""
+    several = not on_policy and kl.placement == "reward" and entry(kl.estimator).is_plain
+    return ("token", "sequence") if several and entry(kl.estimator).is_of_a_token else ("token",)
 
 
 def _whose(kl: Kl, on_policy: bool) -> tuple[str, ...]:
     return ("rollout", "policy") if not on_policy and kl.placement != "loss" else ("policy",)
 
 
-def _deviation(kl: Kl, on_policy: bool, of: str, gradient: FloatTable) -> float | None:
+def _deviation(
+    kl: Kl, on_policy: bool, how: tuple[str, RatioLevel], gradient: FloatTable
+) -> float | None:
     if kl.placement is None:
         return None
-    configuration = KlConfiguration(kl.estimator, kl.placement, reward_kl_of=of)
+    of, ratio = how
+    configuration = KlConfiguration(kl.estimator, kl.placement, ratio=ratio, reward_kl_of=of)
     rows = [exact(setting, [configuration]) for setting in models(on_policy)]
     closed = np.stack([row.mean[0] for row in rows])
     size = max(float(row.magnitude.max()) for row in rows)
@@ -549,7 +586,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     inquiry = Inquiry(library, version)
     prepare_objectives(inquiry)
     cells = list(every_cell(inquiry))
-    refused = prepare(inquiry)
+    refused, units = prepare(inquiry)
     names = _names(inquiry, probes)
     natives = _natives(inquiry, probes)
     ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
@@ -566,7 +603,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         "reward": {
             advantage: {"refused": refused[advantage]}
             if advantage in refused
-            else reward(answers, ("advantage", advantage))
+            else reward(answers, ("advantage", advantage), BETA * units[advantage])
             for advantage in ADVANTAGES
         },
         "loss": {
@@ -587,9 +624,8 @@ def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
         inquiry.batch(f"curve {at}", curve(weight))
     asked = []
     for place, name, more in probes.names(inquiry.version):
-        plan = translated(
-            settings(inquiry.library, inquiry.version, term(probes.TYPICAL[place], place))
-        )
+        kl = term(probes.TYPICAL[place], place)
+        plan = translated(fitting(inquiry.library, inquiry.version, kl))
         launch = inquiry.launch(plan, *more)
         for at in WEIGHTS:
             inquiry.question(("name", place, name, at), "kl", launch, f"curve {at}", place=place)
@@ -621,24 +657,34 @@ def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]
 
 def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str, Any]:
     label, native = asked
+    beta, summed = native["beta"], native.get("of_responses")
+    tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if summed else (1, 1)
     return {
         "name": label,
-        "reward": reward(answers, ("native reward", label), native["beta"]),
+        "reward": reward(answers, ("native reward", label), beta * tokens),
         **{
-            name: _rounded(measured(answers, ("native", label, on), on, native["beta"]))
+            name: _rounded(measured(answers, ("native", label, on), on, beta * of_sequence))
             for name, on in (("on_policy", True), ("off_policy", False))
         },
     }
 
 
-def _cells(asked: list[tuple[Kl, bool, Key | str]], answers: Answered) -> Iterator[dict[str, Any]]:
+def _cells(asked: list[AskedCell], answers: Answered) -> Iterator[dict[str, Any]]:
     """Yield one entry for every KL term, on- and off-policy."""
-    for kl, on_policy, key in asked:
-        entry = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": on_policy}
+    for kl, on_policy, key, summed in asked:
+        entry: dict[str, Any] = {
+            "estimator": kl.estimator,
+            "placement": kl.placement,
+            "on_policy": on_policy,
+        }
         if isinstance(key, str):
             yield {**entry, "refused": key}
             continue
-        cell = measured(answers, key, on_policy)
+        over = [kl.estimator] * TABLE[kl.estimator].is_of_vocabulary
+        beta = BETA * (NUM_TOKENS if summed else 1)
+        cell = measured(answers, key, on_policy, beta, over)
+        if summed:
+            entry["loss"] = "sum over a response"
         comparison = compared(kl, on_policy, cell)
         yield {**entry, **_rounded(cell), **comparison}
 

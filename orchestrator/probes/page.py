@@ -42,6 +42,11 @@ ALONE = (
     "`orch matrix --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
 )
 
+SUMMED = (
+    "With rloo and a mean over tokens; with the sum over a response where a release trains that KL "
+    "with no other loss (TRL's RLOOTrainer).\n"
+)
+
 WITHIN = {
     "response": "every token of the response (summed)",
     "to_go": "its token and those before it (reward-to-go)",
@@ -77,6 +82,7 @@ def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
         "## What was found\n",
         "\n".join(f"- {line}" for line in findings(known)) + "\n",
         "## What each term optimises, on-policy\n",
+        SUMMED,
         _objectives(rows, known, off_policy=False),
         "## ... and on samples of an older policy\n",
         "Minibatches after the first, or a staleness of one step; π_rollout wrote the samples.\n",

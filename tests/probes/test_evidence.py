@@ -28,7 +28,7 @@ def read(release: tuple[str, str]) -> evidence.ReleaseEvidence:
 
 
 def test_every_library_is_among_them() -> None:
-    assert set(libraries()) == {"openrlhf", "prime_rl", "skyrl", "verl"}
+    assert set(libraries()) == {"openrlhf", "prime_rl", "skyrl", "trl", "verl"}
 
 
 @pytest.mark.parametrize("release", RELEASES, ids="@".join)
@@ -59,7 +59,8 @@ def test_every_measured_objective_is_the_verdict(release: tuple[str, str]) -> No
     for cell in measured:
         kl = Kl(estimator=cell["estimator"], placement=cell["placement"], beta=1.0)
         of = cell.get("reward_kl_of", "rollout")
-        says = verdict(kl, on_policy=cell["on_policy"], reward_kl_of=of)
+        ratio = cell.get("ratio", "token")
+        says = verdict(kl, on_policy=cell["on_policy"], reward_kl_of=of, ratio=ratio)
         assert cell["terms"] == [list(term) for term in says.terms], kl.label
         assert cell["scale"] == 1
         assert cell["agrees"] is True
@@ -89,6 +90,7 @@ def test_where_the_kl_is_computed_from_is_told_of_each_library() -> None:
         "skyrl": {"rollout"},
         "openrlhf": {"rollout"},
         "prime_rl": {"policy"},
+        "trl": {"rollout"},
     }
 
 

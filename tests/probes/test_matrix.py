@@ -14,7 +14,13 @@ from tests.command_line import ROOT, orch
 
 def test_releases_can_be_named() -> None:
     assert releases(["verl@0.8.0", "verl"]) == [("verl", "0.8.0"), ("verl", "0.9.1")]
-    assert {library for library, _ in releases()} == {"openrlhf", "prime_rl", "skyrl", "verl"}
+    assert {library for library, _ in releases()} == {
+        "openrlhf",
+        "prime_rl",
+        "skyrl",
+        "trl",
+        "verl",
+    }
     with pytest.raises(SelectionError, match="no library 'micro' to measure"):
         releases(["micro"])
 
@@ -28,6 +34,9 @@ def test_releases_can_be_named() -> None:
         (("verl", "0.9.1"), "rho_k3", "loss", "extension", "token-level reverse KL"),
         (("skyrl", "0.4.0"), "k2", "loss", "approximated", "token-level reverse KL"),
         (("openrlhf", "0.11.2"), "abs", "loss", "refused", "refused"),
+        (("trl", "1.16.0"), "k1", "reward", "exact", "sequence-level reverse KL"),
+        (("trl", "1.9.2"), "rho_k3", "loss", "exact", "token-level reverse KL"),
+        (("trl", "1.16.0"), "full", "loss", "extension", "token-level reverse KL"),
         (("prime_rl", "0.5.0"), "k1", "reward", "extension", "sequence-level reverse KL"),
     ],
 )
