@@ -101,11 +101,11 @@ class LogFault(OrchError):
         path: Path,
         library: str,
         versions: Iterable[str],
-        held: Iterable[str],
+        logged: Iterable[str],
         wanted: str | None = None,
     ) -> "LogFault":
         """Return the fault of a log without any known name, or without the one it needs."""
-        some = sorted(held)
+        some = sorted(logged)
         shown = ", ".join(some[:6]) + (f" and {len(some) - 6} more" if len(some) > 6 else "")
         what = f"has no '{wanted}'" if wanted else "holds none of the names orch knows"
         return cls(

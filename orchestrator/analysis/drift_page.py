@@ -70,7 +70,7 @@ def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
     yield _row(["---"] * (len(head) + 1))
     for span in spans:
         last = releases[span[-1]]
-        objectives = [_words(last[said]["on_policy"]) for said in SAID]
+        objectives = [_words(last[default]["on_policy"]) for default in SAID]
         name = span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}"
         settings = [_plain(last["defaults"].get(key)) for key in keys]
         yield _row([name, *settings, *objectives, _words(last["beta"]["off_policy"])])
@@ -82,7 +82,7 @@ def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
 
 def _statement(each: Mapping[str, Any]) -> object:
     """Return what a row of the table says of a release."""
-    objectives = [_words(each[said][regime]) for said in SAID for regime in REGIMES]
+    objectives = [_words(each[default][regime]) for default in SAID for regime in REGIMES]
     return objectives, each["defaults"]
 
 
@@ -96,9 +96,9 @@ def _changes(
     ]
     because = f" ({'; '.join(defaults_)})" if defaults_ else ""
     lines = []
-    for said, label in SAID.items():
+    for default, label in SAID.items():
         for regime, where in REGIMES.items():
-            was, now = before[said][regime], after[said][regime]
+            was, now = before[default][regime], after[default][regime]
             if _words(was) != _words(now):
                 lines.append(
                     f"  - {label}, {where}: {_words(was)} → **{_words(now)}**; gradient "
@@ -156,10 +156,10 @@ def _pair(library: str, old: str, new: str) -> str:
                 f"{_first(was)} → {_first(now)}"
             )
     same = f"none of the {len(both)} KL terms that were measured in both has another objective"
-    said = "; ".join(differences) or (
+    sentence = "; ".join(differences) or (
         same if both else "what a launch does that says nothing is the same"
     )
-    return f"**{library} {old} → {new}**: {said}"
+    return f"**{library} {old} → {new}**: {sentence}"
 
 
 def _by_term(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, bool], Any]:

@@ -136,8 +136,8 @@ def beside(runs: Sequence[ImportedRun], own: Sequence[Configuration]) -> list[di
         ]
         if not lines:
             continue
-        held = [c for c in own if metric in c.curves and len(c.curves[metric].steps) > 1]
-        for c in held[:MOST_OWN]:
+        curves_of_cells = [c for c in own if metric in c.curves and len(c.curves[metric].steps) > 1]
+        for c in curves_of_cells[:MOST_OWN]:
             curve = c.curves[metric]
             x, y = _thinned(list(curve.steps), list(curve.mean))
             lines.append({"name": f"{c.study} {c.name}", "x": x, "y": y, "imported": False})

@@ -633,16 +633,16 @@ def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str
 
     The text output is made from it too.
     """
-    asked = sides[0].questions
+    questions = sides[0].questions
     source = experiment.spec.source or experiment.spec.name
     return {
         "experiment": experiment.spec.name,
         "base": base,
         "not_compared": [
-            *not_compared(asked),
-            *(f"{base}, not imitated: {sentence}" for sentence in not_imitated(asked, base)),
+            *not_compared(questions),
+            *(f"{base}, not imitated: {sentence}" for sentence in not_imitated(questions, base)),
         ],
-        "meaning": meaning_data(asked, base),
+        "meaning": meaning_data(questions, base),
         **{side.name: side_data(side, base, source) for side in sides},
     }
 

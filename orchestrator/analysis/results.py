@@ -234,11 +234,11 @@ def write_tables(
         cells = [record.cell for record in records]
         rows = [*table_rows(table, records, scores), *imported_rows(table, imported, cells)]
         frame = pd.DataFrame.from_records(rows, columns=columns(table, cells))
-        held = io.BytesIO()
+        content = io.BytesIO()
         if kind == "csv":
-            frame.to_csv(held, index=False)
+            frame.to_csv(content, index=False)
         else:
-            frame.to_parquet(held, index=False)
+            frame.to_parquet(content, index=False)
         paths.append(folder / f"{table}.{kind}")
-        write_bytes(paths[-1], held.getvalue())
+        write_bytes(paths[-1], content.getvalue())
     return paths

@@ -102,8 +102,8 @@ def _because(before: AuditFinding, after: AuditFinding, old: str, new: str) -> I
         if setting.lines or (was is not None and (was.lines or was.value == setting.value)):
             continue
         value = was.value if was is not None else None
-        said = f"{value or 'unset'} in {old}" if value is not None else f"not there in {old}"
-        yield f"{setting.key} is {setting.value or 'unset'} by default in {new} ({said})"
+        earlier = f"{value or 'unset'} in {old}" if value is not None else f"not there in {old}"
+        yield f"{setting.key} is {setting.value or 'unset'} by default in {new} ({earlier})"
     for key, was in old_settings.items():
         if not was.lines and all(each.key != key for each in after.settings):
             yield f"{key} decided in {old} ({was.value or 'unset'} by default), and not in {new}"

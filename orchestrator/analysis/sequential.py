@@ -118,10 +118,10 @@ def anytime_p_of_share(share: Rate, bound: float) -> tuple[float, float]:
         return (0.0, 1.0) if bound < 0 else (1.0, 0.0)
     mixture = _log_mixture(share.count, share.n)
     free = _log_likelihood(share.count, share.n)
-    held = _log_likelihood(share.count, share.n, bound)
+    at_bound = _log_likelihood(share.count, share.n, bound)
     above = share.count > bound * share.n
     below = share.count < bound * share.n
-    return _p(mixture - (held if above else free)), _p(mixture - (held if below else free))
+    return _p(mixture - (at_bound if above else free)), _p(mixture - (at_bound if below else free))
 
 
 def _p(log_e: float) -> float:

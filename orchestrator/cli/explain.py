@@ -192,8 +192,8 @@ def _verdict(
         ratio=ratio,
         reward_kl_of=reward_kl_of,
     )
-    asked = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
-    return asked | asdict(result) | {"bias": result.bias._asdict()}
+    question = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
+    return question | asdict(result) | {"bias": result.bias._asdict()}
 
 
 def _answer(name: str, picture: Path | None, as_json: bool) -> None:
@@ -218,9 +218,9 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
     click.echo(f"\n{SYMBOLS}\n{SETTINGS}")
 
 
-def _print_logged(asked: str, as_json: bool) -> None:
+def _print_logged(name: str, as_json: bool) -> None:
     """Print what `kl@trl` means, or each name of `@trl`."""
-    rows = explained(asked)
+    rows = explained(name)
     if as_json:
         print_json(rows)
         return

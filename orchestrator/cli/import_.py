@@ -167,14 +167,14 @@ def _remove(experiment: Experiment, name: str, *, dry_run: bool) -> int:
     return 0
 
 
-def _list(held: Sequence[ImportedRun], as_json: bool) -> int:
+def _list(imported: Sequence[ImportedRun], as_json: bool) -> int:
     if as_json:
-        print_json(imported_data(held))
+        print_json(imported_data(imported))
         return 0
-    if not held:
+    if not imported:
         say(f"no such run is imported; orch import reads {FORMATS}")
         return 0
-    common.print_imported(held)
+    common.print_imported(imported)
     return 0
 
 

@@ -95,8 +95,8 @@ class Lock:
         Comments and the order of packages do not change it.
         """
         lines = sorted(f"{name}=={version}" for name, version in self.pins.items())
-        held = "\n".join([*lines, *self.words("checkout"), *self.words("python")])
-        return "sha256:" + hashlib.sha256(held.encode()).hexdigest()[:32]
+        text = "\n".join([*lines, *self.words("checkout"), *self.words("python")])
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
     def folder(self) -> str:

@@ -79,7 +79,7 @@ def create(
     replaces it, `again` replaces any).
     """
     home = within / lock.folder
-    with exclusive(home) as held:
+    with exclusive(home) as lock_fd:
         existing = read_environment(home)
         if existing is not None and existing.lock == lock.digest and not again:
             say(f"{existing.name} is there: {home}")
@@ -90,15 +90,15 @@ def create(
                 f"orch's is {lock.digest}). Make it again with --again, or another with --dir"
             )
         if lock.words("checkout") and not lock.pins:
-            _from_checkout(lock, home, checkout, held, say)
+            _from_checkout(lock, home, checkout, lock_fd, say)
         else:
             source = _repository(lock, checkout) if lock.words("checkout") else None
             if lock.flavour == "gpu":
                 _refuse_build_without_cuda(lock)
             chosen_python = python or interpreter(lock.words("python"))
-            install(home, chosen_python, install_steps(lock), held, say)
+            install(home, chosen_python, install_steps(lock), lock_fd, say)
             if source:
-                _add_source(lock, home, source, held, say)
+                _add_source(lock, home, source, lock_fd, say)
         environment = Environment(
             lock.library, lock.version, lock.flavour, home.absolute(), lock.digest
         )
@@ -108,7 +108,7 @@ def create(
 
 @contextmanager
 def exclusive(home: Path) -> Iterator[int]:
-    """Keep other processes from making the same environment; yield the descriptor that does.
+    """Keep other processes from making the same environment; yield the descriptor of its lock.
 
     An installer that is started with the descriptor open keeps the others waiting even when orch is
     killed, so nobody clears the folder that it still writes to.
@@ -130,16 +130,20 @@ def install(
     home: Path,
     python: Path,
     steps: Iterable[InstallStep],
-    held: int,
+    lock_fd: int,
     say: Say = lambda _text: None,
 ) -> None:
     """Make a new virtual environment of `python` in `home`; install the packages of each step.
 
-    held: the descriptor of `exclusive`.
+    lock_fd: the descriptor that `exclusive` yields.
     """
     clear(home)
     say(f"making {home}")
-    run([python, "-m", "venv", "--without-pip", home], f"{python} cannot make {home}", held=held)
+    run(
+        [python, "-m", "venv", "--without-pip", home],
+        f"{python} cannot make {home}",
+        lock_fd=lock_fd,
+    )
     for step in steps:
         say(
             f"installing {len(step.requirements)} packages"
@@ -147,16 +151,16 @@ def install(
         )
         wanted = home / "requirements.txt"
         wanted.write_text("\n".join(step.requirements) + "\n", encoding="utf-8")
-        _install_step(home, step, wanted, held)
+        _install_step(home, step, wanted, lock_fd)
 
 
-def _install_step(home: Path, step: InstallStep, wanted: Path, held: int) -> None:
+def _install_step(home: Path, step: InstallStep, wanted: Path, lock_fd: int) -> None:
     """Install the packages in the file `wanted` with the first installer that can."""
     wrong = f"{home.name} cannot be made; what is there was left in {home}"
     faults = []
     for command in _installers(home, step):
         try:
-            run([*command, "-r", wanted], wrong, held=held)
+            run([*command, "-r", wanted], wrong, lock_fd=lock_fd)
             return
         except EnvironmentFault as fault:
             faults.append(str(fault))
@@ -265,21 +269,21 @@ def _repository(lock: Lock, checkout: Path | None) -> Path:
     return chosen
 
 
-def _check_out(lock: Lock, home: Path, chosen: Path, held: int, say: Say) -> Path:
+def _check_out(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) -> Path:
     """Check the lock's commit out into a folder of the environment; return the folder."""
     (commit,) = lock.words("checkout")
     source = home / "source"
     wrong = f"{lock.library} {lock.version} cannot be made from {chosen}"
     say(f"checking out {commit[:9]} into {source}")
-    run(["git", "clone", "-q", "--no-checkout", chosen.absolute(), source], wrong, held=held)
+    run(["git", "clone", "-q", "--no-checkout", chosen.absolute(), source], wrong, lock_fd=lock_fd)
     without_it = f"{wrong}: it has no commit {commit}"
-    run(["git", "-C", source, "checkout", "-q", commit], without_it, held=held)
+    run(["git", "-C", source, "checkout", "-q", commit], without_it, lock_fd=lock_fd)
     return source
 
 
-def _add_source(lock: Lock, home: Path, chosen: Path, held: int, say: Say) -> None:
+def _add_source(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) -> None:
     """Make a library's package and its programs, from a checkout, known to an environment."""
-    source = _check_out(lock, home, chosen, held, say)
+    source = _check_out(lock, home, chosen, lock_fd, say)
     [packages] = home.glob("lib/python*/site-packages")
     write_text(packages / f"{lock.library}.pth", f"{source.absolute() / 'src'}\n")
     project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -295,7 +299,7 @@ def _add_source(lock: Lock, home: Path, chosen: Path, held: int, say: Say) -> No
         program.chmod(0o755)
 
 
-def _from_checkout(lock: Lock, home: Path, checkout: Path | None, held: int, say: Say) -> None:
+def _from_checkout(lock: Lock, home: Path, checkout: Path | None, lock_fd: int, say: Say) -> None:
     """Make the environment of a library on no registry, from a checkout and its own uv.lock."""
     chosen, uv = _repository(lock, checkout), shutil.which("uv")
     if not uv:
@@ -305,9 +309,9 @@ def _from_checkout(lock: Lock, home: Path, checkout: Path | None, held: int, say
     clear(home)
     home.mkdir(parents=True)
     wrong = f"{lock.library} {lock.version} cannot be made from {chosen}"
-    source = _check_out(lock, home, chosen, held, say)
+    source = _check_out(lock, home, chosen, lock_fd, say)
     submodules = ["git", "-C", source, "submodule", "-q", "update", "--init", "--recursive"]
-    run(submodules, wrong, held=held)
+    run(submodules, wrong, lock_fd=lock_fd)
     python = " ".join(lock.words("python")[:1])
     say("installing what its uv.lock says")
     run(
@@ -315,7 +319,7 @@ def _from_checkout(lock: Lock, home: Path, checkout: Path | None, held: int, say
         wrong,
         cwd=source,
         env={"UV_PROJECT_ENVIRONMENT": str(home.absolute() / "venv")},
-        held=held,
+        lock_fd=lock_fd,
     )
     for name in ("bin", "pyvenv.cfg", "lib"):
         (home / name).symlink_to(Path("venv") / name)
@@ -327,11 +331,11 @@ def run(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    held: int | None = None,
+    lock_fd: int | None = None,
 ) -> str:
     """Run a program to its end; return its output. Raise EnvironmentFault with its last lines.
 
-    held: a descriptor that stays open in the program.
+    lock_fd: a descriptor that stays open in the program.
     """
     done = subprocess.run(
         [str(each) for each in argv],
@@ -340,7 +344,7 @@ def run(
         check=False,
         cwd=cwd,
         env={**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})},
-        pass_fds=() if held is None else (held,),
+        pass_fds=() if lock_fd is None else (lock_fd,),
     )
     if done.returncode:
         last_lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
@@ -358,8 +362,8 @@ def resolve(lock: Lock) -> str:
     Raise EnvironmentFault if the head allows no version, or without uv.
     """
     uv = shutil.which("uv")
-    asked = lock.words("asked")
-    if not uv or not asked:
+    requirements = lock.words("asked")
+    if not uv or not requirements:
         why = "uv is not on PATH; install it" if not uv else "it says nothing under `asked`"
         raise EnvironmentFault(
             f"the lock of {lock.library} {lock.version} ({lock.flavour}) cannot be resolved: {why}"
@@ -367,7 +371,7 @@ def resolve(lock: Lock) -> str:
     release = lock.words("python")[0]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        _write(folder / "asked.txt", asked)
+        _write(folder / "asked.txt", requirements)
         _write(folder / "override.txt", _overrides(lock))
         _write(folder / "uv.toml", _metadata())
         argv = [
@@ -463,12 +467,12 @@ def check(environment: Environment, lock: Lock) -> list[str]:
     ]
 
 
-def differences(held: Mapping[str, str], lock: Lock) -> list[str]:
+def differences(installed: Mapping[str, str], lock: Lock) -> list[str]:
     """Return the differences between installed and locked packages, in sentences.
 
     A lock without a local part (`+cu130`) accepts any.
     """
-    plain = {plain_name(name): version for name, version in held.items()}
+    plain = {plain_name(name): version for name, version in installed.items()}
     sentences = []
     for name, version in lock.pins.items():
         installed_version = plain.get(name)

@@ -64,11 +64,11 @@ def answer(
     """Write the divergences of one checkpoint on the prompts of one task, whose responses have at
     most `longest` tokens."""
     started, cpu = time.perf_counter(), time.process_time()
-    asked = ask.asked
+    score_key = ask.asked
     reference = _reference(ask.reference, job.engine)
-    prompts, targets = _prompts(policy, task, asked)
-    limit = min(asked.sampling.max_response_tokens, longest)
-    ours = sample(policy, prompts, limit, _seed(asked, asked.checkpoint))
+    prompts, targets = _prompts(policy, task, score_key)
+    limit = min(score_key.sampling.max_response_tokens, longest)
+    ours = sample(policy, prompts, limit, _seed(score_key, score_key.checkpoint))
     theirs = _reference_samples(reference, ask, prompts, limit)
     given = {
         "ours": sums(policy.model, reference.model, ours),
@@ -97,7 +97,7 @@ def answer(
         "cpu_seconds": time.process_time() - cpu,
     }
     Shards(Path(ask.results), len(rows), 1, job.slice_responses).finish(
-        job, asked, [contents], means(rows), versions
+        job, score_key, [contents], means(rows), versions
     )
 
 
@@ -212,11 +212,11 @@ def _until(tokens: Sequence[int], stops: set[int]) -> list[int]:
     return list(tokens[: end + 1])
 
 
-def _prompts(policy: Any, task: Any, asked: ScoreKey) -> tuple[list[str], list[str]]:
+def _prompts(policy: Any, task: Any, score_key: ScoreKey) -> tuple[list[str], list[str]]:
     """Return the prompts that an evaluation of the task asks, and their targets."""
-    docs = list(task.eval_docs)[: asked.task.max_items]
+    docs = list(task.eval_docs)[: score_key.task.max_items]
     texts = [task.doc_to_text(doc) for doc in docs]
-    if asked.chat_template and policy.has_template():
+    if score_key.chat_template and policy.has_template():
         texts = [policy.apply_chat_template([{"role": "user", "content": t}]) for t in texts]
     return texts, [str(task.doc_to_target(doc)) for doc in docs]
 
@@ -239,14 +239,14 @@ def _reference_samples(
     """Return the reference's own responses, which are the same for every checkpoint compared with
     it.
     """
-    asked = ask.asked
-    key = digest([asked.reference, asked.task.name, asked.seed, limit, list(prompts)])
+    score_key = ask.asked
+    key = digest([score_key.reference, score_key.task.name, score_key.seed, limit, list(prompts)])
     if key not in _SAMPLES:
         if len(_SAMPLES) > 8:
             _SAMPLES.clear()
-        _SAMPLES[key] = sample(reference, prompts, limit, _seed(asked, asked.reference))
+        _SAMPLES[key] = sample(reference, prompts, limit, _seed(score_key, score_key.reference))
     return _SAMPLES[key]
 
 
-def _seed(asked: ScoreKey, policy: str) -> int:
-    return int(digest([policy, asked.task.name, asked.seed, "divergence"]), 16)
+def _seed(score_key: ScoreKey, policy: str) -> int:
+    return int(digest([policy, score_key.task.name, score_key.seed, "divergence"]), 16)

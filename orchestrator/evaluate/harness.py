@@ -71,21 +71,21 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
     return task, deepcopy(task.get_config("generation_kwargs"))
 
 
-def seed_of(asked: ScoreKey, first_item: int = 0) -> int:
+def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:
     """Return another seed for each checkpoint, task, seed and slice, so that their noise is
     independent."""
-    parts: list[object] = [asked.checkpoint, asked.task.name, asked.seed]
+    parts: list[object] = [score_key.checkpoint, score_key.task.name, score_key.seed]
     return int(digest(parts + ([first_item] if first_item else [])), 16)
 
 
 def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
-    asked = ask.asked
+    score_key = ask.asked
     task, own = load_task(Path(ask.task_file))
-    repeats = 1 if is_greedy(asked.sampling) else asked.task.repeats
+    repeats = 1 if is_greedy(score_key.sampling) else score_key.task.repeats
     task.set_config("repeats", repeats)
-    task.set_config("generation_kwargs", generation(asked.sampling, own, job.engine))
-    task.set_fewshot_seed(asked.seed)
-    num_items = min(len(task.eval_docs), asked.task.max_items or len(task.eval_docs))
+    task.set_config("generation_kwargs", generation(score_key.sampling, own, job.engine))
+    task.set_fewshot_seed(score_key.seed)
+    num_items = min(len(task.eval_docs), score_key.task.max_items or len(task.eval_docs))
     shards = Shards(Path(ask.results), num_items, repeats, job.slice_responses)
     responses = []
     for part in shards.parts():
@@ -100,21 +100,23 @@ def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
             }
             shards.keep(part, done)
         responses.append(done)
-    shards.finish(job, asked, responses, means(joined(responses), asked.task.repeats), VERSIONS)
+    shards.finish(
+        job, score_key, responses, means(joined(responses), score_key.task.repeats), VERSIONS
+    )
 
 
 def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:
     """Return lm-eval's samples of some items, with every response."""
-    asked = ask.asked
-    policy.seeded(seed_of(asked, part.start))
+    score_key = ask.asked
+    policy.seeded(seed_of(score_key, part.start))
     given = evaluator.evaluate(
         lm=policy,
-        task_dict={"tasks": {asked.task.name: task}},
-        samples={asked.task.name: list(part)},
+        task_dict={"tasks": {score_key.task.name: task}},
+        samples={score_key.task.name: list(part)},
         bootstrap_iters=CLOSED_FORM,
-        apply_chat_template=asked.chat_template and policy.has_template(),
+        apply_chat_template=score_key.chat_template and policy.has_template(),
     )
-    samples: list[Any] = given["samples"][asked.task.name]
+    samples: list[Any] = given["samples"][score_key.task.name]
     kept = {len(sample["filtered_resps"][0]) for sample in samples}
     if len(samples) != len(part) or kept != {repeats}:
         raise RuntimeError(

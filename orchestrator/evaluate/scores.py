@@ -120,8 +120,8 @@ class StoredScore(NamedTuple):
     @property
     def kind(self) -> "SamplingKind":
         """Return step, task, seed and kind of score: of these, one result is the current one."""
-        asked = self.result.asked
-        return asked.step, asked.task.name, asked.seed, asked.kind
+        score_key = self.result.asked
+        return score_key.step, score_key.task.name, score_key.seed, score_key.kind
 
 
 def stored_scores(cell_dir: CellDir, faults: list[str] | None = None) -> Iterator[StoredScore]:
@@ -151,11 +151,11 @@ def stored_scores(cell_dir: CellDir, faults: list[str] | None = None) -> Iterato
 
 def _check(result: Result, cell_dir: CellDir, path: Path) -> None:
     """Raise RunFolderError for a result that is another cell's, or does not agree with itself."""
-    asked = result.asked
+    score_key = result.asked
     wrong = ""
     if any(score.cell_id != cell_dir.id for score in result.scores):
         wrong = "it holds scores of another cell"
-    elif any((s.step, s.task) != (asked.step, asked.task.name) for s in result.scores):
+    elif any((s.step, s.task) != (score_key.step, score_key.task.name) for s in result.scores):
         wrong = "it holds scores of another step or task than it was asked for"
     elif not all(0 <= share <= 1 for share in result.shares):
         wrong = "a share of right answers lies outside 0 to 1"
@@ -221,9 +221,9 @@ def aggregate(scores: Iterable[Score], exams: Exams | None = None) -> list[Score
 
 
 def _is_whole(group: list[Score], exams: Exams | None) -> bool:
-    asked = (exams or {}).get(group[0].cell_id, {}).get(group[0].domain)
+    exam = (exams or {}).get(group[0].cell_id, {}).get(group[0].domain)
     tasks = {score.task for score in group}
-    return all(math.isfinite(score.value) for score in group) and asked in (None, tasks)
+    return all(math.isfinite(score.value) for score in group) and exam in (None, tasks)
 
 
 def _mean(group: list[Score]) -> Score:

@@ -61,7 +61,7 @@ class Shards:
     def finish(
         self,
         job: ScoringJob,
-        asked: ScoreKey,
+        score_key: ScoreKey,
         shards: Sequence[Shard],
         means: Mapping[str, Mean],
         versions: Mapping[str, str],
@@ -73,32 +73,32 @@ class Shards:
         for metric, mean in means.items():
             if not math.isfinite(mean.value):
                 raise CheckpointError(
-                    f"{asked.task.name} {metric} of checkpoint {job.checkpoint} is {mean.value}: "
-                    "its policy gives no finite probabilities, so nothing was kept"
+                    f"{score_key.task.name} {metric} of checkpoint {job.checkpoint} is "
+                    f"{mean.value}: its policy gives no finite probabilities, so nothing was kept"
                 )
         items = joined(shards)
         scores = tuple(
             Score(
                 cell_id=job.cell_id,
-                step=asked.step,
-                task=asked.task.name,
-                domain=asked.task.domain,
+                step=score_key.step,
+                task=score_key.task.name,
+                domain=score_key.task.domain,
                 metric=metric,
                 value=mean.value,
                 stderr=mean.stderr,
                 num_items=len(items),
                 repeats=self.repeats,
-                eval_seed=asked.seed,
-                sampling=asked.sampling,
-                task_version=asked.task_version,
-                harness=asked.harness,
+                eval_seed=score_key.seed,
+                sampling=score_key.sampling,
+                task_version=score_key.task_version,
+                harness=score_key.harness,
                 seconds=sum(part["seconds"] for part in shards),
-                items_path=f"eval/{asked.stem}.jsonl",
+                items_path=f"eval/{score_key.stem}.jsonl",
             )
             for metric, mean in means.items()
         )
         result = Result(
-            asked=asked,
+            asked=score_key,
             files=job.files,
             scores=scores,
             items=fingerprint_of(items),

@@ -173,15 +173,15 @@ class Survey:
         """Return the jobs whose results are not on disk; take the scores of the others."""
         on_disk, folder = self._on_disk(cell), self.folder.cell(cell).evaluations
         asks = []
-        for asked, task_file, reference in asked_for:
-            target = folder / f"{asked.stem}.json"
+        for score_key, task_file, reference in asked_for:
+            target = folder / f"{score_key.stem}.json"
             if target in on_disk:
                 self.scores[target] = _recall(on_disk[target], on_disk)
             else:
                 self.scores[target] = ()
                 asks.append(
                     ItemRequest(
-                        asked=asked,
+                        asked=score_key,
                         task_file=str(task_file),
                         results=str(target),
                         reference=reference,

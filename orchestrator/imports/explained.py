@@ -10,13 +10,13 @@ from orchestrator.metrics.names import METRICS
 _PLACES = {"reward": "a KL in the reward", "loss": "a KL in the loss"}
 
 
-def explained(asked: str) -> list[dict[str, Any]]:
+def explained(query: str) -> list[dict[str, Any]]:
     """Return the rows of `METRIC@LIBRARY` as plain data; of `@LIBRARY`, all of the library's.
 
     A release after a second @ is left out: the row says the releases that were read. The end of a
     name is enough: `kl_loss` is `actor/kl_loss`. Raise SelectionError for an unknown name.
     """
-    name, _, rest = asked.partition("@")
+    name, _, rest = query.partition("@")
     library = rest.partition("@")[0]
     table = plugins.logged_metrics(library) if library else None
     if table is None:

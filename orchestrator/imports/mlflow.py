@@ -38,12 +38,14 @@ def read_store(uri: str, experiment: str | None, runs: Sequence[str]) -> Iterato
                     f"{shown} has no experiment '{experiment}' (it has: {names})"
                 )
             ids = [one.experiment_id]
-        held = client.search_runs(ids, max_results=MOST_RUNS)
+        stored_runs = client.search_runs(ids, max_results=MOST_RUNS)
     except MlflowException as error:
         raise UnreadableSource(f"{shown} cannot be read by MLflow: {error.message}") from None
-    chosen = [r for r in held if not runs or r.info.run_id in runs or r.info.run_name in runs]
+    chosen = [
+        r for r in stored_runs if not runs or r.info.run_id in runs or r.info.run_name in runs
+    ]
     if not chosen:
-        names = ", ".join(str(each.info.run_name) for each in held[:20]) or "none"
+        names = ", ".join(str(each.info.run_name) for each in stored_runs[:20]) or "none"
         raise UnreadableSource(f"{shown} has no such run (it has: {names})")
     for run in chosen:
         yield _of(run, client, shown)

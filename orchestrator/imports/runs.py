@@ -148,13 +148,13 @@ def store(
     be written. Raise RunFolderError for a name that another run has.
     """
     shown = hide_in_text(run.origin)
-    held = {one.manifest.name: one.manifest for one in read_imported(folder)}
-    before = next((one for one in held.values() if one.origin == shown), None)
-    called = _safe(name) if name else before.name if before else _free(_safe(run.name), held)
-    if name and called in held and held[called].origin != shown:
+    manifests = {one.manifest.name: one.manifest for one in read_imported(folder)}
+    before = next((one for one in manifests.values() if one.origin == shown), None)
+    called = _safe(name) if name else before.name if before else _free(_safe(run.name), manifests)
+    if name and called in manifests and manifests[called].origin != shown:
         raise RunFolderError(
-            f"'{called}' is already imported, from {held[called].origin}; choose another --name, "
-            f"or remove it first (orch import SPEC --remove {called})"
+            f"'{called}' is already imported, from {manifests[called].origin}; choose "
+            f"another --name, or remove it first (orch import SPEC --remove {called})"
         )
     manifest = ImportManifest(
         name=called,
@@ -213,8 +213,8 @@ def remove(folder: RunFolder, name: str) -> bool:
 
 def metrics_in(runs: Iterable[ImportedRun]) -> list[str]:
     """Return the canonical metrics that some of the runs have, in the table's order."""
-    held = {name for run in runs for name in run.finals}
-    return [*(n for n in METRICS if n in held), *sorted(held - METRICS.keys())]
+    measured = {name for run in runs for name in run.finals}
+    return [*(n for n in METRICS if n in measured), *sorted(measured - METRICS.keys())]
 
 
 def _read(place: Path) -> ImportedRun:

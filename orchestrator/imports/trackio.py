@@ -68,14 +68,14 @@ def read_parquet(path: Path) -> Iterator[LoggedRun]:
     table = pd.read_parquet(path)
     if not {"run_name", "step"} <= {*table.columns}:
         raise UnreadableSource(f"{path} has no columns run_name and step: it is not trackio's")
-    held = digest(path.read_bytes())
+    content_digest = digest(path.read_bytes())
     for name, own in table.groupby("run_name", sort=False):
         plain: Iterable[dict[str, Any]] = own.to_dict("records")
         yield LoggedRun(
             str(name),
             "trackio",
             f"{path} ({name})",
-            held,
+            content_digest,
             [row for row in (_flat_row(each) for each in plain) if row.values],
             written_by="trackio",
         )

@@ -18,8 +18,8 @@ def newest(folder: Path) -> Path | None:
     """Return the file of a folder: its own, or that of its checkpoint with the most steps."""
     if (folder / NAME).is_file():
         return folder / NAME
-    held = [path for path in folder.glob(f"checkpoint-*/{NAME}") if _step(path) >= 0]
-    return max(held, key=_step, default=None)
+    states = [path for path in folder.glob(f"checkpoint-*/{NAME}") if _step(path) >= 0]
+    return max(states, key=_step, default=None)
 
 
 def _step(path: Path) -> int:

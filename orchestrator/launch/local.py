@@ -329,12 +329,12 @@ def cancel_cell(
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     deadline = time.monotonic() + WAIT_SECONDS
-    asked: set[int] = set()
+    signalled: set[int] = set()
     while (claim := cell_dir.take_claim(patience_seconds=0.1)) is None:
         late = time.monotonic() > deadline
         pid = _worker(cell_dir)
-        if pid is not None and (late or pid not in asked):
-            asked.add(pid)
+        if pid is not None and (late or pid not in signalled):
+            signalled.add(pid)
             attempt = cell_dir.attempts()[-1]
             write_text(attempt.cancel_reason, why)
             if late and not attempt.exit.exists():
@@ -343,19 +343,19 @@ def cancel_cell(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         # a killed worker keeps its claim until the kernel has ended it
-        is_dying = asked and time.monotonic() < deadline + DYING_SECONDS
+        is_dying = signalled and time.monotonic() < deadline + DYING_SECONDS
         if late and pid is None and not is_dying:
             return CancelResult(False, "it is claimed by a process that cannot be reached here")
     with claim:
         state = read(cell_dir, claimed=True).state
         if state in {"succeeded", "failed", "unknown"}:
             return CancelResult(False, f"it has {state} already")
-        if state == "cancelled" and not asked:
+        if state == "cancelled" and not signalled:
             return CancelResult(False, "it was cancelled already")
         if state != "cancelled":
             cell_dir.open_attempt().write_exit(_cancelled(why))
     folder.append("cancel", cell.id)
-    return CancelResult(True, "stopped" if asked else "will not start")
+    return CancelResult(True, "stopped" if signalled else "will not start")
 
 
 def _cancelled(why: str) -> ExitRecord:

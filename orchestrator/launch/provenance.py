@@ -39,9 +39,9 @@ def _checked_out(root: Path) -> str:
     git = shutil.which("git")
     if git is None:
         return ""
-    asked = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
+    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
     answers = []
-    for arguments in asked:
+    for arguments in commands:
         try:
             done = subprocess.run(
                 [git, "-C", str(root), *arguments],

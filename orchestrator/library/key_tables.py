@@ -37,9 +37,9 @@ class KeyTables:
         at = max(i for i, count in enumerate(lacking) if count == min(lacking))
         return self.versions[at], telling if at < len(self.versions) - 1 else ()
 
-    def nearest(self, asked: str) -> str:
+    def nearest(self, version: str) -> str:
         """Return a release, or the listed one next to it."""
-        return self.versions[nearest(self.versions, asked)]
+        return self.versions[nearest(self.versions, version)]
 
     def facts_of(self, version: str) -> Mapping[str, KeyFact]:
         """Return the keys of a listed release."""

@@ -388,15 +388,15 @@ class Manifest:
         """Return the release that trains a cell. Raise UnsupportedSetting for an unknown one."""
         return self.release(settings.backend.version)
 
-    def release(self, asked: str | None) -> str:
+    def release(self, version: str | None) -> str:
         """Return a release by its name; None: the default. Raise UnsupportedSetting for others."""
         newest = self.default or self.versions[0]
-        if asked is None or asked in self.versions:
-            return asked or newest
+        if version is None or version in self.versions:
+            return version or newest
         raise UnsupportedSetting(
             self.library,
             "backend.version",
-            asked,
+            version,
             self.versions,
             self.version_advice or f"Set backend.version={newest}.",
         )
@@ -525,8 +525,8 @@ class Manifest:
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
             )
         meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
-        for other, asked, every in self._causes(settings, values, rows, version):
-            raise self._refusal(settings, other, values.get(other), asked, every)
+        for other, wanted, every in self._causes(settings, values, rows, version):
+            raise self._refusal(settings, other, values.get(other), wanted, every)
         raise self._refusal(settings, name, value, meant, rows)
 
     def _causes(
@@ -611,10 +611,10 @@ class Manifest:
         entries = []
         for each in self.carry(settings) if carried is None else carried:
             for key, theirs in each.sent.items():
-                held = launch.get(key, ABSENT)
-                if held is not theirs and not equal(held, theirs):
+                launched = launch.get(key, ABSENT)
+                if launched is not theirs and not equal(launched, theirs):
                     raise ManifestError(
-                        f"{self.library}: {key} is {held} in the launch, not {theirs}"
+                        f"{self.library}: {key} is {launched} in the launch, not {theirs}"
                     )
             entry = self._proved.get(id(each))
             if entry is None:
@@ -647,8 +647,8 @@ class Manifest:
         if (
             known is not None
             and known.sent == sent
-            and all(launch.get(key, ABSENT) == held for key, held in known.launch.items())
-            and all(effective.get(key, ABSENT) == held for key, held in known.effective.items())
+            and all(launch.get(key, ABSENT) == sent for key, sent in known.launch.items())
+            and all(effective.get(key, ABSENT) == used for key, used in known.effective.items())
         ):
             return known.entry
         recorded, over_defaults = _Recorded(launch), _Recorded(effective)

@@ -18,10 +18,10 @@ NEEDS = "needs.json"
 
 
 def needs_file(
-    release: str, prompts: Mapping[str, object], asked: Iterable[tuple[str, object]]
+    release: str, prompts: Mapping[str, object], values: Iterable[tuple[str, object]]
 ) -> tuple[Mapping[str, object], str]:
     """Return needs.json as a mapping and as text. `release`: `trl==1.9.0`."""
-    plain = {"library": release, "prompts": prompts, "asked": dict(asked)}
+    plain = {"library": release, "prompts": prompts, "asked": dict(values)}
     return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -29,15 +29,15 @@ def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, An
     """Return `prompts` and `asked` of a launch's needs.json. Append a fault if it has neither."""
     try:
         plain = json.loads(files[NEEDS])
-        prompts, asked = plain["prompts"], plain["asked"]
-        if not (isinstance(prompts, dict) and isinstance(asked, dict)):
+        prompts, values = plain["prompts"], plain["asked"]
+        if not (isinstance(prompts, dict) and isinstance(values, dict)):
             raise TypeError
     except (KeyError, ValueError, TypeError):
         faults.append(
             Fault(f"{NEEDS} does not say which prompts and which reward the launch is for")
         )
         return {"prompts": {}, "asked": {}}
-    return {"prompts": prompts, "asked": asked}
+    return {"prompts": prompts, "asked": values}
 
 
 def needed(launch: Values, part: str, name: str) -> Any:

@@ -174,8 +174,8 @@ def stock(
     """
     pinned = launch.versions.get(library)
     if pinned is not None:
-        asked, _, why = pinned.partition(" ")
-        version, because = tables.nearest(asked), f"{asked}: {why}"
+        pin, _, why = pinned.partition(" ")
+        version, because = tables.nearest(pin), f"{pin}: {why}"
     else:
         version, telling = tables.fitting(keys)
         because = (

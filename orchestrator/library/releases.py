@@ -126,12 +126,12 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
 
 
-def nearest(versions: Sequence[str], asked: str) -> int:
+def nearest(versions: Sequence[str], version: str) -> int:
     """Return the index in `versions` of a release, or of the listed release next to it.
 
     That is the newest listed release of the same minor, else the newest one that is not newer.
     """
-    wanted = numbers(asked)
+    wanted = numbers(version)
     if wanted in (known := [numbers(each) for each in versions]):
         return known.index(wanted)
     same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]

@@ -71,8 +71,8 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
     for tag, simple, tensor in _values_of(event):
         if len(simple) == 4:
             yield Scalar(step, time, tag, struct.unpack("<f", simple)[0])
-        elif tensor and (held := _number_of(tensor)) is not None:
-            yield Scalar(step, time, tag, held)
+        elif tensor and (scalar := _number_of(tensor)) is not None:
+            yield Scalar(step, time, tag, scalar)
 
 
 def _values_of(event: bytes) -> Iterator[tuple[str, bytes, bytes]]:
@@ -92,9 +92,9 @@ def _values_of(event: bytes) -> Iterator[tuple[str, bytes, bytes]]:
 def _number_of(tensor: bytes) -> float | None:
     """Return the number of a float tensor of one element, as TensorFlow 2 and JAX write scalars."""
     parts = dict(protobuf_fields(tensor))
-    held = parts.get(_CONTENT) or parts.get(_FLOAT_VALUE)
-    if parts.get(1) == _FLOAT and isinstance(held, bytes) and len(held) == 4:
-        return float(struct.unpack("<f", held)[0])
+    content = parts.get(_CONTENT) or parts.get(_FLOAT_VALUE)
+    if parts.get(1) == _FLOAT and isinstance(content, bytes) and len(content) == 4:
+        return float(struct.unpack("<f", content)[0])
     return None
 
 

@@ -77,8 +77,8 @@ def _send(on_end: OnEnd, message: str) -> None:
         )
         if done.returncode:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            said = f": {hide_in_text(last[0])}" if last else ""
-            raise EnvironmentFault(f"{on_end.command[0]} exited with {done.returncode}{said}")
+            last_line = f": {hide_in_text(last[0])}" if last else ""
+            raise EnvironmentFault(f"{on_end.command[0]} exited with {done.returncode}{last_line}")
         return
     request = Request(  # noqa: S310 - _address takes http and https alone
         _address(on_end), message.encode(), {"Content-Type": "application/json"}

@@ -267,12 +267,12 @@ def _mathematics(cell: Cell, before: Release, after: Release) -> Iterator[Releas
     old, new = (evidence.read(*release) for release in (before, after))
     if old is None or new is None:
         return
-    asked: list[tuple[str, str, str]] = [
+    parts: list[tuple[str, str, str]] = [
         ("loss", settings.loss.aggregation, "how the loss is averaged")
     ]
     if kl.placement != "loss":
-        asked.append(("reward", settings.advantage.estimator, "how its KL enters the advantage"))
-    for part, name, what in asked:
+        parts.append(("reward", settings.advantage.estimator, "how its KL enters the advantage"))
+    for part, name, what in parts:
         a, b = (_plain(each[part].get(name, {})) for each in (old, new))
         if a != b:
             yield ReleaseChange("objective", what, a, b)

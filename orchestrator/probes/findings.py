@@ -53,10 +53,10 @@ def _silence(measured: EvidenceMapping) -> Iterator[str]:
 
 
 def _averages(measured: EvidenceMapping) -> Iterator[str]:
-    for asked, each in measured["loss"].items():
+    for average, each in measured["loss"].items():
         if each.get("policy") and each["kl"] not in (each["policy"], "refused"):
             yield (
-                f"asked for `{asked}`, it averages the policy loss by `{each['policy']}` and the "
+                f"asked for `{average}`, it averages the policy loss by `{each['policy']}` and the "
                 f"KL in the loss by `{each['kl']}`: what β means depends on response lengths"
             )
 

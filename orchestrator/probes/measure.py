@@ -132,10 +132,10 @@ def _through(
         ]
     else:
         own = (value["off"][2:] - value["off"][:-2]) / (2 * step)
-    given = gradient["off"][1:-1]
+    slope = gradient["off"][1:-1]
     inner = np.abs(NEAR[1:-1]) > 2 * step
-    plain = float(np.abs(own - given)[inner].max())
-    attached = float(np.abs(own + value["off"][1:-1] - given)[inner].max())
+    plain = float(np.abs(own - slope)[inner].max())
+    attached = float(np.abs(own + value["off"][1:-1] - slope)[inner].max())
     return plain > 1e-3 and (attached > 1e-3 or "rho" not in whose)
 
 
@@ -150,8 +150,8 @@ def _bound(value: FloatTable, whose: str) -> float | None:
     if whose == "?":
         return None
     free = _values(whose, CURVE, 1.0)
-    held = np.abs(value) < np.abs(free) * (1 - 1e-6) - 1e-6
-    return float(f"{np.abs(value[held]).max():.4g}") if held.any() else None
+    clamped = np.abs(value) < np.abs(free) * (1 - 1e-6) - 1e-6
+    return float(f"{np.abs(value[clamped]).max():.4g}") if clamped.any() else None
 
 
 def flat_beyond(gradient: FloatTable) -> tuple[float | None, float | None]:
@@ -622,19 +622,19 @@ def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
     """Ask for the curve of every name the library has for an estimator, in each place."""
     for at, weight in WEIGHTS.items():
         inquiry.batch(f"curve {at}", curve(weight))
-    asked = []
+    questions = []
     for place, name, more in probes.names(inquiry.version):
         kl = term(probes.TYPICAL[place], place)
         plan = translated(fitting(inquiry.library, inquiry.version, kl))
         launch = inquiry.launch(plan, *more)
         for at in WEIGHTS:
             inquiry.question(("name", place, name, at), "kl", launch, f"curve {at}", place=place)
-        asked.append((place, name))
-    return asked
+        questions.append((place, name))
+    return questions
 
 
-def _name(asked: tuple[str, str], answers: Answered) -> dict[str, Any]:
-    place, name = asked
+def _name(question: tuple[str, str], answers: Answered) -> dict[str, Any]:
+    place, name = question
     replies = {at: answers[("name", place, name, at)] for at in WEIGHTS}
     error = next((each["error"] for each in replies.values() if "error" in each), None)
     classified = {"error": error} if error else asdict(classify(replies))
@@ -655,8 +655,8 @@ def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]
     return natives
 
 
-def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str, Any]:
-    label, native = asked
+def _native(question: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str, Any]:
+    label, native = question
     beta, summed = native["beta"], native.get("of_responses")
     tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if summed else (1, 1)
     return {
@@ -669,9 +669,9 @@ def _native(asked: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str
     }
 
 
-def _cells(asked: list[AskedCell], answers: Answered) -> Iterator[dict[str, Any]]:
+def _cells(questions: list[AskedCell], answers: Answered) -> Iterator[dict[str, Any]]:
     """Yield one entry for every KL term, on- and off-policy."""
-    for kl, on_policy, key, summed in asked:
+    for kl, on_policy, key, summed in questions:
         entry: dict[str, Any] = {
             "estimator": kl.estimator,
             "placement": kl.placement,

@@ -55,12 +55,12 @@ def _row(
     answers: Mapping[Any, Mapping[str, Any]], label: str, place: str, whole: Sequence[str]
 ) -> dict[str, Any]:
     """Return the curve of an estimator's name, and the objective of its whole update."""
-    asked = {name: answers[label, place, "curve", name] for name in WEIGHTS}
-    failed = next((each["error"] for each in asked.values() if "error" in each), None)
+    curves = {name: answers[label, place, "curve", name] for name in WEIGHTS}
+    failed = next((each["error"] for each in curves.values() if "error" in each), None)
     if failed:
         return {"error": failed}
     # A bound of the value after the weight leaves no gradient where the weight is large: no bound.
-    known = {k: v for k, v in asdict(classify(asked)).items() if v is not None}
+    known = {k: v for k, v in asdict(classify(curves)).items() if v is not None}
     if known.get("weight_bound") == 0:
         del known["weight_bound"]
     row: dict[str, Any] = {"curve": known}
@@ -82,8 +82,8 @@ def _has_gradient(answer: Mapping[str, Any]) -> bool:
 def _launches(library: str, version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
     """Return what is asked of a release: a name for people, the KL's place, a launch's words."""
     module = import_module(f"backends.{library}.kl_probe")
-    asked: Sequence[tuple[str, str, Sequence[str]]] = module.launches(version)
-    return asked
+    launches: Sequence[tuple[str, str, Sequence[str]]] = module.launches(version)
+    return launches
 
 
 def _whole(library: str) -> Sequence[str]:

@@ -179,14 +179,16 @@ def _silent(silent: Mapping[str, Any]) -> str:
 
 
 def _bounds(measured: Mapping[str, Any]) -> str:
-    held: dict[str, list[str]] = {}
+    names_by_words: dict[str, list[str]] = {}
     for each in measured["names"]:
         if each.get("value_bound") and each["name"] in plain_names():
             words_ = curve_text(_curve(each)).partition(", ")[2]
-            held.setdefault(words_, [])
-            if each["name"] not in held[words_]:
-                held[words_].append(each["name"])
-    return "; ".join(f"{', '.join(names)} {text}" for text, names in held.items()) or "none"
+            names_by_words.setdefault(words_, [])
+            if each["name"] not in names_by_words[words_]:
+                names_by_words[words_].append(each["name"])
+    return (
+        "; ".join(f"{', '.join(names)} {text}" for text, names in names_by_words.items()) or "none"
+    )
 
 
 def _curve(name: Mapping[str, Any]) -> EstimatorCurve:
@@ -251,11 +253,11 @@ def _entering(measured: Mapping[str, Any], advantage: str) -> str:
 
 
 def _averages(known: Sequence[Release]) -> TextTable:
-    asked = ("token_mean", "sequence_mean", "constant")
+    averages = ("token_mean", "sequence_mean", "constant")
     return [
-        ("library", *(f"asked for {name}: policy loss / KL in the loss" for name in asked)),
+        ("library", *(f"asked for {name}: policy loss / KL in the loss" for name in averages)),
         *(
-            (f"{release[0]} {release[1]}", *(_average(_read(release)["loss"][a]) for a in asked))
+            (f"{release[0]} {release[1]}", *(_average(_read(release)["loss"][a]) for a in averages))
             for release in known
         ),
     ]

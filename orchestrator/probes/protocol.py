@@ -120,12 +120,12 @@ def ask(
     Raise EnvironmentFault if it cannot be run there.
     """
 
-    asked = {"launches": launches, "batches": batches, "questions": questions}
+    inquiry = {"launches": launches, "batches": batches, "questions": questions}
     folder = [str(where.folder)] if where.folder else []
     runner = Path(__file__).with_name("runner.py")
     done = subprocess.run(
         [str(where.python), str(runner), str(probes or probes_file(library)), version, *folder],
-        input=json.dumps(asked),
+        input=json.dumps(inquiry),
         capture_output=True,
         text=True,
         check=False,
@@ -175,10 +175,10 @@ class Inquiry:
         only: str = "",
     ) -> None:
         """Add a question whose answer is kept under `key`; `only` one part of it is wanted."""
-        asked: ProbeQuestion = {"ask": what, "launch": launch, "batch": batch, "place": place}
+        fresh: ProbeQuestion = {"ask": what, "launch": launch, "batch": batch, "place": place}
         if only:
-            asked["only"] = [only]
-        self._questions[key] = asked
+            fresh["only"] = [only]
+        self._questions[key] = fresh
 
     def put(
         self, where: ProbeTarget, probes: Path | None = None

@@ -166,7 +166,9 @@ def _real_imports(
             absent.append(bound)
 
 
-def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any]) -> Iterator[Any]:
+def answers(
+    probes: Any, sources: Sources, version: str, inquiry: Mapping[str, Any]
+) -> Iterator[Any]:
     """Yield one answer a question, in order. What a library raises is its answer."""
     import torch
 
@@ -175,10 +177,10 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
     read: dict[int, Any] = {}
     batches = {
         (name, kind): {key: _tensor(key, value, kind) for key, value in batch.items()}
-        for name, batch in asked["batches"].items()
-        for kind in {each.get("dtype", "float64") for each in asked["questions"]}
+        for name, batch in inquiry["batches"].items()
+        for kind in {each.get("dtype", "float64") for each in inquiry["questions"]}
     }
-    for each in asked["questions"]:
+    for each in inquiry["questions"]:
         kind = each.get("dtype", "float64")
         # Libraries cast to float32 here and there: in double precision nothing is rounded so.
         to = (lambda self: self.double()) if kind == "float64" else own_float
@@ -191,7 +193,7 @@ def answers(probes: Any, sources: Sources, version: str, asked: Mapping[str, Any
         try:
             at = each["launch"]
             if at not in read:
-                launch = asked["launches"][at]
+                launch = inquiry["launches"][at]
                 read[at] = library.read(launch["argv"], launch["files"])
             reply = _answer(library, each, read[at], batch)
             reply = {key: reply[key] for key in each.get("only", reply)}
@@ -253,9 +255,9 @@ def main() -> None:
     probes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(probes)
     sources = Sources(Path(folder[0]) if folder else _installed(probes.PACKAGE))
-    asked = json.load(sys.stdin)
+    inquiry = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
-        replies = list(answers(probes, sources, version, asked))
+        replies = list(answers(probes, sources, version, inquiry))
     result = {"answers": replies, "sources": sources.used, "torch": torch.__version__}
     sys.stdout.write(json.dumps(result) + "\n")
 

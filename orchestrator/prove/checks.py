@@ -202,10 +202,12 @@ def _scores(run: Run, checkpoint: Checkpoint, name: str) -> Check:
     if batch.answers is None:
         return Check(name, None, "the library did not report any answers")
     score = scoring.reward_function(run.cell.settings.data.reward)
-    asked: dict[tuple[int, ...], str] = {}
+    answer_by_prompt: dict[tuple[int, ...], str] = {}
     for other in reversed(run.batches):
-        asked |= {tuple(p): a for p, a in zip(other.prompts, other.answers or [], strict=True)}
-    chosen = list(asked.items())[:SAMPLES]
+        answer_by_prompt |= {
+            tuple(p): a for p, a in zip(other.prompts, other.answers or [], strict=True)
+        }
+    chosen = list(answer_by_prompt.items())[:SAMPLES]
     texts = _answers(checkpoint.path, [list(prompt) for prompt, _ in chosen], batch)
     rewards = [score(text, answer) for text, (_, answer) in zip(texts, chosen, strict=True)]
     mean = sum(rewards) / len(rewards)

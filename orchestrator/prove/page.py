@@ -33,8 +33,8 @@ def store(library: str, version: str, proofs: Iterable[tuple[str, Proof]]) -> Pa
     """Keep the proofs of a release beside its backend. Return the file."""
     path = plugins.folder(library) / FOLDER / f"{version}.json"
     rows = [{"cell": name, **_plain(proof)} for name, proof in proofs]
-    held = {"library": library, "version": version, "proofs": rows}
-    write_text(path, json.dumps(held, indent=1) + "\n")
+    content = {"library": library, "version": version, "proofs": rows}
+    write_text(path, json.dumps(content, indent=1) + "\n")
     return path
 
 
@@ -61,9 +61,9 @@ def stored() -> Iterator[dict[str, Any]]:
     """Yield the kept proofs of every release, by library and file name."""
     for library in plugins.names():
         for path in sorted((plugins.folder(library) / FOLDER).glob("*.json"), reverse=True):
-            held = read_json(path)
-            if held is not None:
-                yield held
+            content = read_json(path)
+            if content is not None:
+                yield content
 
 
 def page() -> str:
@@ -71,10 +71,10 @@ def page() -> str:
     names = [PLAIN_NAMES[name] for name in SHOWN]
     titles = ("library", "cell", "passes", "train steps", *names)
     lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
-    for held in stored():
-        for each in held["proofs"]:
+    for release in stored():
+        for each in release["proofs"]:
             differences = [_difference(each["quantities"].get(name)) for name in SHOWN]
-            label = f"**{held['library']}** {held['version']}"
+            label = f"**{release['library']}** {release['version']}"
             front = (label, f"`{each['cell']}`", each["precision"], str(each["steps"]))
             lines.append(f"| {' | '.join((*front, *differences))} |")
     return f"{HEAD}\n" + "\n".join(lines) + "\n"

@@ -168,8 +168,8 @@ def policy(folder: Path) -> Path:
             raise EnvironmentFault(f"backend '{owner}' ships no policies")
         shutil.copytree(policies / name, folder)
         file = folder / "tokenizer_config.json"
-        held = loads(file.read_text(encoding="utf-8"))
-        file.write_text(dumps(held | {"chat_template": CONTENT_ONLY}), encoding="utf-8")
+        config = loads(file.read_text(encoding="utf-8"))
+        file.write_text(dumps(config | {"chat_template": CONTENT_ONLY}), encoding="utf-8")
     return folder.absolute()
 
 

@@ -203,18 +203,18 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in records)
     ended = sum(r.outcome is not None and r.state == "succeeded" for r in records)
     seeds = sorted({c.num_finished for c in comparison.configurations}) or [0]
-    asked = max((len(c.runs) for c in comparison.configurations), default=0)
+    most_seeds = max((len(c.runs) for c in comparison.configurations), default=0)
     exits = [end for record in records for end in record.attempts if end is not None]
     claims = comparison.claims
-    held = sum(f.verdict in ("supported", "holds by construction") for f in claims)
+    num_held = sum(f.verdict in ("supported", "holds by construction") for f in claims)
     spread = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
         ("runs finished", f"{finished} of {len(records)}"),
         ("runs collapsed", f"{collapsed} of {ended}"),
-        ("claims that hold", f"{held} of {len(claims)}")
+        ("claims that hold", f"{num_held} of {len(claims)}")
         if claims
         else ("configurations", str(len(comparison.configurations))),
-        ("seeds finished, of each configuration", f"{spread} of {asked}"),
+        ("seeds finished, of each configuration", f"{spread} of {most_seeds}"),
         ("failed", str(failed)),
         ("cost", _cost(exits)),
     )

@@ -46,13 +46,17 @@ def answer(comparison: Comparison) -> str:
         return f"None of the {counted(len(claims), 'claim')} can be tested on these runs yet."
     best = min(measured, key=_clarity)
     assert best.evidence is not None  # noqa: S101  (chosen so)
-    held, failed = _number(claims, "supported"), _number(claims, "contradicted")
+    supported, failed = _number(claims, "supported"), _number(claims, "contradicted")
     text = effect_sentence(best.claim, best.evidence)
-    if not held + failed:
+    if not supported + failed:
         return f"The clearest effect so far: {text}."
     verdicts = listed(
         [
-            *([f"{counted(held, 'claim')} {'holds' if held == 1 else 'hold'}"] if held else []),
+            *(
+                [f"{counted(supported, 'claim')} {'holds' if supported == 1 else 'hold'}"]
+                if supported
+                else []
+            ),
             *([f"{failed} {'does' if failed == 1 else 'do'} not hold"] if failed else []),
         ]
     )
@@ -101,9 +105,9 @@ def _clarity(finding: JudgedClaim) -> tuple[bool, float, float]:
 
 def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
     """Yield every claim as a card, in the order of the spec."""
-    said = {each.claim: each for each in spec.published.statements}
+    statement_by_claim = {each.claim: each for each in spec.published.statements}
     for f in comparison.claims:
-        says = said.get(f.name)
+        says = statement_by_claim.get(f.name)
         yield Card(
             f.name,
             f.verdict,

@@ -164,7 +164,7 @@ def _missing(
         and one.files == policy
         and (one.asked.kind == "divergence" or one.asked.sampling == evaluation.sampling)
     }
-    asked = [
+    score_kinds = [
         ("accuracy", task.name, seed)
         for task in tasks_of(cell, evaluation)
         for seed in seeds_of(evaluation)
@@ -172,10 +172,10 @@ def _missing(
     declared = evaluation.divergence
     if declared is not None and declared.checkpoints != "last":
         tasks = divergence_tasks(cell, evaluation)
-        asked += [("divergence", task.name, evaluation.seeds[0]) for task in tasks]
+        score_kinds += [("divergence", task.name, evaluation.seeds[0]) for task in tasks]
     return [
         name if kind == "accuracy" else f"the divergence on {name}"
-        for kind, name, seed in asked
+        for kind, name, seed in score_kinds
         if (kind, name, seed) not in scored
     ]
 

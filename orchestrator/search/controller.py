@@ -109,9 +109,9 @@ class Controller:
         for trial in list(self.open.values()):
             wanted.update((cell.id, cell) for cell in self._follow(trial))
         while len(self.open) < self.block.parallel and (search := self._next_search()):
-            asked = self._ask(search)
-            if asked is not None:
-                wanted.update((cell.id, cell) for cell in self._follow(asked))
+            begun = self._ask(search)
+            if begun is not None:
+                wanted.update((cell.id, cell) for cell in self._follow(begun))
         for confirmation in self._confirmations:
             if not confirmation.done and self._is_over(confirmation.search):
                 study = self.studies[confirmation.search.name]
@@ -169,9 +169,9 @@ class Controller:
             if self._count(search.name) >= self.block.trials or self._is_exhausted(search):
                 return None
             study.sampler = sampler(self.block, len(study.get_trials(deepcopy=False)))
-            asked = study.ask(distributions(search.space))
-            asked.set_user_attr("controller", self.journal.controller_id)
-        return self._begin(search, asked.number, asked.params)
+            trial = study.ask(distributions(search.space))
+            trial.set_user_attr("controller", self.journal.controller_id)
+        return self._begin(search, trial.number, trial.params)
 
     def _begin(self, search: Search, number: int, params: Mapping[str, Any]) -> OpenTrial | None:
         study = self.studies[search.name]

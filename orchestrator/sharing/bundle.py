@@ -160,16 +160,16 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 def archive(files: Mapping[str, bytes]) -> bytes:
     """Return the files as a .tar.gz that depends on nothing but their names and contents."""
-    held = io.BytesIO()
+    content = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=held, mode="wb", mtime=0) as zipped,
+        gzip.GzipFile(fileobj=content, mode="wb", mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as tar,
     ):
         for name in sorted(files):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(files[name]), 0o644
             tar.addfile(entry, io.BytesIO(files[name]))
-    return held.getvalue()
+    return content.getvalue()
 
 
 def unpack(packed: bytes) -> dict[str, bytes]:

@@ -117,13 +117,13 @@ def _held(options: SlurmOptions, cluster: Cluster) -> list[Rights]:
 
 
 def _time(options: SlurmOptions, cluster: Cluster, partition: Partition) -> Iterator[SiteAdvice]:
-    asked = options.time_limit_hours * 60
+    minutes = options.time_limit_hours * 60
     limits = [(partition.max_minutes, f"the partition '{partition.name}' allows")]
     limits += [
         (r.max_minutes, f"the account '{r.account}' allows") for r in _held(options, cluster)
     ]
     for limit, whose in limits:
-        if limit is not None and asked > limit:
+        if limit is not None and minutes > limit:
             yield SiteAdvice(
                 f"the time limit of {options.time_limit_hours:g} h is more than {whose} "
                 f"({limit:g} minutes): jobs would wait for ever. Cells that need longer "

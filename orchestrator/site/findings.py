@@ -113,9 +113,9 @@ def _node(
 
 
 def _node_findings(report: NodeReport, site: Site, gpus: int) -> Iterator[SiteFinding]:
-    held = f", {report.gpus} GPUs" if gpus else ""
+    gpus_shown = f", {report.gpus} GPUs" if gpus else ""
     yield SiteFinding(
-        "a node", "ok", f"{report.node}: Python {report.python}, orch importable{held}"
+        "a node", "ok", f"{report.node}: Python {report.python}, orch importable{gpus_shown}"
     )
     yield SiteFinding(
         "runs folder there",

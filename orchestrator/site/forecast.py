@@ -104,18 +104,18 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
                 late.setdefault(first, []).append(cell)
         if jobs > 1:
             long.setdefault(jobs, []).append(cell)
-    for first, held in sorted(late.items()):
+    for first, group in sorted(late.items()):
         yield (
-            f"{len(held)} cells write their first checkpoint after about {first:.3g} h "
-            f"({held[0].slug}), and a job may run for {limit:g} h: they would begin anew each "
+            f"{len(group)} cells write their first checkpoint after about {first:.3g} h "
+            f"({group[0].slug}), and a job may run for {limit:g} h: they would begin anew each "
             "time. Lower cadence.checkpoint_every_steps, or raise site.options.time_limit_hours"
         )
-    for jobs, held in sorted(long.items()):
-        sentence = f"{len(held)} cells need about {jobs} jobs of {limit:g} h each ({held[0].slug}"
-        sentence += ", ...)" if len(held) > 1 else ")"
+    for jobs, group in sorted(long.items()):
+        sentence = f"{len(group)} cells need about {jobs} jobs of {limit:g} h each ({group[0].slug}"
+        sentence += ", ...)" if len(group) > 1 else ")"
         if jobs > most:
             yield f"{sentence}: more than site.options.max_requeues allows ({options.max_requeues})"
-        if any(cell.cadence.checkpoint_every_steps is None for cell in held):
+        if any(cell.cadence.checkpoint_every_steps is None for cell in group):
             yield (
                 f"{sentence}, and write no checkpoint before their last step: they would begin "
                 "anew each time. Set cadence.checkpoint_every_steps"

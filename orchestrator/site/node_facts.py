@@ -18,13 +18,13 @@ _IMPORT_SECONDS = 120
 
 def main() -> int:
     """Print one line of JSON; never fail."""
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     facts = {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "python": platform.python_version(),
-        "shared": _shared(Path(asked["folder"]), asked["token"]),
+        "shared": _shared(Path(request["folder"]), request["token"]),
         "gpus": os.environ.get("SLURM_GPUS_ON_NODE", "0"),
-        "environments": _environments(asked["environments"], asked["options"]),
+        "environments": _environments(request["environments"], request["options"]),
     }
     sys.stdout.write(f"\n{MARK}{json.dumps(facts)}\n")
     return 0

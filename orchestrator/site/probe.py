@@ -45,7 +45,7 @@ def probe_node(
     Raise EnvironmentFault if the folder cannot be written from here.
     """
     token = f".orch-probe-{secrets.token_hex(8)}"
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "folder": str(folder.absolute()),
         "token": token,
         "environments": [list(each) for each in environments],
@@ -67,7 +67,7 @@ def probe_node(
             "-P",
             "-m",
             "orchestrator.site.node_facts",
-            json.dumps(asked),
+            json.dumps(request),
         ]
         return _answer(argv, options, python, deadline_seconds)
     finally:

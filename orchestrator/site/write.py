@@ -82,7 +82,7 @@ def _gpus(cluster: Cluster, chosen: Partition) -> list[str]:
     if not kinds:
         return ["  # no GPUs in this partition"]
     best = max(kinds, key=lambda pair: (pair[1] * len(kinds[pair]), len(kinds[pair])))
-    kinds_of_nodes = [f"{len(held)} nodes with {_gres(pair)}" for pair, held in kinds.items()]
+    kinds_of_nodes = [f"{len(alike)} nodes with {_gres(pair)}" for pair, alike in kinds.items()]
     cpus = min(node.cpus for node in kinds[best]) // best[1]
     memory = min(node.memory_mib for node in kinds[best]) // 1024
     return [

@@ -312,7 +312,7 @@ def check_claims(
                 if not (done.problems and w.axis == "seed")  # then there is the first seed alone
             ]
             some = unknown or any(
-                all(asked.holds((cell.axes.get(axis, ""),)) for axis, asked in meant)
+                all(condition.holds((cell.axes.get(axis, ""),)) for axis, condition in meant)
                 and not set(claim.studies or studies).isdisjoint(cell.studies)
                 for cell in done.cells
             )

@@ -244,9 +244,9 @@ class BackendContract:
         """Check that a launch that dumps its rollouts has the format's module and its folder."""
         dumped = 0
         for cell, plan in self._plans[:20]:
-            asked = cell.cadence.model_copy(update={"dump_rollouts": True})
+            cadence = cell.cadence.model_copy(update={"dump_rollouts": True})
             try:
-                other = self.backend.translate(cell.model_copy(update={"cadence": asked}), _PLACE)
+                other = self.backend.translate(cell.model_copy(update={"cadence": cadence}), _PLACE)
             except UnsupportedSetting:
                 continue
             if not self.backend.dumps_rollouts:

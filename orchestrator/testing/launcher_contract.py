@@ -141,15 +141,18 @@ class LauncherContract:
         assert state.exit.message == "by the contract"
 
     def test_a_cell_may_be_cancelled_before_it_is_submitted(self, launcher: Launcher) -> None:
-        held, free = self.cell("quick", 0), self.cell("quick", 1)
-        (result,) = launcher.cancel([held], "by the contract")
+        cancelled, free = self.cell("quick", 0), self.cell("quick", 1)
+        (result,) = launcher.cancel([cancelled], "by the contract")
         assert result.done, result.note
         self.train(launcher, free)
-        left = launcher.cancel([held, free], "once more")
+        left = launcher.cancel([cancelled, free], "once more")
         assert [result.done for result in left] == [False, False]
         assert all(result.note for result in left), "each says why it was left alone"
-        assert list(launcher.submit([held, free])) == []
-        assert [state.state for state in launcher.ask([held, free])] == ["cancelled", "succeeded"]
+        assert list(launcher.submit([cancelled, free])) == []
+        assert [state.state for state in launcher.ask([cancelled, free])] == [
+            "cancelled",
+            "succeeded",
+        ]
 
     def test_who_submits_may_be_killed(self, launcher: Launcher) -> None:
         """Nothing is lost, and nothing done twice: it is submitted again and comes to its end."""

@@ -625,16 +625,16 @@ def retrained(client: Any, run: Any, points: Sequence[MetricPoint]) -> Retrained
     later time and stay next to the old ones.
     """
     wanted = list(rows(points))
-    held: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    old_points: dict[tuple[str, int], list[Any]] = defaultdict(list)
     names = {row.key for row in wanted} & run.data.metrics.keys()
     for name in names:
         for old in client.get_metric_history(run.info.run_id, name):
-            held[name, old.step].append(old)
+            old_points[name, old.step].append(old)
     twice: set[int] = set()
     other: set[int] = set()
     missing = []
     for row in wanted:
-        logged = held.pop((row.key, row.step), [])
+        logged = old_points.pop((row.key, row.step), [])
         if logged and row.key.startswith(DURATIONS):
             continue
         if not any(_equal(old.value, row.value) for old in logged):
@@ -643,7 +643,7 @@ def retrained(client: Any, run: Any, points: Sequence[MetricPoint]) -> Retrained
             twice.add(row.step)
         if any(not _equal(old.value, row.value) for old in logged):
             other.add(row.step)
-    ahead = {step for _, step in held}  # trained before, and not reached again so far
+    ahead = {step for _, step in old_points}  # trained before, and not reached again so far
     return Retrained(missing, _sentence(twice | ahead, other, ahead))
 
 

@@ -52,10 +52,13 @@ def run_names(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _run_name(cell: Cell, varied: Sequence[str]) -> str:
-    asked = cell.declared or cell.settings
-    term = [asked.kl.label, *([f"b{text_of(asked.kl.beta)}"] if asked.kl.placement else [])]
+    settings = cell.declared or cell.settings
+    term = [
+        settings.kl.label,
+        *([f"b{text_of(settings.kl.beta)}"] if settings.kl.placement else []),
+    ]
     others = [cell.axes[axis] for axis in varied if axis in cell.axes]
-    return " ".join([*term, *others, f"s{asked.seed}"])
+    return " ".join([*term, *others, f"s{settings.seed}"])
 
 
 def param_text(value: str) -> str:

@@ -57,8 +57,8 @@ def carriers(token: str) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
-                held = (entry / "environ").read_bytes().split(b"\0")
-                mine = any(word == needle or word.startswith(needle + b".") for word in held)
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                mine = any(word == needle or word.startswith(needle + b".") for word in variables)
                 if mine and processes.is_running(int(entry.name)):
                     yield int(entry.name)
 

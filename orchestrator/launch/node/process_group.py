@@ -260,8 +260,8 @@ class ProcessGroup:
         last = "\n".join(tail.rstrip().splitlines()[-_LAST_LINES:])
         what = f"node {node} left the run: what ran there ended with code {code}\n{last}"
         if code in (BAD_NODE, REFUSED):
-            said = [line for line in tail.splitlines() if not line.startswith("srun:")]
-            what = f"node {node}: {said[-1] if said else ''}"
+            lines = [line for line in tail.splitlines() if not line.startswith("srun:")]
+            what = f"node {node}: {lines[-1] if lines else ''}"
         host = node if failure == "node" else ""
         return Ending("failed", code=code, failure=failure, message=what.rstrip(), host=host)
 

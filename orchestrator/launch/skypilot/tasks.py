@@ -111,15 +111,15 @@ def tasks(
 
     Raise OrchError for cells that need several machines: orch joins those by srun alone.
     """
-    held = [on_one_machine(cell, options) for cell in cells]
-    if wide := [cell.slug for cell in held if array_resources(cell).num_nodes > 1]:
+    small = [on_one_machine(cell, options) for cell in cells]
+    if wide := [cell.slug for cell in small if array_resources(cell).num_nodes > 1]:
         raise OrchError(
             f"{len(wide)} of {len(cells)} cells take more GPUs than gpus_per_machine "
             f"({options.gpus_per_machine}), and orch brings machines together only in a SLURM job: "
             "raise gpus_per_machine, leave them out with --where, or run them with site.kind=slurm "
             f"({', '.join(wide[:3])}{', ...' if wide[3:] else ''}). Nothing was written"
         )
-    return {cell.directory: task(cell, experiment, options) for cell in held}
+    return {cell.directory: task(cell, experiment, options) for cell in small}
 
 
 def on_one_machine(cell: Cell, options: CloudOptions) -> Cell:

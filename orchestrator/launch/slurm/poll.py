@@ -247,8 +247,8 @@ class SchedulerSnapshot:
             users = {str(os.geteuid() if s.uid is None else s.uid) for s in alive}
             try:
                 # nothing is asked where nothing is in the queue any more
-                asked = scheduler.look("squeue", lambda: scheduler.queue(users)) if alive else {}
-                self._queue = asked
+                queue = scheduler.look("squeue", lambda: scheduler.queue(users)) if alive else {}
+                self._queue = queue
             except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
                 self.fault = f"the scheduler does not answer ({error})"
             self.made = time.monotonic()

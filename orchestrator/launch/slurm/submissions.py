@@ -97,14 +97,14 @@ def claim_array(place: Path, array: str) -> str:
     The claim is a folder with one entry, made under another name and renamed: `rename` to a folder
     that is not empty fails on every file system, and nobody sees a claim without its id.
     """
-    held = place / "array"
+    claim = place / "array"
     nascent = place / f".array-{socket.gethostname()}-{os.getpid()}"
-    if (holder := _claimed_by(held)) is not None:
+    if (holder := _claimed_by(claim)) is not None:
         return holder
     nascent.mkdir(parents=True, exist_ok=True)
     (nascent / array).touch()
     try:
-        nascent.rename(held)
+        nascent.rename(claim)
     except OSError as error:
         (nascent / array).unlink()
         nascent.rmdir()
@@ -113,16 +113,16 @@ def claim_array(place: Path, array: str) -> str:
     else:
         return array
     deadline = time.monotonic() + _CLAIM_SECONDS
-    while (holder := _claimed_by(held)) is None:
+    while (holder := _claimed_by(claim)) is None:
         if time.monotonic() > deadline:
-            raise OSError(errno.EIO, "the claim of the submission cannot be read", str(held))
+            raise OSError(errno.EIO, "the claim of the submission cannot be read", str(claim))
         time.sleep(0.2)
     return holder
 
 
-def _claimed_by(held: Path) -> str | None:
+def _claimed_by(array: Path) -> str | None:
     with suppress(FileNotFoundError):
-        return next((each.name for each in held.iterdir()), None)
+        return next((each.name for each in array.iterdir()), None)
     return None
 
 
