@@ -463,8 +463,8 @@ class RunFolder:
 
     def leftovers(self) -> list[Path]:
         """Return directories left by a process that died while it made or removed them."""
-        left = [*self.cells_path.glob(".removed-*"), *self.cells_path.glob(".new-*")]
-        return sorted(path for path in left if not _is_alive(path.name.rpartition("-")[2]))
+        paths = [*self.cells_path.glob(".removed-*"), *self.cells_path.glob(".new-*")]
+        return sorted(path for path in paths if not _is_alive(path.name.rpartition("-")[2]))
 
     def open(self) -> None:
         """Make the folder, or check that orch made it in a format this orch reads."""

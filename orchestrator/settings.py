@@ -260,12 +260,12 @@ class ReferencePolicy(Frozen):
 
     @model_validator(mode="after")
     def _each_kind_has_its_own(self) -> Self:
-        given = {name for name in ("share", "every_steps", "path") if getattr(self, name)}
+        fields = {name for name in ("share", "every_steps", "path") if getattr(self, name)}
         needed = {"ema": {"share", "every_steps"}, "teacher": {"path"}}.get(self.kind, set())
-        if given != needed:
+        if fields != needed:
             raise ValueError(
                 f"reference kind '{self.kind}' takes {' and '.join(sorted(needed)) or 'no field'}; "
-                f"got {', '.join(sorted(given)) or 'none'}"
+                f"got {', '.join(sorted(fields)) or 'none'}"
             )
         return self
 

@@ -76,15 +76,17 @@ def command(
       orch import smoke sqlite:///mlflow.db --experiment grpo --library trl@1.16.0
       orch import smoke history.csv --metric my/score=train/reward_mean
     """
-    given, changes = _split(overrides)
+    sources, changes = _split(overrides)
     renames = _renames(metrics)
     opened = open_experiment(spec, changes)
     if removed is not None:
         return _remove(opened, removed, dry_run=dry_run)
     keeps = _filter(where)
-    if not given:
+    if not sources:
         return _list([run for run in read_imported(opened.folder) if keeps(run.manifest)], as_json)
-    logged = [run for each in given for run in open_source(each, experiment=experiment, runs=runs)]
+    logged = [
+        run for each in sources for run in open_source(each, experiment=experiment, runs=runs)
+    ]
     if name is not None and len(logged) != 1:
         raise SelectionError(
             f"--name names one run, and {len(logged)} were read: choose one with --run, or leave "

@@ -152,24 +152,24 @@ def mannered(name: str, command: click.Command) -> click.Command:
 
 
 def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callable[..., Any]:
-    def callback(**given: Any) -> int:
+    def callback(**options: Any) -> int:
         began = time.perf_counter(), time.process_time()
-        folder = given.pop("runs_dir") if redirected else None
+        folder = options.pop("runs_dir") if redirected else None
         context = click.get_current_context()
         own = context.get_parameter_source("runs_dir")
-        if not redirected and given.get("spec") and own not in (None, ParameterSource.DEFAULT):
-            folder = given["runs_dir"]
+        if not redirected and options.get("spec") and own not in (None, ParameterSource.DEFAULT):
+            folder = options["runs_dir"]
         if folder is not None:
-            given["overrides"] = (*given["overrides"], f"site.runs_dir={_hydra(str(folder))}")
-        code = inner(**given) or 0
+            options["overrides"] = (*options["overrides"], f"site.runs_dir={_hydra(str(folder))}")
+        code = inner(**options) or 0
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
-        if given.get("dry_run"):
+        if options.get("dry_run"):
             text = f"orch {name} {{spec}}" if code == WOULD_CHANGE else ""
-        shows_data = any(given.get(key) for key in _SHOWS_DATA) or any(
-            given.get(key) in _FORMATS for key in ("output", "kind", "form")
+        shows_data = any(options.get(key) for key in _SHOWS_DATA) or any(
+            options.get(key) in _FORMATS for key in ("output", "kind", "form")
         )
         if text and not shows_data:
-            messages.say(f"Next: {text.format_map(_Words(given))}")
+            messages.say(f"Next: {text.format_map(_Words(options))}")
         if messages.is_verbose():
             wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
             messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
@@ -183,12 +183,12 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
 class _Words(dict[str, Any]):
     """A command's own arguments, as they are typed; the word in capitals where one is not given."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        words = dict(given)
-        if given.get("spec"):
-            words["spec"] = shlex.join([str(given["spec"]), *given.get("overrides", ())])
-        if given.get("paths"):
-            words["paths"] = shlex.join(map(str, given["paths"]))
+    def __init__(self, options: dict[str, Any]) -> None:
+        words = dict(options)
+        if options.get("spec"):
+            words["spec"] = shlex.join([str(options["spec"]), *options.get("overrides", ())])
+        if options.get("paths"):
+            words["paths"] = shlex.join(map(str, options["paths"]))
         super().__init__({key: value for key, value in words.items() if value})
 
     def __missing__(self, key: str) -> str:

@@ -38,9 +38,9 @@ def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_js
 
     Exits 0 when nothing would run, 3 when something would, 1 on a mistake.
     """
-    whole = open_experiment(spec, overrides)
-    run_plan = plan_of(whole.cells, whole.folder)
-    experiment = whole.chosen(where)
+    everything = open_experiment(spec, overrides)
+    run_plan = plan_of(everything.cells, everything.folder)
+    experiment = everything.chosen(where)
     if where:
         run_plan = run_plan.only({cell.id for cell in experiment.cells})
     _check_translations(run_plan, experiment)
@@ -76,10 +76,12 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         say(str(shortage))
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
-    left = [row.cell for row in plan.pending if row.cell is not None]
+    unfinished = [row.cell for row in plan.pending if row.cell is not None]
     if experiment.where == "slurm":
-        _print_jobs(experiment, left)
-    click.echo(f"still to spend: {bill(left, measure(plan.rows))}" if left else "nothing to do")
+        _print_jobs(experiment, unfinished)
+    click.echo(
+        f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
+    )
     if experiment.scale == "micro" and experiment.declared:
         click.echo(
             _filled(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
@@ -192,8 +194,8 @@ def _released(axes: Mapping[str, str]) -> Mapping[str, str]:
     if len(names) != len(releases) or releases == [""]:
         return axes
     both = [n if r == "none" else f"{n}@{r}" for n, r in zip(names, releases, strict=True)]
-    left = {k: v for k, v in axes.items() if k != "backend.version"}
-    return {**left, "backend": " | ".join(both)}
+    rest = {k: v for k, v in axes.items() if k != "backend.version"}
+    return {**rest, "backend": " | ".join(both)}
 
 
 def _reasons(rows: Sequence["PlanRow"]) -> str:

@@ -75,14 +75,14 @@ def _cells(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -
     done: list[OperationResult] = []
     if orphans and _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
         done = prune(experiment.folder, [row.directory for row in orphans])
-    left = {each.directory.path.name: each.note for each in done if not each.done}
+    note_by_name = {each.directory.path.name: each.note for each in done if not each.done}
     if as_json:
         removed = [each.directory.path.name for each in done if each.done]
-        print_json({"removed": removed, "left": left})
+        print_json({"removed": removed, "left": note_by_name})
         return 0
-    for name, note in left.items():
+    for name, note in note_by_name.items():
         say(f"{name}: {note}")
-    click.echo(f"removed {len(done) - len(left)} of {len(orphans)}")
+    click.echo(f"removed {len(done) - len(note_by_name)} of {len(orphans)}")
     return 0
 
 

@@ -64,13 +64,13 @@ def command(
     only what is missing; Ctrl-C and kills leave everything resumable. On a SLURM cluster the cells
     are submitted and the command returns; run it again, or with --wait, to evaluate and report.
     """
-    whole = open_experiment(spec, overrides)
-    chosen = whole.chosen(where)
+    everything = open_experiment(spec, overrides)
+    chosen = everything.chosen(where)
     if chosen.scale == "micro":
         say(MICRO_BANNER)
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
-    plan = line.plan_of(whole, chosen, where)
+    plan = line.plan_of(everything, chosen, where)
     for sentence in common.counted_faults(plan):
         say(sentence)
     if dry_run:
@@ -82,25 +82,31 @@ def command(
             print_scripts(scripts)
         return common.foreseen(bool(plan.pending))
     result = line.run(
-        whole, chosen, plan, train_only=train_only, wait=wait, take_over=take_over, budget=budget
+        everything,
+        chosen,
+        plan,
+        train_only=train_only,
+        wait=wait,
+        take_over=take_over,
+        budget=budget,
     )
     if as_json:
-        print_json(_as_data(whole, chosen, where, result))
+        print_json(_as_data(everything, chosen, where, result))
     elif result.review is not None:
-        print_review(result.review, whole.spec.question)
+        print_review(result.review, everything.spec.question)
     return result.code
 
 
 def _as_data(
-    whole: Experiment, chosen: Experiment, where: tuple[str, ...], result: line.LineResult
+    everything: Experiment, chosen: Experiment, where: tuple[str, ...], result: line.LineResult
 ) -> dict[str, object]:
     """Return what the run left: states of the chosen cells, claims, the page."""
-    page = whole.folder.report / "index.html"
-    states = Counter(row.state for row in line.plan_of(whole, chosen, where).rows)
+    page = everything.folder.report / "index.html"
+    states = Counter(row.state for row in line.plan_of(everything, chosen, where).rows)
     return {
-        "experiment": whole.folder.experiment,
-        "scale": whole.scale,
-        "directory": str(whole.folder.path),
+        "experiment": everything.folder.experiment,
+        "scale": everything.scale,
+        "directory": str(everything.folder.path),
         "code": result.code,
         "states": dict(states),
         "report": str(page) if page.exists() else None,

@@ -102,9 +102,11 @@ def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
         )
     )
     spent = used_cpu_seconds(plan.rows)
-    left = remaining_bill([r for r in plan.rows if r.cell and r.state in _LEFT], measure(plan.rows))
+    remaining = remaining_bill(
+        [r for r in plan.rows if r.cell and r.state in _LEFT], measure(plan.rows)
+    )
     collapsed = sum(_collapsed(row) for row in plan.rows)
-    click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {left}")
+    click.echo(f"  {collapsed} collapsed; spent {number(spent)} CPU-seconds; left {remaining}")
     for sentence in elsewhere(row.exit for row in plan.rows):
         click.echo(f"  {sentence}")
     if (hours := _gpu_hours(plan, experiment.folder)) is not None:
@@ -154,13 +156,13 @@ def _gpu_hours(plan: "Plan", folder: "RunFolder") -> tuple[float, float] | None:
     ):
         return None
     measured = measure(plan.rows)
-    left = [
+    remaining = [
         remaining_gpu_hours(r.cell, r.directory, measured)
         for r in plan.rows
         if r.cell and r.state not in ("succeeded", "cancelled")
     ]
     spent = used_gpu_hours(plan.rows) + evaluation_spending(folder).used
-    return spent, sum(hours for hours in left if hours == hours)
+    return spent, sum(hours for hours in remaining if hours == hours)
 
 
 def _line(row: "PlanRow") -> tuple[object, ...]:

@@ -68,13 +68,13 @@ def command(
     scores and responses. Libraries promise none: their first step and their final scores are held
     to the bounds below. On a cluster both runs are jobs of it. Exit code 1 if a promise is broken.
     """
-    whole = open_experiment(spec, overrides).chosen(where)
-    cells = spread(whole.cells, count)
-    home = _fresh_folder(Path(whole.spec.site.runs_dir))
+    selected = open_experiment(spec, overrides).chosen(where)
+    cells = spread(selected.cells, count)
+    home = _fresh_folder(Path(selected.spec.site.runs_dir))
     say(f"{counted(len(cells), 'cell')}, each run twice below {home}")
     records: list[list[Record]] = []
     for name in ("first", "second"):
-        runs = _run(apart(whole, cells, home / name))
+        runs = _run(apart(selected, cells, home / name))
         if runs is None:
             say(f"stopped; what was run is in {home}")
             return 130

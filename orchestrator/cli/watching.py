@@ -118,11 +118,11 @@ class _Summary:
 
     def of(self, snapshot: ProgressSnapshot) -> str:
         now = time.monotonic()
-        left = self._speed.seconds_left(snapshot, now)
+        seconds = self._speed.seconds_left(snapshot, now)
         if now - self._asked > QUIET_SECONDS:
             self._asked, self._said = now, self._extra_line(self._experiment)
         parts = [f"{self._experiment.folder.experiment}: {progress_line(snapshot)}", self._said]
-        parts.append(f"about {duration(left)} left" if left is not None else "")
+        parts.append(f"about {duration(seconds)} left" if seconds is not None else "")
         return "; ".join(part for part in parts if part)
 
 

@@ -144,10 +144,10 @@ def _tensor_hashes(file: Path) -> Iterator[tuple[str, str]]:
         for tensor in sorted(tensors, key=lambda each: each.start):
             total = hashlib.sha256(f"{tensor.kind} {list(tensor.shape)}\n".encode())
             opened.seek(tensor.start)
-            left = tensor.end - tensor.start
-            while left and (chunk := opened.read(min(_CHUNK, left))):
+            remaining = tensor.end - tensor.start
+            while remaining and (chunk := opened.read(min(_CHUNK, remaining))):
                 total.update(chunk)
-                left -= len(chunk)
+                remaining -= len(chunk)
             yield f"tensor {tensor.name}", total.hexdigest()
 
 

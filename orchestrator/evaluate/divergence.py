@@ -70,7 +70,7 @@ def answer(
     limit = min(score_key.sampling.max_response_tokens, longest)
     ours = sample(policy, prompts, limit, _seed(score_key, score_key.checkpoint))
     theirs = _reference_samples(reference, ask, prompts, limit)
-    given = {
+    logps = {
         "ours": sums(policy.model, reference.model, ours),
         "theirs": sums(reference.model, policy.model, theirs),
     }
@@ -88,7 +88,7 @@ def answer(
             "kl_forward": other.kl,
         }
         for number, (prompt, target, a, mine, b, other) in enumerate(
-            zip(prompts, targets, ours, given["ours"], theirs, given["theirs"], strict=True)
+            zip(prompts, targets, ours, logps["ours"], theirs, logps["theirs"], strict=True)
         )
     ]
     contents = {

@@ -44,9 +44,9 @@ def gpus_of(site: Site | None) -> int:
     `gres`.
     """
     options = site.options if site else {}
-    given = options.get("gpus_per_node")
-    if isinstance(given, int) and given > 0:
-        return given
+    count = options.get("gpus_per_node")
+    if isinstance(count, int) and count > 0:
+        return count
     match = re.search(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", str(options.get("gres", "")))
     return int(match[1]) if match else 1
 

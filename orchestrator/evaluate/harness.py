@@ -109,14 +109,14 @@ def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int
     """Return lm-eval's samples of some items, with every response."""
     score_key = ask.asked
     policy.seeded(seed_of(score_key, part.start))
-    given = evaluator.evaluate(
+    results = evaluator.evaluate(
         lm=policy,
         task_dict={"tasks": {score_key.task.name: task}},
         samples={score_key.task.name: list(part)},
         bootstrap_iters=CLOSED_FORM,
         apply_chat_template=score_key.chat_template and policy.has_template(),
     )
-    samples: list[Any] = given["samples"][score_key.task.name]
+    samples: list[Any] = results["samples"][score_key.task.name]
     kept = {len(sample["filtered_resps"][0]) for sample in samples}
     if len(samples) != len(part) or kept != {repeats}:
         raise RuntimeError(

@@ -82,22 +82,22 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         _refuse_infinite(self.model, path)
         return True
 
-    def tok_encode(self, string: str, *given: Any, **named: Any) -> list[int]:
+    def tok_encode(self, string: str, *arguments: Any, **named: Any) -> list[int]:
         """Return the token ids of a text. Texts seen before are read from a cache."""
-        key = string, given, tuple(named.items())
+        key = string, arguments, tuple(named.items())
         if key not in self._ids:
             _make_room(self._ids, PROMPTS_KEPT)
-            self._ids[key] = super().tok_encode(string, *given, **named)
+            self._ids[key] = super().tok_encode(string, *arguments, **named)
         return list(self._ids[key])
 
-    def tok_batch_encode(self, strings: list[str], *given: Any, **named: Any) -> Any:
+    def tok_batch_encode(self, strings: list[str], *arguments: Any, **named: Any) -> Any:
         """Return token ids and attention mask of texts, [B, n] both. Copies, as the harness edits
         them.
         """
-        key = tuple(strings), given, tuple(named.items())
+        key = tuple(strings), arguments, tuple(named.items())
         if key not in self._batches:
             _make_room(self._batches, BATCHES_KEPT)
-            self._batches[key] = super().tok_batch_encode(strings, *given, **named)
+            self._batches[key] = super().tok_batch_encode(strings, *arguments, **named)
         ids, mask = self._batches[key]
         return ids.clone(), mask.clone()
 
@@ -183,9 +183,9 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eva
         """Return one response for each request, as the server gives them."""
         return self._rounds(super().generate_until, requests)
 
-    def _create_payload(self, messages: Any, *given: Any, **named: Any) -> dict[str, Any]:
+    def _create_payload(self, messages: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
         named["seed"] = engines.request_seed(self.seed, messages, self.repeat)
-        payload: dict[str, Any] = super()._create_payload(messages, *given, **named)
+        payload: dict[str, Any] = super()._create_payload(messages, *arguments, **named)
         if self.engine.extensions and messages in self._templated:
             payload["add_special_tokens"] = False  # the template wrote them already
         return payload
@@ -211,9 +211,9 @@ class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]  # lm-eval has n
         """Return one response for each request, as the server gives them."""
         return self._rounds(super().generate_until, requests)
 
-    def _create_payload(self, messages: Any, *given: Any, **named: Any) -> dict[str, Any]:
+    def _create_payload(self, messages: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
         named["seed"] = engines.request_seed(self.seed, messages, self.repeat)
-        payload: dict[str, Any] = super()._create_payload(messages, *given, **named)
+        payload: dict[str, Any] = super()._create_payload(messages, *arguments, **named)
         return payload
 
 

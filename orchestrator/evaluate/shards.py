@@ -50,8 +50,8 @@ class Shards:
             plain = read_json(self._path(part))
         except RunFolderError:
             return None
-        whole = plain is not None and len(plain.get("items", ())) == len(part)
-        return plain if whole else None
+        is_complete = plain is not None and len(plain.get("items", ())) == len(part)
+        return plain if is_complete else None
 
     def keep(self, part: range, shard: Shard) -> None:
         """Write a slice, unless it is the whole evaluation."""

@@ -24,14 +24,14 @@ class LibraryOrigin(NamedTuple):
     release_because: str = ""
 
 
-def origin_of(run: LoggedRun, given: str | None = None) -> LibraryOrigin:
+def origin_of(run: LoggedRun, named: str | None = None) -> LibraryOrigin:
     """Return the library that trained a run: the one given (`trl@1.16.0`), else what the settings
     or the metric names tell.
 
     Raise SelectionError for a library that orch knows no metrics of.
     """
-    if given is not None:
-        library, _, release = given.partition("@")
+    if named is not None:
+        library, _, release = named.partition("@")
         if plugins.logged_metrics(library) is None:
             raise SelectionError(
                 f"orch knows no metrics of '{library}'{did_you_mean(library, plugins.logging())} "

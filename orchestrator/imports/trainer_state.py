@@ -43,7 +43,7 @@ def read_state(path: Path) -> Iterator[LoggedRun]:
     ]
     if not rows:
         raise UnreadableSource(f"{path} has an empty log_history: nothing was logged yet")
-    done, whole = state.get("global_step"), state.get("max_steps")
+    done, most = state.get("global_step"), state.get("max_steps")
     folder = path.parent
     owner = folder.parent if folder.name.startswith("checkpoint-") else folder
     yield LoggedRun(
@@ -53,6 +53,6 @@ def read_state(path: Path) -> Iterator[LoggedRun]:
         digest_of([path]),
         rows,
         written_by="Transformers' Trainer",
-        ended="finished" if whole and done == whole else "unknown",
+        ended="finished" if most and done == most else "unknown",
         notes=[_NO_SETTINGS],
     )

@@ -137,12 +137,12 @@ def read_folder(path: Path) -> Iterator[LoggedRun]:
             f"{path} holds no history yet: the run logged nothing, or is cut off"
         )
     read = [files / n for n in ("config.yaml", "wandb-summary.json", "requirements.txt")]
-    whole = [each for each in (stored, *read) if each is not None and each.is_file()]
+    existing = [each for each in (stored, *read) if each is not None and each.is_file()]
     yield LoggedRun(
         log.name or path.stem,
         "wandb folder",
         str(path),
-        digest_of(whole),
+        digest_of(existing),
         rows,
         flattened(settings),
         _packages(files / "requirements.txt"),

@@ -62,8 +62,8 @@ def export(
         return done
     name = _name(checkpoint)
     target = cell_dir.exports / name
-    mine = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
-    nascent = cell_dir.exports / f".new-{name}-{mine}"
+    suffix = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
+    nascent = cell_dir.exports / f".new-{name}-{suffix}"
     _clear(cell_dir.exports)
     try:
         with telling(nascent, passing=()):
@@ -233,8 +233,8 @@ def _take(nascent: Path, target: Path) -> None:
 
 def _clear(exports: Path) -> None:
     """Remove what a killed export of this machine left."""
-    for left in exports.glob(f".new-*-{processes.node_name()}-*"):
-        pid = left.name.rpartition("-")[2]
+    for nascent in exports.glob(f".new-*-{processes.node_name()}-*"):
+        pid = nascent.name.rpartition("-")[2]
         if pid.isdigit() and not processes.is_running(int(pid)):
             with suppress(OSError):
-                rmtree(left)
+                rmtree(nascent)

@@ -29,9 +29,9 @@ def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher
     A cell whose last attempt has an order was submitted to a cluster; this machine has the others.
     """
     sent = {cell.id for cell in cells if folder.cell(cell).is_submitted()}
-    for launcher, mine in (
+    for launcher, own_cells in (
         (SlurmLauncher(folder), [cell for cell in cells if cell.id in sent]),
         (LocalLauncher(folder), [cell for cell in cells if cell.id not in sent]),
     ):
-        if mine:
-            yield launcher, mine
+        if own_cells:
+            yield launcher, own_cells

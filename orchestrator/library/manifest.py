@@ -959,12 +959,12 @@ def _born(name: str) -> str | None:
 def _plain_section(values: Values, section: str) -> str:
     """Return the fields of a section that are set, as a user writes them."""
     inside = f"{section}."
-    given = (
+    parts = (
         f"{name.removeprefix(inside)}: {value}"
         for name, value in values.items()
         if name.startswith(inside) and value is not None
     )
-    return f"{{{', '.join(given)}}}"
+    return f"{{{', '.join(parts)}}}"
 
 
 @lru_cache(maxsize=64)

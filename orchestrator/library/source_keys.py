@@ -38,22 +38,22 @@ def flags(text: str) -> dict[str, KeyFact]:
             ("add_argument", "_arg")
         ):
             continue
-        given = {each.arg: each.value for each in node.keywords if each.arg}
+        arguments = {each.arg: each.value for each in node.keywords if each.arg}
         for each in node.args:
             if isinstance(each, ast.Constant) and str(each.value).startswith("--"):
-                facts[str(each.value)[2:]] = _flag(given)
+                facts[str(each.value)[2:]] = _flag(arguments)
     return facts
 
 
-def _flag(given: dict[str, ast.expr]) -> KeyFact:
-    action = _literal(given.get("action"))
+def _flag(arguments: dict[str, ast.expr]) -> KeyFact:
+    action = _literal(arguments.get("action"))
     if action in ("store_true", "store_false"):
         return KeyFact("switch", "false")
-    kind = _name(given["type"]) if "type" in given else "str"
-    if "nargs" in given or action == "append":
+    kind = _name(arguments["type"]) if "type" in arguments else "str"
+    if "nargs" in arguments or action == "append":
         kind = ""
-    default = _text(given["default"]) if "default" in given else "null"
-    return KeyFact(kind if kind in _SIMPLE else "", default, _listed(given.get("choices")))
+    default = _text(arguments["default"]) if "default" in arguments else "null"
+    return KeyFact(kind if kind in _SIMPLE else "", default, _listed(arguments.get("choices")))
 
 
 @lru_cache(maxsize=128)
@@ -95,15 +95,15 @@ def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
         if isinstance(node, ast.Subscript) and _name(node.value) == "Literal":
             values = _listed(node.slice)
     if isinstance(value, ast.Call) and _name(value.func) == "field":
-        given = {each.arg: each.value for each in value.keywords if each.arg}
-        metadata = given.get("metadata")
+        arguments = {each.arg: each.value for each in value.keywords if each.arg}
+        metadata = arguments.get("metadata")
         if isinstance(metadata, ast.Dict):
             for key, listed in zip(metadata.keys, metadata.values, strict=True):
                 if _literal(key) == "choices":
                     values = _listed(listed)
-        value = given.get("default")
-        if value is None and "default_factory" in given:
-            factory = given["default_factory"]
+        value = arguments.get("default")
+        if value is None and "default_factory" in arguments:
+            factory = arguments["default_factory"]
             value = factory.body if isinstance(factory, ast.Lambda) else None
     default = UNREAD if value is None else _text(value)
     return KeyFact(kind if kind in _SIMPLE else "", default, values)

@@ -111,9 +111,9 @@ def _run(
     if train_only or code == 130 or not over:
         return LineResult(code, ended=bool(plan.pending) and over)
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
-    whole = len(chosen.cells) == len(experiment.cells)
+    is_everything = len(chosen.cells) == len(experiment.cells)
     begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)
-    after = plan if whole and not begun else plan_of(experiment, experiment, ())
+    after = plan if is_everything and not begun else plan_of(experiment, experiment, ())
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return LineResult(code, ended=bool(plan.pending))
@@ -128,17 +128,17 @@ def review(experiment: Experiment, chosen: Experiment) -> Review:
     records = stages.collect_records(experiment)
     code = stages.print_faults(records)
     ids = {cell.id for cell in chosen.cells}
-    mine = [record for record in records if record.cell.id in ids]
+    of_cells = [record for record in records if record.cell.id in ids]
     if experiment.where == "slurm":  # a login node is no place for models of full size
-        mine = [record for record in mine if record.cell.scale == "micro"]
+        of_cells = [record for record in of_cells if record.cell.scale == "micro"]
         small = tuple(cell for cell in chosen.cells if cell.scale == "micro")
         chosen = replace(chosen, cells=small)  # nor for their baselines
-        if len(mine) < len(ids):
+        if len(of_cells) < len(ids):
             say(
                 "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out"
             )
-    code = max(code, stages.evaluate_missing(chosen, mine))
+    code = max(code, stages.evaluate_missing(chosen, of_cells))
     index = stages.scores_and_faults(experiment)
     comparison = stages.compare_records(experiment, records, index.scores, index.items)
     page = stages.write_report(experiment, comparison, records, index.scores, faults=index.faults)

@@ -107,8 +107,8 @@ def on_cluster(
         if options.on_end is not None and sent.cells:
             say(f"`orch run {source} --wait` calls site.options.on_end, which may follow")
         unpaid = {cell.id for cell in sent.unpaid}
-        left = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
-        return _print_what_is_left(left, source)
+        affordable = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
+        return _print_what_is_left(affordable, source)
     with watch(chosen.cells) as display:
         done = cluster.wait(request._replace(on_event=display.show))
     if done.interrupted:
@@ -206,8 +206,11 @@ def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
             f"how, `orch run {source} --wait` stays until all are done and reports"
         )
         return 0, False
-    if left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
-        say(f"{counted(left, 'evaluation')} with the scheduler: `orch run {source} --wait` stays")
+    if num_left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
+        say(
+            f"{counted(num_left, 'evaluation')} with the scheduler: "
+            f"`orch run {source} --wait` stays"
+        )
         return 0, False
     return max(
         _print_failed_and_cancelled(chosen, failed, cancelled),

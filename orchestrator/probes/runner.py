@@ -40,10 +40,10 @@ class _Kind(type):
 class StandIn(metaclass=_Kind):
     """A module, class, function or decorator that the arithmetic does not need."""
 
-    def __new__(cls, *given: Any, **_: Any) -> Any:
+    def __new__(cls, *arguments: Any, **_: Any) -> Any:
         """Return a decorated function unchanged; a stand-in for anything else."""
-        bare = len(given) == 1 and callable(given[0])
-        return given[0] if bare else object.__new__(cls)  # as a decorator it changes nothing
+        bare = len(arguments) == 1 and callable(arguments[0])
+        return arguments[0] if bare else object.__new__(cls)  # as a decorator it changes nothing
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -52,9 +52,9 @@ class StandIn(metaclass=_Kind):
             raise AttributeError(name)
         return StandIn
 
-    def __call__(self, *given: Any, **_: Any) -> Any:
+    def __call__(self, *arguments: Any, **_: Any) -> Any:
         """Return a decorated function unchanged; a stand-in for anything else."""
-        return given[0] if given and callable(given[0]) else StandIn()
+        return arguments[0] if arguments and callable(arguments[0]) else StandIn()
 
 
 class Sources:
@@ -89,10 +89,10 @@ class Sources:
         return module
 
     def _compiled(
-        self, file: str, only: tuple[str, ...], given: frozenset[str]
+        self, file: str, only: tuple[str, ...], names: frozenset[str]
     ) -> tuple[types.CodeType, list[str]]:
         """Return what is to be executed, and the names that it would import in vain."""
-        key = (file, only, given)
+        key = (file, only, names)
         if key not in self._code:
             tree = self._tree(file)
             body = [_find(tree, name, file) for name in only] if only else tree.body
@@ -100,8 +100,8 @@ class Sources:
             absent: list[str] = []
             for node in body:
                 if isinstance(node, ast.Import | ast.ImportFrom):
-                    kept += _real_imports(node, given, absent)
-                elif getattr(node, "name", None) not in given:
+                    kept += _real_imports(node, names, absent)
+                elif getattr(node, "name", None) not in names:
                     kept.append(node)
             flags = __future__.annotations.compiler_flag
             module = ast.Module(body=kept, type_ignores=[])
@@ -149,7 +149,7 @@ def _find(tree: ast.Module, name: str, file: str) -> Any:
 
 
 def _real_imports(
-    node: ast.Import | ast.ImportFrom, given: frozenset[str], absent: list[str]
+    node: ast.Import | ast.ImportFrom, names: frozenset[str], absent: list[str]
 ) -> Iterator[ast.stmt]:
     """Return the imports that work here; add other names that are not given to `absent`."""
     module = node.module if isinstance(node, ast.ImportFrom) else None
@@ -157,7 +157,7 @@ def _real_imports(
     for alias in node.names:
         package = (module or alias.name).split(".")[0]
         bound = alias.asname or (alias.name if module or relative else package)
-        if bound in given:
+        if bound in names:
             continue
         if package in KNOWN and not relative:
             one = ast.ImportFrom(module, [alias], 0) if module else ast.Import([alias])

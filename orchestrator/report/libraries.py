@@ -147,17 +147,17 @@ def overview_table(page: Mapping[str, Any], name: str) -> ReportTable:
         for one in each["differs"]:
             questions = causes.setdefault(one["title"], [])
             questions += [q for q in one["questions"] if q not in questions]
-        mine = []
+        lines = []
         for title, questions in causes.items():
             effect = _largest([own[q] for q in questions if q in own])
-            mine.append((title, f"in {len(questions)} of {total} cells", *effect))
+            lines.append((title, f"in {len(questions)} of {total} cells", *effect))
         same = [q for q, d in own.items() if d["verdict"] == "same mathematics"]
         if same:
             where = f"{len(same)} of {total} cells"
-            mine.append(("nothing", where, "0, one training run", "by construction"))
+            lines.append(("nothing", where, "0, one training run", "by construction"))
         if each["idle"]:
-            mine.append((counted(len(each["idle"]), "other thing"), "no", "", ""))
-        rows += [(library if not i else "", *row) for i, row in enumerate(mine)]
+            lines.append((counted(len(each["idle"]), "other thing"), "no", "", ""))
+        rows += [(library if not i else "", *row) for i, row in enumerate(lines)]
     columns = ("library", f"differs from {page['base']} in", "matters here", "effect", "verdict")
     title = f"{SIDE_TITLES[name][0].upper()}{SIDE_TITLES[name][1:]}"
     return ReportTable(title, columns, tuple(rows))
@@ -383,11 +383,11 @@ def capability_section(comparison: Comparison) -> Section | None:
         run.declared.batch.num_minibatches > 1 or run.declared.max_staleness_steps
         for run in comparison.runs
     )
-    mine = [label for label in labels if label in own]
+    chosen_labels = [label for label in labels if label in own]
     rest = [label for label in labels if label not in own]
     tables = (
-        _capability_table(OWN, rows, chosen, mine, False),
-        _capability_table(OLDER, rows, chosen, mine if off else [], True),
+        _capability_table(OWN, rows, chosen, chosen_labels, False),
+        _capability_table(OLDER, rows, chosen, chosen_labels if off else [], True),
         _capability_table("Every other KL term", rows, chosen, rest, False, searchable=True),
     )
     return Section(

@@ -42,8 +42,10 @@ def cancel(
     folder.open()
     cells = list(cells)
     results: dict[str, CancelResult] = {}
-    for launcher, mine in holders(cells, folder):
-        results |= zip((cell.id for cell in mine), launcher.cancel(mine, why), strict=True)
+    for launcher, own_cells in holders(cells, folder):
+        results |= zip(
+            (cell.id for cell in own_cells), launcher.cancel(own_cells, why), strict=True
+        )
     return [OperationResult(folder.cell(cell), *results[cell.id]) for cell in cells]
 
 
@@ -76,8 +78,8 @@ def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
     done = [_retry(cell, folder) for cell in cells]
     if not folder.submission("").exists():
         return done
-    left = [one.directory.path.name for one in done if not one.done]
-    forgiven = forgive(folder, left)
+    untouched = [one.directory.path.name for one in done if not one.done]
+    forgiven = forgive(folder, untouched)
     return [
         one._replace(done=True, note=_EVALUATION) if one.directory.path.name in forgiven else one
         for one in done
@@ -89,8 +91,8 @@ def would_retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResul
     results = [_would_retry(folder.cell(cell)) for cell in cells]
     if not folder.submission("").exists():
         return results
-    left = [one.directory.path.name for one in results if not one.done]
-    again = failed_evaluations(folder, left)
+    untouched = [one.directory.path.name for one in results if not one.done]
+    again = failed_evaluations(folder, untouched)
     return [
         one._replace(done=True, note=_EVALUATION) if one.directory.path.name in again else one
         for one in results

@@ -105,8 +105,8 @@ def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> boo
 
 def retry_limit(failure: str, options: SlurmOptions) -> int:
     """Return how often a failure of this class is tried again."""
-    given: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
-    return given.get(failure, RETRIES.get(failure, 0))
+    limits: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
+    return limits.get(failure, RETRIES.get(failure, 0))
 
 
 def _count(cell_dir: CellDir, failure: str) -> int:

@@ -110,11 +110,15 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     evaluation_jobs.record_ends(request.folder, states, known)
     again: dict[tuple[ArrayResources, tuple[str, ...]], list[Cell]] = {}
     for cell, state in looks:
-        mine = known.get(request.folder.cell(cell).path.name)
-        never = mine is None and cell.scale == "full"  # small ones are scored by `orch run`
-        repeat = mine is not None and evaluation_jobs.may_repeat(mine, request.options)
+        submission = known.get(request.folder.cell(cell).path.name)
+        never = submission is None and cell.scale == "full"  # small ones are scored by `orch run`
+        repeat = submission is not None and evaluation_jobs.may_repeat(submission, request.options)
         if state.state == "succeeded" and (never or repeat):
-            exclude = bad_node(mine.exit) if mine is not None and mine.exit is not None else ()
+            exclude = (
+                bad_node(submission.exit)
+                if submission is not None and submission.exit is not None
+                else ()
+            )
             again.setdefault((array_resources(cell), exclude), []).append(cell)
     for (_, exclude), cells in again.items():
         array = submit_evaluation(

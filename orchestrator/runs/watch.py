@@ -351,9 +351,9 @@ class LaunchProgress:
             for n, word in ((self.collapsed, "collapsed"), (self.failed, "failed"))
             if n
         ]
-        left = self.seconds_left()
-        if left is not None and self.running:
-            parts.append(f"about {duration(left)} left")
+        seconds = self.seconds_left()
+        if seconds is not None and self.running:
+            parts.append(f"about {duration(seconds)} left")
         return ", ".join(parts)
 
 

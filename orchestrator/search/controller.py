@@ -287,7 +287,7 @@ class Controller:
         others = {
             cell.id for other in self.open.values() if other is not trial for cell in other.cells
         }
-        left = [
+        unfinished = [
             cell
             for cell in trial.released()
             if cell.id not in self.grid
@@ -295,7 +295,7 @@ class Controller:
             and self._decide(cell, read_state(self.folder.cell(cell))) != "over"
         ]
         name = self.journal.path.name
-        operations.cancel(left, self.folder, f"{why} (orch tune, {name}, {trial})")
+        operations.cancel(unfinished, self.folder, f"{why} (orch tune, {name}, {trial})")
 
     def _complete(self, trial: OpenTrial, records: Sequence[Record]) -> None:
         """Tell Optuna of a trial all of whose cells have succeeded, once they are scored."""

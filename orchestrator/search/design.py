@@ -63,7 +63,7 @@ def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]
 
     Of the fields that are searched both ends are looked at. Raise SelectionError if none is left.
     """
-    left = []
+    unfinished = []
     for search in searches:
         corners = [
             cell
@@ -71,11 +71,11 @@ def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]
             for cell in search.cells(params, search.tune.seeds[:1])
         ]
         if any_matches(terms, corners):
-            left.append(search)
-    if not left:
+            unfinished.append(search)
+    if not unfinished:
         names = ", ".join(search.name for search in searches)
         raise SelectionError(f"--where {' '.join(terms)} selects no search (there are: {names})")
-    return left
+    return unfinished
 
 
 def read_back(experiment: Experiment, name: str, block: Mapping[str, Any]) -> "Search":

@@ -137,7 +137,7 @@ class SubmissionPatience:
         Let errors of another kind pass, and an error that lasts too long.
         """
         try:
-            given = function()
+            result = function()
         except OrchError as error:
             if type(error) is not OrchError:
                 raise
@@ -148,7 +148,7 @@ class SubmissionPatience:
                 raise
             return None
         self._since = 0.0
-        return given
+        return result
 
 
 # ------------------------------------------------------------------ the controller as a job

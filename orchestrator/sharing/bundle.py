@@ -174,14 +174,14 @@ def archive(files: Mapping[str, bytes]) -> bytes:
 
 def unpack(packed: bytes) -> dict[str, bytes]:
     """Return the files of an archive. Raise BundleFault for one that no orch has written."""
-    files, left = dict[str, bytes](), MOST_BYTES
+    files, remaining = dict[str, bytes](), MOST_BYTES
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
             for entry in tar:
                 if not entry.isfile() or not _NAMES.fullmatch(entry.name) or _climbs(entry.name):
                     raise BundleFault(f"its archive holds {entry.name!r}, which no cell has")
-                left -= entry.size
-                if left < 0:
+                remaining -= entry.size
+                if remaining < 0:
                     raise BundleFault(f"its archive unpacks to more than {MOST_BYTES >> 30} GiB")
                 part = tar.extractfile(entry)
                 files[entry.name] = part.read() if part else b""

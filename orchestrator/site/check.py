@@ -75,31 +75,31 @@ def _rights(
     options: SlurmOptions, cluster: Cluster, partition: Partition | None
 ) -> Iterator[SiteAdvice]:
     if partition is not None:
-        for name, given, allowed in (
+        for name, value, allowed in (
             ("account", options.account, partition.accounts),
             ("qos", options.qos, partition.qos),
         ):
-            if given and allowed and given not in allowed:
+            if value and allowed and value not in allowed:
                 yield SiteAdvice(
                     f"the partition '{partition.name}' does not admit the {name} "
-                    f"'{given}' (it admits: {', '.join(sorted(allowed))})",
+                    f"'{value}' (it admits: {', '.join(sorted(allowed))})",
                     field(name),
                 )
     if not cluster.accounting or "associations" not in cluster.enforced:
         return
     if cluster.rights is None:
         return  # accounting does not answer: `cluster.faults` has the sentence
-    mine = sorted({right.account for right in cluster.rights})
-    if not mine:
+    accounts = sorted({right.account for right in cluster.rights})
+    if not accounts:
         yield SiteAdvice(
             "this user has no account on the cluster; ask its administrator for one",
             field("account"),
         )
         return
-    if options.account and options.account not in mine:
+    if options.account and options.account not in accounts:
         yield SiteAdvice(
             f"this user has no rights in the account '{options.account}'"
-            f"{did_you_mean(options.account, mine)} (there are: {', '.join(mine)})",
+            f"{did_you_mean(options.account, accounts)} (there are: {', '.join(accounts)})",
             field("account"),
         )
         return
@@ -179,25 +179,25 @@ def _fit(
         )
     size = fitted_size(options, ArrayResources(num_nodes, gpus), cluster)
     cpus = size.cpus or 0
-    given = "cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"
+    option = "cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"
     if gpus and 0 < cpus < count:
         yield SiteAdvice(
             f"a job would have {cpus} CPUs for {count} GPUs: each GPU takes one at least",
-            field(given),
+            field(option),
         )
     elif gpus and 0 < cpus < _CPUS_PER_GPU * count:
         yield SiteAdvice(
             f"a job has {cpus} CPUs for {count} GPUs, and trainers take about {_CPUS_PER_GPU} a "
             "GPU (vLLM, data, and the actors that Ray counts; site.options.ray_cpus_per_node "
             "lets Ray count more)",
-            field(given),
+            field(option),
             broken=False,
         )
     if cpus and not any(node.cpus >= cpus for node in with_gpus):
         most = max((node.cpus for node in with_gpus), default=0)
         yield SiteAdvice(
             f"no node of '{partition.name}' has {cpus} CPUs (the largest has {most})",
-            field(given),
+            field(option),
         )
     if options.memory_gib and not any(
         node.memory_mib >= math.ceil(options.memory_gib * 1024) for node in with_gpus

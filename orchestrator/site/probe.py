@@ -88,7 +88,7 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
         "exclude": options.exclude,
         "gres": (options.gres or f"gpu:{gpus}") if gpus else None,
     }
-    given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    written = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     return [
         "srun",
         "--job-name=orch-doctor",
@@ -97,7 +97,7 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
         "--time=5",
         "--chdir=/",
         "--input=none",
-        *given,
+        *written,
     ]
 
 

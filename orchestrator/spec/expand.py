@@ -517,10 +517,10 @@ def _multiplied(
         if not rest:
             yield row
             return
-        axis, left = rest[0], rest[1:]
+        axis, further = rest[0], rest[1:]
         holding = [c for c in axis.alternatives.choices if _holds(c.when, known)]
         if not holding:
-            yield from extended(row, left, known)
+            yield from extended(row, further, known)
         for choice in holding:
             news = leaves[id(choice)]
             clashes.update(
@@ -528,7 +528,7 @@ def _multiplied(
                 for earlier in row
                 for field in news.keys() & leaves[id(earlier)].keys()
             )
-            yield from extended((*row, choice), left, known | news)
+            yield from extended((*row, choice), further, known | news)
 
     for combination in product(*free):
         if not bound:
@@ -613,7 +613,7 @@ def _leaves(base: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ob
 
 
 def _formula_of_study(
-    axes: Sequence[Axis], excluded: int, included: int, left: int, seeds: Sequence[int]
+    axes: Sequence[Axis], excluded: int, included: int, num_cells: int, seeds: Sequence[int]
 ) -> str:
     """Return `2 model x (1 + 2 estimator x 4 beta) kl x 3 seeds = 54`."""
     parts = [formula([a for a in axes if not a.conditional])]
@@ -621,7 +621,7 @@ def _formula_of_study(
     text = " x ".join(part for part in parts if part != "1") or "1"
     text += f" - {excluded} excluded" if excluded else ""
     text += f" + {included} included" if included else ""
-    count = left + included
+    count = num_cells + included
     plain = not excluded and not included and not any(a.conditional for a in axes)
     if not plain:
         text += f" = {count}"

@@ -175,11 +175,11 @@ def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[Spe
         study, field = _of_a_base(override.key)
         if field not in (*FIELDS, *NAMED) or not _is_plain(override.value):
             continue
-        mine = [cell for cell in cells if study is None or study in cell.studies]
+        concerned = [cell for cell in cells if study is None or study in cell.studies]
         value = override.value
-        if any(value in _values(cell, field) for cell in mine):
+        if any(value in _values(cell, field) for cell in concerned):
             continue
-        studies = dict.fromkeys(name for cell in mine for name in cell.studies)
+        studies = dict.fromkeys(name for cell in concerned for name in cell.studies)
         where = ", ".join(f"studies.{name}.axes" for name in ([study] if study else studies))
         yield SpecProblem(
             f"{field} = {value} reaches no cell: each study sets it by itself. Override "
@@ -261,9 +261,9 @@ def _stop(path: Path, faults: Sequence[Fault]) -> None:
     ordered = sorted(
         dict.fromkeys(faults), key=lambda f: (f.file != path, str(f.file or ""), f.line or 0)
     )
-    left = len(ordered) - MAX_FAULTS
-    if left > 0:
-        ordered = [*ordered[:MAX_FAULTS], Fault(f"... and {left} more")]
+    num_unshown = len(ordered) - MAX_FAULTS
+    if num_unshown > 0:
+        ordered = [*ordered[:MAX_FAULTS], Fault(f"... and {num_unshown} more")]
     raise SpecError(str(path), ordered)
 
 

@@ -67,10 +67,10 @@ def selected(cells: Sequence[Cell], terms: Sequence[str], of: str) -> list[Cell]
     of: what the cells are of, for the sentence.
     """
     selection = parse(terms)
-    left = [cell for cell in cells if matches(selection, cell)]
-    if not left:
+    matching = [cell for cell in cells if matches(selection, cell)]
+    if not matching:
         raise SelectionError(none_selected(terms, cells, of))
-    return left
+    return matching
 
 
 def none_selected(terms: Sequence[str], cells: Sequence[Cell], of: str) -> str:

@@ -33,7 +33,7 @@ _NAME_RULE = (
 
 def sentence(error: ErrorDetails, field: str, known: Iterable[str] = ()) -> str:
     """Return one pydantic error as a sentence about `field`; `known`: names it could have had."""
-    kind, given = error["type"], error.get("input")
+    kind, value = error["type"], error.get("input")
     context: dict[str, Any] = dict(error.get("ctx", {}))
     if kind == "missing":
         return f"{field} is missing"
@@ -46,14 +46,14 @@ def sentence(error: ErrorDetails, field: str, known: Iterable[str] = ()) -> str:
         return str(context["error"])
     if kind == "literal_error":
         expected = context["expected"].replace("'", "").replace(" or ", ", ")
-        hint = did_you_mean(str(given), expected.split(", "))
-        return f"{field} must be one of {expected}; got {shown(given)}{hint}"
+        hint = did_you_mean(str(value), expected.split(", "))
+        return f"{field} must be one of {expected}; got {shown(value)}{hint}"
     if kind == "string_pattern_mismatch":
-        return f"{field} must be {_NAME_RULE}; got {shown(given)}"
+        return f"{field} must be {_NAME_RULE}; got {shown(value)}"
     rule = _KINDS.get(kind)
     if rule is None:
-        return f"{field}: {error['msg']}; got {shown(given)}"
-    return f"{field} must be {rule.format(**context)}, got {shown(given)}"
+        return f"{field}: {error['msg']}; got {shown(value)}"
+    return f"{field} must be {rule.format(**context)}, got {shown(value)}"
 
 
 def shown(value: object) -> str:

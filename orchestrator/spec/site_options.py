@@ -53,10 +53,10 @@ class EnvironmentEntry(Frozen):
 
     @model_validator(mode="after")
     def _one_place(self) -> "EnvironmentEntry":
-        given = [name for name in ("venv", "python", "image") if getattr(self, name)]
-        if len(given) > 1:
-            raise ValueError(f"an environment is one of venv, python, image; got {given}")
-        if not given and not self.setup:
+        places = [name for name in ("venv", "python", "image") if getattr(self, name)]
+        if len(places) > 1:
+            raise ValueError(f"an environment is one of venv, python, image; got {places}")
+        if not places and not self.setup:
             raise ValueError("an environment needs venv, python, image or setup")
         needless = [name for name in ("runtime", "binds") if getattr(self, name) and not self.image]
         if needless:
@@ -115,9 +115,9 @@ class NodeOptions(Frozen):
 
 def node_options(options: Mapping[str, object]) -> NodeOptions:
     """Read the options of nodes and leave the others. Raise EnvironmentFault with every fault."""
-    mine = {name: options[name] for name in NodeOptions.model_fields if name in options}
+    own = {name: options[name] for name in NodeOptions.model_fields if name in options}
     try:
-        return NodeOptions.model_validate(mine)
+        return NodeOptions.model_validate(own)
     except ValidationError as error:
         messages = []
         for each in error.errors():
@@ -222,10 +222,10 @@ class OnEnd(Frozen):
 
     @model_validator(mode="after")
     def _one_way(self) -> "OnEnd":
-        given = [name for name in ("command", "webhook", "webhook_variable") if getattr(self, name)]
-        if len(given) != 1:
+        ways = [name for name in ("command", "webhook", "webhook_variable") if getattr(self, name)]
+        if len(ways) != 1:
             raise ValueError(
-                f"on_end is one of command, webhook, webhook_variable; got {given or 'none'}"
+                f"on_end is one of command, webhook, webhook_variable; got {ways or 'none'}"
             )
         return self
 

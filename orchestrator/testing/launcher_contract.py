@@ -145,9 +145,9 @@ class LauncherContract:
         (result,) = launcher.cancel([cancelled], "by the contract")
         assert result.done, result.note
         self.train(launcher, free)
-        left = launcher.cancel([cancelled, free], "once more")
-        assert [result.done for result in left] == [False, False]
-        assert all(result.note for result in left), "each says why it was left alone"
+        refused = launcher.cancel([cancelled, free], "once more")
+        assert [result.done for result in refused] == [False, False]
+        assert all(result.note for result in refused), "each says why it was left alone"
         assert list(launcher.submit([cancelled, free])) == []
         assert [state.state for state in launcher.ask([cancelled, free])] == [
             "cancelled",

@@ -469,7 +469,7 @@ def _is_equal(run: Any, content: Content, tags: dict[str, str], has_artifacts: b
 
 
 def _has_dataset(run: Any, content: Content) -> bool:
-    known = [given.dataset for given in run.inputs.dataset_inputs] if run.inputs else []
+    known = [logged.dataset for logged in run.inputs.dataset_inputs] if run.inputs else []
     wanted = content.dataset
     return wanted is None or (wanted.name, wanted.digest) in [(d.name, d.digest) for d in known]
 

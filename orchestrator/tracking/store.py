@@ -70,18 +70,18 @@ def store_of(folder: RunFolder, uri: str | None) -> Store:
     """Return the store at `uri`, else at $MLFLOW_TRACKING_URI, else in the runs folder."""
     runs_dir = folder.path.parent
     artifacts = runs_dir / "mlartifacts" / folder.experiment
-    given = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-    if not given:
+    address = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not address:
         database = runs_dir / "mlflow.db"
         default = _SQLITE + str(database).replace("%", "%25").replace("?", "%3F")
         return Store(default, default, artifacts, database, ours=True)
-    if given.startswith(("http://", "https://", "databricks")):
-        return Store(given, hide_userinfo(given), None, None, ours=False)
-    path = unquote(given.removeprefix(_SQLITE).partition("?")[0])
-    known = given.startswith(_SQLITE) and path not in ("", ":memory:")
+    if address.startswith(("http://", "https://", "databricks")):
+        return Store(address, hide_userinfo(address), None, None, ours=False)
+    path = unquote(address.removeprefix(_SQLITE).partition("?")[0])
+    known = address.startswith(_SQLITE) and path not in ("", ":memory:")
     return Store(
-        given,
-        hide_userinfo(given),
+        address,
+        hide_userinfo(address),
         artifacts,
         Path(path).absolute() if known else None,
         ours=False,

@@ -40,14 +40,14 @@ def end_processes(token: str, patience_seconds: float = 3.0) -> int:
     """End every process of this user that carries the token. Return their number."""
     first = list(carriers(token))
     for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
-        left = list(carriers(token))
-        for pid in left:
+        living = list(carriers(token))
+        for pid in living:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
         deadline = time.monotonic() + seconds
-        while left and time.monotonic() < deadline:
+        while living and time.monotonic() < deadline:
             time.sleep(0.05)
-            left = [pid for pid in left if processes.is_running(pid)]
+            living = [pid for pid in living if processes.is_running(pid)]
     return len(first)
 
 
@@ -58,8 +58,10 @@ def carriers(token: str) -> Iterator[int]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 variables = (entry / "environ").read_bytes().split(b"\0")
-                mine = any(word == needle or word.startswith(needle + b".") for word in variables)
-                if mine and processes.is_running(int(entry.name)):
+                carries = any(
+                    word == needle or word.startswith(needle + b".") for word in variables
+                )
+                if carries and processes.is_running(int(entry.name)):
                     yield int(entry.name)
 
 
@@ -95,26 +97,26 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=0, help="how many must be well")
     parser.add_argument("--interface", help="whose address OWN_ADDRESS stands for")
     parser.add_argument("argv", nargs="+")
-    given = parser.parse_args()
-    if given.gpus and (fault := gpu_fault(given.gpus)):
+    arguments = parser.parse_args()
+    if arguments.gpus and (fault := gpu_fault(arguments.gpus)):
         sys.stderr.write(f"{fault}\n")
         return BAD_NODE
     try:
-        argv = _placed(given.argv, given.interface)
+        argv = _placed(arguments.argv, arguments.interface)
     except EnvironmentFault as error:
         sys.stderr.write(f"{error}\n")
         return REFUSED
     pipe, stop = ControlPipe(), processes.Stop()
     with stop.listening():
-        if given.scratch:
-            clear_orphans(given.scratch.parent)
-            given.scratch.mkdir(parents=True, exist_ok=True)
-        code = _run(argv, given.token, lambda: pipe.listen(0.3) and not stop.asked)
-        end_processes(given.token)
-        if given.scratch:
-            if given.logs and (code != STOPPED or b"keep" in pipe.received):
-                keep_logs(given.scratch, given.logs)
-            shutil.rmtree(given.scratch, ignore_errors=True)
+        if arguments.scratch:
+            clear_orphans(arguments.scratch.parent)
+            arguments.scratch.mkdir(parents=True, exist_ok=True)
+        code = _run(argv, arguments.token, lambda: pipe.listen(0.3) and not stop.asked)
+        end_processes(arguments.token)
+        if arguments.scratch:
+            if arguments.logs and (code != STOPPED or b"keep" in pipe.received):
+                keep_logs(arguments.scratch, arguments.logs)
+            shutil.rmtree(arguments.scratch, ignore_errors=True)
     return code
 
 

@@ -84,7 +84,7 @@ def task(cell: Cell, experiment: str, options: CloudOptions) -> dict[str, Any]:
     }
     if gpus := array_resources(cell).gpus_per_node:
         resources["accelerators"] = f"{_accelerator(cell, options)}:{gpus}"
-    given = options.model_dump(mode="json", include=set(NodeOptions.model_fields))
+    node_options = options.model_dump(mode="json", include=set(NodeOptions.model_fields))
     plain: dict[str, Any] = {
         "name": _name(f"{experiment}-{cell.directory}"),
         "resources": {key: value for key, value in resources.items() if value is not None},
@@ -94,7 +94,7 @@ def task(cell: Cell, experiment: str, options: CloudOptions) -> dict[str, Any]:
         "envs": {
             "ORCH_RUN_FOLDER": f"{options.mount}/{experiment}",
             "ORCH_CELL": cell.model_dump_json(),
-            "ORCH_OPTIONS": json.dumps(given),
+            "ORCH_OPTIONS": json.dumps(node_options),
         },
         "setup": "\n".join(["set -e", *options.setup]),
         "run": f"exec {options.python} -P -m {WORKER}\n",

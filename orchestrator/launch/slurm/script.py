@@ -124,8 +124,8 @@ def fitted_size(
         return size
     flags = {flag.removeprefix("--").partition("=")[0] for flag in options.extra}
     _, count = cluster.gres_of(options, gpus)
-    whole = all(count >= node.gpus_of("") for node in nodes)
-    exclusive = whole if options.exclusive is None else size.exclusive
+    fits_exactly = all(count >= node.gpus_of("") for node in nodes)
+    exclusive = fits_exactly if options.exclusive is None else size.exclusive
     cpus, memory = size.cpus, size.memory_mib
     if cpus is None and not flags & _CPU_FLAGS:
         cpus = max(1, min(node.cpus * count // node.gpus_of("") for node in nodes))
@@ -176,8 +176,8 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     if job.after:
         more["kill-on-invalid-dep"] = "yes"
     for flag in options.extra:
-        name, given, value = flag.removeprefix("--").partition("=")
-        more[name] = value if given else True
+        name, equals, value = flag.removeprefix("--").partition("=")
+        more[name] = value if equals else True
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
     trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job: see lease
     script: str = _make_sbatch_string(

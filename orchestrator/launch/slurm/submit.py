@@ -439,8 +439,8 @@ class Sender:
         # relative paths of the options mean what they meant to the person who submits
         submitter = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
         plain = options.model_dump(mode="json")
-        whole = {**manifest, **submitter, "options": plain}
-        submissions.write_manifest(self.folder, submission, whole)
+        content = {**manifest, **submitter, "options": plain}
+        submissions.write_manifest(self.folder, submission, content)
         write_text(self.folder.submission(submission) / "job.sh", script.text(job, options))
 
     def _queue_room(self, evaluate: bool) -> int | None:

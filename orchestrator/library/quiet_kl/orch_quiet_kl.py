@@ -111,9 +111,9 @@ def of_hidden(
     policy gets no gradient.
     """
     size = max(1, at_once // len(heads[0].weight))
-    given = (*heads[0], reference, *heads[1], tokens)
+    tensors = (*heads[0], reference, *heads[1], tokens)
     apply: Any = _InChunks.apply
-    return States(*apply(kind, temperature, size, _format(hidden), hidden, *given))
+    return States(*apply(kind, temperature, size, _format(hidden), hidden, *tensors))
 
 
 class _InChunks(torch.autograd.Function):
@@ -122,13 +122,13 @@ class _InChunks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, temperature: float, size: int, dtype: Any, *given: Tensor
+        ctx: Any, kind: str, temperature: float, size: int, dtype: Any, *tensors: Tensor
     ) -> "tuple[Tensor, ...]":
         ctx.how = (kind, temperature, size, dtype)
-        ctx.save_for_backward(*given)
+        ctx.save_for_backward(*tensors)
         parts = [
             of_logits(kind, each.logits[0], each.logits[1], each.tokens)
-            for each in _chunks(ctx.how, given)
+            for each in _chunks(ctx.how, tensors)
         ]
         states = States(*(torch.cat(each) for each in zip(*parts)))  # noqa: B905  # Python 3.10
         ctx.mark_non_differentiable(states.entropy)
@@ -176,10 +176,10 @@ class _Chunk(NamedTuple):
     """Of the policy and of the reference policy, at the temperature."""
 
 
-def _chunks(how: "tuple[Any, ...]", given: Any) -> Any:
+def _chunks(how: "tuple[Any, ...]", tensors: Any) -> Any:
     """Yield the positions, a chunk at a time, in a number format, without autocast or gradient."""
     _, temperature, size, dtype = how
-    hidden, *own, reference, weight, bias, tokens = given
+    hidden, *own, reference, weight, bias, tokens = tensors
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         mine, theirs = Head(*own).to(dtype), Head(weight, bias).to(dtype)
         for start in range(0, len(hidden), size):
