@@ -51,8 +51,11 @@ ROOT = "grpo_math_1B.yaml"
 FIRST_TYPED = (0, 7)
 """Since then pydantic reads the configuration (algorithms/grpo.py: MasterConfig)."""
 _ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$")
-_SCORE = re.compile(r"-\s*curr_logprobs\w*\.detach\(\)")
-"""In the source of the loss: the weight of the KL that 0.7.0 brought."""
+_SCORE = re.compile(
+    r"kl_importance_weights\s*=\s*torch\.exp\(\s*curr_logprobs\w*\s*-\s*curr_logprobs\w*\.detach\(\)"
+)
+"""In the source of the loss: the weight of the KL that 0.7.0 brought. 0.6.0 has the same difference
+in the ratio of the policy loss, for force_on_policy_ratio."""
 _PARTS = re.compile(r"(?m)^(MAJOR|MINOR|PATCH) = (\d+)")
 SOURCES = ("nemo_rl/algorithms/loss/loss_functions.py", "nemo_rl/algorithms/loss_functions.py")
 PASSED = (

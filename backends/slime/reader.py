@@ -41,7 +41,7 @@ from orchestrator.library.reading import (
     stock,
     written_flags,
 )
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks, numbers
+from orchestrator.library.releases import CommandCall, ReleaseFile, ReleaseMarks, numbers
 from orchestrator.library.source_keys import flags
 
 COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coef"
@@ -436,6 +436,7 @@ READER = ReadLibrary(
             ReleaseFile("slime", "setup.py", needs="slime", pattern=_VERSION),
             ReleaseFile("miles", "setup.py", needs="miles", pattern=_VERSION),
         ),
+        command_calls=(CommandCall("execute_train", "train_args", "train_script", "train.py"),),
     ),
     ESTIMATORS,
     audit,

@@ -6,10 +6,12 @@ RLOOConfig in Python. Sources: trl/trainer/grpo_trainer.py (_compute_loss) and r
 each release since 0.14.0; what a release has by default is history.json's.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from backends.trl.options import REDECLARED, Script, class_table, inherited, own_options
@@ -145,6 +147,8 @@ class Asked:
     assumes: tuple[str, ...] = ()
     fork: Fork | None = None
     unknown: str = ""
+    names: tuple[str, ...] = ()
+    """What the file imports and which keywords it gives to it, where it is Python."""
     shipped: tuple[str, str] | None = None
     """Estimator and placement of a KL that orch's own program adds to TRL's trainer."""
 
@@ -199,7 +203,15 @@ def _from_call(launch: Launch) -> Asked | None:
     opaque = f"{', '.join(document.builds_on)} may set it" if document.builds_on else ""
     given = [(key, each) for key, each in document.values.items() if each.text != "" or not opaque]
     return Asked(
-        CLASSES[document.name], document.name, "structured", given, opaque, assumes, fork, unknown
+        CLASSES[document.name],
+        document.name,
+        "structured",
+        given,
+        opaque,
+        assumes,
+        fork,
+        unknown,
+        launch.names,
     )
 
 
@@ -234,6 +246,7 @@ def _from_words(launch: Launch) -> Asked | None:
         launch.open_end or missing,
         () if fork else assumes,
         fork,
+        names=launch.names,
         shipped=shipped if all(shipped) else None,
     )
 
@@ -324,12 +337,46 @@ def _releases(asked: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
         return versions, f"{asked.fork.title} stands on these", False
     least = min(refused[v] for v in versions)
     fitting = [v for v in versions if refused[v] == least]
+    having, named = _having(asked.names, fitting)
+    if named:
+        return having, f"its imports fit {_range(having)} ({', '.join(named[:3])})", False
     if open_r1:
         return fitting, f"open-r1, whose script it is, stands on {_range(fitting)}", False
     if len(fitting) == len(own):
         return fitting, "nothing says which release", False
     telling = sorted(k for k in keys if len({k in own[v] for v in own}) > 1)
     return fitting, f"its keys fit {_range(fitting)} ({', '.join(telling[:3])})", False
+
+
+def _having(names: Sequence[str], versions: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the releases that have every name which a file imports, and the names that decide.
+
+    No name decides where none of the releases has them all.
+    """
+    spans = {name: span for name in names if (span := _names().get(name)) is not None}
+    having = [
+        version
+        for version in versions
+        if all(
+            numbers(first) <= numbers(version)
+            and (last is None or numbers(version) <= numbers(last))
+            for first, last in spans.values()
+        )
+    ]
+    if not having or len(having) == len(versions):
+        return list(versions), []
+    return having, [name.removeprefix("trl.") for name in spans]
+
+
+@cache
+def _names() -> Mapping[str, tuple[str, str | None]]:
+    """Return the first release and the last (None: 1.9.0 has it) of the names that TRL exports, and
+    of its trainers' parameters (`trl.GRPOTrainer(tools)`), where they are not in all releases.
+
+    Source: __init__.py, rewards/__init__.py and the two trainers, in 43 tags from 0.14.0 to 1.9.0.
+    """
+    text = Path(__file__).with_name("names.json").read_text(encoding="utf-8")
+    return {name: (first, last) for name, (first, last) in json.loads(text).items()}
 
 
 def _is_open_r1(asked: Asked) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.verl import easyr1
+from backends.verl.examples import Example, example
 from backends.verl.extension import TO_GO
 from backends.verl.manifest import (
     ACTOR,
@@ -389,6 +390,14 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         older = [i for i in fitting if i < FIRST_WITH_SWITCH]
         if older and older != fitting:
             return older[-1], launch.versions[BEFORE_SWITCH], older
+    elif (copied := _example(keys, fitting)) is not None:
+        is_before = copied.side == "before"
+        same_side = [i for i in fitting if (i < FIRST_WITH_SWITCH) == is_before]
+        keys.assumes.append(
+            f"it runs on the release it was written for: its keys are those of verl's own "
+            f"{copied.path} of {copied.day}, {copied.side} {USE_REWARD} came (0.4.0)"
+        )
+        return same_side[-1], f"verl's own {copied.path} of {copied.day} gives its keys", same_side
     at = fitting[-1]
     dropped = known_releases.excluding(keys.given, at)
     if at == len(known_releases.versions) - 1:
@@ -397,6 +406,14 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         f"the newest release that has {dropped[0]}" if dropped else "the release that fits its keys"
     )
     return at, reason, fitting
+
+
+def _example(keys: Keys, fitting: list[int]) -> Example | None:
+    """Return verl's own script that a launch copies, where its keys fit both sides of 0.4.0."""
+    if not keys.has(REWARD_BETA) or keys.has(USE_LOSS):
+        return None
+    both = fitting[0] < FIRST_WITH_SWITCH <= fitting[-1]
+    return example(keys.given) if both else None
 
 
 class _Judge:

@@ -7,7 +7,7 @@ import re
 from functools import cache
 
 from orchestrator import plugins
-from orchestrator.library.releases import ReleaseMarks
+from orchestrator.library.releases import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
 """Words of launches of several libraries."""
@@ -61,3 +61,9 @@ def may_launch(text: str) -> bool:
 def configuration_classes() -> frozenset[str]:
     """Return the classes whose keyword arguments are some library's configuration."""
     return frozenset(name for each in marks().values() for name in each.configuration_classes)
+
+
+@cache
+def command_calls() -> dict[str, CommandCall]:
+    """Return the functions that start some library's trainer from a Python file, by name."""
+    return {call.name: call for each in marks().values() for call in each.command_calls}

@@ -298,9 +298,11 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
 
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
-    program, budget = read_python(text, name), Budget()
+    program, budget, own = read_python(text, name), Budget(), posixpath.basename(name)
     for line, command_text in program.texts:
-        yield from _shell(command_text, files, line, {}, budget, {HOLE: PUT_IN})
+        for launch in _shell(command_text, files, line, {}, budget, {HOLE: PUT_IN}):
+            runs_itself = any(posixpath.basename(word.text) == own for word in launch.words)
+            yield replace(launch, names=program.names) if runs_itself else launch
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
         launch = Launch(
@@ -308,7 +310,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
         )
         yield _configured(launch, {}, files)
     for line, document in program.documents:
-        yield Launch(documents=(document,), line=line)
+        yield Launch(documents=(document,), line=line, names=program.names)
 
 
 def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:

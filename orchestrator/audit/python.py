@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.audit.hints import STARTS, configuration_classes, may_launch
+from orchestrator.audit.hints import STARTS, command_calls, configuration_classes, may_launch
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -49,6 +49,8 @@ class PythonFile:
     texts: list[tuple[int, str]] = field(default_factory=list)
     commands: list[PythonCommand] = field(default_factory=list)
     documents: list[tuple[int, ConfigDocument]] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    """What the file imports, and which keywords it gives to it: Launch.names."""
 
 
 def read_python(text: str, name: str) -> PythonFile:
@@ -124,7 +126,7 @@ def _run_by(node: ast.AST, names: Mapping[str, str]) -> str:
 
 class _Reader:
     def __init__(self, tree: ast.Module, name: str) -> None:
-        self.name = name
+        self.name, self.tree = name, tree
         self.nodes = list(ast.walk(tree))
         self.values: dict[str, list[ast.expr | None]] = {}
         self.grown: dict[str, int] = {}
@@ -132,6 +134,7 @@ class _Reader:
         self.changed: dict[str, int] = {}
         self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
         self.classes: dict[str, ast.ClassDef] = {}
+        self.annotated: dict[str, set[str]] = {}
         self.modules: dict[str, str] = {}
         self.left = MOST_VALUES
         for node in self.nodes:
@@ -160,13 +163,19 @@ class _Reader:
                 name = alias.asname or alias.name.partition(".")[0]
                 self.modules.setdefault(name, module or alias.name)
         elif isinstance(node, ast.arg):
-            self.values.setdefault(node.arg, []).append(None)
+            self._taken(node)
         elif isinstance(node, ast.For | ast.comprehension):
             for each in ast.walk(node.target):
                 if isinstance(each, ast.Name):
                     self.values.setdefault(each.id, []).append(None)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             self._called(node, node.func)
+
+    def _taken(self, node: ast.arg) -> None:
+        """Record a parameter of a function, with its class."""
+        self.values.setdefault(node.arg, []).append(None)
+        if isinstance(node.annotation, ast.Name):
+            self.annotated.setdefault(node.arg, set()).add(node.annotation.id)
 
     def _assigned(self, target: ast.expr, value: ast.expr | None, line: int) -> None:
         """Record `x = ...`, `config["a"]["b"] = ...` and `x.a = ...`."""
@@ -205,6 +214,7 @@ class _Reader:
                     inside |= {id(child) for child in ast.walk(node)}
                     program.commands.append(command)
             elif isinstance(node, ast.Call):
+                program.texts += self._started(node)
                 document = self._call(node)
                 if document is not None:
                     program.documents.append((node.lineno, document))
@@ -221,6 +231,7 @@ class _Reader:
                     program.texts.append((node.lineno, text))
         if not (program.texts or program.commands or program.documents):
             program.documents += self._parsed()
+        program.names = self._used()
         return program
 
     def _parsed(self) -> Iterator[tuple[int, ConfigDocument]]:
@@ -257,6 +268,24 @@ class _Reader:
 
     def _imports(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each.partition(".")[0] for each in self.modules.values()))
+
+    def _used(self) -> tuple[str, ...]:
+        """Return the dotted names that the file must import, and the keywords it gives to them."""
+        tries = [node for node in self.nodes if isinstance(node, ast.Try)]
+        guarded = {id(inner) for node in tries for inner in ast.walk(node)}
+        imported = _imported(self.tree)
+        names = {
+            f"{node.module}.{alias.name}": None
+            for node in self.nodes
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in guarded
+            for alias in node.names
+        }
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called = imported.get(node.func.id, "")
+                if called in names:
+                    names |= {f"{called}({each.arg})": None for each in node.keywords if each.arg}
+        return tuple(names)
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
         """Return a list of words that may hold a launch, else None."""
@@ -309,6 +338,22 @@ class _Reader:
             if path in values:
                 values[path] = Given(UNKNOWN, (line,), (f"Python, which sets it at line {line}",))
         return ConfigDocument(self.name, values, ("ppo_trainer",))
+
+    def _started(self, node: ast.Call) -> Iterator[tuple[int, str]]:
+        """Yield the command line of a call that starts a library's trainer, from its arguments."""
+        owner, _, name = ast.unparse(node.func).rpartition(".")
+        call = command_calls().get(name)
+        if call is None:
+            return
+        given = {each.arg: each.value for each in node.keywords}
+        arguments = given.get(call.arguments) or next(iter(node.args), None)
+        if arguments is None:
+            return
+        program = self._word(given[call.program]).text if call.program in given else call.usual
+        package = self.modules.get(owner or name, "").partition(".")[0]
+        words = self._word(arguments).text
+        text = f"python3 {package}/{program} {words}" if package else f"python3 {program} {words}"
+        yield node.lineno, text.replace(UNKNOWN, f"${HOLE}")
 
     def _call(self, node: ast.Call) -> ConfigDocument | None:
         """Return the keyword arguments of a call that makes a library's configuration, else None.
@@ -374,6 +419,10 @@ class _Reader:
             ]
             why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
             return CommandWord("".join(part.text for part in parts), line, why)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 20:
+            both = [self._word(part, depth + 1) for part in (node.left, node.right)]
+            why = tuple(dict.fromkeys(reason for part in both for reason in part.why))
+            return CommandWord("".join(part.text for part in both), line, why)
         if isinstance(node, ast.Call) and depth < 20 and _is_environment(node):
             return self._word(node.args[1], depth + 1)
         if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
@@ -404,11 +453,13 @@ class _Reader:
         return None
 
     def _member(self, owner: ast.Name, name: str) -> ast.expr | None:
-        """Return the value of `x.name`, where x is a class of this file or made by it."""
+        """Return the value of `x.name`, where x is a class of this file, or made or typed by it."""
         if any(key == name for key, _ in self.attributes.get(owner.id, ())):
             return None
         value = self._known(owner)
         kind, given = owner.id, dict[str | None, ast.expr]()
+        if value is None and len(types := self.annotated.get(owner.id, set())) == 1:
+            (kind,) = types
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and not value.args:
             kind, given = value.func.id, {each.arg: each.value for each in value.keywords}
         if kind not in self.classes or None in given:

@@ -119,6 +119,10 @@ class Launch:
     cut_off: CutOff | None = None
     open_end: str = ""
     """The reason why `words` may lack words; empty if it is complete."""
+    names: tuple[str, ...] = ()
+    """Of a launch in Python: what the file that runs imports by dotted name
+    (`trl.rewards.accuracy_reward`), and which keywords it gives to it (`trl.GRPOTrainer(tools)`).
+    Imports that a `try` guards are left out."""
 
 
 @dataclass(frozen=True, slots=True)

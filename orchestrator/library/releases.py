@@ -29,6 +29,19 @@ class ReleaseFile:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandCall:
+    """A function of a library that starts a program with arguments in one string."""
+
+    name: str
+    arguments: str
+    """The keyword that has the arguments; they may stand first without it."""
+    program: str
+    """The keyword that names the program."""
+    usual: str
+    """The program where none is named."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseMarks:
     """The marks by which orch recognises a library, and its release, in a text.
 
@@ -50,6 +63,8 @@ class ReleaseMarks:
     configuration_classes: tuple[str, ...] = ()
     """Classes whose keyword arguments are the library's configuration: a call of one in a Python
     file is a launch, with a ConfigDocument of the kind `call`."""
+    command_calls: tuple[CommandCall, ...] = ()
+    """Functions that start the library's trainer from a Python file."""
     in_script: Callable[[str], Iterable[tuple[str, str]]] | None = None
     """Further entries of Launch.versions that the text of a launch script gives."""
     amended: (

@@ -77,6 +77,67 @@ def test_keys_tell_the_release_of_verl(more: str, version: str) -> None:
     assert only(f"{VERL} {USE_LOSS}=True {more}").version == version
 
 
+MEGATRON_OF_2025 = """
+data.train_files data.val_files data.train_batch_size
+data.max_prompt_length data.max_response_length
+actor_rollout_ref.model.path actor_rollout_ref.actor.optim.lr
+actor_rollout_ref.actor.ppo_mini_batch_size actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu
+actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
+actor_rollout_ref.rollout.tensor_model_parallel_size actor_rollout_ref.rollout.name
+actor_rollout_ref.rollout.gpu_memory_utilization
+actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu
+critic.optim.lr critic.model.path critic.model.enable_gradient_checkpointing
+critic.ppo_micro_batch_size_per_gpu algorithm.kl_ctrl.kl_coef trainer.critic_warmup trainer.logger
+trainer.project_name trainer.experiment_name trainer.n_gpus_per_node trainer.nnodes
+trainer.save_freq trainer.test_freq trainer.total_epochs
+"""
+
+
+def test_a_copy_of_verls_own_script_has_the_release_of_that_script() -> None:
+    """Its keys fit both sides of 0.4.0; the script with these very keys is from before."""
+    values = {"algorithm.kl_ctrl.kl_coef": "0.001", "data.train_batch_size": "256"}
+    words = [f"{key}={values.get(key, '1')}" for key in MEGATRON_OF_2025.split()]
+    head = "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer "
+    copied = only(head + " ".join(words))
+    assert (copied.term_verdict, copied.confidence) == ("unbiased_reverse_kl", "assumed")
+    assert copied.version.startswith("0.3")
+    assert any("run_deepseek_math_gsm8k_megatron.sh" in each for each in copied.assumes)
+    assert verdict(head + " ".join(words[1:])) == "undetermined"
+    switched = f"{head} {' '.join(words)} actor_rollout_ref.actor.use_kl_loss=False"
+    assert only(switched).version_because != copied.version_because
+
+
+GUARDED = """from trl import GRPOConfig
+try:
+    from trl import is_rich_available
+except ImportError:
+    is_rich_available = bool
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "expected"),
+    [
+        ("from trl import GRPOConfig, GRPOTrainer", "undetermined"),
+        ("from trl import GRPOConfig\nfrom trl.rewards import accuracy_reward", "no_kl"),
+        ("from trl import GRPOConfig, is_rich_available", "token_forward_kl"),
+        (GUARDED, "undetermined"),
+        ("from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(tools=[f], args=1)", "no_kl"),
+    ],
+)
+def test_imports_tell_the_release_of_trl(imports: str, expected: str) -> None:
+    """beta is 0.04 by default up to 0.18.2, and 0 since 0.19.0."""
+    call = f"{imports}\nconfig = GRPOConfig(num_generations=8, max_completion_length=64)\n"
+    assert verdict(call, "train.py") == expected
+
+
+def test_imports_tell_the_release_of_a_command_in_the_files_own_docstring() -> None:
+    command = "python scripts/grpo_mine.py --num_generations 8 --max_completion_length 64"
+    text = f'"""\n{command}\n"""\nfrom trl.rewards import accuracy_reward\n'
+    assert verdict(text, "grpo_mine.py") == "no_kl"
+    assert verdict(text, "other.py") == "undetermined"
+
+
 def test_pins_tell_the_release() -> None:
     assert only(f"pip install verl==0.3.0\n{VERL} {KL_COEFFICIENT}=0.1").version == "0.3.0"
 

@@ -86,6 +86,32 @@ NEMO = "grpo: {{num_prompts_per_step: 8, num_generations_per_prompt: 4}}\nloss_f
 
 
 @pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        ("f'{common}{kl}'", "token_forward_kl"),
+        ("common + kl", "token_forward_kl"),
+        ("common", "no_kl"),
+        ("f'{common} --use-kl-loss --kl-loss-coef {weight()} '", "undetermined"),
+    ],
+)
+def test_a_launch_that_slimes_own_function_starts(arguments: str, verdict: str) -> None:
+    text = f"""import slime.utils.external_utils.command_utils as U
+class Sizes:
+    samples: int = 8
+def execute(sizes: Sizes):
+    common = f"--rollout-num-gpus 8 --rollout-batch-size 32 --global-batch-size 256 "
+    common_ = "--advantage-estimator grpo "
+    kl = "--use-kl-loss --kl-loss-coef 0.01 --kl-loss-type low_var_kl "
+    U.execute_train(train_args={arguments} + common_ + f"--n-samples-per-prompt {{sizes.samples}}",
+                    num_gpus_per_node=8)
+"""
+    finding = read(text, "run.py")
+    assert (finding.entry_point, finding.verdict) == ("slime/train.py", verdict)
+    assert finding.group_size == 8
+    assert finding.regime.on_policy is True
+
+
+@pytest.mark.parametrize(
     ("release", "loss", "verdict"),
     [
         ("0.6.0", "reference_policy_kl_type: k3", "token_forward_kl"),
@@ -114,11 +140,14 @@ def test_nemo_rls_bases_are_followed_or_known_or_missed() -> None:
 
 
 def test_nemo_rls_loss_beside_the_script_says_which_gradient_it_is() -> None:
-    source = "w = torch.exp(curr_logprobs_unfiltered - curr_logprobs_unfiltered.detach())"
+    score = "torch.exp(\n    curr_logprobs_unfiltered - curr_logprobs_unfiltered.detach()\n)"
+    source = f"kl_importance_weights = {score}"
     run = "uv run examples/run_grpo.py loss_fn.reference_policy_kl_type=k3"
     path = "nemo_rl/algorithms/loss/loss_functions.py"
     assert read(run, files={path: source}).verdict == "token_reverse_kl"
     assert read(run, files={path: "w = 1"}).verdict == "token_forward_kl"
+    of_policy = f"log_ratios = curr_logprobs - curr_logprobs.detach()  # 0.6.0\nratios = {score}"
+    assert read(run, files={path: of_policy}).verdict == "token_forward_kl"
     assert "0.7.0 changed the gradient" in " ".join(read(run).assumes)
 
 
