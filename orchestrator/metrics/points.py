@@ -15,6 +15,13 @@ _NAMES: dict[tuple[str, ...], dict[str, int]] = {}
 """Names in order -> name -> index; one entry for each set of names that any step has."""
 
 
+def places_of(names: tuple[str, ...]) -> dict[str, int]:
+    """Return name -> index, one and the same object for the same names."""
+    if names not in _NAMES:
+        _NAMES[names] = {name: i for i, name in enumerate(names)}
+    return _NAMES[names]
+
+
 class PointValues(Mapping[str, float]):
     """A mapping from name to value, in the given order."""
 
@@ -22,9 +29,15 @@ class PointValues(Mapping[str, float]):
 
     def __init__(self, values: Mapping[str, float]):
         """Raise TypeError for a value that is not a number."""
-        names = tuple(values)
-        self.places = _NAMES.setdefault(names, {name: i for i, name in enumerate(names)})
+        self.places = places_of(tuple(values))
         self.numbers = array("d", values.values())
+
+    @classmethod
+    def packed(cls, places: dict[str, int], raw: bytes) -> "PointValues":
+        """Return the values whose float64 these bytes are. `places` comes of `places_of`."""
+        values = cls.__new__(cls)
+        values.places, values.numbers = places, array("d", raw)
+        return values
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[self.places[name]]

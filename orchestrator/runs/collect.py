@@ -1,4 +1,6 @@
-"""Read run directories into Records. Write nothing; one broken file costs only itself."""
+"""Read run directories into Records. One broken file costs only itself.
+
+Nothing is written but a cache: the metrics of ended cells, as columns (columns.py)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,8 +10,18 @@ from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.files import read_lines, telling
 from orchestrator.library.protocol import Backend
 from orchestrator.metrics.points import checked, compact
-from orchestrator.records import Cell, Checkpoint, ExitRecord, MetricPoint, Outcome, Record, State
+from orchestrator.records import (
+    ENDED,
+    Cell,
+    Checkpoint,
+    ExitRecord,
+    MetricPoint,
+    Outcome,
+    Record,
+    State,
+)
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.runs.columns import Columns, columns_in
 from orchestrator.runs.state import read_state
 
 
@@ -20,7 +32,10 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     RunFolderError only for a folder that is not orch's or has a newer format.
     """
     folder.check()
-    return [_record(cell, folder.cell(cell)) for cell in cells]
+    columns = columns_in(folder.path)
+    records = [_record(cell, folder.cell(cell), columns) for cell in cells]
+    columns.flush()
+    return records
 
 
 def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
@@ -45,7 +60,7 @@ def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
     return MetricPoint(one.step, one.time, {**one.values, **other.values})
 
 
-def _record(cell: Cell, cell_dir: CellDir) -> Record:
+def _record(cell: Cell, cell_dir: CellDir, columns: Columns) -> Record:
     state = read_state(cell_dir)
     faults = [state.fault] if state.fault else []
     attempts = _attempts(cell_dir, faults)
@@ -53,21 +68,41 @@ def _record(cell: Cell, cell_dir: CellDir) -> Record:
         return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
-    logged: list[list[MetricPoint]] = []
-    for attempt, ended in zip(attempts, exits, strict=True):
-        steps = (point.step for points in logged for point in points)
-        nothing_left = any(step >= cell.settings.num_train_steps for step in steps)
-        logged.append(_points(backend, attempt, state.state, ended, nothing_left, faults))
+    kept = None
+    if state.state in ENDED and all(exits):
+        kept = columns.state_of(cell_dir, cell.settings.backend.name)
+    metrics = columns.points(cell_dir, kept)
+    if metrics is None:
+        metrics = _parsed(cell, backend, attempts, exits, state.state, faults)
+        if not faults:
+            columns.keep(cell_dir, kept, metrics)
     return Record(
         cell,
         state.state,
         attempts=exits,
         outcome=_outcome(exits),
-        metrics=merge(logged),
+        metrics=metrics,
         checkpoints=_checkpoints(backend, cell_dir, state.state, faults),
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),
     )
+
+
+def _parsed(
+    cell: Cell,
+    backend: Backend,
+    attempts: Sequence[AttemptDir],
+    exits: Sequence[ExitRecord | None],
+    state: State,
+    faults: list[str],
+) -> tuple[MetricPoint, ...]:
+    """Return the metrics of a cell from the logs of its attempts; add to `faults`."""
+    logged: list[list[MetricPoint]] = []
+    for attempt, ended in zip(attempts, exits, strict=True):
+        steps = (point.step for points in logged for point in points)
+        nothing_left = any(step >= cell.settings.num_train_steps for step in steps)
+        logged.append(_points(backend, attempt, state, ended, nothing_left, faults))
+    return merge(logged)
 
 
 def _attempts(cell_dir: CellDir, faults: list[str]) -> list[AttemptDir]:

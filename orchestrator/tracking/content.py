@@ -155,12 +155,18 @@ def last_mark(points: Sequence[MetricPoint]) -> Mark | None:
 def digest_to(points: Iterable[MetricPoint], step: int) -> str:
     """Return the hash of all points up to a step, it included: names, values, times as logged."""
     hashed = hashlib.sha256()
+    orders: dict[tuple[str, ...], tuple[list[str], list[int], struct.Struct]] = {}
     for point in points:
         if point.step > step:
             break
-        names = sorted(point.values)
-        hashed.update(f"{point.step} {milliseconds(point.time)} {names}".encode())
-        hashed.update(struct.pack(f"<{len(names)}d", *(point.values[name] for name in names)))
+        names = tuple(point.values)
+        if names not in orders:
+            places = sorted(range(len(names)), key=names.__getitem__)
+            orders[names] = [names[i] for i in places], places, struct.Struct(f"<{len(names)}d")
+        ordered, places, packing = orders[names]
+        values = list(point.values.values())
+        hashed.update(f"{point.step} {milliseconds(point.time)} {ordered}".encode())
+        hashed.update(packing.pack(*[values[i] for i in places]))
     return hashed.hexdigest()[:16]
 
 

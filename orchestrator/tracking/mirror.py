@@ -17,10 +17,11 @@ import shlex
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
@@ -28,6 +29,7 @@ from orchestrator.files import telling
 from orchestrator.identity import digest
 from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
+from orchestrator.tracking.backpressure import MOST_AT_ONCE, Gate, PatientClient
 from orchestrator.tracking.bulk import Point, writer_of
 from orchestrator.tracking.content import (
     Content,
@@ -53,8 +55,11 @@ NOTE = "mlflow.note.content"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL = 1000
 """MLflow's limit for one log_batch."""
-ROWS_AT_ONCE = 20_000
-"""Rows of one INSERT into a database."""
+ROWS_AT_ONCE = 150_000
+"""Rows of one INSERT into a database, of many runs: some 40 MB."""
+
+RUNS_AT_ONCE = 100
+"""Runs that are open at once: so many are left unfinished by a kill, and are completed later."""
 
 MirrorProgress = Callable[[int, int], None]
 
@@ -118,7 +123,8 @@ def mirror(
             report.unchanged = len(wanted)
             return report
         with connected(store) as client:
-            _Mirror(client, store, report, ready).make(wanted, pruned, on_progress)
+            asked = PatientClient(client, Gate()) if store.is_server else client
+            _Mirror(asked, store, report, ready).make(wanted, pruned, on_progress)
         mark.write(content)
     return report
 
@@ -138,6 +144,37 @@ def _foresee(
         _Mirror(client, store, report, ready).foresee(wanted, pruned)
 
 
+class _Opened(NamedTuple):
+    """A run with its tags, params and artifacts, and what is still to be logged."""
+
+    run: Any
+    content: Content
+    points: Sequence[Point] = ()
+    retrained: str = ""
+    """A sentence, if steps of it were trained again."""
+    is_held: bool = False
+    """Nothing is left to do."""
+
+    @property
+    def run_id(self) -> str:
+        return str(self.run.info.run_id)
+
+
+def batches(cells: Sequence[Content]) -> Iterator[list[Content]]:
+    """Yield the runs of cells in batches of some ROWS_AT_ONCE points."""
+    batch: list[Content] = []
+    num_rows = 0
+    for content in cells:
+        batch.append(content)
+        width = len(content.curves[-1].values) if content.curves else 0
+        num_rows += len(content.curves) * width
+        if num_rows >= ROWS_AT_ONCE or len(batch) >= RUNS_AT_ONCE:
+            yield batch
+            batch, num_rows = [], 0
+    if batch:
+        yield batch
+
+
 class _Mirror:
     """One mirror pass over one experiment."""
 
@@ -145,6 +182,7 @@ class _Mirror:
         self.client, self.store, self.report, self.ready = client, store, report, ready
         self.experiment_id = self.summary_id = ""
         self.bulk = writer_of(client)
+        self._counting = Lock()
 
     def make(
         self, wanted: Sequence[Content], pruned: frozenset[str], on_progress: MirrorProgress
@@ -160,14 +198,37 @@ class _Mirror:
         present = self._present(self.experiment_id)
         self._delete(present, pruned, {content.key for content in wanted})
         run_ids: dict[str, str] = {}
-        for done, content in enumerate(wanted):
-            on_progress(done, len(wanted))
+
+        def opened(content: Content) -> _Opened:
             parent = {PARENT: run_ids[content.parent]} if content.parent else {}
-            run = present.get(content.key)
-            run_ids[content.key] = self._run(run, content, parent)
-            if not done:
+            run = self._open(present.get(content.key), content, parent)
+            run_ids[content.key] = run.run_id
+            return run
+
+        parents = [content for content in wanted if content.cell_id is None]
+        cells = [content for content in wanted if content.cell_id is not None]
+        for content in parents:
+            self._complete([opened(content)])
+            if not self.summary_id:
                 self.summary_id = run_ids[content.key]
                 self._describe(wanted[0])
+        done = len(parents)
+        if self.store.is_server:
+            self.models.read()
+            with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+                waiting = [pool.submit(self._complete_one, opened, content) for content in cells]
+                try:
+                    for future in as_completed(waiting):
+                        future.result()
+                        on_progress(done, len(wanted))
+                        done += 1
+                finally:  # after a fault, what has not begun is left
+                    pool.shutdown(cancel_futures=True)
+        else:
+            for batch in batches(cells):
+                on_progress(done, len(wanted))
+                self._complete([opened(content) for content in batch])
+                done += len(batch)
         others = {run.info.run_id for key, run in present.items() if key not in run_ids}
         self.models.tidy(others | set(run_ids.values()))
         on_progress(len(wanted), len(wanted))
@@ -312,19 +373,19 @@ class _Mirror:
             run, content, tags, self._has_artifacts(run, content)
         )
 
-    def _run(self, run: Any, content: Content, parent: Mapping[str, str]) -> str:
-        """Make one run hold its content; return its id."""
+    def _open(self, run: Any, content: Content, parent: Mapping[str, str]) -> "_Opened":
+        """Make one run have its content, but for points and status; return what is left to do."""
         if run is not None and self._is_another(run, content):
             self.client.delete_run(run.info.run_id)
-            self.report.replaced += 1
+            self._count("replaced")
             run = None
         tags = self._tags(run, content, parent)
         if run is not None and self._is_held(run, content, tags):
-            self.report.unchanged += 1
-            return str(run.info.run_id)
+            self._count("unchanged")
+            return _Opened(run, content, is_held=True)
         intent = {INGESTING: content.marks.text}
         if run is None:
-            self.report.created += 1
+            self._count("created")
             run = self.client.create_run(
                 self.experiment_id, content.started, {**tags, **intent}, content.name
             )
@@ -333,10 +394,13 @@ class _Mirror:
                 note = self._noted(content.tags[NOTE], run.info.run_id)
                 self.client.set_tag(run.info.run_id, NOTE, note)
         else:
-            self.report.updated += 1
+            self._count("updated")
             self._retag(run, content, {**tags, **intent})
-        self._fill(run, content, resumed=RETRAINED in tags)
-        return str(run.info.run_id)
+        return self._fill(run, content, resumed=RETRAINED in tags)
+
+    def _count(self, name: str, by: int = 1) -> None:
+        with self._counting:
+            setattr(self.report, name, getattr(self.report, name) + by)
 
     def _retag(self, run: Any, content: Content, tags: dict[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -350,8 +414,8 @@ class _Mirror:
         if run.info.run_name != content.name:
             self.client.update_run(run_id, name=content.name)
 
-    def _fill(self, run: Any, content: Content, resumed: bool) -> None:
-        """Log artifacts, params, points and status; the tag that says so comes last."""
+    def _fill(self, run: Any, content: Content, resumed: bool) -> "_Opened":
+        """Log artifacts, params and data set. Return the run with the points that it lacks."""
         from mlflow.entities import Param
 
         run_id = run.info.run_id
@@ -364,39 +428,46 @@ class _Mirror:
             self.client.log_inputs(run_id, datasets=[_input(content.dataset)])
         if resumed:
             again = retrained(self.client, run, content.curves)
-            self._send(run_id, iter(again.rows))
-            self.client.set_tag(run_id, RETRAINED, again.sentence)
-        else:
-            self._log(run_id, content.curves, done.curves)
-        waiting = self.models.link(run, content.models)
-        self._log(run_id, (p for p in content.scores if p.step in waiting), None, waiting)
-        self.models.finish(waiting.values())
-        if content.ended is not None:
-            self.client.set_terminated(run_id, content.status, content.ended)
-        elif run.info.status != content.status:
-            self.client.update_run(run_id, status=content.status)
-        self.client.set_tag(run_id, INGESTED, content.marks.text)
+            return _Opened(run, content, again.rows, again.sentence)
+        step = -1 if done.curves is None else done.curves.step
+        return _Opened(run, content, list(rows(p for p in content.curves if p.step > step)))
 
-    def _log(
-        self,
-        run_id: str,
-        points: Iterable[MetricPoint],
-        done: Mark | None,
-        models: Mapping[int, str] | None = None,
-    ) -> None:
-        self._send(run_id, rows((p for p in points if done is None or p.step > done.step), models))
+    def _complete_one(self, opened: Callable[[Content], "_Opened"], content: Content) -> None:
+        self._complete([opened(content)])
 
-    def _send(self, run_id: str, metrics: Iterator[Point]) -> None:
+    def _complete(self, opened: Sequence["_Opened"]) -> None:
+        """Log the points of these runs, then models and status of each; its mark comes last."""
+        waiting = [each for each in opened if not each.is_held]
+        self._send({each.run_id: each.points for each in waiting})
+        for each in waiting:
+            run, content = each.run, each.content
+            if each.retrained:
+                self.client.set_tag(each.run_id, RETRAINED, each.retrained)
+            models = self.models.link(run, content.models)
+            scored = [point for point in content.scores if point.step in models]
+            self._send({each.run_id: list(rows(scored, models))})
+            self.models.finish(models.values())
+            if content.ended is not None:
+                self.client.set_terminated(each.run_id, content.status, content.ended)
+            elif run.info.status != content.status:
+                self.client.update_run(each.run_id, status=content.status)
+            self.client.set_tag(each.run_id, INGESTED, content.marks.text)
+
+    def _send(self, points: Mapping[str, Sequence[Point]]) -> None:
+        """Log points of runs: run id -> points."""
         from mlflow.entities import Metric
 
-        while batch := list(islice(metrics, ROWS_AT_ONCE if self.bulk else ROWS_PER_CALL)):
-            if self.bulk and not any(metric.model_id for metric in batch):
-                self.bulk(run_id, batch)
-            else:
-                for start in range(0, len(batch), ROWS_PER_CALL):
-                    part = batch[start : start + ROWS_PER_CALL]
+        points = {run_id: of_run for run_id, of_run in points.items() if of_run}
+        if not points:
+            return
+        if self.bulk and not any(p.model_id for of_run in points.values() for p in of_run):
+            self.bulk(points)
+        else:
+            for run_id, of_run in points.items():
+                for start in range(0, len(of_run), ROWS_PER_CALL):
+                    part = of_run[start : start + ROWS_PER_CALL]
                     self.client.log_batch(run_id, metrics=[Metric(*point) for point in part])
-            self.report.rows += len(batch)
+        self._count("rows", sum(map(len, points.values())))
 
     def _has_artifacts(self, run: Any, content: Content) -> bool:
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
@@ -437,12 +508,15 @@ def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None)
     models: step -> id of the model that was scored there.
     Infinities become NaN: MLflow would store the largest float, which no curve can show.
     """
+    names: dict[str, str] = {}
     for point in points:
-        at = milliseconds(point.time)
-        model = models.get(point.step) if models else None
+        at, step = milliseconds(point.time), point.step
+        model = models.get(step) if models else None
         for name, value in point.values.items():
+            if name not in names:
+                names[name] = allowed_name(name)
             finite = value if math.isfinite(value) else math.nan
-            yield Point(allowed_name(name), float(finite), at, point.step, model)
+            yield Point(names[name], float(finite), at, step, model)
 
 
 def _is_rewritten(run: Any, content: Content) -> bool:
@@ -519,6 +593,10 @@ class _Models:
             _is_finished(mirrored, model) and _has_tags(mirrored, model)
             for mirrored, model in every
         )
+
+    def read(self) -> None:
+        """Ask MLflow for the models now, before several threads need them."""
+        self._all()
 
     def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
         """Make missing models outputs of the run.

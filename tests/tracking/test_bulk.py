@@ -51,13 +51,20 @@ def test_rows_and_latest_values_are_those_of_log_batch(tmp_path: Path) -> None:
     write = bulk.writer_of(client)
     assert write is not None
     one, other = (client.create_run(experiment).info.run_id for _ in range(2))
+    third = client.create_run(experiment).info.run_id
     for part in (points[:5], points[3:], points):  # again and overlapping, as after a kill
-        write(one, part)
+        write({one: part, third: part[1:]})
         client.log_batch(other, metrics=part)
         assert read_back(client, one) == read_back(client, other)
+    last = client.create_run(experiment).info.run_id
+    for part in (points[1:5], points[4:], points[1:]):
+        client.log_batch(last, metrics=part)
+    assert read_back(client, third) == read_back(client, last)
     client.delete_run(one)
+    fourth = client.create_run(experiment).info.run_id
     with pytest.raises(MlflowException, match="must be in the 'active' state"):
-        write(one, points)
+        write({fourth: points, one: points})
+    assert not client.get_run(fourth).data.metrics, "all runs of a call, or none"
 
 
 def test_a_server_and_unknown_tables_are_left_to_log_batch(

@@ -9,7 +9,7 @@ import pytest
 from lifeline import let_go
 from mlflow.tracking import MlflowClient
 from tracking_house import House, dump, grow
-from tracking_servers import Server
+from tracking_servers import BusyProxy, Server
 
 from orchestrator.errors import EnvironmentFault
 
@@ -86,6 +86,24 @@ def test_an_address_with_a_password_works_and_is_shown_without(
     assert report.created == 3
     assert report.view.startswith(f"{server.uri}/#/experiments/")
     assert "p%40ss" not in str(dump(server.uri, "own.micro"))
+
+
+def test_a_busy_server_gets_all_in_the_end(
+    make_house: Callable[..., House], tmp_path: Path, server: Server
+) -> None:
+    busy = BusyProxy(server.port)
+    house = make_house(tmp_path / "runs", seeds=4, name="busy")
+    for cell in house.cells:
+        house.attempt(cell, range(6))
+    report = house.mirror(busy.uri)
+    assert report.created == len(house.cells) + 2
+    assert busy.refusals, "several calls at once were made"
+    assert busy.most == busy.capacity, "and two at once were answered"
+    assert len(busy.refusals) < busy.answered / 4, "it is asked less once it has refused"
+    busy.shutdown()
+    over_http = dump(server.uri, house.folder.experiment)
+    house.mirror()
+    assert over_http == dump(f"sqlite:///{house.database}", house.folder.experiment)
 
 
 CHROMIUM = shutil.which("chromium")

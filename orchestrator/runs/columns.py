@@ -1,0 +1,294 @@
+"""The metrics of ended cells as columns: what was parsed once is not parsed again.
+
+runs/<experiment>/columns/*.parquet have a row for each train step and a column for each metric.
+Each process writes files of its own, whole; several small ones are merged into one. The schema's
+metadata says which rows are of which cell, and of which state of its `attempts/`: path, size and
+time of change of every file in it, and the code that parsed them.
+
+It is a cache. Rows count only while that state is the same, so an attempt more, an edited log and a
+backend that reads otherwise are parsed again. Without it, everything is; cells with a fault are
+never kept, so that each is named again.
+"""
+
+import hashlib
+import inspect
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator import plugins
+from orchestrator.errors import RunFolderError
+from orchestrator.files import write_bytes
+from orchestrator.metrics import points as points_code
+from orchestrator.metrics.points import PointValues, places_of
+from orchestrator.records import MetricPoint
+from orchestrator.rundir import CellDir, RunFolder
+
+FORMAT = 1
+WORTH_KEEPING = 100_000
+"""Values: fewer are parsed as quickly as pyarrow is imported."""
+VALUES_A_FILE = 10_000_000
+MAX_SMALL_FILES = 16
+"""With more files of less than half of that, they are merged."""
+_SETTLED_NS = 5_000_000_000
+"""Nanoseconds after a change in which a second one may have the same time."""
+_KEY = b"orch"
+_OF_A_ROW = ("cell", "step", "time")
+"""The columns that are no metrics: names of metrics have a slash."""
+
+
+class _Rows(NamedTuple):
+    """Where the metrics of a cell are kept."""
+
+    path: Path
+    state: str
+    """Digest of what they were parsed from."""
+    start: int
+    stop: int
+
+
+class Columns:
+    """The columns of one folder, as this process knows them."""
+
+    def __init__(self, folder: RunFolder):
+        self._path = folder.path / "columns"
+        self._rows: dict[str, _Rows] = {}
+        self._tables: dict[Path, _Table] = {}
+        self._new: dict[str, tuple[str, Sequence[MetricPoint]]] = {}
+        self._num_new = 0
+        for path in self._files():
+            self._note(path)
+
+    def state_of(self, cell_dir: CellDir, backend: str) -> str | None:
+        """Return a digest of all that the metrics are parsed from; None if that just changed."""
+        entries, latest = _entries(f"{cell_dir.path}/attempts")
+        if not entries or time.time_ns() - latest < _SETTLED_NS:
+            return None
+        text = json.dumps([FORMAT, parsing_code(backend), sorted(entries)])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def points(self, cell_dir: CellDir, state: str | None) -> tuple[MetricPoint, ...] | None:
+        """Return the metrics of a cell, or None if its logs must be parsed."""
+        rows = self._rows.get(cell_dir.path.name)
+        if rows is None or state is None or rows.state != state:
+            return None
+        table = self._table(rows.path)
+        return None if table is None else table.points(rows.start, rows.stop)
+
+    def keep(self, cell_dir: CellDir, state: str | None, points: Sequence[MetricPoint]) -> None:
+        """Keep the metrics of an ended cell that were parsed without a fault."""
+        if state is None or cell_dir.path.name in self._new:
+            return
+        self._new[cell_dir.path.name] = state, points
+        self._num_new += sum(len(point.values) for point in points)
+        if self._num_new >= VALUES_A_FILE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is new, if it is much. Where nothing can be written, it is parsed again."""
+        self._tables.clear()
+        if self._num_new < WORTH_KEEPING:
+            return
+        new, self._new, self._num_new = self._new, {}, 0
+        table, rows = _columns_of(new)
+        if len(set(table.column_names)) < table.num_columns:
+            return  # a metric has the name of one of ours
+        try:
+            self._path.mkdir(exist_ok=True)
+            self._note(self._write(table, rows))
+            self._merge()
+        except (OSError, RunFolderError):
+            return
+
+    def _write(self, table: Any, rows: Mapping[str, tuple[str, int, int]]) -> Path:
+        """Write one file as a whole; its name is of this process and this moment alone."""
+        import io
+
+        import pyarrow.parquet as pq
+
+        held = io.BytesIO()
+        pq.write_table(
+            table.replace_schema_metadata({_KEY: json.dumps(rows).encode()}),
+            held,
+            compression="zstd",
+            use_dictionary=["cell"],
+        )
+        name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.parquet"
+        write_bytes(self._path / name, held.getvalue())
+        return self._path / name
+
+    def _note(self, path: Path) -> None:
+        """Learn which rows a file has. One that cannot be read counts as not there."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with suppress(OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+            for name, (state, start, stop) in json.loads(
+                pq.read_schema(path).metadata[_KEY]
+            ).items():
+                self._rows[name] = _Rows(path, state, start, stop)
+
+    def _table(self, path: Path) -> "_Table | None":
+        import pyarrow as pa
+
+        if path not in self._tables:
+            try:
+                self._tables[path] = _Table(path)
+            except (OSError, pa.ArrowException):
+                return None
+        return self._tables[path]
+
+    def _merge(self) -> None:
+        """Write one file in place of many small ones, without rows that no longer count. A file
+        that another process has since removed costs no more than parsing some cells again."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        small: list[Path] = []
+        for path in self._files():
+            try:
+                known = pq.read_metadata(path)
+            except (OSError, pa.ArrowException):
+                path.unlink(missing_ok=True)  # nothing in it counts
+                continue
+            if known.num_rows * known.num_columns < VALUES_A_FILE // 2:
+                small.append(path)
+        if len(small) <= MAX_SMALL_FILES:
+            return
+        parts, rows, start = [], {}, 0
+        tables = {path: pq.read_table(path) for path in small}
+        for name, at in self._rows.items():
+            if at.path in tables:
+                parts.append(tables[at.path].slice(at.start, at.stop - at.start))
+                rows[name] = (at.state, start, start + at.stop - at.start)
+                start += at.stop - at.start
+        merged = pa.concat_tables(parts, promote_options="default").unify_dictionaries()
+        self._note(self._write(merged, rows))
+        for path in small:
+            path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[Path]:
+        with suppress(OSError):
+            yield from sorted(self._path.glob("*.parquet"), key=lambda p: p.stat().st_mtime_ns)
+
+
+class _Table:
+    """One file in memory."""
+
+    def __init__(self, path: Path):
+        import numpy as np
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        self._names = [name for name in table.column_names if name not in _OF_A_ROW]
+        self._steps: list[int] = table.column("step").to_pylist()
+        self._times: list[float] = table.column("time").to_pylist()
+        self._values = np.empty((len(table), len(self._names)))
+        self._is_there = np.ones(self._values.shape, dtype=bool)
+        for place, name in enumerate(self._names):
+            column = table.column(name)
+            if column.null_count:
+                self._is_there[:, place] = column.is_valid().to_numpy()
+                column = column.fill_null(0.0)
+            self._values[:, place] = column.to_numpy()
+
+    def points(self, start: int, stop: int) -> tuple[MetricPoint, ...]:
+        """Return the points of some rows. Rows with the same names share them."""
+        import numpy as np
+
+        is_there = self._is_there[start:stop]
+        patterns, kinds = np.unique(np.packbits(is_there, axis=1), axis=0, return_inverse=True)
+        packed: list[PointValues | None] = [None] * (stop - start)
+        for kind in range(len(patterns)):
+            indices = np.flatnonzero(kinds.ravel() == kind)
+            has = is_there[indices[0]]
+            places = places_of(tuple(itertools.compress(self._names, has)))
+            raw = self._values[start + indices][:, has].tobytes()
+            width = 8 * len(places)
+            for number, index in enumerate(indices.tolist()):
+                part = raw[number * width : (number + 1) * width]
+                packed[index] = PointValues.packed(places, part)
+        return tuple(
+            MetricPoint(step, when, values)
+            for step, when, values in zip(
+                self._steps[start:stop], self._times[start:stop], packed, strict=True
+            )
+            if values is not None
+        )
+
+
+def _columns_of(
+    new: Mapping[str, tuple[str, Sequence[MetricPoint]]],
+) -> tuple[Any, dict[str, tuple[str, int, int]]]:
+    """Return a table of the metrics of cells, and cell -> state, first and last row."""
+    import numpy as np
+    import pyarrow as pa
+
+    names = list(
+        dict.fromkeys(n for _, points in new.values() for point in points for n in point.values)
+    )
+    places = {name: place for place, name in enumerate(names)}
+    num_rows = sum(len(points) for _, points in new.values())
+    values, is_there = np.zeros((num_rows, len(names))), np.zeros((num_rows, len(names)), bool)
+    rows: dict[str, tuple[str, int, int]] = {}
+    cells = np.empty(num_rows, dtype=np.int32)
+    steps, times, row = np.empty(num_rows, dtype=np.int64), np.empty(num_rows), 0
+    for number, (name, (state, points)) in enumerate(new.items()):
+        rows[name] = state, row, row + len(points)
+        cells[row : row + len(points)] = number
+        for point in points:
+            columns = [places[metric] for metric in point.values]
+            values[row, columns] = list(point.values.values())
+            is_there[row, columns] = True
+            steps[row], times[row] = point.step, point.time
+            row += 1
+    arrays = [
+        pa.DictionaryArray.from_arrays(cells, list(new)),
+        pa.array(steps),
+        pa.array(times),
+        *(pa.array(values[:, place], mask=~is_there[:, place]) for place in places.values()),
+    ]
+    return pa.Table.from_arrays(arrays, [*_OF_A_ROW, *places]), rows
+
+
+def _entries(folder: str) -> tuple[list[tuple[str, int, int]], int]:
+    """Return path, size and time of change (ns) of every file below a folder; the latest time."""
+    entries: list[tuple[str, int, int]] = []
+    latest = 0
+    waiting = [folder]
+    with suppress(OSError):
+        while waiting:
+            with os.scandir(waiting.pop()) as inside:
+                for entry in inside:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                        continue
+                    stat = entry.stat()
+                    relative = entry.path[len(folder) :]
+                    entries.append((relative, stat.st_size, stat.st_mtime_ns))
+                    latest = max(latest, stat.st_mtime_ns)
+        return entries, latest
+    return [], 0
+
+
+@lru_cache(maxsize=64)
+def parsing_code(backend: str) -> str:
+    """Return a digest of the code that parses a backend's logs."""
+    hashed = hashlib.sha256()
+    package = Path(inspect.getfile(type(plugins.load(backend)))).parent
+    for path in (*sorted(package.glob("*.py")), Path(points_code.__file__)):
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()[:16]
+
+
+@lru_cache(maxsize=4)
+def columns_in(folder: Path) -> Columns:
+    """Return the columns of a folder, whose files are listed once by this process."""
+    return Columns(RunFolder(folder))
