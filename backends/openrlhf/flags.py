@@ -5,7 +5,7 @@ release refuses the other's names. Inside orch a flag has its dotted name. optio
 facts of each release's own parser about its flags.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -113,6 +113,12 @@ def options(version: str) -> Mapping[str, Option]:
     return {name: known[own] for name, own in named.items() if own is not None}
 
 
+def default(name: str, version: str) -> object:
+    """Return the default of a flag of a release, by the release's own name; None without one."""
+    option = _release_options()[version].get(name)
+    return None if option is None else option.default
+
+
 @cache
 def release_table(version: str) -> ReleaseTable:
     """Return the flags that a release accepts, by the dotted names of the flags that orch gives.
@@ -209,27 +215,47 @@ def read(argv: Sequence[str], faults: list[Fault]) -> CommandLine:
         flags = completed(flag, all_flags) if flag.startswith("--") else ()
         if len(flags) != 1 or flags[0] not in known:
             faults.append(_unknown(word, flags, version))
+            while flag.startswith("--") and rest and not rest[0].startswith("--"):
+                rest.pop(0)  # the flag's own values
             continue
         name = known[flags[0]]
         if equals:
             rest.insert(0, value)
-        arity, kind = _arity(name, version), options(version)[name].kind
-        taken = [rest.pop(0) for _ in range(arity) if rest]
+        count, kind = arity(name, version), options(version)[name].kind
+        taken = [rest.pop(0) for _ in range(count) if rest]
         try:
             given[name] = _value(kind, taken)
         except (ValueError, IndexError):
-            faults.append(Fault(f"{word} takes {arity} x {kind.partition(' ')[0]}, got {taken}"))
+            faults.append(Fault(f"{word} takes {count} x {kind.partition(' ')[0]}, got {taken}"))
     return CommandLine(given, version)
+
+
+def grouped(rest: Sequence[str], version: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag of a command line by its full name, with the words after it."""
+    all_flags = [f"--{name}" for name in _release_options()[version]]
+    at = 0
+    while at < len(rest):
+        flag, equals, value = rest[at].partition("=")
+        full = completed(flag, all_flags)
+        end = at + 1
+        while end < len(rest) and not rest[end].startswith("--"):
+            end += 1
+        values = ([value] if equals else []) + list(rest[at + 1 : end])
+        yield full[0] if len(full) == 1 else flag, values
+        at = end
 
 
 def _unknown(word: str, flags: Sequence[str], version: str) -> Fault:
     if len(flags) > 1:
         return Fault(f"{word} is ambiguous in OpenRLHF {version}: {', '.join(flags)}")
+    if flags and flags[0].removeprefix("--") in _release_options()[version]:
+        return Fault(f"no cell has {word}: it trains on something else; leave it out")
     hint = did_you_mean(word, spellings(version))
     return Fault(f"{word} is not a flag orch knows of OpenRLHF {version}{hint}")
 
 
-def _arity(name: str, version: str) -> int:
+def arity(name: str, version: str) -> int:
+    """Return how many words a flag takes after it."""
     kind = options(version)[name].kind
     _, times, count = kind.partition(" x ")
     return int(count) if times else 0 if kind == "switch" else 1

@@ -9,7 +9,7 @@ from typing import Any
 from backends.openrlhf.flags import FLAT_NAMES, MODULE, CommandLine, read, spelled
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import Fault, SpecError
-from orchestrator.library.needs import NEEDS, read_needs, settings_of
+from orchestrator.library.needs import NEEDS, name_of, read_needs, settings_of
 from orchestrator.settings import Settings
 
 _WITHOUT: Mapping[str, str] = {
@@ -20,11 +20,15 @@ _WITHOUT: Mapping[str, str] = {
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-    """Return the settings of a launch. Raise SpecError with every fault of its command line."""
+    """Return the settings of a launch. Raise SpecError with every fault of its command line.
+
+    Without needs.json, which orch writes beside its launches, the prompts are the files that the
+    flags name, with orch's default reward rule.
+    """
     faults: list[Fault] = []
     flags = read(argv, faults)
     faults += _ignored(flags)
-    needs = read_needs(files, faults)
+    needs = read_needs(files, faults) if NEEDS in files else _needs_of(flags)
     if not faults or flags.given:
         faults += _other_steps(flags, needs)
     if faults:
@@ -35,6 +39,14 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     except (ArithmeticError, TypeError) as error:
         sentence = f"the flags make no cell: {type(error).__name__}: {error}"
         raise SpecError(MODULE, [Fault(sentence)]) from error
+
+
+def _needs_of(flags: CommandLine) -> Mapping[str, Any]:
+    """Return what needs.json would hold of a launch that orch did not write."""
+    model, prompts = flags["actor.model_name_or_path"], flags["data.prompt_dataset"]
+    path = str(prompts or "unknown").partition(",")[0]
+    named = {"model.name": name_of(str(model or "unknown"))}
+    return {"prompts": {"name": name_of(path), "path": path}, "asked": named}
 
 
 def _ignored(flags: CommandLine) -> list[Fault]:

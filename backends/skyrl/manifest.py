@@ -8,8 +8,7 @@ options.json holds the keys, types, defaults and closed lists of each release.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path, PurePath
-from re import sub
+from pathlib import Path
 from typing import Any
 
 from backends.skyrl.overrides import written
@@ -29,6 +28,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
+from orchestrator.library.needs import name_of
 from orchestrator.library.releases import numbers
 from orchestrator.settings import Clip, Settings
 
@@ -165,11 +165,6 @@ def _data(name: str) -> Row:
         account=("exact", f"data/train.parquet is to be made of it ({NEEDS})"),
         advice=_SHIPPED if name == "path" else "",
     )
-
-
-def name_of(path: str) -> str:
-    """Return a name made of a path's last part."""
-    return sub(r"[^A-Za-z0-9._+-]", "-", PurePath(path).name)[:64].lstrip("._+-") or "unknown"
 
 
 def _model_name(launch: Any) -> object:

@@ -33,6 +33,8 @@ NAMES: Mapping[str, str] = {
 response's tokens, then over responses, and no k1 per sequence: there is no train/kl_reference."""
 
 REWARD = "reward/avg_raw_reward"
+_BESIDE = ("eval/", "timing/")
+"""Beginnings of names that an evaluation logs too."""
 _EVALUATED = re.compile(r"eval/(.+)/(avg_score|pass_at_(\d+))")
 _STEP = re.compile(r"^(.*?)Step (\d+): *$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -72,9 +74,14 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
     """Raise LogFault if steps have none of the names we know, or no reward.
 
-    Step 0 does not count: it has evaluations only.
+    A step with evaluations alone does not count: a run logs one before it trains or goes on.
     """
-    held = {name for step, names in names_by_step.items() if step > 0 for name in names}
+    trained = [
+        names
+        for step, names in names_by_step.items()
+        if step > 0 and any(not name.startswith(_BESIDE) for name in names)
+    ]
+    held = {name for names in trained for name in names}
     if held and not held & NAMES.keys():
         raise LogFault.of_names(path, "SkyRL", VERSIONS, held)
     if held and REWARD not in held:

@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from backends.verl import checkpoints, dialect, metrics, parse, translate
-from backends.verl.cpu_launch import adopt
+from backends.verl import adoption, checkpoints, dialect, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
 from backends.verl.marks import MARKS
-from orchestrator.library.cpu_launch import CpuLaunch
 from orchestrator.library.protocol import LibraryBackend
-from orchestrator.records import LaunchPlan
 
 
 class VerlBackend(LibraryBackend):
@@ -30,10 +27,8 @@ class VerlBackend(LibraryBackend):
     export_command = staticmethod(checkpoints.export_command)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-
-    def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
-        """Return the plan with the overrides of anybody's launch that it lacks."""
-        return adopt(plan, argv)
+    trimmed = staticmethod(adoption.trimmed)
+    adopt = staticmethod(adoption.adopt)
 
 
 BACKEND = VerlBackend()

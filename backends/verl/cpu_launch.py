@@ -106,29 +106,6 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
     return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY))
 
 
-def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
-    """Return the plan with the overrides of a launch that it lacks, their marks kept."""
-    own, given = split(plan.argv), split(argv)
-    words = list(argv[argv.index(MAIN) + 1 :]) if MAIN in argv else []
-    added = [word for word in words if word.lstrip("+").partition("=")[0] not in own]
-    changed = [
-        Deviation("argument", key, given[key], own[key])
-        for key in given.keys() & own.keys()
-        if _value(given[key]) != _value(own[key])
-    ]
-    held = plan.model_copy(update={"argv": (*plan.argv, *added)})
-    return CpuLaunch(held, tuple(sorted(changed)))
-
-
-def _value(text: str) -> str:
-    """Return a value without its quotes, and numbers in one spelling."""
-    bare = text.strip("\"'")
-    try:
-        return repr(float(bare))
-    except ValueError:
-        return bare.lower()
-
-
 def split(argv: Sequence[str]) -> dict[str, str]:
     """Return Hydra's overrides by key, without their marks; the last of a key counts."""
     arguments = {}

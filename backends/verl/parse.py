@@ -1,7 +1,6 @@
 """Read a launch of verl, written by orch or by anybody, as the settings that it asks for."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
@@ -12,10 +11,10 @@ from backends.verl.overrides import read
 from backends.verl.translate import MAIN
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import Values
+from orchestrator.library.needs import name_of
 from orchestrator.settings import Settings
 
 SOURCE = "launch of verl"
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
@@ -98,14 +97,10 @@ def _named(plain: dict[str, object], values: Values) -> dict[str, object]:
     The name is the last part of their path.
     """
     model, data = plain["model"], plain["data"]
-    model = {"name": _label(str(values[f"{MODEL}.path"]))} | _section(model)
-    data = {"name": _label(str(values["data.train_files"]))} | _section(data)
+    model = {"name": name_of(str(values[f"{MODEL}.path"]))} | _section(model)
+    data = {"name": name_of(str(values["data.train_files"]))} | _section(data)
     return plain | {"model": model, "data": data}
 
 
 def _section(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, dict) else {}
-
-
-def _label(path: str) -> str:
-    return _NOT_IN_NAMES.sub("-", path.rstrip("/").rpartition("/")[2]).lstrip("._+-")[:64] or "verl"

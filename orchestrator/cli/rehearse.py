@@ -8,6 +8,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.cli.manners import set_next
 from orchestrator.cli.prove import proof_data
 from orchestrator.cli.run import print_review, review_data
 from orchestrator.errors import OrchError
@@ -125,6 +126,7 @@ def command(
 def _real_script(path: Path, most: int, as_json: bool) -> int:
     """Rehearse the launches of anybody's script. Return the exit code."""
     home = Path("runs").absolute() / f"{path.stem}.real"
+    set_next("orch audit {spec}")
     return _rehearsed(real_run.chosen_of_script(path, home), home, most, as_json)
 
 

@@ -37,12 +37,15 @@ VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")
 def answer(job: ScoringJob) -> None:
     """Score one checkpoint and write each result. Raise CheckpointError if it does not load."""
     policy = models.opened(Path(job.checkpoint), job.engine, job.asks[0].asked.sampling)
-    for ask in job.asks:
-        if ask.asked.kind == "divergence":
-            task, own = load_task(Path(ask.task_file))
-            divergence.answer(policy, task, own["max_gen_toks"], job, ask, VERSIONS)
-        else:
-            _answer(policy, job, ask)
+    try:
+        for ask in job.asks:
+            if ask.asked.kind == "divergence":
+                task, own = load_task(Path(ask.task_file))
+                divergence.answer(policy, task, own["max_gen_toks"], job, ask, VERSIONS)
+            else:
+                _answer(policy, job, ask)
+    finally:
+        models.end(policy)
 
 
 def prepare(job: ScoringJob) -> None:

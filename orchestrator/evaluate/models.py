@@ -234,6 +234,16 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
     return _LAST[0]
 
 
+def end(policy: Any) -> None:
+    """End the process in which vLLM computes; nothing for another model.
+
+    Python waits for a process's children before it ends, and vLLM's waits for requests.
+    """
+    engine = getattr(getattr(policy, "model", None), "llm_engine", None)
+    if engine is not None:
+        engine.engine_core.shutdown()
+
+
 _LAST: list[HarnessPolicy] = []
 """The policy that `opened` has returned last: its weights are swapped for those of the next."""
 

@@ -59,6 +59,25 @@ class CpuLaunch(NamedTuple):
         return CpuLaunch(plan, (*self.deviations, variable, *self.fp32_parts))
 
 
+class Trimmed(NamedTuple):
+    """Anybody's launch without what makes it large or belongs to its machines."""
+
+    argv: tuple[str, ...]
+    deviations: tuple[Deviation, ...] = ()
+    """What was left out or set, each with the reason."""
+
+
+def reason_to_leave_out(name: str, reasons: Mapping[str, str]) -> str:
+    """Return why an argument is left out, or "".
+
+    reasons: name of an argument, or of a section (`ds` for `ds.zpg`) -> reason; an empty reason
+    keeps it. The longest name counts.
+    """
+    parts = name.split(".")
+    sections = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((reasons[each] for each in sections if each in reasons), "")
+
+
 Split = Callable[[Sequence[str]], Mapping[str, str]]
 """Arguments -> key -> value, as the library reads them. The last value of a key counts."""
 

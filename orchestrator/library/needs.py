@@ -5,6 +5,7 @@ the same keys in several cells. OpenRLHF's and TRL's launches carry it, and read
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from orchestrator.library.manifest import ABSENT, TEXT, Account, Number, Row, Va
 from orchestrator.settings import Settings
 
 NEEDS = "needs.json"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
 def needs_file(
@@ -38,6 +40,12 @@ def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, An
         )
         return {"prompts": {}, "asked": {}}
     return {"prompts": prompts, "asked": values}
+
+
+def name_of(path: str) -> str:
+    """Return a name for a model or a data set, made of the last part of its path."""
+    last = path.rstrip("/").rpartition("/")[2]
+    return _NOT_IN_NAMES.sub("-", last).lstrip("._+-")[:64] or "unknown"
 
 
 def needed(launch: Values, part: str, name: str) -> Any:

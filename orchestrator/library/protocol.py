@@ -40,7 +40,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
-from orchestrator.library.cpu_launch import CpuLaunch
+from orchestrator.library.cpu_launch import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.releases import ReleaseMarks
 from orchestrator.library.rollout_dump import RolloutBatch, Values
@@ -216,6 +216,14 @@ class Backend(Protocol):
         """
         ...
 
+    def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
+        """Return anybody's launch as `parse` can read it, of so many rollout batches. Pure.
+
+        What only belongs to its machines, its logs or its evaluation is left out, and listed. What
+        decides the objective is kept, also where no cell has it: `parse` then refuses it.
+        """
+        ...
+
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
         """Return a plan of `translate` with the arguments of anybody's launch that it lacks. Pure.
 
@@ -340,6 +348,10 @@ class LibraryBackend(ABC):
         own = _own_function(type(self).__module__, "cpu_launch")
         changed: CpuLaunch | None = None if own is None else own(plan, place)
         return changed
+
+    def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
+        """Return the launch as it is."""
+        return Trimmed(tuple(argv))
 
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
         """Return None: anybody's arguments are not put into its launches."""

@@ -51,6 +51,8 @@ class Chosen(NamedTuple):
     declared: tuple[Cell, ...]
     argv: tuple[str, ...] = ()
     """The launch of a script, whose further arguments it gets."""
+    trimmed: tuple[Deviation, ...] = ()
+    """What was left out of that launch, or set in it."""
 
 
 def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
@@ -70,8 +72,8 @@ def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
 def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
     """Return the launches of a script at small scale. Raise OrchError if none can be rehearsed."""
     launches = [
-        Chosen(small(each.cell, folder, batches=BATCHES), (each.cell,), each.argv)
-        for each in script_launches(path)
+        Chosen(small(each.cell, folder, batches=BATCHES), (each.cell,), each.argv, each.deviations)
+        for each in script_launches(path, BATCHES)
     ]
     if not launches:
         raise EnvironmentFault(f"{path} has no launch of {', '.join(plugins.names())}")
@@ -92,7 +94,7 @@ def rehearse(
     cell_dir = CellDir(folder / "cells" / cell.directory)
     say(f"{declared.slug}: {library} {version} trains {cell.settings.num_train_steps} steps ...")
     launch, ending = train(cell, cell_dir, environment, each.argv)
-    deviations = (*each.small.changes, *launch.deviations)
+    deviations = (*each.trimmed, *each.small.changes, *launch.deviations)
     outcome = RealRehearsal(declared, each.declared[1:], deviations, ending)
     if ending.state != "succeeded":
         return outcome

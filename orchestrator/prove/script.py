@@ -9,6 +9,7 @@ from orchestrator.audit.pipeline import launches
 from orchestrator.audit.releases import NeighbourFiles, versions
 from orchestrator.errors import EnvironmentFault
 from orchestrator.identity import fingerprint
+from orchestrator.library.cpu_launch import Deviation
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
 from orchestrator.records import Cell
 from orchestrator.settings import BackendRef, Resources
@@ -22,15 +23,16 @@ class ScriptLaunch(NamedTuple):
 
     cell: Cell
     argv: tuple[str, ...]
-    left_out: tuple[str, ...]
-    """Words whose value only running the script would tell."""
+    deviations: tuple[Deviation, ...]
+    """What was left out of its words or set in them, before they were read as a cell."""
 
 
-def script_launches(path: Path) -> Iterator[ScriptLaunch]:
+def script_launches(path: Path, batches: int) -> Iterator[ScriptLaunch]:
     """Yield the launches of a script that a library here can rehearse, in its usual case.
 
-    The script is read, never run. Raise UnreadableScript for a file without a launch, SpecError for
-    a launch that is no cell, with every reason.
+    batches: rollout batches that it is to train. The script is read, never run. Raise
+    UnreadableScript for a file without a launch, SpecError for a launch that is no cell, with every
+    reason.
     """
     if path.stat().st_size > LARGEST:
         raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no launch script")
@@ -42,17 +44,19 @@ def script_launches(path: Path) -> Iterator[ScriptLaunch]:
         for name in plugins.names():
             reading = plugins.load(name).audit(launch)
             if reading is not None:
-                yield _launch(path, launch, reading, releases.get(name, ""))
+                yield _launch(path, launch, reading, releases.get(name, ""), batches)
                 break
 
 
-def _launch(path: Path, launch: Launch, reading: LaunchReading, release: str) -> ScriptLaunch:
+def _launch(
+    path: Path, launch: Launch, reading: LaunchReading, release: str, batches: int
+) -> ScriptLaunch:
     backend = plugins.load(reading.library)
     if launch.open_end:
         raise EnvironmentFault(f"{path}:{launch.line}: {launch.open_end}")
     known = [word.text for word in launch.words if not {UNKNOWN, UNSET} & set(word.text)]
-    left_out = [word.text.partition("=")[0] for word in launch.words if word.text not in known]
-    settings = backend.parse(known, {})
+    trimmed = backend.trimmed(known, batches)
+    settings = backend.parse(trimmed.argv, {})
     version = release.partition(" ")[0] or reading.version
     if version not in backend.versions:
         version = backend.versions[0]
@@ -67,4 +71,9 @@ def _launch(path: Path, launch: Launch, reading: LaunchReading, release: str) ->
         settings=settings,
         resources=Resources(num_nodes=1, gpus_per_node=1),
     )
-    return ScriptLaunch(cell, tuple(known), tuple(left_out))
+    unread = tuple(
+        Deviation("argument", word.text.partition("=")[0], "?", None, "only a shell would know it")
+        for word in launch.words
+        if word.text not in known and "=" in word.text
+    )
+    return ScriptLaunch(cell, trimmed.argv, (*unread, *trimmed.deviations))

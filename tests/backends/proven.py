@@ -20,6 +20,7 @@ from orchestrator.prove.small import small, train
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
+from tests.backends.cpu_meter import CpuMeter
 from tests.backends.environments import cpu_python
 
 BATCHES = 4
@@ -41,11 +42,16 @@ class ProofCell(NamedTuple):
             environments={release: EnvironmentEntry(venv=str(self.environment.path))}
         )
 
-    def train(self) -> None:
-        """Train it, or go on. Raise AssertionError, with the end of the log, if it fails."""
-        _, ending = train(self.cell, self.cell_dir, self.environment)
+    def train(self) -> float:
+        """Train it, or go on. Return the CPU seconds of all processes.
+
+        Raise AssertionError, with the end of the log, if it fails.
+        """
+        with CpuMeter(str(self.cell_dir.path)) as meter:
+            _, ending = train(self.cell, self.cell_dir, self.environment)
         log = self.cell_dir.attempts()[-1]
         assert ending.state == "succeeded", f"{ending.message}\n{log.stderr.read_text()[-4000:]}"
+        return meter.seconds
 
     def run(self) -> Run:
         """What it left."""
@@ -63,11 +69,18 @@ def proof_cell(library: str, version: str, name: str, folder: Path) -> ProofCell
     )
 
 
-def train_killed_and_resumed(proof: ProofCell) -> int:
-    """Kill all of its processes once it has a checkpoint, and go on. Return the checkpoint's step.
+def train_killed_and_resumed(proof: ProofCell) -> float:
+    """Kill all of its processes once it has a checkpoint, and go on. Return the CPU seconds of all
+    processes of both attempts.
 
     Raise AssertionError if the second attempt did not begin after that checkpoint.
     """
+    with CpuMeter(str(proof.cell_dir.path)) as meter:
+        _kill_and_resume(proof)
+    return meter.seconds
+
+
+def _kill_and_resume(proof: ProofCell) -> None:
     backend = plugins.load(proof.cell.settings.backend.name)
     first = threading.Thread(target=train, args=(proof.cell, proof.cell_dir, proof.environment))
     first.start()
@@ -86,7 +99,6 @@ def train_killed_and_resumed(proof: ProofCell) -> int:
     again = sorted((proof.cell_dir.attempts()[1].path / "rollouts").glob("[0-9]*.json"))
     updates = proof.cell.settings.batch.num_minibatches
     assert int(again[0].stem) == saved + updates, "it goes on where its checkpoint is"
-    return saved
 
 
 def processes(folder: Path) -> Iterator[int]:

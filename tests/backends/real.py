@@ -6,7 +6,6 @@ prepare` makes; the environment is the one that `orch env create LIBRARY@VERSION
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Cadence, Resources, Settings
+from tests.backends.cpu_meter import CpuMeter
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -46,6 +46,7 @@ class Trained(NamedTuple):
     checkpoints: list[Checkpoint]
     stdout: str
     cpu_seconds: float
+    """Of all its processes, Ray's too."""
 
     def values(self, name: str) -> list[float]:
         """A metric of every step."""
@@ -146,9 +147,8 @@ def train(
     assert wanted is not None
     prepared.prepare(wanted.data, [wanted.format], folder / "prepared")
     prepared.link(place.plan_dir, folder / "prepared")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     log = place.attempt_dir / "stdout"
-    with log.open("w") as out:
+    with log.open("w") as out, CpuMeter(str(folder)) as meter:
         process = held(
             list(changed.plan.argv),
             env=_environment(python, folder) | dict(changed.plan.env),
@@ -160,7 +160,6 @@ def train(
             code = process.wait(LONGEST_SECONDS)
         finally:
             let_go(process)  # servers that the run started end with it, also after the time limit
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     said = log.read_text(errors="replace")
     assert code == 0, f"{said[-6000:]}{_last_lines(place.attempt_dir)}"
     return Trained(
@@ -173,7 +172,7 @@ def train(
         list(backend.read_metrics(place.attempt_dir)),
         backend.find_checkpoints(place.checkpoints_dir),
         said,
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        meter.seconds,
     )
 
 

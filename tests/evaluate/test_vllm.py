@@ -35,7 +35,10 @@ class LLM:
     def __init__(self, **named):
         self.named, self.asked = named, []
         self.config = json.loads((Path(named["model"]) / "config.json").read_text())
-        self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=64))
+        self.llm_engine = SimpleNamespace(
+            model_config=SimpleNamespace(max_model_len=64),
+            engine_core=SimpleNamespace(shutdown=lambda: self.asked.append("ended")),
+        )
     def generate(self, prompts, sampling_params, use_tqdm, lora_request):
         self.asked += list(zip(prompts, sampling_params, strict=True))
         return [SimpleNamespace(outputs=[SimpleNamespace(text=f"{p.seed}/{i}<|im_end|>rest")
@@ -130,6 +133,25 @@ def test_the_build_for_cpus_is_found_under_its_own_name(vllm: None) -> None:
     policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
     assert version("vllm") == "0.29.0+cpu"
     assert policy.model.named["enforce_eager"] is True
+
+
+def test_an_engine_is_ended_with_its_job(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's process of its own outlived the job else, and Python waited for it for ever."""
+    from orchestrator.evaluate import harness, models
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a task")
+
+    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
+    monkeypatch.setattr(models, "opened", lambda *_: policy)
+    monkeypatch.setattr(harness, "load_task", fail)
+    ask = SimpleNamespace(
+        asked=SimpleNamespace(sampling=Sampling(), kind="divergence"), task_file="none.yaml"
+    )
+    job: Any = SimpleNamespace(checkpoint=str(POLICY), engine=Engine(name="vllm"), asks=[ask])
+    with pytest.raises(RuntimeError, match="a task"):
+        harness.answer(job)
+    assert policy.model.asked == ["ended"]
 
 
 def test_heads_that_vllm_lacks_are_padded_in_a_copy(vllm: None, narrow_policy: Path) -> None:

@@ -22,10 +22,28 @@ from pathlib import Path
 from typing import Any
 
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker"
+SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
 TRAINER = "openrlhf.trainer.ppo_trainer"
 POLICY = "openrlhf.trainer.ray.ppo_actor"
 PARTS = "minibatches.json"
 """What the policy's process tells the trainer's of the batch that it has just trained on."""
+
+
+def wrap_samples(samples: Any) -> None:
+    """Ask the sampler for the log-probabilities of its tokens, also where no correction needs them.
+
+    The loss does not look at them without a correction. At another temperature than 1 vLLM reports
+    those of the logits as they are, which nothing is to be compared with.
+    """
+    own = samples.SamplingParams
+
+    @functools.wraps(own)
+    def sampling_params(*arguments: Any, **named: Any) -> Any:
+        if named.get("logprobs") is None and (named["temperature"], named["top_p"]) == (1.0, 1.0):
+            named["logprobs"] = 1
+        return own(*arguments, **named)
+
+    samples.SamplingParams = sampling_params
 
 
 def wrap_maker(maker: Any) -> None:
@@ -294,6 +312,7 @@ def install() -> None:
     """Wrap the library's modules as soon as they are imported in this process."""
     folder = Path(os.environ["ORCH_ROLLOUT_DUMP"])
     calls: dict[str, Callable[[Any], None]] = {
+        SAMPLES: wrap_samples,
         MAKER: wrap_maker,
         TRAINER: functools.partial(wrap_trainer, folder=folder),
         POLICY: functools.partial(wrap_policy, folder=folder),

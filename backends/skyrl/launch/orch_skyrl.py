@@ -119,8 +119,10 @@ def environment(reward_file: Path) -> type:
         def __init__(self, extras: Mapping[str, Any], **_: Any):
             super().__init__()
             self.answer = extras["reward_spec"]["ground_truth"]
+            self.heard = extras.get("orch_heard", [])  # a list of orch_skyrl_dump.py
 
         def step(self, action: str) -> Any:
+            self.heard.append(action)
             reward = score(action, self.answer)
             return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
 

@@ -4,7 +4,8 @@ Shipped beside a launch whose cell asks for its rollouts. orch_skyrl.py calls `r
 trainer that it made, in the process that has whole batches. Works with SkyRL 0.2.0 to 0.4.0.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ def record(trainer: Any, folder: Path) -> None:
     from orch_rollout_dump import RolloutBatch, write
 
     convert, train = trainer.convert_to_training_input, trainer.train_critic_and_policy
+    scored = keep_scored(trainer.generator)
     sampled: dict[str, Any] = {}
 
     def convert_to_training_input(output: Any, uids: Any, *more: Any, **named: Any) -> Any:
         rewards = [sum(each) if isinstance(each, list) else each for each in output["rewards"]]
         sampled.update(rewards=[float(each) for each in rewards], uids=[str(uid) for uid in uids])
+        sampled.update(_take(scored, sampled["uids"]))
         return convert(output, uids, *more, **named)
 
     def train_critic_and_policy(data: Any) -> Any:
@@ -58,6 +61,8 @@ def record(trainer: Any, folder: Path) -> None:
                 rewards=sampled["rewards"],
                 groups=sampled["uids"],
                 mask=_rows(data, "loss_mask", mask, int),
+                answers=sampled["answers"],
+                texts=sampled["texts"],
                 temperature=float(trainer.cfg.generator.sampling_params.temperature),
                 logp_rollout=_rows(data, "rollout_logprobs", mask),
                 logp_policy=_rows(data, "action_log_probs", mask),
@@ -73,6 +78,41 @@ def record(trainer: Any, folder: Path) -> None:
 
     trainer.convert_to_training_input = convert_to_training_input
     trainer.train_critic_and_policy = train_critic_and_policy
+
+
+def keep_scored(generator: Any) -> dict[str, list[tuple[str, str]]]:
+    """Make a generator keep what the reward was computed of, and return where: a prompt's name ->
+    text and answer of each of its responses, in the generator's order."""
+    own, scored = generator.generate, dict[str, list[tuple[str, str]]]()
+
+    @functools.wraps(own)
+    async def generate(input_batch: Any, *more: Any, **named: Any) -> Any:
+        if input_batch["batch_metadata"].training_phase != "train":
+            return await own(input_batch, *more, **named)
+        extras = input_batch["env_extras"]
+        heard: list[list[str]] = [[] for _ in extras]
+        for each, texts in zip(extras, heard, strict=True):
+            each["orch_heard"] = texts  # the environment of orch_skyrl.py appends to it
+        output = await own(input_batch, *more, **named)
+        names = [str(each.instance_id) for each in input_batch["trajectory_ids"]]
+        scored.update({name: [] for name in names})
+        for name, each, texts in zip(names, extras, heard, strict=True):
+            del each["orch_heard"]
+            if len(texts) == 1:  # a prompt that is too long is never answered
+                scored[name].append((texts[0], each["reward_spec"]["ground_truth"]))
+        return output
+
+    generator.generate = generate
+    return scored
+
+
+def _take(scored: dict[str, list[tuple[str, str]]], uids: Sequence[str]) -> dict[str, Any]:
+    """Return the texts and answers of a batch; None for both if they are not one each."""
+    batch = {uid: scored.pop(uid, []) for uid in dict.fromkeys(uids)}
+    if any(len(pairs) != uids.count(uid) for uid, pairs in batch.items()):
+        return {"texts": None, "answers": None}
+    pairs = [batch[uid].pop(0) for uid in uids]
+    return {"texts": [text for text, _ in pairs], "answers": [answer for _, answer in pairs]}
 
 
 def _updates(bounds: Any, count: int, updates: int, epochs: int) -> list[list[int]] | None:

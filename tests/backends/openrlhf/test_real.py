@@ -31,7 +31,7 @@ def python() -> Path:
 @pytest.mark.parametrize("name", KLS)
 def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     run = real.train("openrlhf", "0.11.2", python, tmp_path, KLS[name])
-    hold("openrlhf", "0.11.2", name, real.STEPS)
+    hold("openrlhf", "0.11.2", name, real.STEPS, run.cpu_seconds)
     assert [point.step for point in run.points] == list(range(1, real.STEPS + 1))
     assert any(norm > 0 for norm in run.values("train/grad_norm"))
     kls = run.values("train/kl_reference_per_token")
@@ -49,8 +49,8 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
 def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(tmp_path: Path) -> None:
     """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
     proof_cell = proven.proof_cell("openrlhf", "0.11.2", "k1.reward", tmp_path / "it's a folder")
-    proven.train_killed_and_resumed(proof_cell)
-    hold("openrlhf", "0.11.2", "k1 in the reward, killed and resumed", proven.BATCHES)
+    seconds = proven.train_killed_and_resumed(proof_cell)
+    hold("openrlhf", "0.11.2", "k1 in the reward, killed and resumed", proven.BATCHES, seconds)
     run = proof_cell.run()
     proof = run.proof()
     assert proof.holds, proof

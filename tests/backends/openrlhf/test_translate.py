@@ -335,7 +335,7 @@ class TestParse:
         plan = plan_of()
         argv = (*plan.argv, "--algo.kl.estimater", "k1", "--rollout.batch_size", "many")
         with pytest.raises(SpecError) as caught:
-            BACKEND.parse(argv, {})
+            BACKEND.parse(argv, {"needs.json": "{}"})
         told = str(caught.value)
         assert "did you mean '--algo.kl.estimator'" in told
         assert "--rollout.batch_size takes" in told

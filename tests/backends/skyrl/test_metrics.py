@@ -155,6 +155,16 @@ def test_a_log_of_names_we_do_not_know_is_told(
         points(tmp_path)
 
 
+def test_a_run_that_goes_on_logs_an_evaluation_first(tmp_path: Path) -> None:
+    """At the step of its checkpoint, and nothing else until it has trained: no fault."""
+    evaluated = {**EVALUATED, "timing/eval_generate": 1.5}
+    written("0.4.0", tmp_path, 1, [[4, evaluated], [5, {"timing/save": 2.0}]])
+    (only,) = points(tmp_path)
+    assert only.values == {"eval/all/mean@1": 0.5, "eval/math/pass@4": 0.75}
+    (tmp_path / "tensorboard-x1").rename(tmp_path / "elsewhere")
+    assert len(points(tmp_path)) == 1
+
+
 def test_names_orch_has_not_are_left_out() -> None:
     assert canonical("loss/avg_kl_max") is None
     assert canonical("eval/all/mean_positive_reward") is None

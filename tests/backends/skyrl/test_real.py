@@ -43,7 +43,7 @@ def logged(run: real.Trained, name: str) -> list[float]:
 @pytest.mark.parametrize("name", KLS)
 def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     run = real.train("skyrl", "0.4.0", python, tmp_path, KLS[name])
-    hold("skyrl", "0.4.0", name, real.STEPS)
+    hold("skyrl", "0.4.0", name, real.STEPS, run.cpu_seconds)
     trained = [point for point in run.points if "train/reward_mean" in point.values]
     assert [point.step for point in trained] == list(range(1, real.STEPS + 1))
     assert any(point.values["train/grad_norm"] > 0 for point in trained)
@@ -107,8 +107,8 @@ def _check_rollouts(run: real.Trained) -> None:
 def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(tmp_path: Path) -> None:
     """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
     proof_cell = proven.proof_cell("skyrl", "0.4.0", "k1.reward", tmp_path / "it's a folder")
-    proven.train_killed_and_resumed(proof_cell)
-    hold("skyrl", "0.4.0", "k1 in the reward, killed and resumed", proven.BATCHES)
+    seconds = proven.train_killed_and_resumed(proof_cell)
+    hold("skyrl", "0.4.0", "k1 in the reward, killed and resumed", proven.BATCHES, seconds)
     run = proof_cell.run()
     proof = run.proof()
     assert proof.holds, proof

@@ -256,9 +256,9 @@ def test_the_dialect_predicts_what_the_library_does(name: str, home: Path) -> No
 def test_a_token_mean_is_over_the_batch_of_several_minibatches(home: Path) -> None:
     """Responses of this cell have several lengths. Divided by each minibatch's own, it is wrong."""
     proof_cell = proven.proof_cell("trl", "1.16.0", "k3.loss.x4", home / "proof")
-    proof_cell.train()
+    seconds = proof_cell.train()
     run = proof_cell.run()
-    hold("trl", "1.16.0", "k3.loss.x4", run.batches[-1].step)
+    hold("trl", "1.16.0", "k3.loss.x4", run.batches[-1].step, seconds)
     assert run.dialect.mean_over == "batch"
     assert run.proof().holds, run.proof()
     wrong = run.proof(run.dialect.model_copy(update={"mean_over": "minibatch"}))

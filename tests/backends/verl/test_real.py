@@ -20,10 +20,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["k1.reward", "k3.loss.x4"])
 def test_verl_does_what_its_dialect_predicts(name: str, folder: Path) -> None:
     proof_cell = proven.proof_cell("verl", "0.9.1", name, folder)
-    proof_cell.train()
+    seconds = proof_cell.train()
     run = proof_cell.run()
     proof = run.proof()
-    hold("verl", "0.9.1", name, proof.num_steps)
+    hold("verl", "0.9.1", name, proof.num_steps, seconds)
     assert proof.holds, proof
     updates = run.cell.settings.batch.num_minibatches
     assert proof.num_steps == proven.BATCHES * updates
@@ -35,8 +35,8 @@ def test_verl_does_what_its_dialect_predicts(name: str, folder: Path) -> None:
 def test_a_killed_run_goes_on_and_is_exported(folder: Path) -> None:
     """Killed after its first checkpoint, it repeats what came after: the proof spans both."""
     proof_cell = proven.proof_cell("verl", "0.9.1", "k3.loss", folder)
-    proven.train_killed_and_resumed(proof_cell)
-    hold("verl", "0.9.1", "k3.loss, killed and resumed", proven.BATCHES)
+    seconds = proven.train_killed_and_resumed(proof_cell)
+    hold("verl", "0.9.1", "k3.loss, killed and resumed", proven.BATCHES, seconds)
     run = proof_cell.run()
     assert run.proof().holds, run.proof()
     left = checks(run, proof_cell.cell_dir, proof_cell.options)

@@ -1,0 +1,128 @@
+"""Anybody's launch of OpenRLHF as one that orch can read, and its flags beside those of a plan."""
+
+from collections.abc import Mapping, Sequence
+
+from backends.openrlhf.flags import (
+    MODULE,
+    CommandLine,
+    arity,
+    default,
+    grouped,
+    own_tables,
+    read,
+    spelled,
+    spellings,
+    words,
+)
+from orchestrator.errors import Fault
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, Trimmed, reason_to_leave_out
+from orchestrator.library.manifest import equal
+from orchestrator.records import LaunchPlan
+
+_ONE_PROCESS = "one process holds the whole policy"
+_SCORER = "the reward is the scorer's"
+_PROMPTS = "the prompts are the small policy's"
+_SMALL = "batches are small"
+_WHOLE = "the small policy is trained whole"
+_LEFT_OUT: Mapping[str, str] = {
+    "algo.dynamic_filtering_enable": "every group is trained on",
+    "algo.dynamic_filtering_range": "every group is trained on",
+    "algo.kl.horizon": "it acts with --algo.kl.target alone",
+    "ckpt": "checkpoints are the rehearsal's own",
+    "critic": "the advantages of a cell have no critic",
+    "data": _PROMPTS,
+    "ds": _ONE_PROCESS,
+    "ds.lora": _WHOLE,
+    "eval": "a rehearsal does not evaluate",
+    "local_rank": _ONE_PROCESS,
+    "logger": "orch reads TensorBoard's files",
+    "ref": _ONE_PROCESS,
+    "reward": _SCORER,
+    "rollout.max_tokens_per_gpu": _SMALL,
+    "rollout.vllm_generate_batch_size": _SMALL,
+    "train.colocate_critic_reward": "there are none",
+    "train.dynamic_batch_enable": _SMALL,
+    "train.full_determinism_enable": "a CPU computes the same again",
+    "train.max_tokens_per_gpu": _SMALL,
+    "use_ms": "models are on disk",
+    "vllm": "of the engine that samples",
+}
+"""Flag or section -> why a rehearsal leaves it out, if no cell has it."""
+_COUNTED = ("data.max_samples", "train.num_episodes")
+"""Flags that say how long a run trains."""
+
+
+def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
+    """Return a launch of so many rollout batches, without what belongs to its machines."""
+    if MODULE not in argv:
+        return Trimmed(tuple(argv))
+    start = list(argv).index(MODULE) + 1
+    line = read(argv, list[Fault]())
+    known, every = spellings(line.version), own_tables()[line.version]
+    kept, deviations = [*argv[:start]], list[Deviation]()
+    for flag, values in grouped(argv[start:], line.version):
+        name, text = flag.removeprefix("--"), " ".join(values)
+        if known.get(flag) in _COUNTED:
+            continue
+        if flag in known and len(values) < arity(known[flag], line.version):
+            deviations.append(Deviation("argument", flag, "?", None, "only a shell would know it"))
+            continue
+        if flag not in known and name in every.keys:
+            if why := reason_to_leave_out(name, _LEFT_OUT):
+                deviations.append(Deviation("argument", flag, text, None, why))
+                continue
+            if text and _same(text, default(name, line.version)):
+                continue
+        kept += [flag, *values]
+    asked = str(batches * line["rollout.batch_size"])
+    samples, episodes = (line.given.get(name) for name in _COUNTED)
+    count = spelled(_COUNTED[0], line.version) or ""
+    if str(samples) != asked or episodes not in (None, 1):
+        was = None if samples is None else f"{samples} in {episodes or 1} episodes"
+        why = "a rehearsal is short" if samples else "the data set decides in the launch"
+        deviations.append(Deviation("argument", count, was, asked, why))
+    kept += [count, asked]
+    if line["rollout.max_new_tokens"] is None:
+        longest, room = spelled("rollout.max_new_tokens", line.version), line["data.max_len"] // 2
+        why = "what --data.max_len leaves, in the launch"
+        deviations.append(Deviation("argument", longest or "", None, str(room), why))
+        kept += [longest or "", str(room)]
+    kept += _constant(line, deviations)
+    return Trimmed(tuple(kept), tuple(deviations))
+
+
+def _constant(line: CommandLine, deviations: list[Deviation]) -> list[str]:
+    """Return the words of a constant learning rate, which a rehearsal has; nothing if it is so."""
+    name, constant = "actor.lr_scheduler", "constant_with_warmup"
+    given = line.given.get(name) or default(name, line.version)
+    if given == constant:
+        return []
+    flag = spelled(name, line.version) or ""
+    deviations.append(
+        Deviation("argument", flag, str(given), constant, "a rehearsal is too short to decay")
+    )
+    return [flag, constant]
+
+
+def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
+    """Return the plan: it has each flag that a cell can come from. List those of other values."""
+    own, given = (read(each, list[Fault]()).given for each in (plan.argv, argv))
+    changed = [
+        Deviation("argument", f"--{name}", _shown(given[name]), _shown(own.get(name)))
+        for name in sorted(given)
+        if not equal(given[name], own.get(name))
+    ]
+    return CpuLaunch(plan, tuple(changed))
+
+
+def _same(text: str, default: object) -> bool:
+    """Return whether a flag's words are its default: numbers in any spelling."""
+    try:
+        return float(text) == float(str(default))
+    except ValueError:
+        return text == str(default)
+
+
+def _shown(value: object) -> str | None:
+    """Return a value as the command line has it; None for a flag that is not there."""
+    return None if value is None else " ".join(words(value))

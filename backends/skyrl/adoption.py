@@ -1,0 +1,90 @@
+"""Anybody's launch of SkyRL as one that orch can read, and its overrides in a plan of orch's."""
+
+from collections.abc import Mapping, Sequence
+
+from backends.skyrl.manifest import ENGINE, OUR_STEPS, STEPS
+from backends.skyrl.overrides import read, written
+from orchestrator.library.cpu_launch import CpuLaunch, Deviation, Trimmed, reason_to_leave_out
+from orchestrator.records import LaunchPlan
+
+_SHARDED = "one process holds the whole policy"
+_ENGINE = "of the engine that samples"
+_LOGS = "orch reads TensorBoard's files"
+_FSDP = "SkyRL's FSDP trainer trains here"
+_LEFT_OUT: Mapping[str, str] = {
+    "environment": "the reward is the scorer's",
+    "trainer.strategy": _FSDP,
+    "trainer.logger": _LOGS,
+    "trainer.project_name": _LOGS,
+    "trainer.run_name": _LOGS,
+    "trainer.log_path": _LOGS,
+    "trainer.resume_mode": "a rehearsal begins anew",
+    "trainer.export_path": "checkpoints are the rehearsal's own",
+    "trainer.critic": "the advantages of a cell have no critic",
+    **{
+        f"trainer.{role}.{name}": why
+        for role in ("policy", "ref")
+        for name, why in {
+            "megatron_config": _FSDP,
+            "fsdp_config": _SHARDED,
+            "sequence_parallel_size": _SHARDED,
+            "model.lora": "the small policy is trained whole",
+        }.items()
+    },
+    "trainer.use_sample_packing": "flash attention packs sequences",
+    "trainer.remove_microbatch_padding": "flash attention packs sequences",
+    "trainer.max_tokens_per_microbatch": "batches are small",
+    "generator.batched": "the sampler is asked response by response",
+    "generator.eval_sampling_params": "a rehearsal's validation is short",
+    "generator.eval_n_samples_per_prompt": "a rehearsal's validation is short",
+    ENGINE: _ENGINE,
+    **{
+        f"generator.{name}": _ENGINE
+        for name in ("async_engine", "backend", "gpu_memory_utilization", "num_inference_engines")
+    },
+}
+"""Key or section -> why a rehearsal leaves it out."""
+_ENTRIES = ("skyrl.train.entrypoints.main_base", "skyrl_train.entrypoints.main_base")
+
+
+def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
+    """Return a launch of so many rollout batches, without what belongs to its machines."""
+    kept, deviations, steps = list[str](), list[Deviation](), None
+    for word in argv:
+        key, equals, value = word.partition("=")
+        why = reason_to_leave_out(key, _LEFT_OUT) if equals else ""
+        if equals and key in (STEPS, OUR_STEPS):
+            steps = value
+        elif why:
+            deviations.append(Deviation("argument", key, value, None, why))
+        else:
+            kept.append(word)
+    if steps != str(batches):
+        why = "a rehearsal is short" if steps else "epochs decide in the launch"
+        deviations.append(Deviation("argument", STEPS, steps, str(batches), why))
+    return Trimmed((*kept, f"{STEPS}={batches}"), tuple(deviations))
+
+
+def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
+    """Return the plan with the overrides of a launch that it lacks."""
+    own, given = read(_overrides(plan.argv)), read(_overrides(argv))
+    added = [word for word in _overrides(argv) if word.partition("=")[0] not in own]
+    changed = [
+        Deviation("argument", key, written(given[key]), written(own[key]))
+        for key in given.keys() & own.keys()
+        if given[key] != own[key]
+    ]
+    entries = [word for word in argv if word in _ENTRIES]
+    entry = Deviation(
+        "argument",
+        "entry point",
+        " ".join(entries) or "another",
+        "orch_skyrl.py",
+        "its own, around SkyRL's",
+    )
+    held = plan.model_copy(update={"argv": (*plan.argv, *added)})
+    return CpuLaunch(held, (entry, *sorted(changed)))
+
+
+def _overrides(argv: Sequence[str]) -> list[str]:
+    return [word for word in argv if "=" in word and not word.startswith("-")]
