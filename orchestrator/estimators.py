@@ -75,8 +75,10 @@ class EstimatorEntry:
     in_reward: str = ""
     """The plain estimator whose value the reward is charged; its own where empty."""
     top: int | None = None
-    """With the form vocabulary: sum over the policy's so many likeliest tokens (a set held fixed);
-    None: over all."""
+    """With the form vocabulary: sum over the so many likeliest tokens (a set held fixed); None:
+    over all."""
+    top_of: Literal["policy", "reference"] = "policy"
+    """Whose likeliest tokens these are."""
     tail: bool = False
     """Add the other tokens, lumped together as one."""
 
@@ -184,6 +186,15 @@ def elementwise(function: str, x: Array) -> Array:
     return getattr(np, function)(x)
 
 
+def _log_cosh(x: Array) -> Array:
+    """Return log cosh x of each element: exact near 0, and without overflow."""
+    inner = x.clip(-_LARGE, _LARGE)
+    half = elementwise("sinh", inner / 2)
+    return elementwise("log1p", 2 * half * half) + abs(x) - abs(inner)
+
+
+_LARGE = 60.0
+"""From here on log cosh x is x - log 2 in double precision; cosh x is far below float32's most."""
 _SCHULMAN = "Schulman 2020, Approximating KL Divergence"
 _BLOG = "blog §6.2"
 _VERL = "verl 0.8.0, verl/trainer/ppo/core_algos.py kl_penalty"
@@ -236,8 +247,21 @@ _FORWARD = EstimatorEntry(
 )
 """No entry of the table: the integrand of the forward KL."""
 
+_JS = EstimatorEntry(
+    name="js",
+    formula="(log(2 / (1 + r)) + r log(2 r / (1 + r))) / 2",
+    value=lambda x: (
+        -elementwise("expm1", -x) * x / 4 - (1 + elementwise("exp", -x)) * _log_cosh(x / 2) / 2
+    ),
+    slope=lambda x: elementwise("exp", -x) * (x / 4 + _log_cosh(x / 2) / 2),
+    is_reverse_kl=False,
+    source="the mean over the policy of (log q/m + p/q log p/m) / 2, m = (p + q) / 2",
+)
+"""No entry of the table: the integrand of the Jensen-Shannon divergence."""
+
 _RAO_BLACKWELL = "Amini et al. 2025, arXiv 2504.10637"
 _REVERSE = "sum over the vocabulary of q log (q/p)"
+_FORWARDS = "sum over the vocabulary of p log (p/q)"
 _TO_GO = "Tang and Munos 2025, arXiv 2506.09477"
 _TOP = 4
 
@@ -263,9 +287,16 @@ _ENTRIES: dict[str, EstimatorEntry] = {
         over_vocabulary(
             "full_forward",
             _FORWARD,
-            "sum over the vocabulary of p log (p/q)",
+            _FORWARDS,
             source=_RAO_BLACKWELL,
             descends="token_forward_kl",
+        ),
+        over_vocabulary(
+            "js",
+            _JS,
+            "sum over the vocabulary of (q log (q/m) + p log (p/m)) / 2, m = (q + p) / 2",
+            source="Agarwal et al. 2024, arXiv 2306.13649, eq. 1 with beta 1/2",
+            symbol="Jensen-Shannon divergence",
         ),
         over_vocabulary(
             "rb",
@@ -297,6 +328,23 @@ _ENTRIES: dict[str, EstimatorEntry] = {
             f"{_REVERSE}, all but its {_TOP} likeliest tokens lumped into one",
             source="the KL of a coarser distribution",
             top=_TOP,
+            tail=True,
+        ),
+        over_vocabulary(
+            f"top{_TOP}_forward",
+            _FORWARD,
+            f"{_FORWARDS}, the reference's {_TOP} likeliest tokens only",
+            source="verl 0.9.1, distillation losses (forward_kl_topk)",
+            top=_TOP,
+            top_of="reference",
+        ),
+        over_vocabulary(
+            f"top{_TOP}_js",
+            _JS,
+            f"the terms of js of the reference's {_TOP} likeliest tokens, all others as one",
+            source="the Jensen-Shannon divergence of a coarser distribution",
+            top=_TOP,
+            top_of="reference",
             tail=True,
         ),
     )

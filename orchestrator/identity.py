@@ -29,6 +29,7 @@ BIRTH_VALUES: Mapping[str, object] = {
     "loss.ratio_level": "token",
     "kl.ratio_level": "token",
     "kl.reference": None,
+    "kl.reference.task_reward": True,
     "kl.controller": None,
 }
 """Dotted field -> the value that reproduces what orch did before the field existed.

@@ -257,6 +257,8 @@ class ReferencePolicy(Frozen):
     """Of kind ema: train steps between two moves."""
     path: str | None = None
     """Of kind teacher: a model, as model.path names one; it must have the policy's vocabulary."""
+    task_reward: bool = True
+    """Whether answers are rewarded beside the KL; False, of kind teacher: the KL alone trains."""
 
     @model_validator(mode="after")
     def _each_kind_has_its_own(self) -> Self:
@@ -266,6 +268,11 @@ class ReferencePolicy(Frozen):
             raise ValueError(
                 f"reference kind '{self.kind}' takes {' and '.join(sorted(needed)) or 'no field'}; "
                 f"got {', '.join(sorted(fields)) or 'none'}"
+            )
+        if not self.task_reward and self.kind != "teacher":
+            raise ValueError(
+                f"task_reward false leaves nothing to learn from but a teacher; got reference "
+                f"kind '{self.kind}': leave it out"
             )
         return self
 
@@ -326,6 +333,11 @@ class Kl(Frozen):
                 f"kl.reference.kind '{self.reference.kind}' is of a KL term whose reference "
                 f"nothing else replaces; got {self.label} and reset_reference_every_steps "
                 f"{self.reset_reference_every_steps}: leave one of them out"
+            )
+        if not self.reference.task_reward and self.beta == 0:
+            raise ValueError(
+                "kl.reference.task_reward false leaves the KL alone to train; got beta 0: give a "
+                "beta above 0"
             )
         return self
 

@@ -145,9 +145,10 @@ def _experience(
         lost = states * rollouts.mask
     else:
         lost = penalty(kl, of_reward.logp, reference.logp, rollouts.mask, dialect, old)
+    is_rewarded = kl.reference is None or kl.reference.task_reward
     advantage = shaped_advantages(
         settings.advantage.estimator,
-        reward,
+        reward if is_rewarded else torch.zeros_like(reward),
         kl.beta,
         lost,
         dialect,

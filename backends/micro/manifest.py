@@ -117,6 +117,7 @@ OFFERS: dict[str, Offer] = {
     "kl.reference.share": _POSITIVE,
     "kl.reference.every_steps": _COUNT,
     "kl.reference.path": same(None, *(PREFIX + name for name in names())),
+    "kl.reference.task_reward": same(True, False),
     "kl.controller": same(None),
     "kl.controller.target": _POSITIVE,
     "kl.controller.horizon": _COUNT,
@@ -156,6 +157,7 @@ _NOTES = {
     "kl.reference.kind": "sampler: the KL of a rollout batch is to the engine that sampled it, "
     "that of evaluations to the model before training; ema: of weights",
     "kl.reference.every_steps": "at the end of the rollout batch in which it falls due",
+    "kl.reference.task_reward": "false: every advantage is of reward 0; rewards are still logged",
     "kl.controller.target": "of the estimate in the reward, of the batch that was just trained on",
     "rollout.top_p": "truncates sampling only; log-probabilities are of the whole distribution",
     "batch.num_minibatches": "equal parts of the rollout batch by prompt, each used once",

@@ -65,7 +65,10 @@ class EstimatorParameter(click.ParamType[str]):
 
         Raise click.BadParameter with the names there are.
         """
-        if value in choices() or value in ASKED or "@" in str(value):
+        as_question = "-".join(str(value).split())
+        if as_question in ASKED:
+            return as_question
+        if value in choices() or "@" in str(value):
             return str(value)
 
         readers = map(plugins.load_reader, plugins.readers())

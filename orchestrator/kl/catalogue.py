@@ -133,16 +133,16 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
 def _over_vocabulary(over: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
     """Yield key, words and formula of the objectives of each estimator over the vocabulary."""
     for k in over:
-        words = f"the token-level {k.name}" if k.top else k.name
+        words = f"the token-level {k.name}" if k.top else k.symbol
         if not k.is_reverse_kl:
             yield f"mean_{k.name}", f"mean of {words} over sequences", f"∇ E_q Σ_t {k.name}(q)"
         for at, states, where in () if k.descends else _STATES:
             formula = f"Σ_t E_(c~{states}) ∇ {k.name}(q)"
             yield f"token_{k.name}{at}", f"{words}, token by token{where}", formula
-        held = f"mean of the {k.name} the rollout policy had, held fixed"
+        held = f"mean of the {k.symbol} the rollout policy had, held fixed"
         yield f"frozen_{k.name}", held, f"∇ E_q Σ_t sg({k.name}(μ))"
         for key, cost in ((f"ppo_{k.name}", "q"), (f"ppo_{k.name}@rollout_kl", "μ")):
-            ppo = f"PPO's local surrogate with cost {k.name}{' of μ' if cost == 'μ' else ''}"
+            ppo = f"PPO's local surrogate with cost {k.symbol}{' of μ' if cost == 'μ' else ''}"
             formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [future {k.name}({cost}) under μ]"
             yield key, ppo, formula
     if over:

@@ -113,7 +113,7 @@ def token_kl(
 def vocabulary_kl(estimator: str, logps: Array, logps_ref: Array) -> Array:
     """Return the KL estimate of each state [...], in nats, from log-probabilities [..., V]."""
     form, chance = entry(estimator), _exp(logps)
-    kept = _likeliest(logps, form.top)
+    kept = _kept(form, logps, logps_ref)
     total = (chance * form.value(logps - logps_ref) * kept).sum(-1)
     if form.tail:
         others = (chance * (1.0 - kept)).sum(-1)
@@ -127,7 +127,7 @@ def vocabulary_slope(estimator: str, logps: Array, logps_ref: Array) -> Array:
     With value g(x), h = g + g' at the tokens that enter, that of the tail at the others, or 0.
     """
     form = entry(estimator)
-    kept = _likeliest(logps, form.top)
+    kept = _kept(form, logps, logps_ref)
 
     def inner(x: Array) -> Array:
         return form.value(x) + form.slope(x)
@@ -136,6 +136,11 @@ def vocabulary_slope(estimator: str, logps: Array, logps_ref: Array) -> Array:
     if form.tail:
         result = result + inner(_tail(logps, logps_ref, kept))[..., None] * (1.0 - kept)
     return result
+
+
+def _kept(form: EstimatorEntry, logps: Array, logps_ref: Array) -> Array:
+    """Return [..., V]: 1.0 at the tokens that the estimator sums over, else 0.0."""
+    return _likeliest(logps_ref if form.top_of == "reference" else logps, form.top)
 
 
 def _likeliest(logps: Array, top: int | None) -> Array:

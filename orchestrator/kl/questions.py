@@ -214,15 +214,24 @@ _ALL = (
     Question(
         "opd-top-k",
         "On-policy distillation with a KL over the top k tokens: in the loss or in the reward?",
-        "A truncated sum is no divergence: its gradient also moves mass out of the k tokens. With "
-        "the tail as one token it is one. In the advantage of its own token a KL over the "
-        "vocabulary depends on no action: its gradient is zero on-policy.",
-        "full in the loss, or top-k with its tail; rb in both for the sequence's KL",
+        "A truncated sum is no divergence: its gradient also moves mass out of the policy's k "
+        "tokens (reverse), or into the teacher's (forward). With the tail as one token it is one. "
+        "In the advantage of its own token a KL over the vocabulary depends on no action: its "
+        "gradient is zero on-policy; charged to the whole response it lacks the token's own part. "
+        "Jensen-Shannon is a quarter of the KL near the teacher.",
+        "full in the loss, or top-k with its tail; rb in both for the sequence's KL. A spec names "
+        "the teacher in kl.reference; its task_reward: false leaves the KL alone to train",
         (
             _of("top4.loss"),
             _of("top4_tail.loss"),
+            _of("top4_forward.loss"),
+            _of("top4_js.loss"),
             _of("full.loss"),
             _of("full_forward.loss"),
+            _of("js.loss"),
+            _of("full.reward"),
+            _of("full_forward.reward"),
+            _of("js.reward"),
             _of("full.reward", charge="token"),
             _of("rb.both"),
         ),

@@ -795,6 +795,10 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
         ("kl.ratio_level", "sequence_mean"): rho,
         ("kl.reference.kind", "ema"): {"kl.reference.share": 0.5, "kl.reference.every_steps": 1},
         ("kl.reference.kind", "teacher"): {"kl.reference.path": "micro:fir"},
+        ("kl.reference.task_reward", False): {
+            "kl.reference.kind": "teacher",
+            "kl.reference.path": "micro:fir",
+        },
         **{
             ("kl.reference.path", path): {"kl.reference.kind": "teacher"}
             for path in (value,)
@@ -804,7 +808,8 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
         ("loss.correction.kind", "mis_sequence"): {"loss.correction.least": 0.5},
     }
     placed = ({"kl.placement": "loss"}, {"kl.placement": "reward"})
-    for others in ({}, extra.get((name, value), {}), *placed):
+    of_case = extra.get((name, value), {})
+    for others in ({}, of_case, *placed, *({**of_case, **place} for place in placed)):
         plain = _nested(settings, name, value)
         for other, its in others.items():
             *sections, leaf = other.split(".")

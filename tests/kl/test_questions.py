@@ -26,9 +26,11 @@ def test_every_question_has_a_name_that_no_estimator_has_and_numbers() -> None:
 
 
 def test_an_answer_gives_equation_bias_and_what_to_use() -> None:
-    done = CliRunner().invoke(explain, ["opd-top-k"], catch_exceptions=False)
+    done = CliRunner().invoke(explain, ["opd top-k"], catch_exceptions=False)
     assert "∇ KL(q‖p)" in done.output
     assert "full in the loss" in done.output
+    assert "task_reward: false" in done.output
+    assert "∇ js(q)" in done.output
     data = json.loads(CliRunner().invoke(explain, ["deepseek-v3.2", "--json"]).stdout)
     rho = next(row for row in data["tables"][0] if row["term"] == "rho_k3.loss")
     assert rho["its gradient is that of"] == "Σ_t E_(c~q) ∇ KL(q(·|c)‖p(·|c))"

@@ -53,15 +53,18 @@ def chances(policy: Any, count: int) -> np.ndarray:
 
 def summed(name: str, q: np.ndarray, p: np.ndarray) -> Any:
     """The estimate of a state, written out."""
-    if name == "full_forward":
-        return (p * np.log(p / q)).sum()
+    terms = lambda q, p: q * np.log(q / p)  # noqa: E731  (the integrand of each divergence)
+    if name.endswith("forward"):
+        terms = lambda q, p: p * np.log(p / q)  # noqa: E731
+    if name.endswith("js"):
+        terms = lambda q, p: (q * np.log(2 * q / (q + p)) + p * np.log(2 * p / (q + p))) / 2  # noqa: E731
     if not name.startswith("top"):
-        return (q * np.log(q / p)).sum()
-    best = np.argsort(-q.real)[:4]
+        return terms(q, p).sum()
+    best = np.argsort(-(p if name in ("top4_forward", "top4_js") else q).real)[:4]
     rest = np.setdiff1d(np.arange(len(q)), best)
-    total = (q[best] * np.log(q[best] / p[best])).sum()
-    if name.endswith("tail") and len(rest):
-        total += q[rest].sum() * np.log(q[rest].sum() / p[rest].sum())
+    total = terms(q[best], p[best]).sum()
+    if name in ("top4_tail", "top4_js") and len(rest):
+        total += terms(q[rest].sum(), p[rest].sum())
     return total
 
 
@@ -246,7 +249,7 @@ def test_near_the_reference_the_exact_average_is_quietest() -> None:
 
 def test_invariances() -> None:
     same = LabSetting(TWO[0], TWO[0], 6)
-    for name in ("rb", "full", "full_forward"):
+    for name in ("rb", "full", "full_forward", "js", "top4_js"):
         found = exact(same, [KlConfiguration(name, "reward_and_loss")])
         assert np.abs(found.mean).max() < 1e-15, name
         assert found.variance.max() < 1e-28, name
@@ -263,6 +266,18 @@ def test_invariances() -> None:
     assert rb.max() < 1e-15
     token = KlConfiguration("full", "reward", charge="token")
     assert np.abs(exact(SETTINGS["wide on"], [token]).mean).max() < 1e-15  # no action is told
+
+
+def test_jensen_shannon_is_symmetric_and_bounded() -> None:
+    near, far = (np.random.default_rng(4).normal(size=(2, 6, 9)).T * scale for scale in (1, 40))
+    for logits in (near.T, far.T):
+        q, p = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+        both = vocabulary_kl("js", q, p), vocabulary_kl("js", p, q)
+        np.testing.assert_allclose(*both, rtol=1e-12, atol=1e-15)
+        assert (both[0] > 0).all()
+        assert (both[0] <= np.log(2) * (1 + 1e-12)).all()
+        coarse = vocabulary_kl("top4_js", q, p)
+        assert (coarse <= both[0] + 1e-15).all(), "lumping tokens tells policies apart less"
 
 
 def test_sampling_agrees_within_its_error() -> None:

@@ -89,6 +89,26 @@ def test_a_policy_comes_to_its_teacher(embedded: Make, trained: Train, lines: Li
     assert "eval/accuracy_predicted" not in run[0]
 
 
+@pytest.mark.parametrize("label", ["js.loss", "top4_forward.loss", "rb.both"])
+def test_a_policy_is_distilled_without_a_reward(
+    embedded: Make, trained: Train, lines: Lines, label: str
+) -> None:
+    """Pure distillation: no reward of a task enters the gradient, whichever divergence it is of."""
+    teacher = ReferencePolicy(kind="teacher", path="micro:fir", task_reward=False)
+    slow = Optimizer(learning_rate=3e-4, max_grad_norm=None)
+    kl = of(teacher, label.replace("both", "reward_and_loss"))
+    settings = embedded(num_train_steps=10, batch=Batch(num_prompts=16), optimizer=slow)
+    runs = [
+        [line["values"] for line in lines(trained(each, evaluate_every_steps=10)[1])]
+        for each in (settings.but(kl=kl), settings.but(kl=kl.but(beta=1000.0)))
+    ]
+    for run in runs:
+        assert run[-1]["eval/kl_reverse"] < 0.9 * run[0]["eval/kl_reverse"]
+        assert run[1]["train/reward_mean"] > 0, "answers are still looked at"
+    one, other = (run[-1]["eval/kl_reverse"] for run in runs)
+    assert one == pytest.approx(other, rel=0.02), "AdamW takes the same steps: nothing but the KL"
+
+
 def test_references_of_all_kinds_train_together_as_alone(
     embedded: Make, trained: Train, lines: Lines, cell_of: Callable[..., Cell], tmp_path: Path
 ) -> None:
@@ -149,6 +169,15 @@ def test_a_controlled_beta_is_the_one_in_force_and_goes_on_after_a_kill(
     [
         (lambda: ReferencePolicy(kind="ema", share=0.5), "takes every_steps and share; got share"),
         (lambda: ReferencePolicy(kind="sampler", path="x"), "takes no field; got path"),
+        (lambda: ReferencePolicy(kind="sampler", task_reward=False), "nothing to learn from"),
+        (
+            lambda: Kl(
+                estimator="k3",
+                placement="loss",
+                reference=ReferencePolicy(kind="teacher", path="x", task_reward=False),
+            ),
+            "leaves the KL alone",
+        ),
         (
             lambda: of(ReferencePolicy(kind="sampler"), reset_reference_every_steps=5),
             "leave one of them out",
