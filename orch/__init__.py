@@ -104,7 +104,7 @@ def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> list
     """Return what each launch in a script optimises. Nothing is run.
 
     script: a path; files beside it that the launch names are read as well. versions: library ->
-    release, where the file does not tell. Raise OrchError if nothing can be judged, and OSError if
+    release, for files that do not name it. Raise OrchError if nothing can be judged, and OSError if
     the file cannot be read.
     """
     path = Path(script)

@@ -20,7 +20,7 @@ estimators.load_plugins = _load_estimators  # here, as every process that uses o
 
 
 def __getattr__(name: str) -> object:
-    """`orchestrator.load_results`, imported when it is asked for: start-up is a feature."""
+    """Return `orchestrator.load_results`, which is imported on first use to keep start-up short."""
     if name == "load_results":
         from orchestrator.analysis.results import load_results
 

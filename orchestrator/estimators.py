@@ -47,7 +47,7 @@ class EstimatorEntry:
     """One estimator. Make the forms derived from a plain one by `weighted`, `straight_through`."""
 
     name: str
-    """What a spec calls it: letters, digits and `_`, and `+` at the end."""
+    """The name in a spec: letters, digits and `_`, and `+` at the end."""
     formula: str
     """Its definition, in r = pi_ref / pi_theta and w = pi_theta / pi_rollout; sg: no gradient."""
     value: Callable[[Array], Array]
@@ -56,10 +56,10 @@ class EstimatorEntry:
     """d estimate / d log pi_theta from x, before any weight: with the form plain, the derivative of
     `value`."""
     is_reverse_kl: bool
-    """Whether its mean over the policy's tokens is KL(policy, reference policy). Where not, it is
+    """True if its mean over the policy's tokens is KL(policy, reference policy). Otherwise it is
     the mean of a surrogate."""
     source: str
-    """Where it is defined: paper and equation, section of the blog, or file and release."""
+    """The definition: paper and equation, section of the blog, or file and release."""
     descends: str = ""
     """The objective, by its key in kl/catalogue.py, whose gradient E[slope * grad log pi] is, token
     by token; empty: none with a name, so the catalogue gets one for it."""
@@ -67,9 +67,9 @@ class EstimatorEntry:
     base: str = ""
     """The plain estimator whose value it has; its own name where it is plain (the default)."""
     symbol: str = ""
-    """How formulas of objectives write it, `|log r|`; its name by default."""
+    """The symbol in formulas of objectives, such as `|log r|`. Default: the name."""
     in_specs: bool = True
-    """Whether a spec may ask for it; else only the laboratory and the probes know it."""
+    """True if a spec may name it. Otherwise only the laboratory and the probes know it."""
     credit: Credit = "sequence"
     """The tokens whose KL is charged to a token, where the KL is in the reward."""
     in_reward: str = ""
@@ -374,7 +374,7 @@ TABLE: Mapping[str, EstimatorEntry] = EstimatorTable()
 
 
 def names() -> tuple[str, ...]:
-    """Return the estimators that a spec may ask for, `none` apart."""
+    """Return the names of estimators that a spec may use, without `none`."""
     return tuple(name for name, entry in TABLE.items() if entry.in_specs)
 
 

@@ -19,7 +19,7 @@ from orchestrator.errors import RunFolderError
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 NO_ROOM: frozenset[int] = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What the kernel says when a file cannot grow: disk, quota, file size limit."""
+"""The kernel's errors when a file cannot grow: disk, quota, file size limit."""
 
 _NOT_WRITABLE = "choose another runs folder with site.runs_dir=..."
 _NO_ROOM_ADVICE = "free some room and run again, nothing is lost"

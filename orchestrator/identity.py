@@ -19,7 +19,8 @@ SCHEME = "orch-cell/1"
 ID_LENGTH = 12
 
 NOT_IDENTITY = frozenset({"model.name", "data.name", "data.num_prompts"})
-"""What people call a thing (its path says what it is), and the size it is checked against."""
+"""Names that people give (the path identifies the model or data set), and the expected number of
+prompts."""
 
 BIRTH_VALUES: Mapping[str, object] = {
     "precision.training": None,

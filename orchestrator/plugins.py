@@ -163,12 +163,12 @@ def probes_file(name: str) -> Path:
 
 
 def has_probes(name: str) -> bool:
-    """Return whether the backend drives a library whose functions can be asked."""
+    """Return True if the backend has probes of its library's functions."""
     return (folder(name) / "probes.py").exists()
 
 
 def probes(name: str) -> ModuleType:
-    """Import the module of `probes_file`, for what it says about its library."""
+    """Import the module of `probes_file`, for the facts that it states about its library."""
     probes_file(name)
     return import_module(f"{_module(name)}.probes")
 

@@ -29,7 +29,7 @@ from orchestrator.settings import (
 
 
 class Sampling(Frozen):
-    """How evaluation samples. `min_p` 1.0 keeps only the likeliest token: greedy decoding."""
+    """The sampling of evaluations. `min_p` 1.0 keeps only the likeliest token: greedy decoding."""
 
     temperature: NonNegativeFloat = 1.0
     """0: greedy decoding."""
@@ -92,8 +92,10 @@ class DivergenceRequest(Frozen):
 
 
 class Engine(Frozen):
-    """What generates responses, as lm-eval's model. `auto`: vllm for a cell at full scale, hf for
-    the embedded policies."""
+    """The engine that generates responses, as lm-eval's model.
+
+    `auto`: vllm for a cell at full scale, hf for the embedded policies.
+    """
 
     name: Literal["auto", "hf", "vllm", "completions", "chat"] = "auto"
     """hf: transformers; vllm: in this process; completions, chat: an OpenAI-compatible server."""
@@ -132,14 +134,14 @@ class Engine(Frozen):
 
 
 class EvaluationSpec(Frozen):
-    """What is asked of each checkpoint."""
+    """The evaluations of each checkpoint."""
 
     tasks: tuple[EvalTask, ...] = Field(default=(), strict=False)
-    """What is scored."""
+    """The tasks that are scored."""
     baselines: tuple[Baseline, ...] = Field(default=(), strict=False)
     """Models scored as they are before training."""
     sampling: Sampling = Sampling()
-    """How responses are sampled."""
+    """The sampling of responses."""
     seeds: tuple[int, ...] = Field(default=(0,), strict=False)
     """Seeds of sampling in evaluation."""
     checkpoints: Literal["last", "all"] = "last"
@@ -152,7 +154,7 @@ class PublishedNumber(Frozen):
     """A number somebody printed about a claim: how much higher left is than right."""
 
     name: Name
-    """What the report calls it."""
+    """The name in the report."""
     claim: str
     """In the grammar of orchestrator/spec/claims.py, both sides of one metric."""
     relative_improvement: Annotated[float, Field(gt=-1, allow_inf_nan=False)]
@@ -162,7 +164,7 @@ class PublishedNumber(Frozen):
 
 
 class PublishedStatement(Frozen):
-    """What a publication says of a claim of the spec, in words."""
+    """A publication's statement about a claim of the spec, in words."""
 
     claim: Name
     """The claim's name in the spec."""
@@ -195,22 +197,22 @@ class PublishedFigure(Frozen):
     title: str
     """Above the figure."""
     shows: str
-    """What the published figure shows, in words."""
+    """The content of the published figure, in words."""
     panels: tuple[PublishedPanel, ...] = Field(default=(), strict=False)
-    """What redraws it."""
+    """The panels that draw it from these cells."""
     laboratory: bool = False
-    """Whether the exact laboratory redraws it instead of cells."""
+    """True if the exact laboratory draws it, and not cells."""
 
 
 class Published(Frozen):
-    """What was published, that ours is set beside and never merged with."""
+    """Published results. The report shows them beside these results and never merges them."""
 
     source: str = ""
-    """Where the numbers were printed."""
+    """The publication that printed the numbers."""
     numbers: tuple[PublishedNumber, ...] = Field(default=(), strict=False)
     """The numbers."""
     statements: tuple[PublishedStatement, ...] = Field(default=(), strict=False)
-    """What was said of claims of the spec."""
+    """The publication's statements about claims of the spec."""
     figures: tuple[PublishedFigure, ...] = Field(default=(), strict=False)
     """The figures that the report's gallery redraws."""
 
@@ -219,18 +221,18 @@ class Published(Frozen):
 
 
 class Site(Frozen):
-    """Where cells run. Never part of a cell's identity."""
+    """The place where cells run. Never part of a cell's identity."""
 
     kind: Literal["auto", "local", "slurm"] = "auto"
     """auto: the cluster where its controller answers, else this machine."""
     workers: PositiveInt | None = None
     """Cells at the same time on this machine; None: one per core."""
     rehearse: bool = True
-    """Whether this machine, where it has no cluster, trains every cell as its rehearsal at micro
-    scale. False: as declared, with the cell's own library, in the environment of
-    `orch env create`: that of flavour cpu for a cell that asks for no GPU."""
+    """True: on a machine without a cluster, train every cell as its rehearsal at micro scale.
+    False: train it as declared, with its own library, in the environment of `orch env create`
+    (flavour cpu for a cell that asks for no GPU)."""
     runs_dir: str = "runs"
-    """Where experiments are kept; relative to where orch is started."""
+    """The folder of experiments, relative to the folder where orch is started."""
     tracking_uri: str | None = None
     """MLflow store; None: $MLFLOW_TRACKING_URI, else SQLite in the runs folder."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -283,13 +285,14 @@ class Cell(Frozen):
     studies: tuple[str, ...] = Field(strict=False)
     """Every study it belongs to; it is trained once."""
     axes: dict[str, str]
-    """What it is called on each axis: model, data, kl, beta, seed, backend, ... For display,
-    grouping and tags; of the declared cell, so a rehearsed cell keeps the paper's names."""
+    """Its name on each axis: model, data, kl, beta, seed, backend, ... They are for display,
+    grouping and tags, and are those of the declared cell, so that a rehearsed cell keeps the
+    paper's names."""
     settings: Settings
     resources: Resources = Resources()
     cadence: Cadence = Cadence()
     declared: Settings | None = None
-    """What the spec asked for, where this cell is its rehearsal at micro scale."""
+    """The settings in the spec, if this cell is their rehearsal at micro scale."""
 
     @property
     def scale(self) -> Literal["micro", "full"]:
@@ -303,8 +306,10 @@ class Cell(Frozen):
 
 
 class LedgerEntry(Frozen):
-    """How one field of a cell reached the library: `exact`, `approximated` (note says what
-    differs and why) or through an `extension` module of ours."""
+    """The way in which one field of a cell reached the library.
+
+    `exact`, `approximated` (note: what differs, and why), or through an `extension` module of ours.
+    """
 
     field: str
     status: Literal["exact", "approximated", "extension"]
@@ -315,7 +320,7 @@ class LedgerEntry(Frozen):
 
 
 class AttemptPaths(NamedTuple):
-    """Where one attempt of a cell reads and writes. All absolute."""
+    """The folders that one attempt of a cell reads and writes. All are absolute."""
 
     plan_dir: Path
     attempt_dir: Path
@@ -336,11 +341,11 @@ class LaunchPlan(Frozen):
     entry: str | None = None
     """`module:function(cell, place)`: lets the local launcher fork instead of starting argv."""
     bring_up: Literal["program", "ray", "ranks"] = "program"
-    """What the nodes need before argv: nothing; a Ray cluster of all nodes, argv on the first; or
-    argv on every node, with ORCH_NODE_RANK and ORCH_SERVER_HOST (the second node) set."""
+    """The state of the nodes that argv needs: nothing; a Ray cluster of all nodes, with argv on the
+    first; or argv on every node, with ORCH_NODE_RANK and ORCH_SERVER_HOST (the second node) set."""
     ray_cpus: PositiveInt | None = None
     """CPUs that the library's actors claim of Ray, over all nodes. Ray counts claims and not use:
-    with fewer, an actor waits for ever and nothing says so. None: unknown."""
+    with fewer CPUs an actor waits for ever without a message. None: unknown."""
 
 
 # ---------------------------------------------------------------- results
@@ -361,7 +366,7 @@ ENDED: frozenset[str] = frozenset({"succeeded", "failed", "timed_out", "preempte
 
 
 class Outcome(Frozen):
-    """What training did, as a result of the experiment. A collapse is never a failed job."""
+    """The result of training, as a result of the experiment. A collapse is never a failed job."""
 
     kind: Literal["trained", "collapsed"]
     cause: Literal["reward", "nan", "length", "entropy", ""] = ""
@@ -411,7 +416,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A cell and all its run directory says of it."""
+    """A cell and everything that its run directory holds."""
 
     cell: Cell
     state: State
@@ -423,7 +428,7 @@ class Record:
     checkpoints: tuple[Checkpoint, ...] = ()
     directory: Path = Path()
     faults: tuple[str, ...] = ()
-    """What could not be read, in sentences (a torn line, a cut checkpoint)."""
+    """Files that could not be read, in sentences (a torn line, a cut checkpoint)."""
 
     @property
     def last(self) -> ExitRecord | None:

@@ -59,20 +59,20 @@ class CellState(NamedTuple):
 
     state: State
     exit: ExitRecord | None = None
-    """How the last attempt ended."""
+    """The end of the last attempt."""
     attempts: int = 0
     fault: str = ""
-    """Why the state is unknown: the file that cannot be read, in a sentence."""
+    """The reason of the state `unknown`: the file that cannot be read, in a sentence."""
 
 
 class SchedulerReport(NamedTuple):
-    """What a scheduler says of a submitted attempt that has no final exit record."""
+    """A scheduler's report on a submitted attempt that has no final exit record."""
 
     state: State
     exit: ExitRecord | None = None
-    """How the attempt ended, where only the scheduler knows."""
+    """The end of the attempt, if only the scheduler knows it."""
     fault: str = ""
-    """Why the state is unknown."""
+    """The reason of the state `unknown`."""
 
 
 @dataclass(frozen=True)
@@ -292,13 +292,14 @@ class CellDir:
     def state(self, *, claimed: bool = False, poll: "Poll | None" = None) -> CellState:
         """Return the state of the cell. Change nothing.
 
-        The last attempt decides: its exit.json where it has ended; else `running` while a process
-        holds the cell's claim; else `preempted`, because it was killed and can be resumed. An
-        attempt without job.json never started: the cell is `planned`.
+        The last attempt decides. Its exit.json decides if it has ended. Otherwise the cell is
+        `running` while a process locks the cell's claim, and `preempted` if none does: the process
+        was killed, and the cell can be resumed. An attempt without job.json never started: the cell
+        is `planned`.
 
-        claimed: the caller holds the claim itself. poll: asks a scheduler about an attempt that was
-        submitted to it and has no final exit record; without it such a cell is `submitted`, which
-        is never started from here.
+        claimed: True if the caller itself has locked the claim. poll: asks a scheduler about an
+        attempt that was submitted to it and has no final exit record. Without `poll` such a cell is
+        `submitted`, which is never started from here.
         """
         try:
             return self._state(claimed, poll)
@@ -399,8 +400,9 @@ class CellDir:
 
 
 Poll = Callable[[CellDir, AttemptDir, ExitRecord | None], SchedulerReport | None]
-"""Ask a scheduler about an attempt: its folder, and its exit record if that says preempted or timed
-out. None where the submission was refused or never sent, so that nothing works on the attempt."""
+"""A function that asks a scheduler about an attempt. Arguments: its folder, and its exit record if
+that is preempted or timed out. It returns None if the submission was refused or never sent, so that
+nothing works on the attempt."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ token; sg_rho_x: the ratio carries no gradient. `x+`: the value of x with the gr
 """
 
 Placement = Literal["reward", "loss", "reward_and_loss"]
-"""Where the KL enters: the reward (no gradient through it), the loss, or both (paper, §3.1)."""
+"""The place of the KL: in the reward (no gradient flows through it), in the loss, or both (paper,
+§3.1)."""
 
 AdvantageEstimator = Literal["rloo", "grpo", "dr_grpo", "reinforce"]
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
@@ -88,7 +89,7 @@ _SLOTS = tuple(
     BaseModel.__dict__[name]
     for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
-"""What a model has beside its fields: they are set here past the check that it is frozen."""
+"""Attributes of a model beside its fields. They are set here past the check that it is frozen."""
 
 
 class Frozen(BaseModel):
@@ -113,7 +114,7 @@ class Model(Frozen):
     """The policy before training, which is also the reference policy."""
 
     name: Name
-    """What the report, tags and filters call it."""
+    """The name in the report, in tags and in filters."""
     path: str
     """A Hugging Face id, a directory, or `micro:<name>` for a policy shipped with orch."""
     chat_template: Literal["default", "none"] = "default"
@@ -124,7 +125,7 @@ class Data(Frozen):
     """The prompts trained on and how an answer is rewarded."""
 
     name: Name
-    """What the report, tags and filters call it."""
+    """The name in the report, in tags and in filters."""
     path: str
     """A Hugging Face dataset id, a file, or `micro:<skill>` for an embedded task."""
     split: str = "train"
@@ -137,18 +138,18 @@ class Data(Frozen):
     """math_boxed: the last boxed answer; countdown: the equation; exact: the text itself. See
     orchestrator/scoring."""
     max_prompt_tokens: PositiveInt = 1024
-    """A limit on the prompt; the ledger says what the library does with longer ones."""
+    """The longest prompt. The ledger states what the library does with longer ones."""
 
 
 class Advantage(Frozen):
-    """How rewards become advantages, over the G rollouts of a group.
+    """The rule that turns rewards into advantages, over the G rollouts of a group.
 
-    rloo: reward minus the mean of the others; grpo: minus the group mean, over the group's
-    standard deviation; dr_grpo: minus the group mean; reinforce: the reward itself.
+    rloo: reward minus the mean of the others; grpo: minus the group mean, over the group's standard
+    deviation; dr_grpo: minus the group mean; reinforce: the reward itself.
     """
 
     estimator: AdvantageEstimator
-    """How the rewards of a group become advantages."""
+    """The rule's name."""
 
 
 class Clip(Frozen):
@@ -178,8 +179,8 @@ reject by the geometric mean of the ratios of a sequence."""
 
 
 Corrected = Literal["policy_loss", "kl", "both"]
-"""What a correction multiplies: the policy loss (with a KL in the reward), the KL in the loss, or
-both."""
+"""The part that a correction multiplies: the policy loss (with a KL in the reward), the KL in the
+loss, or both."""
 
 
 class EngineCorrection(Frozen):
@@ -192,14 +193,14 @@ class EngineCorrection(Frozen):
     """
 
     kind: CorrectionKind
-    """What is bounded, and what happens outside the bounds."""
+    """The quantity that is bounded, and what happens outside the bounds."""
     least: NonNegativeFloat = 0.0
     """The lower bound of the ratio."""
     most: PositiveFloat | None = None
     """The upper bound of the ratio; None: none."""
     applies_to: Corrected = "policy_loss"
-    """What the weight multiplies: the policy loss (with a KL in the reward), the KL in the loss, or
-    both."""
+    """The part that the weight multiplies: the policy loss (with a KL in the reward), the KL in the
+    loss, or both."""
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -215,7 +216,7 @@ class EngineCorrection(Frozen):
 
 
 class Loss(Frozen):
-    """What the policy loss is divided by, whether the ratio is clipped and samples are weighted."""
+    """The policy loss: its divisor, the clip of its ratio, and the weights of its samples."""
 
     aggregation: LossAggregation = "token_mean"
     """token_mean: the response tokens of the minibatch; sequence_mean: each sequence by its own
@@ -242,15 +243,15 @@ class Loss(Frozen):
 
 
 ReferenceKind = Literal["ema", "sampler", "teacher"]
-"""Which policy is the reference: an average of the policy's weights; the engine that sampled; or
-another model (on-policy distillation, with the KL alone or beside a task reward)."""
+"""The reference policy: an average of the policy's weights; the engine that sampled; or another
+model (on-policy distillation, with the KL alone or beside a task reward)."""
 
 
 class ReferencePolicy(Frozen):
     """A reference policy that is not the model before training."""
 
     kind: ReferenceKind
-    """Which policy it is."""
+    """The kind of reference policy."""
     share: Probability | None = None
     """Of kind ema: the share of the policy in the new reference, the rest is the old one."""
     every_steps: PositiveInt | None = None
@@ -322,7 +323,7 @@ class Kl(Frozen):
     reference: ReferencePolicy | None = None
     """The reference policy; None: the model before training."""
     controller: BetaController | None = None
-    """What moves beta; None: nothing."""
+    """The rule that changes beta during training; None: beta is constant."""
 
     @model_validator(mode="after")
     def _one_reference(self) -> Self:
@@ -370,7 +371,7 @@ class Kl(Frozen):
 
 
 class Rollout(Frozen):
-    """How responses are sampled from the rollout policy."""
+    """The sampling of responses from the rollout policy."""
 
     group_size: PositiveInt
     """G, rollouts per prompt."""
@@ -429,10 +430,10 @@ EngineFormat = Literal["bf16", "fp16", "fp32", "fp8", "int8"]
 
 
 class Precision(Frozen):
-    """The number formats of a run. None: the library's own way, which its ledger tells.
+    """The number formats of a run. None: the library's own, which the ledger names.
 
     The trainer and the inference engine round differently, so that their log-probabilities of one
-    token differ: this is the main source of ratios that are not 1 on policy.
+    token differ. This is the main reason why ratios are not 1 on policy.
     """
 
     training: NumberFormat | None = None
@@ -445,7 +446,7 @@ class Precision(Frozen):
 
 
 class BackendRef(Frozen):
-    """Which library trains the cell. `version` None: the newest the backend's folder drives."""
+    """The library that trains the cell. `version` None: the newest that the backend supports."""
 
     name: Name
     """verl, openrlhf, skyrl, prime_rl, trl, micro, or a backend of your own."""
@@ -528,7 +529,7 @@ _ALL_BUT_SEED = itemgetter(*[name for name in Settings.model_fields if name != "
 
 
 class Resources(Frozen):
-    """What one cell occupies on a cluster. Never part of a cell's identity."""
+    """The nodes and GPUs of one cell on a cluster. Never part of a cell's identity."""
 
     num_nodes: PositiveInt = 1
     """Nodes of the job."""
@@ -541,7 +542,9 @@ class Resources(Frozen):
 
 
 class Cadence(Frozen):
-    """How often a cell shows itself. Never part of a cell's identity."""
+    """The steps at which a cell is evaluated and writes checkpoints, and whether it dumps rollouts.
+    Never part of a cell's identity.
+    """
 
     checkpoint_every_steps: PositiveInt | None = None
     """None: only after the last train step."""

@@ -50,7 +50,7 @@ COMMANDS: dict[str, str] = {
 
 
 _MODULES = {"import": "import_"}
-"""Commands whose name is a word of Python's."""
+"""Commands whose name is a keyword of Python."""
 
 
 class LazyGroup(click.Group):

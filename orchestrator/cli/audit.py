@@ -127,7 +127,9 @@ def command(
 
 
 def _reads_a_pipe(fix: bool) -> None:
-    """Say how a change is written where there is no file. Raise UsageError if one is asked for."""
+    """Set the next step for a script that came through a pipe. Raise UsageError for `--fix`, which
+    needs a file.
+    """
     if fix:
         raise click.UsageError("--fix writes beside a file: name one instead of `-`")
     set_next("orch audit --fix FILE")
@@ -184,7 +186,7 @@ def _read(path: Path) -> str:
 
 
 def _write_diff(path: Path, text: str, findings: "list[AuditFinding]") -> None:
-    """Write the change beside the file, and say how to apply it."""
+    """Write the change beside the file, and print how to apply it."""
 
     changes, by_hand = diff(text, findings, path.name)
     for each in by_hand:

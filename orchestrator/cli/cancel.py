@@ -29,6 +29,8 @@ def command(
 
 
 def _told(experiment: Experiment) -> None:
-    """Tell of the end of a run on a cluster; on this machine the `orch run` that trains tells."""
+    """Notify of the end of a run on a cluster. On this machine the `orch run` that trains
+    notifies.
+    """
     if experiment.where == "slurm":
         notify(experiment, "cancelled")

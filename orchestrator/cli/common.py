@@ -242,7 +242,7 @@ def change(
 ) -> int:
     """Apply an operation to the chosen cells and print which of them it changed.
 
-    Return the exit code. dry_run: say only which it would change.
+    Return the exit code. dry_run: only print which it would change.
     """
     experiment = open_experiment(spec, overrides).chosen(where)
     results = (operation.foresee if dry_run else operation.do)(experiment.cells, experiment.folder)

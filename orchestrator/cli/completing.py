@@ -1,6 +1,6 @@
-"""What may stand where the cursor is, for click's shell completion.
+"""Candidates for the word at the cursor, for click's shell completion.
 
-A mistake in what is already typed completes nothing: a shell's line is no place for sentences.
+A mistake in the words before it completes nothing: a shell's line is no place for error messages.
 """
 
 import os

@@ -136,7 +136,9 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _filter(terms: Sequence[str]) -> Callable[[ImportManifest], bool]:
-    """Return what `--where` asks of an imported run. Raise SelectionError for an unknown field."""
+    """Return the conditions of `--where` on an imported run. Raise SelectionError for an unknown
+    field.
+    """
     wanted = []
     for term in terms:
         field, equals, value = term.removeprefix("!").partition("=")

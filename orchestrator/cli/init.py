@@ -17,7 +17,7 @@ from orchestrator.spec import schema
 from orchestrator.spec.shipped import shipped_folder, shipped_names
 
 USUAL_GPUS = 4
-"""Of a node, where nobody can be asked."""
+"""GPUs of a node, if no scheduler answers."""
 
 SCHEMA = "spec.schema.json"
 MODELINE = f"# yaml-language-server: $schema={SCHEMA}\n"

@@ -32,6 +32,6 @@ def command(as_json: bool) -> int:
 
 
 def _question(name: str) -> str:
-    """Return the question that a shipped spec asks."""
+    """Return the question of a shipped spec."""
     document = read(shipped_folder() / f"{name}.yaml", [])
     return str(document.data.get("question", "")) if document is not None else ""

@@ -1,4 +1,4 @@
-"""What all commands have alike: exit codes, flags, and what to do next.
+"""The parts that all commands share: exit codes, flags, and the line `Next:`.
 
 LazyGroup passes each command through `mannered` when it is first called.
 """
@@ -62,7 +62,8 @@ NEXT: dict[str, dict[int, str]] = {
     "completion": {0: "put these lines where `orch completion --help` says, in a new shell"},
     "data prepare": {0: "orch run SPEC"},
 }
-"""Command -> exit code -> what a person does then, unless the command says it by `set_next`."""
+"""Command -> exit code -> the next step for a person, unless the command sets another by
+`set_next`."""
 
 READ_ONLY = (
     *("plan", "status", "logs", "errors", "show", "compare", "dashboard", "audit", "explain"),
@@ -92,7 +93,7 @@ _FORMATS = ("json", "sarif", "md", "csv", "parquet")
 
 
 def set_next(text: str) -> None:
-    """Replace what this command's line `Next:` says; an empty text leaves the line out."""
+    """Replace the text of this command's line `Next:`; an empty text removes the line."""
     click.get_current_context().meta[_KEY] = text
 
 

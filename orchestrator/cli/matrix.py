@@ -151,8 +151,11 @@ def _table_alone(releases_: Sequence[tuple[str, str]], off_policy: bool) -> None
 def _measure_alone(
     releases_: Sequence[tuple[str, str]], python: Path | None, source: Path | None, *, named: bool
 ) -> None:
-    """Measure in the checkouts that are pointed to. Raise EnvironmentFault for one that was named
-    and is not here; say so of the others."""
+    """Measure in the checkouts that are configured.
+
+    Raise EnvironmentFault if a library that was named has no checkout here; print the names of
+    others.
+    """
     from orchestrator.probes.measure_alone import measure
 
     for library, version in releases_:

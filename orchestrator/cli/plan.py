@@ -139,7 +139,9 @@ def _print_evaluation(experiment: Experiment) -> None:
 
 
 def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
-    """Print what the jobs of cells that would run ask for, and what speaks against their limit."""
+    """Print the resources of the jobs of cells that would run, and warnings about their time
+    limit.
+    """
     site = experiment.spec.site
     options = slurm_options(site.options)
     for job in launcher_of(site, experiment.where, experiment.folder).resources(cells):

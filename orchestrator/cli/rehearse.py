@@ -280,7 +280,7 @@ def _on_cluster(small: Experiment) -> bool:
 
 
 def _failures(small: Experiment) -> list[str]:
-    """Return the cells that did not succeed, by what they say."""
+    """Return the cells that did not succeed, grouped by their message."""
     slugs_by_reason: dict[str, list[str]] = {}
     for cell in small.cells:
         state = read_state(small.folder.cell(cell))

@@ -1,4 +1,6 @@
-"""What `status` adds on a cluster: states of evaluations, and jobs that will never start."""
+"""The part that `status` adds on a cluster: states of evaluations, and jobs that will never
+start.
+"""
 
 from typing import TYPE_CHECKING, Any
 

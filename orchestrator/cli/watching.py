@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SECONDS = 2.0
 QUIET_SECONDS = 30.0
-"""Without a terminal, a line that says nothing new is printed so often."""
+"""Without a terminal: seconds between two lines if nothing has changed."""
 
 _SHARE = 0.2
 """At most this share of the time is spent looking."""
@@ -48,7 +48,7 @@ _ORDER = (
 
 
 class Group(NamedTuple):
-    """What one row of the table shows: a cell, or the seeds of one configuration."""
+    """One row of the table: a cell, or the seeds of one configuration."""
 
     name: str
     lines: tuple[CellLine, ...]

@@ -25,7 +25,7 @@ class PromptRow(NamedTuple):
     question: str
     """Without the instruction."""
     answer: str
-    """What the reward compares with: an answer without its box, JSON, or a text."""
+    """The answer that the reward compares with: an answer without its box, JSON, or a text."""
 
 
 class PromptRows(NamedTuple):

@@ -1,4 +1,6 @@
-"""What an installation leaves out: the extra of orch that brings a module, and how to add it."""
+"""Parts that an installation leaves out: the extra of orch that brings a module, and how to
+add it.
+"""
 
 import json
 import shlex

@@ -181,11 +181,12 @@ def clear(home: Path) -> None:
 
 
 def _installers(home: Path, step: InstallStep) -> list[list[object]]:
-    """Return the commands of uv or pip that install into `home`; the first is tried first.
+    """Return the commands of uv or pip that install into `home`, in the order in which they are
+    tried.
 
-    uv cannot ignore the Python that a package requires, so pip installs a step with
-    `any_python`. A CPU build of torch is asked of pip first, for its index or folder of wheels may
-    be configured there, then of uv.
+    uv cannot ignore the Python that a package requires, so pip installs a step with `any_python`.
+    For a CPU build of torch pip comes first, because its index or folder of wheels may be
+    configured here; uv, which knows PyTorch's index, comes second.
     """
     options = [] if step.with_dependencies else ["--no-deps"]
     options += ["--no-build-isolation"] if step.from_source else []
@@ -353,7 +354,7 @@ def run(
 
 
 SOURCE_ONLY = {"flash-attn": ("torch", "einops"), "causal-conv1d": ("torch", "ninja", "packaging")}
-"""Packages that must be built before they say what they need: what they need."""
+"""Package that must be built before its requirements are known -> these requirements."""
 
 
 def resolve(lock: Lock) -> str:

@@ -1,11 +1,11 @@
 """Scores of checkpoints, by lm-evaluation-harness.
 
 run           evaluate: the one function of this stage; the processes that make scores
-survey        what is asked of a checkpoint, on disk or missing; what keeps it from being averaged
-checkpoint    what a checkpoint is: a hash of its policy
-scores        what a score depends on, where it lies on disk, means over the tasks of a domain
+survey        the scores a checkpoint needs, on disk or missing; why some cannot be averaged
+checkpoint    the identity of a checkpoint: a hash of its policy
+scores        the key of a score, its files on disk, means over the tasks of a domain
 baselines     models before training, scored beside the cells
-task_files    what a task is: its files and their hash
+task_files    the identity of a task: its files and their hash
 task_data     a task's items, from the hub or from this machine
 tasks/        the task files of MATH, MMLU and Countdown
 engines       the spec's engine and sampling as lm-eval's arguments
@@ -13,7 +13,7 @@ items         metrics of the k responses to an item, and means over items
 shards        a long evaluation in slices
 worker        a process that scores: imports the harness once, forks one worker per core
 harness       one checkpoint through lm-eval
-models        what lm-eval generates with: transformers, vLLM, a server
+models        the models lm-eval generates with: transformers, vLLM, a server
 heads         a copy of a checkpoint with heads that vLLM has attention for
 divergence    KL to the reference policy and entropy, from checkpoints
 """

@@ -1,4 +1,4 @@
-"""Where a model lies before training: the reference policy of its cells, and a baseline."""
+"""The folder of a model before training: the reference policy of its cells, and a baseline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from orchestrator.rundir import RunFolder
 
 
 def base_model(path: str) -> Path:
-    """Return the Hugging Face directory of a spec's `model.path`: a folder, a policy that ships
-    with a backend (`micro:elder`), or a model of the hub that is in this machine's cache.
+    """Return the Hugging Face directory of a spec's `model.path`.
 
-    Raises CheckpointError, saying how to get it, if it is not on this machine.
+    That is a folder, a policy that ships with a backend (such as `micro:elder`), or a model of the
+    hub in this machine's cache. If it is not on this machine, raise CheckpointError with the way to
+    get it.
     """
     try:
         shipped = plugins.shipped_policy(path)

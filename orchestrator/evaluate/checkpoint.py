@@ -1,10 +1,11 @@
-"""What a checkpoint is, for the cache of scores and the seed of sampling: its policy, by content.
+"""The identity of a checkpoint, for the cache of scores and the seed of sampling: its policy's
+content.
 
-The policy is what `transformers` and vLLM read: weights, config, generation config, tokenizer and
-chat template. What else lies in the folder (optimizer state, the trainer's arguments) is no part of
-it. Weights are taken tensor by tensor, so neither the free metadata of safetensors,
-which its library writes in no fixed order, nor the split into shards is part of the hash. JSON is
-taken by value, without the fields that only say who wrote it.
+The policy consists of the files that `transformers` and vLLM read: weights, config, generation
+config, tokenizer and chat template. Other files of the folder (optimizer state, the trainer's
+arguments) are no part of it. Weights are hashed tensor by tensor. So the free metadata of
+safetensors, which its library writes in no fixed order, and the division into shards are no part of
+the hash. JSON is hashed by value, without the fields that only name its writer.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ _TEXTS = (
     "*.py",
 )
 _ABOUT_THE_WRITER = frozenset({"transformers_version", "_name_or_path", "name_or_path"})
-"""Fields of a JSON file that say where it came from and change nothing that is computed."""
+"""Fields of a JSON file that name its origin and change nothing that is computed."""
 _CHUNK = 1 << 20
 _LONGEST_HEADER = 100_000_000
 """Bytes of a safetensors header, as its library bounds it."""

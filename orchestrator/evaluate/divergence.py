@@ -213,7 +213,7 @@ def _until(tokens: Sequence[int], stops: set[int]) -> list[int]:
 
 
 def _prompts(policy: Any, task: Any, score_key: ScoreKey) -> tuple[list[str], list[str]]:
-    """Return the prompts that an evaluation of the task asks, and their targets."""
+    """Return the prompts of an evaluation of the task, and their targets."""
     docs = list(task.eval_docs)[: score_key.task.max_items]
     texts = [task.doc_to_text(doc) for doc in docs]
     if score_key.chat_template and policy.has_template():
@@ -226,7 +226,7 @@ _SAMPLES: dict[str, list[Response]] = {}
 
 
 def _reference(path: str, engine: Engine) -> Any:
-    """Return the reference policy, kept as long as the process asks for the same one."""
+    """Return the reference policy. It stays loaded until the process needs another one."""
     if path not in _REFERENCES:
         _REFERENCES.clear()
         _REFERENCES[path] = models.HarnessPolicy(Path(path), engine)

@@ -1,8 +1,8 @@
-"""What generates responses: how the spec's engine and sampling become lm-eval's arguments. Pure.
+"""The engine that generates responses: the spec's engine and sampling as lm-eval's arguments. Pure.
 
 Read against lm-eval 0.4.13: `models/vllm_causallms.py`, `models/openai_completions.py`,
 `models/api_models.py`. Its defaults would cut responses at 256 tokens and prompts at 2,048, and
-send every server the seed 1234; so everything is said.
+send the seed 1234 to every server; so every argument is set explicitly.
 """
 
 import re
@@ -14,7 +14,7 @@ from orchestrator.identity import digest
 from orchestrator.records import Engine, Sampling, Site
 
 PROMPT_TOKENS = 4096
-"""Room for a prompt where the spec does not say `max_model_len`; lm-eval would cut a longer one."""
+"""Room for a prompt if the spec sets no `max_model_len`; lm-eval would cut a longer one."""
 
 GREEDY = (
     "this sampling keeps only the likeliest token (temperature 0, or min_p 1): it is greedy "
@@ -118,17 +118,17 @@ SERVER_EXTENSIONS = {
     "skip_special_tokens": False,
     "spaces_between_special_tokens": False,
 }
-"""Without these a server fills in the checkpoint's generation_config, and no end-of-turn marker
-can be stopped at. lm-eval says the last two to vLLM itself."""
+"""Arguments without which a server takes values from the checkpoint's generation_config and cannot
+stop at end-of-turn markers. lm-eval itself sends the last two to vLLM."""
 
 
 def generation(
     sampling: Sampling, of_task: Mapping[str, Any], engine: Engine | None = None
 ) -> dict[str, Any]:
-    """Return lm-eval's `generation_kwargs`: where to stop is the task's, how to sample the spec's.
+    """Return lm-eval's `generation_kwargs`: the task's stop strings and the spec's sampling.
 
-    Whatever a checkpoint's generation_config would fill in is said: top_k, repetition_penalty
-    (for transformers by a GenerationConfig of ours, see models.py).
+    Everything that a checkpoint's generation_config would set is set here: top_k,
+    repetition_penalty (for transformers by a GenerationConfig of ours, see models.py).
     """
     name = engine.name if engine else "hf"
     limit = min(of_task["max_gen_toks"], sampling.max_response_tokens)
@@ -148,7 +148,7 @@ def generation(
 def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
     """Return a seed for each prompt and repeat: 31 bits, as servers take them.
 
-    It depends on nothing but these, so a response does not depend on what is asked beside it.
+    It depends only on these, so a response does not depend on the other requests of its batch.
     """
     return int(digest([seed, prompt, repeat]), 16) % 2**31
 
@@ -178,7 +178,7 @@ def rounds(identities: Sequence[int]) -> list[list[int]]:
 
 
 def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:
-    """Raise EnvironmentFault for what a server cannot be asked."""
+    """Raise EnvironmentFault for settings that a server cannot take."""
     if engine.base_url and not engine.extensions and sampling.min_p > 0:
         raise EnvironmentFault(
             f"sampling.min_p is {sampling.min_p:g}, which OpenAI's own API does not have; take a "

@@ -58,9 +58,9 @@ def prepare(job: ScoringJob) -> None:
 
 @lru_cache
 def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
-    """Return lm-eval's task of this file, and the generation settings that the file asks for.
+    """Return lm-eval's task of this file, and the generation settings of the file.
 
-    Raise EnvironmentFault if it has another number of items than its file says it has.
+    Raise EnvironmentFault if its number of items is not the one that its file declares.
     """
     (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
     declared = (task.config.metadata or {}).get("num_items")

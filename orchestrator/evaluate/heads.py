@@ -41,7 +41,9 @@ def missing_width(checkpoint: Path, *, cpu: bool) -> int | None:
 
 
 def positions(checkpoint: Path) -> int | None:
-    """Return the tokens of the longest text of a checkpoint, or None where it does not say."""
+    """Return the number of tokens of a checkpoint's longest text, or None if its config has
+    none.
+    """
     try:
         config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
         return int(config["max_position_embeddings"])

@@ -1,7 +1,8 @@
-"""What lm-eval generates with: a checkpoint in this process, in vLLM, or behind a server.
+"""The models that lm-eval generates with: a checkpoint in this process, in vLLM, or behind a
+server.
 
-Slow to import. The harness builds and scores requests; here a policy is loaded, responses are
-seeded, and the defaults of checkpoints, libraries and servers are kept out.
+Slow to import. The harness builds and scores requests. This module loads the policy, seeds
+responses, and keeps out the defaults of checkpoints, libraries and servers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +32,8 @@ SHORT = 16
 class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """A checkpoint as lm-eval's `hf` model.
 
-    It keeps what its tokenizer answered: the k responses to an item, and the checkpoints of a
-    study, ask the same again. Another checkpoint's weights may take the place of its own (`take`).
+    It caches the tokenizer's results, because the k responses to an item, and the checkpoints of a
+    study, need the same ones. Another checkpoint's weights may replace its own (`take`).
     """
 
     def __init__(self, path: Path, engine: Engine | None = None):
@@ -129,7 +130,7 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
 
 
 class _Seeded:
-    """What servers and vLLM share: a seed for each prompt and repeat."""
+    """The part that servers and vLLM share: a seed for each prompt and repeat."""
 
     seed = 0
 
@@ -288,7 +289,7 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         ) from error
 
     class Vllm(_Seeded, VLLM):  # type: ignore[misc]  # lm-eval has no types
-        """lm-eval's vLLM model, which asks once for all k responses to a prompt."""
+        """lm-eval's vLLM model, with one request for all k responses to a prompt."""
 
         def has_template(self) -> bool:
             return self.hf_chat_template is not None or self.tokenizer.chat_template is not None

@@ -34,9 +34,10 @@ ON_CORES = {
     "MKL_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",  # a device opened before the fork is of no use after it
 }
-"""Where all jobs generate on the CPU."""
+"""Environment variables if all jobs generate on the CPU."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-"""Where policies and items are on this machine: nothing is looked up in vain."""
+"""Environment variables if policies and items are on this machine, so that libraries look nothing
+up."""
 
 
 def harness_version() -> str:
@@ -165,12 +166,12 @@ class _Todo(NamedTuple):
 
 
 class MissingScores(NamedTuple):
-    """What `evaluate` would ask of one checkpoint."""
+    """The scores that `evaluate` would make of one checkpoint."""
 
     cell: Cell
     step: int
     tasks: tuple[str, ...]
-    """Names, once each; empty where only the exported checkpoint can tell."""
+    """Names, once each; empty if they are known only after the export."""
 
 
 def missing(
@@ -183,7 +184,8 @@ def missing(
 ) -> list[MissingScores]:
     """Return what `evaluate` would score. Score, export and write nothing.
 
-    A checkpoint that cannot be read is among it too: `evaluate` would try, and say why it failed.
+    The result includes checkpoints that cannot be read: `evaluate` would try them, and report why
+    it failed.
     """
     rows = []
     for survey, of_survey in _surveys(records, evaluation, folder, baselines, site):
@@ -210,7 +212,7 @@ def _surveys(
     baselines: Sequence[Record],
     site: Site | None,
 ) -> tuple[tuple[Survey, Sequence[Record]], ...]:
-    """Return what is asked of the cells, and of the models before training."""
+    """Return the evaluations of the cells, and of the models before training."""
     harness = harness_version()
     plain = evaluation.model_copy(update={"divergence": None})
     return (
@@ -229,12 +231,13 @@ def evaluate(
     workers: int | None = None,
     on_event: Callable[[EvaluationEvent], None] = lambda _: None,
 ) -> list[Score]:
-    """Return every score that the spec asks of these records' checkpoints; make what is missing.
+    """Return every score that the spec needs of these records' checkpoints; make those that are
+    missing.
 
-    `last` asks of cells that have succeeded, `all` of every checkpoint there is. A cell's backend
-    may put tasks of its own in place of the spec's (the micro skills). `baselines` are records of
-    models before training (see baselines.py), which no divergence is asked of. `workers` None: a
-    process per core. Scores come in the order of the records, baselines last. Raises
+    `last` scores the last checkpoint of cells that have succeeded, `all` every checkpoint. A cell's
+    backend may replace the spec's tasks by tasks of its own (the micro skills). `baselines` are
+    records of models before training (see baselines.py), which have no divergences. `workers` None:
+    a process per core. Scores come in the order of the records, baselines last. Raise
     EnvironmentFault before anything is done if the harness or a task file is missing, and
     UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
     """

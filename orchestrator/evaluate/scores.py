@@ -5,7 +5,7 @@
     cells/<cell>/eval/<task>.divergence-<key>.json, .jsonl    the same for divergences
     baselines/<model>-<key>/eval/           the same for a model before training
 
-`<key>` is a hash of everything in Asked, so a changed task, sampling or checkpoint is a new file
+`<key>` is a hash of everything in ScoreKey, so a changed task, sampling or checkpoint is a new file
 and nothing is ever overwritten by something else.
 """
 
@@ -28,7 +28,7 @@ from orchestrator.rundir import CellDir
 from orchestrator.settings import Frozen, NonNegativeFloat, PositiveInt
 
 _BIRTH_VALUES: dict[str, object] = {"kind": "accuracy", "reference": ""}
-"""Fields of Asked added later, with the value that leaves old names alone."""
+"""Fields of ScoreKey added later, with the value that leaves old names unchanged."""
 
 SLICE_RESPONSES = 2048
 """Responses between two writes to disk: 64 items of mean@32."""
@@ -45,7 +45,7 @@ class ScoreKey(Frozen):
     sampling: Sampling
     seed: int
     chat_template: bool
-    """Whether the tokenizer's chat template is used, where it has one."""
+    """True: use the tokenizer's chat template, if it has one."""
     harness: str
     """Name and version of what scores."""
     kind: Literal["accuracy", "divergence"] = "accuracy"
@@ -65,7 +65,7 @@ class ScoreKey(Frozen):
 
 
 class ItemRequest(Frozen):
-    """Something asked, with what is needed to answer it."""
+    """A score to make, with what is needed to make it."""
 
     asked: ScoreKey
     task_file: str
@@ -76,7 +76,7 @@ class ItemRequest(Frozen):
 
 
 class ScoringJob(Frozen):
-    """One checkpoint and what is still to be asked of it."""
+    """One checkpoint and the scores to make of it."""
 
     cell_id: str
     checkpoint: str
@@ -93,7 +93,7 @@ class ScoringJob(Frozen):
 
 
 class Result(Frozen):
-    """What one ask gave: <task>-<key>.json."""
+    """The result of one request: <task>-<key>.json."""
 
     asked: ScoreKey
     files: dict[str, tuple[int, int]]
@@ -111,7 +111,7 @@ SamplingKind = tuple[int, str, int, str]
 
 
 class StoredScore(NamedTuple):
-    """A result on disk, and when it was last asked for."""
+    """A result on disk, and when it was last requested."""
 
     path: Path
     time_ns: int
@@ -168,8 +168,9 @@ def _check(result: Result, cell_dir: CellDir, path: Path) -> None:
 def current(cell_dir: CellDir, faults: list[str] | None = None) -> list[Result]:
     """Return the results of a cell as it was last evaluated: by step, then task and seed.
 
-    Where a task was scored more than once at a step (with another sampling, say), only the one
-    last asked for is returned. What cannot be read is left out and named in `faults`.
+    If a task was scored more than once at a step (with another sampling, for example), only the
+    result that was requested last is returned. Files that cannot be read are left out and named in
+    `faults`.
     """
     newest: dict[SamplingKind, StoredScore] = {}
     for one in stored_scores(cell_dir, faults):
@@ -190,7 +191,7 @@ def read_scores_at(path: Path) -> tuple[Score, ...]:
 
 
 def ask_again(one: StoredScore) -> None:
-    """Record that this result is the one asked for now."""
+    """Record that this result is the one requested last."""
     with telling(one.path):
         os.utime(one.path)
 

@@ -28,7 +28,7 @@ def joined(parts: Sequence[Shard]) -> list[Item]:
 
 @dataclass(frozen=True)
 class Shards:
-    """The slices of one ask. `target`: its .json."""
+    """The slices of one request. `target`: its .json."""
 
     target: Path
     num_items: int

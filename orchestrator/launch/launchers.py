@@ -24,7 +24,8 @@ def launcher_of(site: Site, where: str, folder: RunFolder) -> Launcher:
 
 
 def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher, list[Cell]]]:
-    """Yield each launcher that has some of these cells, with them, whatever a site says now.
+    """Yield each launcher that has some of these cells, with them, whatever the site file names
+    now.
 
     A cell whose last attempt has an order was submitted to a cluster; this machine has the others.
     """

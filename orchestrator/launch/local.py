@@ -26,14 +26,14 @@ from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions
 
 RELAUNCHES = 2
-"""How often one run restarts a cell whose process was killed, from its last checkpoint. After that
+"""Times that one run restarts a cell whose process was killed, from its last checkpoint. After that
 the next run can resume it."""
 FEWEST = 2
 """Cells of a process, where so many can share one: fewer leave its products small."""
 _TICK_SECONDS = 0.25
 WAIT_SECONDS = 1.5 * processes.GRACE_SECONDS
 DYING_SECONDS = 10.0
-"""How long a killed worker may keep its claim."""
+"""Seconds for which a killed worker may keep its claim."""
 
 
 class Launched(NamedTuple):

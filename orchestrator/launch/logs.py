@@ -1,4 +1,4 @@
-"""What attempts printed: which attempt of a cell, and the ends of its files."""
+"""The output of attempts: the attempt of a cell that is meant, and the ends of its files."""
 
 from pathlib import Path
 from typing import Literal

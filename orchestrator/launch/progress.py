@@ -1,7 +1,7 @@
-"""Whether attempts that were stopped, and begun again, get anywhere.
+"""The progress of attempts that were stopped and started again.
 
-An attempt gets somewhere if a checkpoint is newer than before it, or if it began at a later train
-step than the one before: the embedded trainer keeps a state that is no checkpoint yet.
+An attempt has made progress if a checkpoint is newer than before it, or if it began at a later
+train step than the one before: the embedded trainer keeps a state that is no checkpoint yet.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir
 
 MAX_IDLE_REQUEUES = 2
-"""How often a cell is begun again without a newer checkpoint."""
+"""Times that a cell is started again without a newer checkpoint."""
 
 
 def checkpoint_step(cell: Cell, cell_dir: CellDir) -> int:

@@ -45,7 +45,10 @@ class Member(NamedTuple):
 
 
 class SharedCells:
-    """The cells that are in training; what their backend's entry tells, and asks (its `watch`)."""
+    """The cells in training, as the `watch` of their backend's entry.
+
+    The entry reports ends and lines of log to it, and reads from it which cells must stop.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Out
 from orchestrator.rundir import AttemptDir, CellDir
 
 STOP_SIGNALS: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
-"""SIGTERM asks a worker to write down what it has, SIGINT to give up."""
+"""SIGTERM requests that a worker writes what it has and stops, SIGINT that it gives up."""
 
 
 class StopSignals:
@@ -148,7 +148,7 @@ def _train(
 def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
     """Link `model` in a plan's folder to the policy that ships with a backend, if it trains one.
 
-    A library loads `micro:elder` from there, by that name.
+    A library loads a shipped policy, such as `micro:elder`, under that name.
     """
     policy = None if plan.entry is not None else plugins.shipped_policy(path)
     place = plan_dir / "model"

@@ -308,7 +308,7 @@ class CheckedBlock:
     objectives: tuple[SearchObjective, ...]
     seeds: tuple[int, ...]
     prune_on: SearchObjective | None
-    """What intermediate values are of; None without pruning by them."""
+    """The metric of intermediate values. None: no pruning by them."""
 
 
 def read_block(spec: Spec, flags: Mapping[str, Any] | None = None) -> CheckedBlock:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import optuna
 
 ADOPT_SECONDS = 5.0
-"""How often a controller looks for trials whose controller is gone."""
+"""Seconds between two searches for trials whose controller is dead."""
 
 TrainingDecision = Literal["train", "wait", "over"]
 """train: the driver is to be handed the cell; wait: it is at work; over: nothing more comes."""
@@ -160,9 +160,10 @@ class Controller:
         return enough and not self._has_open(search)
 
     def _ask(self, search: Search) -> OpenTrial | None:
-        """Return a new trial; None if others were quicker or the budget is used up.
+        """Return a new trial, or None if others were quicker or the budget is used up.
 
-        Counting and asking happen under one lock, or two controllers would both ask for the last.
+        One lock covers counting and creating. Without it two controllers could both create the last
+        trial.
         """
         study = self.studies[search.name]
         with self.journal.locked():
@@ -230,7 +231,9 @@ class Controller:
     # ------------------------------------------------------------------ following
 
     def _follow(self, trial: OpenTrial) -> Iterator[Cell]:
-        """Look at a trial once: tell Optuna if it has ended, else yield its cells to be trained."""
+        """Read the state of a trial once. If it has ended, report it to Optuna; else yield its
+        cells to train.
+        """
         looks = [(cell, read_state(self.folder.cell(cell))) for cell in trial.released()]
         decisions = {cell.id: self._decide(cell, state) for cell, state in looks}
         for cell, state in looks:
@@ -298,7 +301,7 @@ class Controller:
         operations.cancel(unfinished, self.folder, f"{why} (orch tune, {name}, {trial})")
 
     def _complete(self, trial: OpenTrial, records: Sequence[Record]) -> None:
-        """Tell Optuna of a trial all of whose cells have succeeded, once they are scored."""
+        """Report to Optuna a trial all of whose cells have succeeded, once they are scored."""
         if any(objective.is_scored for objective in trial.search.objectives):
             fault = self.scorer.fault(records)
             if fault:
@@ -349,7 +352,9 @@ class Controller:
             self._close(trial, "COMPLETE", list(values), why)
 
     def _fail_without_params(self, search: Search, number: int) -> None:
-        """End a trial whose controller died before it had parameters; a new trial is asked for."""
+        """Fail a trial whose controller died before it had parameters, so that the sampler proposes
+        a new one.
+        """
         from optuna.trial import TrialState
 
         study = self.studies[search.name]

@@ -268,7 +268,7 @@ class CellMetrics(NamedTuple):
     own_evaluation: tuple[str, ...]
     """The backend's own evaluation while it trains; most have none."""
     scored: tuple[str, ...]
-    """Of checkpoints: lm-evaluation-harness's, and divergences where the spec asks for them."""
+    """Scores of checkpoints: lm-evaluation-harness's, and divergences if the spec has them."""
 
     @property
     def all(self) -> tuple[str, ...]:

@@ -94,7 +94,9 @@ class SearchJournal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one controller at a time ask for trials, so that budgets hold, or open a study."""
+        """Hold the journal's lock: one controller at a time creates trials, so that budgets hold,
+        or a study.
+        """
         with telling(self.path), (self.path / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -176,7 +178,7 @@ class SearchJournal:
         return dict(read_json(self.path / "links.json") or {})
 
     def write_mlflow_runs(self, runs: Mapping[str, str]) -> None:
-        """Keep the MLflow runs of trials, for a report that does not ask MLflow."""
+        """Write the MLflow runs of trials, for a report that does not connect to MLflow."""
         write_text(self.path / "links.json", json.dumps(dict(runs), indent=1) + "\n")
 
     def is_of(self, search: Search) -> bool:

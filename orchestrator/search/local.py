@@ -65,7 +65,7 @@ def _crew(
     stop: processes.Stop,
     on_event: Callable[[LaunchEvent], None],
 ) -> LocalLaunch:
-    """Return workers that get new cells while they work, as the controller asks for them."""
+    """Return workers that receive new cells from the controller while they work."""
 
     def handle(event: LaunchEvent) -> None:
         if event.kind == "lost" and event.cell is not None and not event.again:

@@ -16,7 +16,7 @@ from orchestrator.search.block import SearchObjective, without_experimental_warn
 from orchestrator.search.design import OpenTrial, Search
 
 READ_SECONDS = 2.0
-"""How often the metrics of cells that train are read."""
+"""Seconds between two readings of the metrics of cells in training."""
 REWARD = "train/reward_mean"
 WINDOW, HAD, LOST = 10, 0.1, 0.2
 """A reward is lost when its mean over the last WINDOW train steps is at most LOST of the best such

@@ -41,7 +41,7 @@ class TrialResult:
     reused: bool
     """True if the spec's grid gave it."""
     why: str
-    """Why it has no result."""
+    """The reason if it has no result."""
     gpu_hours: float
     cpu_hours: float
 
@@ -78,7 +78,7 @@ def objective_values(
 ) -> tuple[list[float], dict[str, list[float]], str]:
     """Return the mean over seeds of each objective, the values of each seed, and a sentence.
 
-    The sentence says why there are no values; it is empty if there are.
+    The sentence is the reason why there are no values; it is empty if there are.
     """
     runs = measure(records, scores)
     seeds: dict[str, list[float]] = {}
@@ -129,7 +129,7 @@ class SearchOutcome:
     trials: tuple[TrialResult, ...]
     importance: Mapping[str, float]
     """Field -> its share in what sets the best trials apart (PED-ANOVA), for the first objective;
-    empty where nothing can be said."""
+    empty if it cannot be computed."""
     confirmed: Mapping[int, tuple[float, ...]]
     """Fresh seed -> values of what is chosen."""
 

@@ -404,7 +404,7 @@ def experiment_section(
 ) -> tuple[Section | None, dict[str, Any], list[str]]:
     """Return the searches in the experiment's report: a section, its data, and sentences.
 
-    The sentences say why some searches cannot be shown.
+    The sentences are the reasons why some searches cannot be shown.
     """
     journals, faults = read_journals(experiment)
     if not journals:

@@ -36,11 +36,11 @@ from orchestrator.spec.site_options import SlurmOptions
 T = TypeVar("T")
 
 MAX_PAUSE_SECONDS = 10.0
-"""Between two ticks when nothing happens; the scheduler is asked less often."""
+"""Longest pause between two ticks when nothing happens."""
 UNKNOWN_SECONDS = 1800.0
-"""How long a trial waits for a cell whose state nobody can tell; then it has failed."""
+"""Seconds that a trial waits for a cell whose state is unknown. After that the trial has failed."""
 QUIET_SECONDS = 120.0
-"""The silence after which the controller says what it waits for."""
+"""Seconds of silence after which the controller prints what it waits for."""
 
 
 def cluster_rules(options: SlurmOptions, tell: Callable[[str], None]) -> DriverRules:
@@ -156,7 +156,7 @@ class SubmissionPatience:
 
 MEMORY_GIB = 4
 STOP_SECONDS = 60
-"""How long before its time limit SLURM tells the controller to stop asking for trials."""
+"""Seconds before its time limit at which SLURM signals the controller to create no more trials."""
 
 
 def submit_controller(
@@ -221,7 +221,7 @@ def controller_script(arguments: Sequence[str], name: str, log: Path, options: S
 MAX_EVALUATIONS = 2
 """Evaluations of a cell that are submitted before its trial ends without a score."""
 _SKEW_SECONDS = 10.0
-"""How far the clocks of two login nodes may be apart."""
+"""Seconds by which the clocks of two login nodes may differ."""
 
 ScoringState = Literal["scored", "coming", "missing", "given up"]
 

@@ -161,7 +161,7 @@ def release_of(cell: Cell) -> tuple[str, str]:
 def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
     """Yield the scheduler's answer to a job of each shape: (sentence, True if it accepts the job).
 
-    The jobs are asked for with --test-only, so nothing is submitted.
+    The test uses --test-only, so nothing is submitted.
     """
     shapes: dict[script.ArrayResources, int] = {}
     for cell in cells:

@@ -1,4 +1,6 @@
-"""What `orch doctor` checks of this machine: Python, packages, backends, folders, MLflow, SLURM."""
+"""The checks of `orch doctor` on this machine: Python, packages, backends, folders, MLflow,
+SLURM.
+"""
 
 import os
 import platform

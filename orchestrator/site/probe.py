@@ -17,7 +17,7 @@ from orchestrator.site.node_facts import MARK
 from orchestrator.spec.site_options import SlurmOptions
 
 DEADLINE_SECONDS = 120.0
-"""How long a node may take to become free."""
+"""Seconds to wait for a free node."""
 
 
 class NodeReport(NamedTuple):
@@ -26,7 +26,7 @@ class NodeReport(NamedTuple):
     node: str = ""
     python: str = ""
     shared: str = ""
-    """What keeps it from the runs folder; empty where nothing does."""
+    """The reason why the node cannot use the runs folder; empty if it can."""
     gpus: str = "0"
     environments: dict[str, str] = {}  # noqa: RUF012  (nobody writes to it)
     """Release -> what is wrong with its environment; empty where nothing is."""

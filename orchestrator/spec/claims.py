@@ -86,7 +86,8 @@ class Claim:
     studies: tuple[str, ...] = ()
     """Empty: every study."""
     over_items: bool = False
-    """Judged with the spread between items, so that it speaks of the tasks they were drawn from."""
+    """True: judge it with the spread between items, as a statement about the tasks they were drawn
+    from."""
 
     @property
     def sides(self) -> tuple[ClaimSide, ...]:
@@ -282,9 +283,9 @@ def check_claims(
     *,
     strict: bool,
 ) -> None:
-    """Report claims that cannot be read, or that speak of nothing the spec declares.
+    """Report claims that cannot be read, or that name nothing the spec declares.
 
-    `strict`: a claim about no cell is a fault; it is not once overrides have narrowed the grid.
+    `strict`: a claim about no cell is a fault. It is not once overrides have narrowed the grid.
     """
 
     for name, text in claims.items():

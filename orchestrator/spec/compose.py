@@ -37,7 +37,7 @@ class Library:
     parts: list[ComposedPart] = field(default_factory=list)
     """Everything read, in order of composition; later ones win."""
     overridden: list[tuple[Pointer, str]] = field(default_factory=list)
-    """What the command line changed, and how it was written there."""
+    """The values that the command line changed, and their text there."""
 
     def names(self, group: str) -> list[str]:
         """Return the names of a group's entries: those beside the spec, and shipped ones."""
@@ -385,7 +385,10 @@ def _absent(override: Override, file: Path) -> Fault | None:
 
 
 def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
-    """Add Hydra's `+` to overrides of what a spec may say and does not: it is checked later."""
+    """Add Hydra's `+` to overrides of fields that a spec may have and this one has not.
+
+    Whether the field exists is checked later.
+    """
     words = override.key.split(".")
     if override.text.startswith(("+", "~")) or place(override.key, data) is not None:
         return override.text

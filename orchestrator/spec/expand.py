@@ -45,8 +45,8 @@ from orchestrator.spec.select import OF_A_CELL, FilterTerm, term
 from orchestrator.spec.sentences import sentence, shown
 
 Pointer = tuple[str | int, ...]
-"""Where something was written: keys and indices from the root of the spec. A first key
-`@model` means the config group entry that the second key names."""
+"""The place of a value in the spec: keys and indices from its root. A first key `@model` stands for
+the config group entry that the second key names."""
 
 Lookup = Callable[[str, str], Mapping[str, Any]]
 """(group, entry) -> its plain data. Raises LookupError with a sentence."""
@@ -835,7 +835,7 @@ class Variant(NamedTuple):
     row: GridRow
     seeds: Sequence[int]
     by_hand: bool
-    """Whether it is among the included rows."""
+    """True if it is one of the included rows."""
     cell: Cell
     """With seed 0, and without the seed at the end of its slug."""
     id_of: Callable[[int], str]

@@ -52,7 +52,7 @@ def _field(name: str, info: FieldInfo, section: type[Frozen] | None) -> Settings
 
 
 class _Declared(Frozen):
-    """Where the two sections outside the settings hang."""
+    """The two sections outside the settings, as fields of one model."""
 
     resources: Resources = Resources()
     cadence: Cadence = Cadence()

@@ -1,4 +1,4 @@
-"""What a spec file may say, field by field; `orch schema` prints it."""
+"""The fields of a spec file; `orch schema` prints them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class StudyFile(Frozen):
     """A named sub-grid: one figure, one question."""
 
     title: str = ""
-    """What the report calls it."""
+    """The title in the report."""
     figure: str = ""
     """The figure of the paper it repeats."""
     recipe: str | Fields | None = None
@@ -29,7 +29,7 @@ class StudyFile(Frozen):
     base: Fields = Field(default_factory=dict)
     """Over the recipe and over the spec's own base."""
     axes: Fields = Field(default_factory=dict)
-    """What varies; see orchestrator/spec/expand."""
+    """The values that vary; see orchestrator/spec/expand."""
     exclude: list[Fields] = Field(default_factory=list)
     """Rows for which all of an entry holds are left out."""
     include: list[Fields] = Field(default_factory=list)
@@ -44,7 +44,7 @@ class SpecFile(Frozen):
     name: Name
     """Names the folder of runs and the MLflow experiment."""
     question: str = ""
-    """What the experiment is to answer."""
+    """The question that the experiment answers."""
     description: str = ""
     """For readers of the report."""
     seeds: Seeds = Field(default_factory=lambda: [0])
@@ -64,12 +64,12 @@ class SpecFile(Frozen):
     claims: dict[Name, str] = Field(default_factory=dict)
     """Name -> statement, in the grammar of orchestrator/spec/claims.py."""
     evaluation: str | Fields | None = None
-    """What checkpoints are asked: an entry of evaluation/, or its content."""
+    """The evaluations of checkpoints: an entry of evaluation/, or its content."""
     sampling: str | Fields | None = None
-    """How evaluation samples: an entry of sampling/, or its content."""
+    """The sampling of evaluations: an entry of sampling/, or its content."""
     published: str | Fields | None = None
     """Numbers to set ours beside: an entry of published/, or its content."""
     site: str | Fields | None = None
-    """Where cells run: an entry of site/, or its content."""
+    """The place where cells run: an entry of site/, or its content."""
     tune: Fields | None = None
-    """What a search varies; kept as it is written."""
+    """The values that a search varies, as they are written."""

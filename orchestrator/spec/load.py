@@ -169,8 +169,11 @@ NAMED = ("model", "data", "backend")
 
 
 def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
-    """Yield a problem for each override of a base, or of a model, data set or backend, whose value
-    no cell has: every study, further in, says otherwise."""
+    """Yield a problem for each override whose value no cell has.
+
+    That is an override of a base, or of a model, data set or backend, if every study sets the field
+    itself.
+    """
     for override in overrides:
         study, field = _of_a_base(override.key)
         if field not in (*FIELDS, *NAMED) or not _is_plain(override.value):
@@ -345,7 +348,7 @@ def _used(library: Library) -> dict[str, dict[str, Any]]:
 
 
 class _Layers(NamedTuple):
-    """What a study stands on: recipe, the spec's base, the study's own; later ones win."""
+    """The layers of a study: recipe, the spec's base, the study's own. Later ones win."""
 
     file: SpecFile
     study: StudyFile

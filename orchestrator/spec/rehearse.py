@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
     """Return each cell at the embedded trainer's scale, in order.
 
-    Declared cells that become the same training run (one cell asked of two libraries that mean the
-    same by it, say) are one cell, in the studies of all, and its axes show every name it was
-    declared under. Raises UnsupportedSetting if the backend has no scale of its own, or for a
-    release whose mathematics nothing is known of.
+    Declared cells that become the same training run are one cell: for example one cell in two
+    libraries that mean the same by it. It is in the studies of all of them, and its axes show every
+    name under which it was declared. Raise UnsupportedSetting if the backend has no small scale, or
+    for a release whose mathematics is unknown.
     """
     trainer = plugins.load(backend)
     variants: dict[tuple[int, ...], _Rehearsed] = {}

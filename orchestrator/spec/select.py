@@ -19,7 +19,7 @@ from orchestrator.spec.fields import FIELDS, LABELS, label_of, text_of, unknown
 from orchestrator.spec.sentences import choices
 
 OF_A_CELL = ("state", "study", "id", "slug")
-"""What a filter may ask of a cell beyond its labels and settings."""
+"""Properties of a cell that a filter may name, beside labels and settings."""
 
 _TERM = re.compile(r"(?P<not>!?)\s*(?P<field>[\w.]+)\s*(?P<op>!=|>=|<=|=|>|<)(?P<values>.*)", re.S)
 _ORDER = {">": gt, "<": lt, ">=": ge, "<=": le}

@@ -1,4 +1,4 @@
-"""What a validation error says, as a sentence: field, rule, value given."""
+"""Validation errors as sentences: field, rule, and the value that was given."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args

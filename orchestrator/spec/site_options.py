@@ -1,4 +1,4 @@
-"""`site.options`: what a site file says of its nodes and of its scheduler.
+"""`site.options`: the fields of a site file for its nodes and for its scheduler.
 
 `NodeOptions` are the environments of the trainers, variables and time limits of a node;
 `SlurmOptions` add partition, account and all that a submission needs. Both are checked before
@@ -32,7 +32,7 @@ Runtime = Literal["apptainer", "enroot", "pyxis"]
 
 
 class EnvironmentEntry(Frozen):
-    """Where one release of a library is installed: an environment, or lines of shell, or an image.
+    """The installation of one release of a library: an environment, lines of shell, or an image.
 
     `setup` lines run first, in a login shell (`module load cuda/12.4`).
     """
@@ -44,8 +44,8 @@ class EnvironmentEntry(Frozen):
     image: _IMAGE | None = None
     """A file (.sif, .sqsh) or an address (docker://nvcr.io/...)."""
     runtime: Runtime | None = None
-    """What runs the image: `apptainer exec --nv`, `enroot start`, or `srun --container-image`
-    (pyxis). None: enroot for a .sqsh file, else Apptainer."""
+    """The program that runs the image: `apptainer exec --nv`, `enroot start`, or `srun
+    --container-image` (pyxis). None: enroot for a .sqsh file, else Apptainer."""
     binds: tuple[_BIND, ...] = Field(default=(), strict=False)
     """Folders an image sees, beside the runs folder: `/data`, `/host:/inside` or
     `/host:/inside:ro`."""
@@ -91,17 +91,17 @@ class NodeOptions(Frozen):
     hung_after_minutes: NonNegativeFloat = 60.0
     """A trainer that writes nothing for so long is ended; 0: never."""
     start_minutes: PositiveFloat = 10.0
-    """How long the nodes may take to come together."""
+    """Minutes for the nodes to come together."""
     network_interface: str | None = None
     """For NCCL, Gloo, and Ray on each of its nodes, where a node has several (`ib0`)."""
     gpu_check: bool = True
-    """Whether nvidia-smi is asked for the health of the GPUs on each node before a trainer starts.
-    False where GPUs are not NVIDIA's."""
+    """True: check the health of the GPUs on each node with nvidia-smi before a trainer starts.
+    False: for GPUs that are not NVIDIA's."""
     scratch_dir: str | None = None
     """A folder of each node's own for Ray's sockets; None: $SLURM_TMPDIR, $TMPDIR or /tmp."""
     ray_cpus_per_node: PositiveInt | None = None
-    """What Ray may count on; None: the CPUs that the job has, and at least what the library's
-    actors claim."""
+    """CPUs that Ray may count on. None: the CPUs of the job, and at least what the library's actors
+    claim."""
     ray_object_store_gib: PositiveFloat | None = None
     """None: Ray's own choice."""
 
@@ -199,7 +199,7 @@ _RULES: Mapping[str, str] = {
 
 
 class EvaluationJob(Frozen):
-    """The job that scores one cell, on one node: what is not said is as in training."""
+    """The job that scores one cell, on one node. Fields without a value are as in training."""
 
     partition: _NAMES | None = None
     gpus: NonNegativeInt | None = None
@@ -211,7 +211,7 @@ class EvaluationJob(Frozen):
 
 
 class OnEnd(Frozen):
-    """Whom `orch run` and `orch cancel` tell that a run has ended: one of the three."""
+    """The receiver of a message when `orch run` or `orch cancel` ends a run: one of the three."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
     """A program with its arguments; the message, as JSON, is its standard input."""
@@ -231,7 +231,7 @@ class OnEnd(Frozen):
 
 
 SMALL_GIB = 2.0
-"""What the evaluation harness takes with an embedded policy, and room to spare."""
+"""Memory of the evaluation harness with an embedded policy, and some room."""
 
 
 class SlurmOptions(NodeOptions):
@@ -252,11 +252,11 @@ class SlurmOptions(NodeOptions):
     """Per node; None: the share of the job's GPUs in what the nodes have, all of it for all GPUs.
     The cluster's default for a job without GPUs."""
     cpus_per_task: PositiveInt | None = None
-    """Per node; None: as cpus_per_gpu says."""
+    """CPUs of each node. None: as cpus_per_gpu sets them."""
     cpus_per_gpu: PositiveInt | None = None
     """None: the share of the job's GPUs in the nodes' CPUs; one CPU for a job without GPUs."""
     exclusive: bool | None = None
-    """Whether no other job may be on the node; None: if a job takes all GPUs of its nodes."""
+    """True: no other job may be on the node. None: true if a job takes all GPUs of its nodes."""
     extra: tuple[_FLAG, ...] = Field(default=(), strict=False)
     """Further flags of sbatch."""
     max_running: PositiveInt | None = None
@@ -267,19 +267,20 @@ class SlurmOptions(NodeOptions):
     max_submit_jobs: PositiveInt | None = None
     """Jobs in the queue at the same time: the MaxSubmitJobs of your account or QOS."""
     signal_seconds: PositiveInt = 90
-    """How long before its time limit SLURM signals a job, so that it writes a checkpoint."""
+    """Seconds before its time limit at which SLURM signals a job, so that it writes a
+    checkpoint."""
     max_requeues: NonNegativeInt = 20
-    """How often one job is put back into the queue at its time limit or on preemption."""
+    """Times that one job returns to the queue at its time limit or on preemption."""
     retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)
-    """How often a cell that failed in this way is tried again by itself."""
+    """Class of failure -> automatic retries of a cell that failed so."""
     help_seconds: NonNegativeFloat = 300.0
-    """How long after its start a job of an embedded cell, its own done, goes on with cells of its
-    array that have not begun. 0: never."""
+    """Seconds after its start during which a job of an embedded cell, its own cell done, trains
+    further cells of its array that have not begun. 0: it never does."""
     evaluate: bool = True
-    """Whether each cell's evaluation is a job that starts when the cell is done."""
+    """True: each cell's evaluation is a job that starts when the cell is trained."""
     evaluation: EvaluationJob = EvaluationJob()
     on_end: OnEnd | None = None
-    """Whom to tell that a run has ended: a command or a webhook."""
+    """The receiver of a message when a run has ended: a command or a webhook."""
     python: _FILE | None = None
     """The Python of orch's environment on the nodes; None: the one that submits."""
 
@@ -294,7 +295,8 @@ RETRIES: Mapping[str, int] = {
     "export": 1,
     "no_progress": 0,
 }
-"""Where the site file says nothing. A failure of class `config` is never tried again."""
+"""Retries for a class of failure that the site file does not name. A failure of class `config` is
+never retried."""
 
 
 def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int, ...]]]:

@@ -132,7 +132,7 @@ def environment_for(
 
 
 def declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:
-    """Return the environment that a site file says of a release."""
+    """Return the environment that a site file declares for a release."""
     record = {"kind": "site", "name": name, **entry.model_dump(exclude_defaults=True)}
     programs = None
     if entry.venv:

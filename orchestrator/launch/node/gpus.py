@@ -1,4 +1,4 @@
-"""The health of a node's GPUs, asked before a trainer starts, so that a bad GPU is a bad node."""
+"""The health of a node's GPUs. It is checked before a trainer starts: a bad GPU is a bad node."""
 
 import os
 import shutil
@@ -13,11 +13,11 @@ _UNSAID = frozenset({"N/A", "[N/A]", "[Not Supported]"})
 
 
 def gpu_fault(count: int) -> str:
-    """Return what is wrong with this node's GPUs, of which a run takes `count`; empty if nothing.
+    """Return the fault of this node's GPUs, of which a run uses `count`; empty if there is none.
 
-    nvidia-smi must be there and answer, and list so many GPUs. Each must have no uncorrectable ECC
-    error since its driver was loaded, and its memory free. Only the GPUs of the job are asked
-    about; those cut by MIG are not.
+    nvidia-smi must exist, answer, and list so many GPUs. Each GPU must have free memory and no
+    uncorrectable ECC error since its driver was loaded. Only the GPUs of the job are checked,
+    without those that MIG divides.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if "MIG-" in visible:

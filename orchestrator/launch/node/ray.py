@@ -54,7 +54,7 @@ class NodeSetup(NamedTuple):
 
     @property
     def gpus_checked(self) -> bool:
-        """Return True if nvidia-smi is asked about the GPUs before anything starts."""
+        """Return True if nvidia-smi checks the GPUs before anything starts."""
         return self.options.gpu_check and self.gpus_per_node > 0
 
     @property

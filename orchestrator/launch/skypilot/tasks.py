@@ -1,4 +1,4 @@
-"""The task of a cell for SkyPilot, and what a cloud file says.
+"""The task of a cell for SkyPilot, and the fields of a cloud file.
 
 Sources: SkyPilot 0.14.1, sky/utils/schemas.py (tasks, resources, job_recovery, storage) and
 sky/task.py (names).
@@ -39,7 +39,7 @@ class CloudOptions(NodeOptions):
     python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./~+@-]+$")] = "python3"
     """The Python of orch there."""
     mount: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]+$")] = "/orch-runs"
-    """Where the bucket is mounted."""
+    """The path at which the bucket is mounted."""
     infra: _PLAIN | None = None
     """`aws/us-east-1`, `k8s`; None: the cheapest that SkyPilot has."""
     image: _PLAIN | None = None
@@ -56,7 +56,7 @@ class CloudOptions(NodeOptions):
 
 
 def read_options(path: Path) -> CloudOptions:
-    """Return what a cloud file says. Raise SpecError with every fault."""
+    """Return the options of a cloud file. Raise SpecError with every fault."""
     faults: list[Fault] = []
     document = read(path, faults)
     if document is not None:
@@ -133,7 +133,7 @@ def on_one_machine(cell: Cell, options: CloudOptions) -> Cell:
 
 
 def planned_jobs(cells: Sequence[Cell], options: CloudOptions) -> list[PlannedJob]:
-    """Return what the tasks ask for, one entry for each shape of cell."""
+    """Return the resources that the tasks request, one entry for each shape of cell."""
     counts: dict[tuple[int, int], int] = {}
     for cell in cells:
         shape = array_resources(on_one_machine(cell, options))

@@ -81,7 +81,7 @@ class Cluster:
     partitions: tuple[Partition, ...]
     nodes: tuple[ClusterNode, ...]
     rights: tuple[Rights, ...] | None = ()
-    """None: accounting did not say."""
+    """None: accounting returned none."""
     qos: frozenset[str] = frozenset()
     faults: tuple[str, ...] = field(default=())
     """Sentences on commands that failed."""
@@ -227,7 +227,7 @@ def parse_gres(gres: str) -> tuple[tuple[str, int], ...]:
 
 
 def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
-    """Return type and number of GPUs that a job asks of each node."""
+    """Return type and number of GPUs that a job requests on each node."""
     if not gpus:
         return "", 0
     if not options.gres:

@@ -35,7 +35,8 @@ FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
 SKYPILOT = "skypilot"
-"""In the order of an attempt: SkyPilot started it, and nobody here can ask about it."""
+"""The mark in an attempt's order that SkyPilot started it, whose state orch cannot read from
+here."""
 FROZEN_SECONDS = 300.0
 """Seconds without a heartbeat (one every 3 s) after which the worker of a running job is frozen."""
 _FRESH_SECONDS = 1.0
@@ -92,12 +93,12 @@ def polled_state(
 
 
 def _silence(attempt: AttemptDir, since: float) -> str:
-    """Return a sentence on a worker without a heartbeat; empty while it has one, or has not begun.
+    """Return a sentence on a worker without a heartbeat; empty if it has one, or has not begun.
 
-    since: when the job was started, or started again, which may have made no attempt yet.
+    since: the last start of the job, which may have made no attempt yet.
 
-    A worker that is frozen (a file server that does not answer, SIGSTOP) cannot say so itself: its
-    own watch is frozen with it.
+    A worker that is frozen (a file server that does not answer, SIGSTOP) cannot report it: its own
+    watch is frozen with it.
     """
     try:
         silent = time.time() - max(attempt.heartbeat.stat().st_mtime, since)
@@ -284,9 +285,9 @@ class SchedulerSnapshot:
     def _waiting_state(self, cell_dir: CellDir) -> CellState | None:
         """Return the state of a cell that waits in the queue as it was submitted; None for others.
 
-        It is what CellDir.state would say, in two calls of the system, because most of 10,000 cells
-        wait: an attempt to which nothing came since its submission's manifest was written is the
-        last one, and holds nothing but its order.
+        The result is that of CellDir.state, with two system calls, because most of 10,000 cells
+        wait. It relies on this: an attempt whose folder has not changed since its submission's
+        manifest was written is the last one and contains only its order.
         """
         if self._waiting is None:
             self._waiting = self._read_waiting()
@@ -391,15 +392,18 @@ class SchedulerSnapshot:
         return SchedulerReport("unknown", fault=fault)
 
     def at_work_since(self, submission: submissions.Submission, index: int) -> float:
-        """Return when an element started, by the queue; now if it is not RUNNING (SUSPENDED, say)
-        or the queue cannot say."""
+        """Return when an element started, by the queue.
+
+        Return the present time if it is not RUNNING (SUSPENDED, for example) or the queue has no
+        time.
+        """
         element = (self.queued() or {}).get((str(submission.job), index))
         if element is None or element.word != "RUNNING" or not element.started:
             return time.time()
         return element.started
 
     def _cluster(self) -> str:
-        """Return this cluster's name; empty while the controller does not say."""
+        """Return this cluster's name; empty if the controller does not answer."""
         if self._cluster_name is None:
             try:
                 config = scheduler.look("scontrol", scheduler.config)
@@ -447,7 +451,8 @@ def refresh(folder: RunFolder) -> None:
 
 @contextmanager
 def one_look(folder: RunFolder) -> Iterator[SchedulerSnapshot]:
-    """Keep one answer of the scheduler for all that is asked inside, however long that takes.
+    """Answer every question inside the context from one answer of the scheduler, however long it
+    takes.
 
     Yield that answer.
     """

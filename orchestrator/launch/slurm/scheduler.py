@@ -55,7 +55,7 @@ class ArrayElement(NamedTuple):
     started: float = 0.0
     ended: float = 0.0
     submitted: float = 0.0
-    """0 where the command does not say."""
+    """0 if the command does not print it."""
     name: str = ""
     """The job's name."""
 
@@ -108,16 +108,16 @@ def call(argv: Sequence[str], cwd: Path | None = None) -> str:
 
 T = TypeVar("T")
 BREAK_SECONDS = 20.0
-"""Seconds for which a program that did not answer is not asked again by those who only look."""
+"""Seconds for which `look` does not call a program again that did not answer."""
 _silent: dict[str, tuple[float, Exception]] = {}
 
 
 def look(program: str, question: Callable[[], T]) -> T:
-    """Return the answer to a question of one who looks.
+    """Return the answer of a program of SLURM, for callers that only read.
 
-    A program that did not answer is not asked again for BREAK_SECONDS: what it raised is raised
-    again. A controller that is away is asked once by a look at 10,000 cells, and a time-out of ten
-    seconds is waited for once. Raise SchedulerUnavailable or SchedulerRefusal.
+    A program that did not answer is not called again for BREAK_SECONDS; its error is raised again.
+    So a look at 10,000 cells calls an absent controller once, and waits once for its time-out of
+    ten seconds. Raise SchedulerUnavailable or SchedulerRefusal.
     """
     when, fault = _silent.get(program, (0.0, None))
     if fault is not None and time.monotonic() - when < BREAK_SECONDS:
@@ -132,12 +132,12 @@ def look(program: str, question: Callable[[], T]) -> T:
 
 
 def forget_silence() -> None:
-    """Ask every program again."""
+    """Let `look` call every program again."""
     _silent.clear()
 
 
 _ID = re.compile(r"(\d+)(;\S+)?")
-"""What `sbatch --parsable` prints: the id, and the cluster where there are several."""
+"""The output of `sbatch --parsable`: the id, and the cluster if there are several."""
 
 
 def sbatch(argv: Sequence[str], cwd: Path | None = None) -> str:
@@ -157,10 +157,10 @@ def sbatch(argv: Sequence[str], cwd: Path | None = None) -> str:
 def find_jobs(name: str, user: str, since: float) -> list[str]:
     """Return the ids of the jobs with this name; none once SLURM confirms that there are none.
 
-    user: who submitted them. since: the earliest time of the submission. Raise
-    SchedulerUnavailable if SLURM cannot be asked. The controller knows every job that has not
-    ended, and, for MinJobAge, those that have. Accounting knows the others. So without accounting,
-    an absence is confirmed only for MinJobAge.
+    user: the submitter. since: the earliest time of the submission. Raise SchedulerUnavailable if
+    SLURM does not answer. The controller knows every job that has not ended, and, for MinJobAge,
+    those that have. Accounting knows the others. So without accounting, an absence is confirmed
+    only for MinJobAge.
     """
     if ids := queued_ids(name, user):
         return ids
@@ -275,16 +275,18 @@ def max_array_size(config: Mapping[str, str]) -> int:
 
 
 SETTLE_MARGIN_SECONDS = 5.0
-"""Seconds beyond MessageTimeout in which a controller works off what it was sent while it stood."""
+"""Seconds beyond MessageTimeout in which a controller handles the requests that came while it stood
+still."""
 
 
 def settle(name: str, user: str, since: float) -> list[str]:
-    """Return the ids of the jobs with this name, or none after the controller has said so for long.
+    """Return the ids of the jobs with this name; none once the controller has had none for long
+    enough.
 
-    A request that timed out may still lie in the controller's socket, and it is worked off after
-    the first questions are answered: one "none" is no answer. So the controller is asked for longer
-    than its MessageTimeout, beginning with its first answer. Raise SchedulerUnavailable if it goes
-    silent meanwhile, or SchedulerRefusal.
+    A request that timed out may still wait in the controller's socket, and the controller may
+    handle it after it has answered later questions: one answer "none" proves nothing. So the
+    question is repeated for longer than MessageTimeout, counted from the first answer. Raise
+    SchedulerUnavailable if the controller goes silent meanwhile, or SchedulerRefusal.
     """
     wait = seconds_of(config(), "MessageTimeout", 10.0) + SETTLE_MARGIN_SECONDS
     until = time.monotonic() + wait
@@ -357,8 +359,8 @@ AT_WORK = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPEND
 STOPPED = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 LATE_SECONDS = 60.0
-"""How long after a job's end its exit record may take to appear on a shared file system, and how
-long a job that was stopped may be on its way back into the queue, where nobody lists it."""
+"""Seconds after a job's end within which its exit record may appear on a shared file system, and
+within which a stopped job may return to the queue, while no command lists it."""
 FULL = 28
 """Exit code of a job that could not even write down that the disk is full (errno ENOSPC)."""
 UNSEEN = 66
@@ -366,7 +368,8 @@ UNSEEN = 66
 node cannot open the job's output either, SLURM itself ends it, with 0:53 (22.05)."""
 
 _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNORECASE)
-"""Without cgroups SLURM says FAILED of a job that it killed for its memory, and this in its log."""
+"""The line in the log of a job that SLURM killed for its memory. Without cgroups its state is
+FAILED."""
 
 
 def is_over(word: str) -> bool:
@@ -505,7 +508,7 @@ class SchedulerMessage(NamedTuple):
     field: str = ""
     """The field to change, dotted (`site.options.partition`); empty where none is at fault."""
     passing: bool = False
-    """The scheduler is away or busy: ask again later, nothing is wrong with the request."""
+    """True if the scheduler is absent or busy: the request is right and can be repeated later."""
 
 
 def refusal_of(

@@ -1,7 +1,7 @@
-"""The batch script of one array, what its jobs ask for, and the argv of its sbatch.
+"""The batch script of one array, the resources of its jobs, and the argv of its sbatch.
 
-submitit writes the script. How much of a node a job takes follows from its GPUs: CPUs and memory in
-their share, or the whole node.
+submitit writes the script. The part of a node that a job takes follows from its GPUs: CPUs and
+memory in their share, or the whole node.
 """
 
 import math
@@ -34,7 +34,7 @@ class ArrayResources(NamedTuple):
 
 
 class JobSize(NamedTuple):
-    """What one job takes of each of its nodes, beside GPUs."""
+    """The part of each of its nodes that one job takes, beside GPUs."""
 
     cpus: int | None = None
     """None: what the cluster gives by itself."""
@@ -59,7 +59,7 @@ class ArrayJob(NamedTuple):
     program: str = "orchestrator.launch.slurm.task"
     """Module that each element runs, by name."""
     size: JobSize | None = None
-    """What it takes of each node beside GPUs; None: what the site says, and no more."""
+    """The part of each node beside GPUs. None: the values of the site file, and no more."""
     comment: str = ""
 
 
@@ -71,9 +71,9 @@ def array_resources(cell: Cell) -> ArrayResources:
 
 
 def job_size(options: SlurmOptions, resources: ArrayResources) -> JobSize:
-    """Return what a job takes of each node, on the cluster of this machine.
+    """Return the part of a node that a job takes, on the cluster of this machine.
 
-    The cluster is asked, once, if a job takes GPUs and the site does not say the rest.
+    The cluster is queried, once, if a job takes GPUs and the site file does not set the rest.
     """
     size = given_size(options, resources)
     if not resources.gpus_per_node or (size.cpus and size.memory_mib is not None):
@@ -87,7 +87,7 @@ def _cluster() -> Cluster | None:
 
 
 def planned_jobs(cells: Sequence[Cell], options: SlurmOptions) -> list[PlannedJob]:
-    """Return what the jobs of these cells ask for, one entry for each shape of cell."""
+    """Return the resources that jobs of these cells request, one entry for each shape of cell."""
     jobs = []
     for shape, count in Counter(map(array_resources, cells)).items():
         size = job_size(options, shape)
@@ -101,7 +101,9 @@ def planned_jobs(cells: Sequence[Cell], options: SlurmOptions) -> list[PlannedJo
 
 
 def given_size(options: SlurmOptions, resources: ArrayResources) -> JobSize:
-    """Return what the site says: one core for a job without GPUs, else nothing by itself."""
+    """Return the size that the site file sets. Default: one core for a job without GPUs, else
+    nothing.
+    """
     gpus = resources.gpus_per_node
     cpus = options.cpus_per_task or (options.cpus_per_gpu or 0) * gpus or (None if gpus else 1)
     memory = math.ceil(options.memory_gib * 1024) if options.memory_gib else None
@@ -111,11 +113,11 @@ def given_size(options: SlurmOptions, resources: ArrayResources) -> JobSize:
 def fitted_size(
     options: SlurmOptions, resources: ArrayResources, answers: Cluster | None
 ) -> JobSize:
-    """Return the size of a job, with what the site does not say from what the nodes have.
+    """Return the size of a job. The nodes decide what the site file does not set.
 
     A job that takes all GPUs of a node takes the node: its CPUs, all its memory, and no other job
-    beside it. One that takes some of them takes that share of CPUs and memory. Of nodes that differ
-    the smallest decides, so that each of them can run the job.
+    with it. One that takes some of them takes that share of CPUs and memory. If nodes differ, the
+    smallest decides, so that each of them can run the job.
     """
     size = given_size(options, resources)
     gpus = resources.gpus_per_node

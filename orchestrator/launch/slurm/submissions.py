@@ -49,17 +49,18 @@ class Submission:
     host: str
     pid: int
     birth: str
-    """When the submitting process started, as its kernel says: with host and pid, who it is."""
+    """Start of the submitting process, as its kernel gives it. Host, pid and this time identify the
+    process."""
     cells: int
     follows: str = ""
     """The training submission that an evaluation waits for."""
     user: str = ""
-    """Who submitted it; empty where an older orch did not say."""
+    """The submitter; empty if an older orch did not note it."""
     uid: int | None = None
     cluster: str = ""
-    """SLURM's ClusterName where it was submitted; empty where an older orch did not say."""
+    """SLURM's ClusterName at the submission; empty if an older orch did not note it."""
     running: int | None = None
-    """How many of its elements may run at the same time; None: any number."""
+    """Number of its elements that may run at the same time; None: any."""
     job: str | None = None
     dropped: bool = False
     drained: bool = False

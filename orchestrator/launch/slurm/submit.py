@@ -197,7 +197,7 @@ def submit_evaluation(
 
 
 def evaluation_gpus(cells: Sequence[Cell], options: SlurmOptions) -> int:
-    """Return the number of GPUs that the evaluation job of each of these cells asks for."""
+    """Return the number of GPUs that the evaluation job of each of these cells requests."""
     if options.evaluation.gpus is not None:
         return options.evaluation.gpus
     return max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
@@ -207,7 +207,7 @@ class Lane(NamedTuple):
     """The share of `max_running` that one array has."""
 
     throttle: int | None = None
-    """How many of its elements run at the same time; None: any number."""
+    """Number of its elements that run at the same time; None: any."""
     after: tuple[str, ...] = ()
     """Arrays that must end before it begins, because they have the same share."""
 
@@ -227,7 +227,8 @@ class Sender:
     def send_all(
         self, waiting: Sequence[tuple[Cell, CellState]], evaluate: bool
     ) -> tuple[list[Cell], list[str]]:
-        """Send training, and evaluation if asked, of these cells; as many as the queue takes.
+        """Send the training of these cells, as many as the queue takes. `evaluate`: and their
+        evaluation.
 
         Return the cells that were sent, and the ids of their arrays.
         """
@@ -289,7 +290,9 @@ class Sender:
         return free or lanes[-max_running:]
 
     def train(self, array: ArrayCells, lane: Lane, evaluate: bool) -> str:
-        """Send the training of cells, and their evaluation if asked. Return the array's id."""
+        """Send the training of cells, with `evaluate` also their evaluation. Return the
+        array's id.
+        """
         submission = secrets.token_hex(8)
         evaluation = secrets.token_hex(8) if evaluate else ""
         slugs = [cell.slug for cell in array.cells]
@@ -313,7 +316,7 @@ class Sender:
         return array_id
 
     def training_job(self, name: str, array: ArrayCells, lane: Lane) -> script.ArrayJob:
-        """Return what the batch script of a training array says."""
+        """Return the content of the batch script of a training array."""
         return script.ArrayJob(
             name,
             len(array.cells),
@@ -376,7 +379,7 @@ class Sender:
         after: str | None,
         exclude: tuple[str, ...] = (),
     ) -> tuple[script.ArrayJob, SlurmOptions]:
-        """Return what the batch script of an evaluation array says, and its options."""
+        """Return the content of the batch script of an evaluation array, and its options."""
         gpus = evaluation_gpus(cells, self.options)
         adapted = of_evaluation(self.options, gpus, small=all(c.scale == "micro" for c in cells))
         resources = script.ArrayResources(1, gpus)
@@ -633,7 +636,9 @@ def _refuse_if_alive(cut: Submission) -> None:
 
 
 def mark_drained(folder: RunFolder) -> None:
-    """Mark submissions on which nothing works any more, so that SLURM is not asked about them."""
+    """Mark submissions on which nothing works any more, so that SLURM is not queried for them
+    again.
+    """
     for sent in submissions.read(folder).values():
         if sent.job is None or sent.drained or sent.kind != "train":
             continue
@@ -654,10 +659,10 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
     """Call sbatch. Append the outcome to the ledger. Return the array's id.
 
     If the controller does not answer, try again. An sbatch that timed out may have reached the
-    controller, and a controller that stood still works it off after it has answered other
-    questions. So before another try the job is looked up by its name, for as long as that may take.
-    Raise EnvironmentFault if SLURM refuses, or never says what became of the request; QueueFull if
-    the user's limit on jobs is reached.
+    controller, and a controller that stood still handles it after it has answered other questions.
+    So before another try the job is looked up by its name, for as long as that may take. Raise
+    EnvironmentFault if SLURM refuses, or if the fate of the request stays unknown; QueueFull if the
+    user's limit on jobs is reached.
     """
     place, started = folder.submission(submission), time.time()
     tries = 0
@@ -710,7 +715,7 @@ def _refusal(error: EnvironmentFault | None, options: SlurmOptions) -> Environme
 
 
 def end_twins(folder: RunFolder, tell: Tell = lambda _: None) -> list[str]:
-    """Cancel second copies of this folder's submissions. Return, and tell, a sentence for each."""
+    """Cancel second copies of this folder's submissions. Return, and print, a sentence for each."""
     sentences = []
     for twin in poll.twins(folder):
         try:
@@ -739,7 +744,7 @@ def end_waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> int:
 
 
 def retry_while_away(question: Callable[[], T], tell: Tell) -> T:
-    """Return the answer of the scheduler. Ask again while it does not answer.
+    """Return the answer of the scheduler. Repeat the question while it does not answer.
 
     Raise EnvironmentFault after AWAY_SECONDS.
     """
@@ -794,7 +799,7 @@ class SlurmLauncher:
 
     folder: RunFolder
     options: SlurmOptions = field(default_factory=SlurmOptions)
-    """What jobs are submitted with; nothing else asks for them."""
+    """The options of a submission. Only `submit` needs them."""
 
     def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Send job arrays. Return the cells that were sent."""
@@ -807,7 +812,7 @@ class SlurmLauncher:
             return [answer.state_of(self.folder.cell(cell)) for cell in cells]
 
     def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
-        """Write that the cells are cancelled, and tell SLURM."""
+        """Write that the cells are cancelled, then call scancel."""
         self.folder.open()
         sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
         cancelled, fault = cancel_submitted(sent, self.folder, why)
@@ -829,5 +834,5 @@ class SlurmLauncher:
         return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
-        """Return what the job arrays ask for."""
+        """Return the resources that the job arrays request."""
         return script.planned_jobs(cells, self.options)
