@@ -1,50 +1,23 @@
 """Whom `site.options.on_end` tells that a run has ended, and what."""
 
 import json
+import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hooks import KEEP, SECRET, webhook
 
 from orchestrator.cli import cancel as cancel_command
 from orchestrator.cli import orch
 from orchestrator.errors import OrchError
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment, open_experiment
-
-SECRET = "T0P/s3cret"
-KEEP = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
-
-
-@contextmanager
-def server(status: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the address of a webhook, and the messages that it got."""
-    messages: list[dict[str, Any]] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.headers["Content-Type"] == "application/json"
-            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    held = HTTPServer(("127.0.0.1", 0), Hook)
-    threading.Thread(target=held.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{held.server_port}/hook/{SECRET}", messages
-    finally:
-        held.shutdown()
-        held.server_close()
 
 
 def experiment(tmp_path: Path, on_end: Any) -> Experiment:
@@ -73,7 +46,7 @@ def test_a_run_tells_a_command_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_a_webhook_gets_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with server() as (address, messages):
+    with webhook() as (address, messages):
         notify(experiment(tmp_path, {"webhook": address}), "cancelled", Path("report/index.html"))
         monkeypatch.setenv("TEAM_HOOK", address)
         notify(experiment(tmp_path, {"webhook_variable": "TEAM_HOOK"}), None)
@@ -109,7 +82,7 @@ def test_who_cannot_be_told_is_a_sentence_and_no_more(
 def test_a_webhook_that_answers_an_error_is_named_by_its_host(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with server(500) as (address, _):
+    with webhook(500) as (address, _):
         notify(experiment(tmp_path, {"webhook": address}), "finished")
     said = capsys.readouterr().err
     assert "the webhook at 127.0.0.1 answered 500" in said
@@ -126,6 +99,44 @@ def test_a_cancel_tells_of_the_end_on_a_cluster(
     tmp_path: Path, where: Any, ends: list[str]
 ) -> None:
     """On this machine the `orch run` that trains tells; on a cluster nobody else would."""
-    with server() as (address, messages):
+    with webhook() as (address, messages):
         cancel_command._told(replace(experiment(tmp_path, {"webhook": address}), where=where))
     assert [each["ended"] for each in messages] == ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["command", "webhook"])
+def test_a_cancel_of_a_run_on_this_machine_tells_once(tmp_path: Path, way: str) -> None:
+    """`orch cancel` in one shell, `orch run` in another: the one that trains tells."""
+    kept = tmp_path / "kept.json"
+    with webhook() as (address, messages):
+        tells = {"command": [sys.executable, "-c", KEEP, str(kept)], "webhook": address}
+        spec = ["smoke", "site=local", "-w", "kl=none", f"site.runs_dir={tmp_path}/runs"]
+        spec += [
+            "+base.num_train_steps=100000",
+            f"site.options.on_end={{{way}: {json.dumps(tells[way])}}}",
+        ]
+        program = [sys.executable, "-m", "orchestrator"]
+        run = subprocess.Popen(
+            [*program, "run", *spec, "--train-only"], stderr=subprocess.PIPE, text=True
+        )
+        try:
+            wait_for(lambda: list(tmp_path.glob("runs/*/cells/*/attempts/*/metrics*")), run)
+            cancelled = subprocess.run(
+                [*program, "cancel", *spec], capture_output=True, text=True, check=False
+            )
+            assert "1 of 1 cells cancelled" in cancelled.stdout, cancelled.stderr
+            _, said = run.communicate(timeout=120)
+        finally:
+            run.kill()
+    got = messages if way == "webhook" else [json.loads(kept.read_text())]
+    assert [(each["ended"], each["cells"]) for each in got] == [("cancelled", {"cancelled": 1})], (
+        said
+    )
+
+
+def wait_for(happened: Callable[[], object], process: "subprocess.Popen[str]") -> None:
+    """Return once it has happened. Fail if the process ends before."""
+    while not happened():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.2)
