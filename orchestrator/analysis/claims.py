@@ -72,7 +72,7 @@ TailProbabilities = Callable[[float], tuple[float, float]]
 
 
 class NotTestableError(LookupError):
-    """Raised for a claim that these runs cannot decide. The message says what is missing."""
+    """Raised for a claim that these runs cannot decide. The message names what is missing."""
 
 
 class OneRunError(NotTestableError):
@@ -371,7 +371,8 @@ class ClaimEvidence:
     p_once: float | None = None
     """Two-sided p of Student's t, if this were the only look; None for shares."""
     over_items: bool = False
-    """Whether `effect` has the spread between items too, so that p speaks of their population."""
+    """True if `effect` includes the spread between items, so that p is a statement about their
+    population."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -417,7 +418,7 @@ class JudgedClaim:
     claim: Claim
     verdict: ClaimVerdict
     missing: str = ""
-    """Why it is not testable."""
+    """The reason why it is not testable."""
     evidence: ClaimEvidence | None = None
     p_corrected: float | None = None
     family: int = 0
@@ -425,7 +426,8 @@ class JudgedClaim:
     more_seeds: int | None = None
     """Seeds that would decide an underpowered claim if effect and spread stayed as they are."""
     more_seeds_range: tuple[int | None, int | None] | None = None
-    """The fewest and the most, by what these seeds say of effect and spread; None: beyond all."""
+    """The fewest and the most further seeds, from the effect and spread of these seeds. None:
+    beyond any number."""
     counted: WorkingRuns | None = None
     """Of a claim on `works`, which is counted and has no evidence."""
 
@@ -489,7 +491,9 @@ def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: 
 def _more_range(
     claim: Claim, evidence: ClaimEvidence, alpha: float
 ) -> tuple[int | None, int | None] | None:
-    """Return the fewest and the most further seeds that would decide; None where nobody can say."""
+    """Return the fewest and the most further seeds that would decide; None if they cannot be
+    estimated.
+    """
     effect, now = evidence.effect, len(evidence.contrast.seeds)
     if effect is None or effect.n < 2:
         return None

@@ -32,7 +32,7 @@ class PublishedComparison:
     claim: Claim
     ours: Improvement | None
     missing: str = ""
-    """Why there is nothing of ours, in a sentence."""
+    """The reason why there is no result of ours, in a sentence."""
 
     @property
     def verdict(self) -> str:

@@ -58,7 +58,7 @@ STALENESS_MEAN, STALENESS_MAX = "rollout/staleness_mean", "rollout/staleness_max
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """How steadily a configuration trained, over its runs that ended well."""
+    """The stability of a configuration's training, over its runs that ended well."""
 
     metric: str | None
     """The curve that `drop` is of; None where no run has one."""
@@ -128,7 +128,7 @@ class Configuration:
     runs: tuple[MeasuredRun, ...]
     """One run for each seed, in order, finished or not."""
     finals: Mapping[str, Estimate]
-    """Canonical name -> final value over the seeds that have one (`n` says how many)."""
+    """Canonical name -> final value over the seeds that have one (their number is `n`)."""
     finals_over_items: Mapping[str, Estimate]
     """The same with an interval over seeds and items, where scores of single items are known."""
     collapse: Rate
@@ -255,21 +255,21 @@ class AxisDifference:
     metric: str
     effect: Estimate
     settings: tuple[str, ...]
-    """What was held equal in each pair."""
+    """The settings that are equal in each pair."""
     p: float
     p_corrected: float
     """Holm, over all differences of this axis."""
     over_items: Estimate | None = None
     """The effect with an interval over seeds and items, where scores of single items are known."""
     relative: Improvement | None = None
-    """How much higher left is, in shares of right: mean over tasks and settings."""
+    """Left minus right as a share of right: mean over tasks and settings."""
 
     @property
     def verdict(self) -> str:
         """Return `differs` or `not told apart`.
 
-        `not told apart` says that there is no evidence of a difference. It is never
-        evidence of equality.
+        `not told apart` means that there is no evidence of a difference. It is never evidence of
+        equality.
         """
         return "differs" if self.p_corrected < ALPHA else "not told apart"
 

@@ -81,7 +81,7 @@ def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _statement(each: Mapping[str, Any]) -> object:
-    """Return what a row of the table says of a release."""
+    """Return the statement about a release in one row of the table."""
     objectives = [_words(each[default][regime]) for default in SAID for regime in REGIMES]
     return objectives, each["defaults"]
 

@@ -1,7 +1,7 @@
 """Runs that orch did not launch, as plain data beside a comparison's own cells.
 
-They are in no interval and in no claim: one run has no seeds, and what its settings do not say
-(model, prompts, rewards) may differ from the cells'.
+They are in no interval and in no claim: one run has no seeds, and properties that its settings do
+not name (model, prompts, rewards) may differ from the cells'.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:
 
 
 def unknown(run: ImportedRun) -> list[str]:
-    """Return what of a run cannot be told, in sentences."""
+    """Return the properties of a run that are unknown, in sentences."""
     one, finding = run.manifest, run.finding
     if one.library is None:
         return [f"which library trained it: {one.library_because}"]

@@ -39,7 +39,7 @@ from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.rehearse import rehearse, semantics
 
 MARGIN = 0.03
-"""Accuracies closer than this are called indistinguishable, where the interval says so."""
+"""Accuracies closer than this count as indistinguishable, if the interval confirms it."""
 CURVES = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
 """Metrics whose curves are compared: the first that any run of a question has."""
 BETA_EFFECTIVE = "train/beta_effective"
@@ -56,7 +56,7 @@ _MATHEMATICS = (
     "max_staleness_steps",
     "seed",
 )
-"""Fields whose ledger entries say something of the mathematics."""
+"""Fields whose ledger entries concern the mathematics."""
 
 
 # ---------------------------------------------------------------- questions

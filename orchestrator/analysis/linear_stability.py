@@ -23,7 +23,7 @@ from orchestrator.settings import Settings
 from orchestrator.spec.rehearse import verdict_on
 
 AVERAGE = 0.9
-"""AdamW's decay of the mean of gradients, where a cell's own is not asked for."""
+"""AdamW's decay of the mean of gradients, if the cell sets none."""
 PUSHES_AWAY = "sampled_k1"
 """The laboratory's name of the objective of k1 in the loss, off policy (kl/catalogue.py)."""
 SMALLEST_PULL = 1e-6

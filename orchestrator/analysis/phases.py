@@ -84,9 +84,9 @@ class PhaseField:
 
     counts: Mapping[RunState, int]
     declared: int
-    """Seeds that were asked for."""
+    """Seeds of the spec."""
     shown_by: Mapping[str, int]
-    """What shows that a run was not stable -> the number of such runs."""
+    """Sign that a run was not stable -> the number of such runs."""
 
     @property
     def ended(self) -> int:

@@ -26,7 +26,7 @@ WALL_CLOCK = "time/"
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far two runs may lie apart where no bytes are promised."""
+    """The largest differences between two runs of which byte equality is not promised."""
 
     first_step: float = 0.05
     """Relative difference of each value of the first step that both have logged."""
@@ -42,7 +42,7 @@ class RepetitionRow(NamedTuple):
     """curves, checkpoints or scores."""
     agreement: Agreement
     detail: str
-    """How much was compared, or the first place where they differ."""
+    """The amount that was compared, or the first place where the runs differ."""
 
     @property
     def is_kept(self) -> bool:
@@ -84,7 +84,7 @@ def _rows(one: Record, other: Record, bounds: Bounds) -> Iterator[RepetitionRow]
 
 
 def _curves(record: Record) -> dict[tuple[int, str], float]:
-    """Return (step, metric) -> value, without what the clock of the machine says."""
+    """Return (step, metric) -> value, without metrics of the machine's clock."""
     return {
         (point.step, name): value
         for point in record.metrics

@@ -70,7 +70,7 @@ VALUE: dict[ResultTable, tuple[str, ...]] = {
         "eval_seed",
     ),
 }
-"""Columns of each table after those that say which run a row is of."""
+"""Columns of each table after those that identify the run."""
 
 
 def axis_columns(cells: Iterable[Cell]) -> tuple[str, ...]:
@@ -154,7 +154,8 @@ def imported_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of runs that orch did not launch, in the columns of these cells.
 
-    What their log does not say is None. They have no scores: orch did not evaluate them.
+    Columns that their log does not determine are None. They have no scores: orch did not evaluate
+    them.
     """
     if table == "scores":
         return

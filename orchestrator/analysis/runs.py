@@ -28,7 +28,7 @@ _OF_KL = frozenset({"seed", "kl", "beta", "kl.estimator", "kl.placement", "kl.be
 _MEAN_AT_K = re.compile(r"mean@(\d+)")
 
 EvaluationProtocol = frozenset[tuple[object, ...]]
-"""How something was evaluated: task, version, items, repeats, seed, sampling and harness."""
+"""The conditions of an evaluation: task, version, items, repeats, seed, sampling and harness."""
 ItemScores = Mapping[str, Mapping[str, Any]]
 """Cell id -> task -> share of right answers of each item, [items]."""
 

@@ -1,4 +1,4 @@
-"""What moving a launch script from one release of a library to another changes: its objective.
+"""The effect of moving a launch script from one release of a library to another: its objective.
 
 Pure: the script is audited as if it ran on each release, and the findings are compared.
 """
@@ -13,9 +13,9 @@ from orchestrator.library.launches import InLoss, InReward
 
 @dataclass(frozen=True, slots=True)
 class ScriptChange:
-    """What two releases make of one launch.
+    """The difference that two releases make for one launch.
 
-    `objective`: True if the KL term or its gradient changes; else only what surrounds it does.
+    `objective`: True if the KL term or its gradient changes; else only its surroundings do.
     `because`: the keys that the launch leaves to the release, with both defaults.
     """
 
@@ -26,7 +26,7 @@ class ScriptChange:
     after: str
     because: tuple[str, ...]
     refused: tuple[str, ...]
-    """What the new release says of keys that the old one accepted."""
+    """The faults that the new release finds in keys that the old one accepted."""
 
 
 def script_changes(

@@ -99,11 +99,10 @@ class ScriptDifference:
 
 
 def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
-    """Return the launch that a script makes in its usual case, with the files that stand beside it.
+    """Return the launch of a script in its usual case. Files in its folder are read as well.
 
-    pinned: library -> release, where the files do not tell it.
-    Raise EnvironmentFault for a file that cannot be read, SelectionError for a file without a
-    launch.
+    pinned: library -> release, for files that do not name it. Raise EnvironmentFault for a file
+    that cannot be read, SelectionError for a file without a launch.
     """
     file = Path(path)
     try:
@@ -172,9 +171,8 @@ def _distance(one: str, other: str) -> tuple[int, ...]:
 
 
 def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
-    """Return the differences of two launches.
-
-    These are the settings they ask for, and what their libraries compute for them.
+    """Return the differences of two launches: in their settings, and in what their libraries
+    compute.
     """
     rows = [
         (
@@ -318,7 +316,7 @@ _SECTIONS = {"kl": "the KL asked for", "advantage": "advantage estimator", "roll
 def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int]) -> Ablation:
     """Return the ablation from one script towards the other.
 
-    It changes what is asked for and what it means, one at a time.
+    It changes one setting, or one meaning of the settings, at a time.
     """
     one, other = (script_settings(s, base.settings) for s in (left, right))
     ((first_dialect, last_dialect),) = _dialects(left, right)  # script_settings refuses others

@@ -164,7 +164,7 @@ def effect_sentence(claim: Claim, e: ClaimEvidence) -> str:
 
 
 def population_text(e: ClaimEvidence) -> str:
-    """Return what a verdict speaks of: these items, or the tasks they were drawn from."""
+    """Return the population of a verdict: these items, or the tasks they were drawn from."""
     if e.over_items:
         return "It speaks of all seeds and of the tasks that the items were drawn from."
     if e.num_items:

@@ -181,10 +181,10 @@ def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
 def range_of_seeds(
     distance: float, sd: float, n: int, alpha: float
 ) -> tuple[int | None, int | None]:
-    """Return the fewest and the most seeds that would decide, by what `n` seeds say of both.
+    """Return the fewest and the most seeds that would decide, estimated from `n` seeds.
 
-    The ends of a one-sided 90 % interval of the distance, each with the spread that was measured:
-    few seeds know little of either, and the range says so. None: more than MAX_SEEDS.
+    They are the ends of a one-sided 90 % interval of the distance, each with the measured spread:
+    few seeds determine neither well, and the range shows it. None: more than MAX_SEEDS.
     """
     if sd < SMALLEST_SD or n < 2:
         seeds = seeds_to_decide(distance, sd, alpha)

@@ -1,4 +1,4 @@
-"""Intervals and tests: two-sided, at level 0.95, over seeds unless a name says otherwise.
+"""Intervals and tests: two-sided, at level 0.95, over seeds unless a name has another population.
 
 Distributions are SciPy's: Student's t, chi-square, the binomial, and the beta function behind
 Clopper-Pearson. They come from `scipy.special`, which loads five times faster than `scipy.stats`.
@@ -195,11 +195,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(distance: float, sd: float, alpha: float = ALPHA) -> int | None:
-    """Return the seeds that tell a mean from a bound `distance` away with power 0.8.
+    """Return the seeds that separate a mean from a bound `distance` away with power 0.8.
 
-    n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom; None where no
-    number up to MAX_SEEDS suffices. Without spread, as many as the sign test needs. Assumes that
-    distance and sd stay as they were measured.
+    n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom; None if no
+    number up to MAX_SEEDS suffices. Without spread, as many as the sign test needs. The formula
+    assumes that distance and sd stay as they were measured.
     """
     import numpy as np
     from scipy.special import stdtrit

@@ -1,4 +1,4 @@
-"""What a library's logged name means: `orch explain METRIC@LIBRARY`."""
+"""The meaning of a library's logged name: `orch explain METRIC@LIBRARY`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _PLACES = {"reward": "a KL in the reward", "loss": "a KL in the loss"}
 def explained(query: str) -> list[dict[str, Any]]:
     """Return the rows of `METRIC@LIBRARY` as plain data; of `@LIBRARY`, all of the library's.
 
-    A release after a second @ is left out: the row says the releases that were read. The end of a
+    A release after a second @ is ignored: each row names the releases that were read. The end of a
     name is enough: `kl_loss` is `actor/kl_loss`. Raise SelectionError for an unknown name.
     """
     name, _, rest = query.partition("@")

@@ -1,4 +1,4 @@
-"""Tell which library trained a logged run, in which release, and what its KL term optimises."""
+"""Derive the library that trained a logged run, its release, and what its KL term optimises."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +12,11 @@ from orchestrator.imports.source import LoggedRun
 from orchestrator.library.logged import LoggedMetrics, Place
 
 FEWEST = 2
-"""Names that only one library logs, which together tell it."""
+"""Number of names, logged by one library only, that together identify it."""
 
 
 class LibraryOrigin(NamedTuple):
-    """A library and its release, each with the reason; None where nothing tells it."""
+    """A library and its release, each with the reason; None if nothing identifies it."""
 
     library: str | None
     because: str
@@ -25,10 +25,10 @@ class LibraryOrigin(NamedTuple):
 
 
 def origin_of(run: LoggedRun, named: str | None = None) -> LibraryOrigin:
-    """Return the library that trained a run: the one given (`trl@1.16.0`), else what the settings
-    or the metric names tell.
+    """Return the library that trained a run.
 
-    Raise SelectionError for a library that orch knows no metrics of.
+    It is `named` (`trl@1.16.0`), else the one that the settings or the metric names identify. Raise
+    SelectionError for a library of which orch knows no metrics.
     """
     if named is not None:
         library, _, release = named.partition("@")
@@ -123,7 +123,7 @@ def canonical(
 
 
 def own_step(step: int, values: Mapping[str, float], names: Sequence[str]) -> int:
-    """Return the step of a row: what one of `names` says in it, else the logger's own."""
+    """Return the step of a row: the value of one of `names` in it, else the logger's own."""
     for name in names:
         if name in values:
             return int(values[name])

@@ -16,7 +16,9 @@ class UnreadableSource(OrchError):
 
 
 class LoggedRow(NamedTuple):
-    """What was logged at once. `step` is the logger's own; `time` in Unix seconds, 0 if unknown."""
+    """Values that were logged together. `step`: the logger's own; `time`: Unix seconds, 0 if
+    unknown.
+    """
 
     step: int
     time: float
@@ -28,7 +30,7 @@ class LoggedRun:
     """One run of a source."""
 
     name: str
-    """What the logger calls it."""
+    """The logger's name for it."""
     format: str
     origin: str
     """The path or address it was read from, with the run's own name where there are several."""
@@ -42,7 +44,7 @@ class LoggedRun:
     written_by: str = ""
     ended: Ended = "unknown"
     notes: Sequence[str] = ()
-    """What could not be read, in sentences."""
+    """Parts that could not be read, in sentences."""
 
 
 def numbers(row: Mapping[str, Any], besides: Iterable[str] = ()) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tell a source's format, and read its runs."""
+"""Detect a source's format, and read its runs."""
 
 import json
 import os

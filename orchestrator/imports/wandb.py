@@ -153,7 +153,7 @@ def read_folder(path: Path) -> Iterator[LoggedRun]:
 
 
 class _Log:
-    """What a `.wandb` file says."""
+    """The content of a `.wandb` file."""
 
     def __init__(self) -> None:
         self.rows: list[LoggedRow] = []

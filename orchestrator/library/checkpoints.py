@@ -1,4 +1,6 @@
-"""Whether a Hugging Face directory that a trainer wrote is complete, or was cut off by a kill."""
+"""The completeness of a Hugging Face directory that a trainer wrote: complete, or cut off by a
+kill.
+"""
 
 import json
 import os
@@ -27,9 +29,10 @@ def is_complete(folder: Path, texts: Sequence[str] = TEXTS) -> bool:
 
 
 def has_all_tensors(path: Path) -> bool:
-    """Return True if a safetensors file is as long as its header says. Raise OSError without one.
+    """Return True if a safetensors file has the length that its header implies.
 
-    Format: 8 bytes of length, a header of JSON, the tensors one after another.
+    Format: 8 bytes of length, a header of JSON, the tensors one after another. Raise OSError for a
+    file without a header.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

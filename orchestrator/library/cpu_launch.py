@@ -24,9 +24,9 @@ class Deviation(NamedTuple):
     field of the cell, where a smaller cell is trained."""
     name: str
     launch: str | None
-    """What the launch has; None: nothing."""
+    """The value in the launch; None: none."""
     here: str | None
-    """What runs here; None: nothing."""
+    """The value in the run on this machine; None: none."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Deviation(NamedTuple):
 
 
 class CpuLaunch(NamedTuple):
-    """A launch that runs here, and all in which it differs from the one asked for."""
+    """A launch that runs on this machine, and every difference from the requested one."""
 
     plan: LaunchPlan
     deviations: tuple[Deviation, ...]

@@ -29,7 +29,9 @@ class KeyTables:
     """Prefixes of keys that a launch may add."""
 
     def fitting(self, keys: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-        """Return the newest release that lacks the fewest of these keys, and the keys that tell."""
+        """Return the newest release that lacks the fewest of these keys, and the keys that decide
+        it.
+        """
         given = list(keys)
         known = [key for key in given if any(key in each for each in self.facts)]
         telling = tuple(key for key in known if not all(key in each for each in self.facts))

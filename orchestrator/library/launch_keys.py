@@ -113,7 +113,7 @@ class Keys:
     settings: list[ReadSetting] = field(default_factory=list)
     assumes: list[str] = field(default_factory=list)
     opaque: str = ""
-    """Why keys that are not given may have another value than the release's default."""
+    """Reasons why keys that are not given may differ from the release's default."""
 
     def add(self, key: str, given: Given) -> None:
         """Add a value of a key. The last value of a key wins."""

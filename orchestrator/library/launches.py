@@ -37,7 +37,7 @@ class UnreadableScript(OrchError):
 
 
 UNKNOWN = "\x00"
-"""Stands, in a word, for what only running the script would tell."""
+"""The part of a word that is known only by running the script."""
 UNSET = "\x01"
 """Stands, in a word, for a variable that the script uses and nobody sets: empty, unless the
 environment has it."""
@@ -108,7 +108,7 @@ class Launch:
     usual: bool = True
     """True for the way without arguments and with an empty environment."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Library -> release, where something says so, the reason after a space."""
+    """Library -> release, if something names it, with the reason after a space."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Texts of the files of the project around it, by path: a fork's own source among them."""
     in_folder: Mapping[str, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class ReadSetting:
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """A flag that is set and has no effect, and the rule that says so."""
+    """A flag that is set and has no effect, and the rule for it."""
 
     flag: str
     why: str
@@ -209,10 +209,11 @@ class LaunchChange:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What stands around the KL term, as facts of the library and of this launch.
+    """The surroundings of the KL term, as facts of the library and of this launch.
 
     A reader states facts. orchestrator.audit.surroundings derives the effects on the term. The
-    defaults are of a plain policy gradient. A None is unknown, and makes the answer `assumed`.
+    defaults are those of a plain policy gradient. A None is unknown, and makes the answer
+    `assumed`.
     """
 
     advantage_divided_by: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
@@ -256,7 +257,7 @@ class Surroundings:
     notes: tuple[str, ...] = ()
     """Further facts of the launch that a user should know, each a sentence."""
     unread: tuple[str, ...] = ()
-    """Why a fact could not be read, a sentence for each."""
+    """Reasons why a fact could not be read, a sentence for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +343,9 @@ class LaunchReading:
     """Advice if no change of the launch is enough."""
     assumes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Why the KL cannot be determined; empty where it can."""
+    """The reason why the KL cannot be determined; empty if it can."""
     no_gradient: str = ""
-    """Why the term in the loss has no gradient in this release, if it has none."""
+    """The reason why the term in the loss has no gradient in this release; empty if it has one."""
     regime: TrainingRegime = TrainingRegime(None, "orch does not read it for this library")
     surroundings: Surroundings | None = None
     """None: the reader does not read them, and an answer with a KL is `assumed`."""

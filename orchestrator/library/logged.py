@@ -1,8 +1,8 @@
-"""What a library logs: its names of metrics, orch's names for them, and what each KL is.
+"""The metrics that a library logs: its names, orch's names for them, and the meaning of each KL.
 
-A package `backends/<library>/` holds its table in `logged.py`, which exports `LOGGED`; another
-distribution's backend holds it in the module `logged` of its package. `orch import` and
-`orch explain METRIC@LIBRARY` read it.
+A package `backends/<library>/` has its table in `logged.py`, which exports `LOGGED`; another
+distribution's backend has it in the module `logged` of its package. `orch import` and `orch explain
+METRIC@LIBRARY` read it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,13 +35,14 @@ class LoggedMetrics(NamedTuple):
 
     metrics: tuple[LoggedMetric, ...]
     steps: str = "a step is a train step"
-    """What the log counts, in words."""
+    """The unit of the log's steps, in words."""
     prefixes: tuple[str, ...] = ()
     """Loggers put one of them before a name: `train/`."""
     step_names: tuple[str, ...] = ()
     """Names whose value is the step of their row; without one in it, the logger's own step is."""
     owns: Callable[[Mapping[str, Any]], bool] = lambda _settings: False
-    """Tells by the settings that a run logged, dotted name -> value, that the library wrote it."""
+    """A function that returns True if the library wrote the settings that a run logged (dotted name
+    -> value)."""
     launch: Callable[[Mapping[str, Any]], Launch | None] | None = None
     """Makes a launch of the settings that a run logged; None: orch does not read them."""
 
@@ -67,7 +68,7 @@ class LoggedMetrics(NamedTuple):
 
 
 def having(*names: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that tells whether settings have one of these names."""
+    """Return a function that returns True for settings with one of these names."""
     return lambda settings: any(name in settings for name in names)
 
 
@@ -109,9 +110,10 @@ def as_flags(
 def as_call(
     module: str, name: Callable[[Mapping[str, Any]], str | None]
 ) -> Callable[[Mapping[str, Any]], Launch | None]:
-    """Return a function that takes settings for the arguments of a class of `module`.
+    """Return a function that reads settings as the arguments of a class of `module`.
 
-    name: the class, by the settings; None where they do not tell it: then there is no launch.
+    name: returns the class for the settings, or None if they do not determine it. Then there is no
+    launch.
     """
 
     def launch(settings: Mapping[str, Any]) -> Launch | None:

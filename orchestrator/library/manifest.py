@@ -197,7 +197,7 @@ class Row:
     advice: str | Callable[[Settings], str] = ""
     """Advice if a value is refused."""
     shows: tuple[str, ...] = ()
-    """Keys that people see in the ledger, where `key` alone does not tell them enough."""
+    """Keys that the ledger shows, if `key` alone does not explain enough."""
 
     def meaning(self, value: object) -> Meaning | None:
         """Return the entry of the allow-list for a value of the field, or None if it has none."""
@@ -209,7 +209,7 @@ class Row:
         return self.offer.off if isinstance(self.offer, Number) and value is None else value
 
     def back(self, launch: Values, effective: Values | None = None) -> object:
-        """Return the field's value in a launch, or ABSENT if the row cannot tell.
+        """Return the field's value in a launch, or ABSENT if the row does not determine it.
 
         `effective`: the launch over the release's defaults. Raise KeyError for a value of the key
         that has no meaning.
@@ -735,10 +735,11 @@ class Manifest:
     # reading
 
     def read(self, launch: Values, version: str) -> dict[str, object]:
-        """Return the settings, nested, that a launch asks a release for: `assignments` reversed.
+        """Return the settings, nested, that a launch requests from a release: `assignments`
+        reversed.
 
         A row is skipped if the launch's other fields do not meet its condition. The first row of a
-        field that can tell the value decides. A field that no row can tell is left out. Raise
+        field that determines the value counts. A field that no row determines is left out. Raise
         SpecError with every key whose value has no meaning.
         """
         effective = _over_defaults(launch, self.tables[version])

@@ -1,4 +1,4 @@
-"""needs.json: what a launch needs and no key of its library carries.
+"""needs.json: the part of a cell that a launch needs and that no key of its library carries.
 
 It holds the library's release, the prompts, and, under `asked`, the fields of the cell that have
 the same keys in several cells. OpenRLHF's and TRL's launches carry it, and reading one needs it.

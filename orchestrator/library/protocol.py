@@ -56,7 +56,7 @@ class ShippedPrompts(NamedTuple):
 
 
 class SharedProcess(NamedTuple):
-    """How a library trains several cells in one process."""
+    """The way in which a library trains several cells in one process."""
 
     entry: str
     """`module:function(cells, watch)`: trains cells, each a Cell with its AttemptPaths, to their
@@ -66,11 +66,11 @@ class SharedProcess(NamedTuple):
     at_most: int
     """Cells in one process."""
     shape: Callable[[Settings], Hashable]
-    """What cells must have in common."""
+    """A function of a cell's settings. Cells with equal results can share a process."""
 
 
 class Curvature(NamedTuple):
-    """How a base policy answers to an update, for the bound of docs/decisions/083."""
+    """The response of a base policy to an update, for the bound of docs/decisions/083."""
 
     largest: float
     """Largest eigenvalue of the Fisher matrix of a response, scaled by the roots of its
@@ -148,7 +148,8 @@ class Backend(Protocol):
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's, for `orch explain`."""
     shared_process: SharedProcess | None
-    """How cells of one shape are trained in one process on this machine; None: one a process."""
+    """The way in which cells of one shape share a process on this machine; None: each has its
+    own."""
     dumps_rollouts: bool
     """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
     batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
@@ -233,7 +234,7 @@ class Backend(Protocol):
         ...
 
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-        """Return the settings that a launch of `translate` asks for.
+        """Return the settings that a launch of `translate` requests.
 
         `files`: the plan's, name -> text.
         """
@@ -253,9 +254,9 @@ class Backend(Protocol):
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return the cell at this backend's own small scale, trained in a dialect.
 
-        Slug, studies, axes and seed stay, `declared` are the settings asked for, and nothing else
-        depends on the seed: orch rehearses one seed, and the others follow. Return the very cell if
-        it has this scale already. Return None for a backend without a small scale.
+        Slug, studies, axes and seed stay, and `declared` becomes the cell's settings. Only the seed
+        may depend on the seed: orch rehearses one seed, and the others follow. Return the same cell
+        if it has this scale already. Return None for a backend without a small scale.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What readers of launches share: flags of a command, the release, a fork's own source.
+"""The parts that readers of launches share: flags of a command, the release, a fork's own source.
 
 A library that orch only reads exports a `ReadLibrary`. Its reader of one launch inherits
 `ReleaseReader`.
@@ -93,7 +93,7 @@ class ReleaseReader:
     """Read one launch under the rules of one release."""
 
     written = "{key}={value}"
-    """How the library's launches write a key."""
+    """The form of a key in the library's launches."""
 
     def __init__(self, launch: Launch, keys: Keys, basis: Stock) -> None:
         self.launch, self.keys, self.basis = launch, keys, basis
@@ -168,9 +168,9 @@ def stock(
 ) -> Stock:
     """Return the keys that decide for a launch.
 
-    `own`: paths, in a project, of the source of the library's parser. Where one lies beside the
-    launch, `facts_of` reads its keys and they take the place of the release's. Otherwise the
-    release that something names, else the newest that has the launch's keys; the reason says so.
+    `own`: paths, in a project, of the source of the library's parser. If one lies beside the
+    launch, `facts_of` reads its keys, and they replace the release's. Otherwise the release is the
+    one that something names, else the newest that has the launch's keys. `because` is the reason.
     """
     pinned = launch.versions.get(library)
     if pinned is not None:

@@ -38,7 +38,7 @@ FORMAT = 1
 FOLDER = "rollouts"
 """Name of the folder in the attempt's directory."""
 VARIABLE = "ORCH_ROLLOUT_DUMP"
-"""Environment variable that tells a hook the folder. Without it a hook does nothing."""
+"""Environment variable with the folder for a hook. Without it a hook does nothing."""
 PASSES = "ORCH_CPU_PASSES"
 """Environment variable: the number format of the passes where a launch on a CPU changes it, `fp32`
 (`CpuLaunch.in_fp32`)."""
@@ -93,7 +93,7 @@ class RolloutBatch:
     micro_batches: list[list[list[int]]] | None = None
     """The rollouts of each forward pass of each train step, where the loss depends on them."""
     observed: dict[str, float] = field(default_factory=dict)
-    """What the library reported of this batch, under the names of OBSERVED."""
+    """The library's report on this batch, under the names of OBSERVED."""
     reported: dict[str, float] = field(default_factory=dict)
     """All of the library's metrics of this batch, under its own names."""
 

@@ -1,6 +1,6 @@
-"""Tell a command or a webhook that a run has ended (`site.options.on_end`).
+"""Notify a command or a webhook that a run has ended (`site.options.on_end`).
 
-What it answers is a message and changes nothing: a run that trained has trained.
+A failure to notify is printed and changes nothing else: the run has trained.
 """
 
 import json
@@ -30,9 +30,9 @@ COMMAND_SECONDS, WEBHOOK_SECONDS = 60, 10
 
 
 def notify(experiment: Experiment, ended: RunEnd | None, page: Path | None = None) -> None:
-    """Tell whom `site.options.on_end` names, if it names anybody. Never raise.
+    """Notify the receiver in `site.options.on_end`, if there is one. Never raise.
 
-    ended: None reads it from the states of the cells. page: the report.
+    ended: the end of the run; None: derive it from the states of the cells. page: the report.
     """
     on_end = slurm_options(experiment.spec.site.options).on_end
     if on_end is None:
@@ -99,7 +99,7 @@ def _address(on_end: OnEnd) -> str:
 
 
 def _why(on_end: OnEnd, error: Exception) -> str:
-    """Return why it could not be told, without the path of an address, which may be a secret."""
+    """Return the reason of a failure, without the path of an address, which may be a secret."""
     if on_end.command:
         if isinstance(error, subprocess.TimeoutExpired):
             return f"{on_end.command[0]} took more than {COMMAND_SECONDS} s and was stopped"

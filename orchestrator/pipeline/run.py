@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Review(NamedTuple):
-    """What the stages after training left."""
+    """The results of the stages after training."""
 
     comparison: "Comparison"
     page: Path
@@ -30,14 +30,14 @@ class Review(NamedTuple):
 
 
 class LineResult(NamedTuple):
-    """How far the line went."""
+    """The result of the pipeline: the stages that ran, and what they returned."""
 
     code: int
     """The exit code: 130 after Ctrl-C, 1 if something failed, else 0."""
     review: Review | None = None
-    """None if training is not over, only training was asked for, or nothing had changed."""
+    """None if training is not over, only training was requested, or nothing had changed."""
     ended: bool = False
-    """Whether something was done and no chosen cell is with a scheduler any more."""
+    """True if something was done and no chosen cell is with a scheduler any more."""
 
 
 def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> "Plan":
@@ -88,7 +88,7 @@ def run(
 
 
 _ENDS: Mapping[int, RunEnd] = {130: "interrupted", 1: "failed"}
-"""Exit code -> how a run ended; for others the states of its cells say."""
+"""Exit code -> the end of a run; for other codes the states of its cells decide."""
 
 
 def _run(

@@ -71,7 +71,7 @@ def on_cluster(
     budget: float | None,
     take_over: bool = False,
 ) -> tuple[int, bool]:
-    """Submit what is missing, and wait if asked.
+    """Submit what is missing. With `wait`, return only when the jobs have ended.
 
     Return the exit code, and True if training is over: no chosen cell is with the scheduler or
     still to be submitted.
@@ -132,7 +132,7 @@ def scripts_of(chosen: Experiment, plan: "Plan") -> list[str]:
 
 
 def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
-    """Return a function that says which cells a budget pays, at each submission.
+    """Return a function that returns the cells a budget pays for, at each submission.
 
     It prints its sentence again only when that has changed.
     """

@@ -21,7 +21,7 @@ PROBE, KEPT = "kl_probe.py", "measured.json"
 
 
 def libraries() -> tuple[str, ...]:
-    """Return the libraries whose functions can be asked alone."""
+    """Return the libraries whose functions can be measured alone."""
     return tuple(name for name in plugins.only_read() if kept_file(name, PROBE).is_file())
 
 
@@ -49,7 +49,7 @@ def checkout(library: str, version: str, source: Path | None = None) -> Path:
 
 
 def chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the releases that are asked for, as `slime` or `slime@0.3.1`; all if nothing is.
+    """Return the chosen releases, each named as `slime` or `slime@0.3.1`; all if none is named.
 
     Raise EnvironmentFault for a library that has no release yet and is named without one.
     """
@@ -80,7 +80,7 @@ def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
 
 
 def provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each release: the commit, and the functions that were asked."""
+    """Return a sentence for each release: the commit, and the functions that were measured."""
     sentences = []
     for library, version in releases:
         about = read(library).get(version)

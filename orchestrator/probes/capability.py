@@ -1,4 +1,4 @@
-"""The capability matrix: what each backend makes of each KL term, and what was measured of it.
+"""The capability matrix: the status of each KL term in each backend, and its measurement.
 
 Nothing heavy is imported: evidence is read, and cells are translated.
 """
@@ -30,9 +30,9 @@ class CapabilityRow:
     status: str
     """exact, approximated, extension, or refused."""
     notes: tuple[Mapping[str, str], ...]
-    """What the ledger says of its KL: field, key, value, note."""
+    """The ledger's entries on its KL: field, key, value, note."""
     reason: str
-    """Why it is refused."""
+    """The reason of a refusal."""
     on_policy: Mapping[str, Any] | None
     """The measurement; None where there is none."""
     off_policy: Mapping[str, Any] | None
@@ -105,7 +105,7 @@ def _measured(library: str, version: str) -> Mapping[tuple[Any, ...], Mapping[st
 def _accounted(
     library: str, version: str, kl: Kl
 ) -> tuple[str, tuple[Mapping[str, str], ...], str]:
-    """Return the status, what the ledger says of the KL, and why it is refused."""
+    """Return the status, the ledger's entries on the KL, and the reason of a refusal."""
     try:
         plan = translated(fitting(library, version, kl))
     except UnsupportedSetting as error:

@@ -1,4 +1,4 @@
-"""The cells that libraries are asked about: one small run, and every KL term it could have."""
+"""The cells that libraries are measured with: one small run, and every KL term it could have."""
 
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -37,7 +37,7 @@ _PLACE = AttemptPaths(Path("plan"), Path("attempt"), Path("checkpoints"))
 _RESOURCES = (Resources(num_nodes=2, gpus_per_node=4), Resources(num_nodes=1, gpus_per_node=4))
 """Two nodes, or one for a library that orch starts on one only."""
 SUM_OF_RESPONSE: tuple[LossAggregation, int] = ("constant", 1)
-"""The loss that is asked for where a KL term is trained with no mean over tokens."""
+"""The loss aggregation of a cell whose KL term has no mean over tokens."""
 
 
 def settings(

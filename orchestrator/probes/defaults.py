@@ -1,4 +1,4 @@
-"""What a library's own loss makes of a launch in each release, with the defaults of that release.
+"""The loss of a launch in each release of a library, with the defaults of that release.
 
 A backend that keeps `default_probe.py` (answers runner.py) and `defaults.json` (its answers) has
 releases here that orch does not drive: the source of each is enough, nothing of it is imported.
@@ -23,7 +23,7 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "nothing": (),
     "beta": ("--beta", str(BETA)),
 }
-"""What a launch says of KL: nothing, or the coefficient alone."""
+"""The KL settings of a launch: none, or the coefficient alone."""
 KEPT = "defaults.json"
 
 

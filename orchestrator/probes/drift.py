@@ -1,4 +1,4 @@
-"""What moving a cell from one release of a library to another changes: its launch, its mathematics.
+"""The changes when a cell moves from one release of a library to another: launch and mathematics.
 
 Pure: both releases' launches are translations, both releases' mathematics is evidence.
 """
@@ -38,7 +38,7 @@ class ReleaseChange:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What changes for some cells: all those for which the very same changes."""
+    """A change, and all cells that change in exactly this way."""
 
     cells: tuple[Cell, ...]
     changes: tuple[ReleaseChange, ...]

@@ -89,7 +89,7 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class EstimatorCurve:
-    """What one name of a library computes for one token."""
+    """The value that one name of a library computes for one token."""
 
     value: str
     """Whose value it has; `?` if nobody's."""

@@ -1,4 +1,4 @@
-"""What the evidence shows that a user would not expect, as sentences; each is derived."""
+"""Surprises in the evidence, as sentences; each is derived."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -174,7 +174,7 @@ RULES: tuple[Callable[[EvidenceMapping], Iterator[str]], ...] = (
 
 
 Unmeasured = tuple[str, str, str]
-"""What it is, what it is in the release, why it was not measured."""
+"""The property, its value in the release, and the reason why it was not measured."""
 LEFT_OUT = "left out of the rehearsal"
 
 

@@ -1,4 +1,4 @@
-"""Which estimator a library's per-token KL is: its value, its gradient, its bounds, its weight."""
+"""The estimator that a library's per-token KL is: its value, gradient, bounds and weight."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -170,7 +170,8 @@ def flat_beyond(gradient: FloatTable) -> tuple[float | None, float | None]:
 
 CLOSE_WEIGHTS = 1e-4
 IN_LOSS = ("k1", "k3")
-"""Estimators whose weights of tokens in the loss are asked for: the first that a library has."""
+"""Estimators for which the weights of tokens in the loss are measured: the first that a library
+has."""
 BATCHES = {
     "as it is": two_groups(),
     "raised": two_groups(STEP),

@@ -71,7 +71,7 @@ MEANS = {
 
 
 def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
-    """Return the page for those releases, as Markdown; `read_only`: of libraries asked alone."""
+    """Return the page for those releases, as Markdown; `read_only`: of libraries measured alone."""
     known = [release for release in chosen if evidence.read(*release)]
     rows = matrix(known)
     parts = [

@@ -80,7 +80,7 @@ class ProbeQuestion(TypedDict, total=False):
 
 
 class ProbeLaunch(TypedDict):
-    """What starts a library: its arguments and the files beside them."""
+    """The input that starts a library: its arguments and the files beside them."""
 
     argv: Sequence[str]
     files: Mapping[str, str]
@@ -88,7 +88,7 @@ class ProbeLaunch(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a library said, and which of its definitions said it."""
+    """The answers of a library, and the definitions in it that were run."""
 
     answers: Sequence[Mapping[str, Any]]
     sources: Mapping[str, Mapping[str, Any]]
@@ -98,8 +98,11 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """Where a library's code is run: a Python that has torch, and the folder of the package
-    (None: where that Python finds it)."""
+    """The place where a library's code runs: a Python that has torch, and the folder of the
+    package.
+
+    Folder None: the package is where that Python finds it.
+    """
 
     python: Path
     folder: Path | None = None
@@ -115,9 +118,9 @@ def ask(
     questions: Sequence[ProbeQuestion],
     probes: Path | None = None,
 ) -> Answers:
-    """Ask a library's own functions, through `probes` in the place of its probes.py if given.
+    """Run a library's own functions, through `probes` in the place of its probes.py if it is given.
 
-    Raise EnvironmentFault if it cannot be run there.
+    Raise EnvironmentFault if they cannot be run there.
     """
 
     inquiry = {"launches": launches, "batches": batches, "questions": questions}
@@ -143,7 +146,7 @@ def ask(
 
 
 class Inquiry:
-    """Collects questions; `put` asks them all."""
+    """Collects questions; `put` sends them all to one process."""
 
     def __init__(self, library: str, version: str) -> None:
         self.library, self.version = library, version
@@ -183,7 +186,7 @@ class Inquiry:
     def put(
         self, where: ProbeTarget, probes: Path | None = None
     ) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
-        """Ask all questions. Return the answers by key, and the whole reply."""
+        """Send all questions. Return the answers by key, and the whole reply."""
         reply = ask(
             self.library,
             self.version,
@@ -200,7 +203,7 @@ class Inquiry:
 
 
 class ProbeSource(NamedTuple):
-    """Where to ask, and the commit of the source, if it is a checkout."""
+    """The place of a release's code, and the commit of the source if it is a checkout."""
 
     where: ProbeTarget
     commit: str

@@ -31,7 +31,7 @@ _LOSSES: tuple[dict[str, object], ...] = (
 
 
 def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
-    """Yield the cells that a release takes, by name, in fp32 where it can be asked for.
+    """Yield the cells that a release takes, by name, in fp32 if the release has it.
 
     Raise EnvironmentFault if the release takes none, or orch has no hook for its rollouts.
     """

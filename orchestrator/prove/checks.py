@@ -1,4 +1,4 @@
-"""What must hold in any run, whatever its dialect: each check says what it found."""
+"""Invariants of any run, whatever its dialect. Each check reports its observation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ SAMPLES = 64
 
 
 class Check(NamedTuple):
-    """One invariant. `holds` None: it could not be checked, and `found` says why."""
+    """One invariant. `holds` None: it could not be checked, and `found` is the reason."""
 
     name: str
     holds: bool | None

@@ -67,7 +67,7 @@ class Proof(NamedTuple):
     num_steps: int
     quantities: tuple[Quantity, ...]
     left_out: tuple[str, ...]
-    """What was not compared, in sentences."""
+    """Quantities that were not compared, in sentences."""
 
     @property
     def holds(self) -> bool:
@@ -85,10 +85,10 @@ def prove(
 ) -> Proof:
     """Return the comparison of a run with its dialect.
 
-    policy: the folder that the run started from; None: nothing that needs the policy is compared,
-    `because` says why. weights: train step -> the policy that the library saved, a file of torch
-    or a Hugging Face folder. Raise
-    EnvironmentFault for rollouts that cannot be replayed.
+    policy: the folder that the run started from; None: quantities that need the policy are not
+    compared, for the reason `because`. weights: train step -> the policy that the library saved, a
+    file of torch or a Hugging Face folder. Raise EnvironmentFault for rollouts that cannot be
+    replayed.
     """
     if not batches:
         raise EnvironmentFault(

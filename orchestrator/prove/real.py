@@ -22,7 +22,7 @@ BATCHES = 4
 
 
 class RealRehearsal(NamedTuple):
-    """What became of one rehearsed cell."""
+    """The result of one rehearsed cell."""
 
     declared: Cell
     others: tuple[Cell, ...]
@@ -34,7 +34,7 @@ class RealRehearsal(NamedTuple):
     checks: tuple[Check, ...] = ()
     proof: Proof | None = None
     fault: str = ""
-    """Why there is no proof."""
+    """The reason why there is no proof."""
 
     @property
     def holds(self) -> bool:
@@ -52,7 +52,7 @@ class Chosen(NamedTuple):
     argv: tuple[str, ...] = ()
     """The launch of a script, whose further arguments it gets."""
     trimmed: tuple[Deviation, ...] = ()
-    """What was left out of that launch, or set in it."""
+    """Arguments that were removed from that launch, or set in it."""
 
 
 def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:

@@ -25,7 +25,7 @@ class Run(NamedTuple):
     dialect: Dialect
     batches: tuple[RolloutBatch, ...]
     policy: Path | None
-    """Where it started from; None: not on this machine, or too large."""
+    """The policy it started from; None: it is not on this machine, or too large."""
     without_policy: str
     """The reason for None."""
     weights: dict[int, Path]

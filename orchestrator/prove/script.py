@@ -24,7 +24,7 @@ class ScriptLaunch(NamedTuple):
     cell: Cell
     argv: tuple[str, ...]
     deviations: tuple[Deviation, ...]
-    """What was left out of its words or set in them, before they were read as a cell."""
+    """Arguments that were removed or set before the launch was read as a cell."""
 
 
 def script_launches(path: Path, batches: int) -> Iterator[ScriptLaunch]:

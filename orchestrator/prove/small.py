@@ -30,7 +30,7 @@ from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resou
 
 POLICY = "micro:elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
-"""The chat template of the small policy: libraries that ask for one get the prompt itself."""
+"""The chat template of the small policy: libraries that require one get the prompt itself."""
 ROLLOUTS = 64
 """Of a train step, about."""
 LEARNING_RATE = 1e-3
@@ -215,8 +215,10 @@ def cell_of(library: str, version: str, settings: Mapping[str, object]) -> Cell:
 
 
 def environment_of(library: str, version: str) -> Environment:
-    """Return the environment that trains a release here. Raise EnvironmentFault, which says how to
-    make it, if there is none."""
+    """Return the environment that trains a release here.
+
+    Raise EnvironmentFault with the command that makes it, if there is none.
+    """
     lock_of(library, version, "cpu")
     environment = find_installed(library, version, "cpu")
     if environment is None:

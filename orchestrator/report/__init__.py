@@ -52,7 +52,7 @@ from orchestrator.report.results import published_data as numbers_of
 from orchestrator.report.results import stability_data as how_steady
 
 AGGREGATES = ("in_domain", "out_of_domain")
-"""Means over tasks, which are scores of nothing that was asked."""
+"""Means over tasks. They are no scores of a single task."""
 BANNER = (
     "Micro scale: embedded trainer, not the paper's numbers. The grid is the spec's; the models "
     "and tasks are tiny stand-ins."
@@ -72,13 +72,13 @@ class Context:
 
     baselines: Sequence[ScoredBaseline] = ()
     sides: Sequence[LibrarySide] = ()
-    """Of a comparison of libraries; none where one library was asked."""
+    """The libraries of a comparison; empty for one library."""
     base: str = ""
     """The library the others are set against."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """By cell id."""
     faults: Sequence[str] = ()
-    """What of the evaluations could not be read, averaged or compared, in sentences."""
+    """Evaluations that could not be read, averaged or compared, in sentences."""
     home: str = ""
     """The folder the page will lie in."""
     written: str = ""

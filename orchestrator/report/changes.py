@@ -1,4 +1,4 @@
-"""What changed between two runs of one experiment: claims, and final values of configurations."""
+"""The changes between two runs of one experiment: claims, and final values of configurations."""
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration

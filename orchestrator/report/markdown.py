@@ -14,7 +14,7 @@ MARKS = {
 }
 PLATES = "The paper's figures, redrawn"
 MAX_ROWS = 200
-"""Longer tables are cut, and say so; the page has them whole."""
+"""Longer tables are cut, with a line that says so. The page has all rows."""
 
 
 def markdown(report: Report) -> str:

@@ -1,8 +1,8 @@
-"""What docs/beyond_the_paper.md keeps of measured experiments, and the Markdown it makes of them.
+"""Measured experiments for docs/beyond_the_paper.md: the data that are kept, and their Markdown.
 
-`orch report SPEC --format measured` prints what is kept, as JSON; the files of `measured_runs/` are
-such prints. `orch lab --page` writes the page: every number, verdict and place in these sections
-is derived from the files.
+`orch report SPEC --format measured` prints the data as JSON; the files of `measured_runs/` are such
+prints. `orch lab --page` writes the page: every number, verdict and place in these sections is
+derived from the files.
 """
 
 import json

@@ -31,7 +31,7 @@ class Link:
 
 
 ReportText = str | tuple[Link, ...]
-"""What stands in a field of a table."""
+"""The content of a field of a table."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Card:
     cells: tuple[str, ...] = ()
     """Ids of the cells it was judged on."""
     says: str = ""
-    """What the publication says, in words; empty where the claim is the experiment's own."""
+    """The publication's statement, in words; empty if the claim is the experiment's own."""
     where: str = ""
-    """Where it says so."""
+    """The place of the statement in the publication."""
     here: str = ""
-    """What came out here, in short."""
+    """The result here, in short."""
     plain: str = ""
-    """What the verdict means, to somebody who reads no statistics."""
+    """The meaning of the verdict, for a reader who does not read statistics."""
     effect: "ClaimEffect | None" = None
 
 
@@ -66,7 +66,7 @@ class ClaimEffect:
     high: float | None
     """95 % interval of one look; None with one seed."""
     region: tuple[float, float | None]
-    """Where the claim holds; None: without an upper end."""
+    """The region in which the claim holds; None: it has no upper end."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ReportTable:
     searchable: bool = False
     """Long: the page gives it a search box and folds it."""
     anchors: tuple[str, ...] = ()
-    """What links call each row; empty where nothing links to rows."""
+    """The name of each row in links; empty if nothing links to rows."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Section:
     tables: tuple[ReportTable, ...] = ()
     entries: tuple[Entry, ...] = ()
     note: str = ""
-    """Said loudly above everything else of the section."""
+    """A warning that is shown above everything else of the section."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Report:
     cards: tuple[Card, ...]
     sections: tuple[Section, ...]
     missing: str = ""
-    """What is missing to know more, in a sentence; empty if nothing is."""
+    """The runs or scores that are missing, in a sentence; empty if none are."""
     source: str = ""
     """The publication that statements and plates are of."""
     plates: tuple[Plate, ...] = ()

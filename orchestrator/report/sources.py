@@ -35,8 +35,8 @@ def read_context(
 ) -> Context:
     """Return the baselines, the other libraries, and the origin of each cell.
 
-    `home`: the folder the page will be in. `faults`: of the scores, as `score_index` has them.
-    `say` gets a sentence where MLflow cannot be asked.
+    `home`: the folder of the page. `faults`: those of the scores, as `score_index` returns them.
+    `say` prints a sentence if MLflow does not answer.
     """
     sides = _sides(experiment, records, scores)
     return Context(

@@ -86,7 +86,7 @@ class Bill(NamedTuple):
     high: float
     cpu_seconds: float
     cells: Mapping[Basis, int]
-    """How many cells were priced in which way; `unknown` ones count as nothing."""
+    """The numbers of cells priced in each way; those of `unknown` cost count as nothing."""
 
     def __str__(self) -> str:
         parts = []
@@ -319,7 +319,7 @@ class Afforded(NamedTuple):
     paid: tuple[Cell, ...]
     unpaid: tuple[Cell, ...]
     sentence: str
-    """What is used, and what is left: of the budget, or of the cells."""
+    """The part of the budget that is used, and what remains of it or of the cells."""
 
 
 def used_gpu_hours(rows: Iterable[PlanRow]) -> float:

@@ -19,16 +19,16 @@ class EvaluationState(NamedTuple):
     """The last evaluation job of one cell."""
 
     state: State
-    """pending: waits for its cell or for a node; unknown: the scheduler cannot tell."""
+    """pending: waits for its cell or for a node; unknown: the scheduler has no answer."""
     exit: ExitRecord | None = None
     failures: int = 0
-    """How often evaluations of this cell ended with this class of failure."""
+    """Number of evaluations of this cell that ended with this class of failure."""
     log: str = ""
     """The file with what the job printed."""
     submission: str = ""
     element: int = 0
     written: bool = True
-    """Whether its exit record is on disk; else only the scheduler knows how it ended."""
+    """True if its exit record is on disk. Otherwise only the scheduler knows how it ended."""
 
 
 class _Element(NamedTuple):
@@ -36,7 +36,7 @@ class _Element(NamedTuple):
     element: int
     exit: ExitRecord | None
     word: str
-    """How it ended, as the name of its file says; empty while there is none."""
+    """The state in which it ended, from the name of its file; empty while there is none."""
 
 
 def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str, EvaluationState]:

@@ -13,7 +13,7 @@ _POLL_SECONDS = 0.2
 
 
 class CellError(NamedTuple):
-    """Why one cell failed."""
+    """The reason why one cell failed."""
 
     directory: CellDir
     failure: str

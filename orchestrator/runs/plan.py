@@ -1,4 +1,4 @@
-"""What would run, and why: the cells of a spec against the run directories.
+"""The cells that would run, and why: the cells of a spec against the run directories.
 
 Planning changes nothing. Cells that searches launched are in the experiment's folder and in no
 spec; runs/<experiment>/tune/cells.jsonl has one line for each, written before it is launched, so
@@ -70,7 +70,7 @@ class PlanRow:
     detail: str = ""
     changes: tuple[FieldChange, ...] = ()
     exit: ExitRecord | None = None
-    """How the last attempt ended."""
+    """The end of the last attempt."""
     attempts: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Which checkpoints may be removed: those before a cell's last whose scores are all on disk.
+"""Checkpoints that may be removed: those before a cell's last whose scores are all on disk.
 
 Libraries keep every checkpoint, because nothing may be deleted before it is evaluated. A removal
 takes everything of a step: the checkpoint, its export, and the library's own state of that step.
@@ -156,7 +156,7 @@ def _policy(directory: CellDir, checkpoint: Checkpoint) -> Stamp | None:
 def _missing(
     cell: Cell, evaluation: EvaluationSpec, step: int, policy: Stamp, results: Sequence[Result]
 ) -> list[str]:
-    """Return the evaluations that the spec asks for and these very files have no result of."""
+    """Return the evaluations of the spec that have no result of these very files."""
     scored = {
         (one.asked.kind, one.asked.task.name, one.asked.seed)
         for one in results

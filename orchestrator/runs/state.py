@@ -17,7 +17,7 @@ from orchestrator.spec.site_options import RETRIES, SlurmOptions
 
 
 class CellLook(NamedTuple):
-    """What is read once to tell the states of a folder's cells."""
+    """The data that are read once to derive the states of a folder's cells."""
 
     ended: EndedIndex
     answer: poll.SchedulerSnapshot

@@ -25,7 +25,7 @@ from orchestrator.spec.site_options import SlurmOptions
 
 POLL_SECONDS = 2.0
 FULL_SECONDS = 60.0
-"""How long a queue without room is not asked for room again, unless one of these cells ends."""
+"""Seconds for which a full queue is not queried again, unless one of these cells ends."""
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 

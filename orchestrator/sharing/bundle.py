@@ -33,15 +33,15 @@ _NAMES = re.compile(
 )
 """The only files of an archive."""
 _JOB = ("started", "host", "orch", "commit", "library", "versions", "slurm", "launcher")
-"""Entries of job.json that say what trained a cell; others are of the machine alone."""
+"""Entries of job.json that name what trained a cell; the others concern the machine alone."""
 
 
 class BundleFault(OrchError):
-    """Raised for an archive that is not what its manifest says. The message says why."""
+    """Raised for an archive that does not match its manifest. The message is the reason."""
 
 
 class BundleManifest(Frozen):
-    """What is known of a shared cell without opening its archive."""
+    """The facts about a shared cell that need not open its archive."""
 
     format: int
     cell: str
@@ -52,14 +52,14 @@ class BundleManifest(Frozen):
     orch: str
     commit: str = ""
     library: str
-    """What trained it, with its release."""
+    """The library that trained it, with its release."""
     versions: dict[str, str] = Field(default_factory=dict)
     """Of the packages that computed, and of Python, where it trained in orch's environment."""
     num_scores: NonNegativeInt = 0
     digest: str
     """SHA-256 over the names and contents of all files."""
     by: str
-    """Who shared it."""
+    """The person who shared it."""
     shared: float
     """When, in Unix seconds."""
     origin: str = ""

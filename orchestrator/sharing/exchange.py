@@ -33,7 +33,7 @@ class Exchanged(NamedTuple):
     cell: Cell
     outcome: Literal["shared", "pulled", "skipped"]
     note: str = ""
-    """Why it was skipped, or who had shared it."""
+    """The reason why it was skipped, or the person who had shared it."""
 
 
 def push(

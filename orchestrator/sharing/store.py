@@ -77,7 +77,7 @@ class ResultStore:
             return []
 
     def _ask(self, question: Callable[..., Answer], *words: object) -> Answer:
-        """Raise EnvironmentFault with what the store says where it does not answer."""
+        """Return the store's answer. Raise EnvironmentFault with its message if it fails."""
         try:
             return question(*words)
         except Exception as error:  # each kind of store has errors of its own

@@ -270,7 +270,7 @@ class BackendContract:
         assert (time.process_time() - started) / len(cells) < SECONDS_A_CELL
 
     def test_only_the_seed_of_a_launch_or_a_rehearsal_depends_on_the_seed(self) -> None:
-        """Check what lets `plan` look at one seed and speak of all."""
+        """Check the rule that lets `plan` translate one seed for all."""
         for cell, plan in self._plans[:5]:
             seed = cell.settings.seed + 1
             settings = cell.settings.but(seed=seed)
@@ -541,7 +541,7 @@ class BackendContract:
     def test_its_own_launch_is_audited_in_the_cells_regime(self) -> None:
         """Check that `audit` calls a cell's launch on-policy exactly if the cell is.
 
-        A launch whose text does not tell is not held to it.
+        Launches whose text does not show the regime are not checked.
         """
         if self.backend.release_marks is None:
             pytest.skip("it reads no launches")
@@ -762,7 +762,7 @@ _SMALLEST: Mapping[str, Mapping[str, object]] = {
     "kl.reference": {"kind": "sampler"},
     "kl.controller": {"target": 0.1, "horizon": 10_000},
 }
-"""What a section must have that is there because one field of it is asked for."""
+"""Fields that a section requires as soon as one of its fields is set."""
 
 
 def _replaced(settings: Settings, name: str, value: object) -> Settings | None:

@@ -36,7 +36,7 @@ class LauncherContract:
     """The rules of orchestrator.launch.launcher.Launcher."""
 
     seconds: ClassVar[float] = 120.0
-    """How long a cell may take to reach a state."""
+    """Seconds within which a cell must reach a state."""
 
     @pytest.fixture
     def launcher(self) -> Launcher:

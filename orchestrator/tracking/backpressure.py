@@ -1,8 +1,8 @@
-"""How much a server is asked at once, and what is done where it says that it is busy.
+"""The number of simultaneous calls to a server, and the reaction to a busy server.
 
-MLflow's client itself waits for as long as a `Retry-After` says, twice, and then gives up. Here a
-refusal (429 or 503) lets every thread wait as long again, halves the number of calls at once, and
-asks again; each call that is answered lets in a little more.
+MLflow's client itself waits for as long as `Retry-After` requires, twice, and then gives up. Here a
+refusal (429 or 503) makes every thread wait for the same time again, halves the number of calls at
+once, and repeats the call; each call that is answered raises that number a little.
 """
 
 import re
@@ -53,8 +53,10 @@ class Gate:
             self.limit = min(float(MOST_AT_ONCE), self.limit + 1 / self.limit)
 
     def refused(self, wait: float) -> bool:
-        """Note a call that was refused; nobody asks for `wait` seconds. Return False if the server
-        has refused everything for too long."""
+        """Note a call that was refused, and let no call begin for `wait` seconds.
+
+        Return False if the server has refused everything for too long.
+        """
         with self._changed:
             now = self._clock()
             self.refusals += 1
@@ -99,5 +101,5 @@ class PatientClient:
 
 
 def is_busy(error: Exception) -> bool:
-    """Return True for an answer that says to come again later: 429 or 503."""
+    """Return True for an answer that requires a later retry: 429 or 503."""
     return _BUSY.search(str(error)) is not None

@@ -106,7 +106,7 @@ class Content:
     parent: str = ""
     """Key of the parent run."""
     dataset: Dataset | None = None
-    """What it was trained on."""
+    """The data set that it was trained on."""
     models: Sequence[LoggedModel] = ()
     """Its evaluated checkpoints; their metrics are the scores of their step."""
 

@@ -595,7 +595,7 @@ class _Models:
         )
 
     def read(self) -> None:
-        """Ask MLflow for the models now, before several threads need them."""
+        """Read the models from MLflow now, before several threads need them."""
         self._all()
 
     def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
@@ -787,7 +787,7 @@ class MirrorMark:
 
 
 def noted(folder: RunFolder, store: Store, content: str) -> bool:
-    """Return True if the mark of the last mirror says that the store holds this content."""
+    """Return True if the mark of the last mirror states that the store has this content."""
     path: Path = folder.path / "mirror.json"
     if not path.is_file():
         return False

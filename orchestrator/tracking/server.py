@@ -1,8 +1,8 @@
-"""An `mlflow server` of our own over a store, for as long as it is looked at.
+"""An `mlflow server` of our own over a store, for as long as the dashboard is open.
 
-MLflow asks nobody who they are, and has no notion of reading only. So the server listens on no
-port: on a socket in a folder that only this user can enter, whatever else is asked of the
-dashboard (docs/decisions/044). It ends with us, also when we are killed (keeper.py).
+MLflow does not authenticate and cannot be made read-only. So the server listens on no port: it
+listens on a socket in a folder that only this user can enter, whatever the dashboard's options are
+(docs/decisions/044). It ends with us, also when we are killed (keeper.py).
 """
 
 import http.client

@@ -44,7 +44,7 @@ class Store:
     database: Path | None
     """The SQLite file, if it is one."""
     ours: bool
-    """Whether it is the default: SQLite in the runs folder, remade whenever it is missing."""
+    """True for the default: SQLite in the runs folder, made again whenever it is missing."""
 
     @property
     def is_server(self) -> bool:
@@ -148,7 +148,7 @@ def _client(store: Store) -> Any:
 
 
 def _probe(store: Store) -> None:
-    """Connect to a database once. MLflow itself would try for 100 s before it says anything."""
+    """Connect to a database once. MLflow itself would try for 100 s before it reports a failure."""
     if not store.uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
         return
     import sqlalchemy

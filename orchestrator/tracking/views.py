@@ -45,7 +45,7 @@ class View(NamedTuple):
     search: str
     """In MLflow's search language."""
     num_runs: int
-    """How many runs it shows."""
+    """The number of runs that it shows."""
     metric: str
     """It is sorted by this one, best first."""
     charts: tuple[str, ...] = ()
