@@ -18,6 +18,7 @@ class PrimeRl(LibraryBackend):
     versions = releases.VERSIONS
     capabilities = MANIFEST.capabilities()
     prompts_format = PROMPTS_FORMAT
+    dumps_rollouts = True
     release_marks = MARKS
     translate = staticmethod(translate)
     parse = staticmethod(parse.parse)

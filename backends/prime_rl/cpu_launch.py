@@ -23,6 +23,11 @@ _PARTS = (
     Deviation("part", "prime_rl.trainer.perf", None, "no MFU", "it divides by the GPU's peak"),
 )
 
+_IN_FP32 = (
+    Deviation("part", "MixedPrecisionPolicy", "bfloat16", "FSDP gathers parameters in fp32"),
+    Deviation("part", "the broadcast", "bfloat16", "weights reach the sampler in fp32"),
+)
+
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
     """Return the launch on a CPU; None for 0.8.0, and for a launch of two nodes."""
@@ -48,7 +53,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
         *cpu.PARTS,
         *_PARTS,
     )
-    return CpuLaunch(changed, deviations)
+    return CpuLaunch(changed, deviations, _IN_FP32)
 
 
 def _by_place(argv: Sequence[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ which finds it by the environment's id and calls `load_environment` with its `ar
 the scorer, `orch_scoring/`, and a link to the prompts, `data/`.
 """
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 PLAN = Path(__file__).resolve().parent
 PROMPTS = "data/train.jsonl"
+ROLLOUTS = "ORCH_ROLLOUT_DUMP"
+"""Environment variable: the folder for rollouts, of a launch that was asked to write them."""
 
 
 def load_environment(
@@ -37,6 +40,9 @@ def load_environment(
         raise ValueError(f"{file} has {len(rows)} prompts of {path}, not {num_prompts}")
     if str(PLAN) not in sys.path:
         sys.path.append(str(PLAN))
+    if ROLLOUTS in os.environ:
+        rollouts = import_module("orch_prime_rl_rollouts")
+        rollouts.watch_orchestrator(Path(os.environ[ROLLOUTS]))
     score = import_module("orch_scoring").reward_function(reward)
 
     def reward_of(completion: Any, answer: str) -> float:

@@ -34,14 +34,16 @@ def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
         logs.symlink_to(attempt_dir / "logs", target_is_directory=True)
     run = output_dir / "run_default"
     broadcasts, saved = run / "broadcasts", run / "checkpoints"
-    common = _stable(output_dir / "checkpoints") & _stable(broadcasts) & _steps(saved)
+    common = _trained(output_dir / "checkpoints") & _stable(broadcasts) & _generated(saved)
     last = max(common, default=0)
     for folder in (output_dir / "checkpoints", output_dir / "weights", broadcasts, saved):
         for step in _steps(folder):
             if step > last:
                 shutil.rmtree(folder / f"step_{step}")
-    for rollouts in (output_dir / "rollouts", run / "rollouts"):
-        shutil.rmtree(rollouts, ignore_errors=True)
+    # control/: the trainer would take the step to begin at from the attempt before, and wait for
+    # ever for its batch, wherever it looks before the orchestrator has written its own
+    for left in (output_dir / "rollouts", run / "rollouts", run / "control"):
+        shutil.rmtree(left, ignore_errors=True)
     return ["--ckpt.resume-step", str(last)] if common else []
 
 
@@ -52,6 +54,31 @@ def _steps(folder: Path) -> set[int]:
 
 def _stable(folder: Path) -> set[int]:
     return {step for step in _steps(folder) if (folder / f"step_{step}" / "STABLE").exists()}
+
+
+def _trained(folder: Path) -> set[int]:
+    """Return the steps of the trainer's whole states.
+
+    torch writes `.metadata` last, by a rename. Prime-RL marks these states STABLE only where it
+    trains several runs at once.
+    """
+    return {step for step in _steps(folder) if (folder / f"step_{step}/trainer/.metadata").exists()}
+
+
+def _generated(folder: Path) -> set[int]:
+    """Return the steps of the orchestrator's whole states.
+
+    0.5.0 writes its buffer last, line by line; 0.8.0 has none.
+    """
+    whole = set()
+    for step in _steps(folder):
+        state = folder / f"step_{step}" / "orchestrator"
+        last = state / "buffer" / "rollout_buffer.jsonl"
+        buffered = last.exists() or not last.parent.exists()
+        torn = last.exists() and not last.read_bytes().endswith(b"\n") and last.stat().st_size
+        if (state / "progress.pt").exists() and buffered and not torn:
+            whole.add(step)
+    return whole
 
 
 def with_host(config: Path, attempt_dir: Path) -> Path:

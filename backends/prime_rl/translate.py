@@ -8,14 +8,15 @@ from pathlib import Path
 from backends.prime_rl import config, limits, toml
 from backends.prime_rl.config import INFERENCE, RL
 from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, RECORD
-from backends.prime_rl.releases import NAME, VERSIONS
+from backends.prime_rl.releases import NAME, OLD, VERSIONS
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe
+from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 
 PROMPTS_FORMAT = "questions"
+ROLLOUTS = "orch_prime_rl_rollouts"
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
@@ -26,6 +27,10 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     assigned = MANIFEST.assignments(cell.settings, carried)
     keys = config.all_keys(cell, place, version, assigned)
     record = _record(cell)
+    dumps = cell.cadence.dump_rollouts
+    if dumps and version != OLD:
+        raise _no_dump(cell)
+    folder = str(place.attempt_dir / rollout_dump.FOLDER)
     return LaunchPlan(
         cell_id=cell.id,
         backend=NAME,
@@ -43,10 +48,12 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
                 name: toml.dumps(table) for name, table in config.files(cell, version, keys).items()
             },
             **sources(),
+            **(rollout_files() if dumps else {}),
             RECORD: json.dumps(record) + "\n",
             **scoring.files(cell.settings.data.reward),
             **prompt_recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
         },
+        env={rollout_dump.VARIABLE: folder} if dumps else {},
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
         + without_evaluation(cell.cadence),
         bring_up="ranks",
@@ -92,6 +99,23 @@ def sources() -> dict[str, str]:
         f"{target}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
         for name, target in names.items()
     }
+
+
+def rollout_files() -> dict[str, str]:
+    """Return the modules that write rollouts, which a launch has only where they are asked for."""
+    own = Path(__file__).with_name("rollouts.py").read_text(encoding="utf-8")
+    return {f"{ROLLOUTS}.py": own, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
+
+
+def _no_dump(cell: Cell) -> UnsupportedSetting:
+    return limits.refuse(
+        cell,
+        "cadence.dump_rollouts",
+        True,
+        (False,),
+        f"The hook is written for the trainer and the orchestrator of {OLD}; this release has "
+        "others.",
+    )
 
 
 def _record(cell: Cell) -> dict[str, object]:

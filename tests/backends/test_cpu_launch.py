@@ -47,7 +47,7 @@ def test_what_differs_is_listed(library: str) -> None:
         assert backend.cpu_launch(planned(library, other), PLACE) is None
 
 
-@pytest.mark.parametrize("library", ["openrlhf", "skyrl"])
+@pytest.mark.parametrize("library", RELEASES)
 def test_what_rounds_to_bf16_can_be_had_in_fp32_and_that_is_listed(library: str) -> None:
     launch = plugins.load(library).cpu_launch(planned(library, RELEASES[library][0]), PLACE)
     assert launch is not None

@@ -65,6 +65,9 @@ def install() -> None:
         device.after(module, _poll_often)
     device.after("prime_rl.trainer.perf", _no_peak)
     device.after("transformers.tokenization_utils_base", _moved_tokenizer)
+    if device.in_fp32():
+        device.after("torch.distributed.fsdp", _gathers_in_fp32)
+        device.after("prime_rl.trainer.weights", _broadcasts_in_fp32)
 
 
 def clip_grad_norm(parameters: Any, max_norm: float, ep_enabled: bool = False, **_: object) -> Any:
@@ -101,6 +104,16 @@ def _in_this_environment(rl: Any) -> None:
 
 def _no_peak(perf: Any) -> None:
     perf.PerfCounter.get_mfu = lambda _: 0.0  # a share of the GPU's peak, which is 0
+
+
+def _gathers_in_fp32(fsdp: Any) -> None:
+    fp32, own = import_module("torch").float32, fsdp.MixedPrecisionPolicy
+    fsdp.MixedPrecisionPolicy = lambda **named: own(**{**named, "param_dtype": fp32})
+
+
+def _broadcasts_in_fp32(weights: Any) -> None:
+    """Change the default format: a broadcast names none; checkpoints name theirs."""
+    weights.gather_weights_on_master.__defaults__ = (import_module("torch").float32,)
 
 
 def _moved_tokenizer(base: Any) -> None:

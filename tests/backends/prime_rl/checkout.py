@@ -94,8 +94,11 @@ def validated(kind, path):
         made = config.model_validate(tree)
         resolved = made.model_dump(mode="json", exclude_none=True)
         if kind == "rl":  # as its own processes read what `rl` writes for them
-            TrainerConfig.model_validate(resolved["trainer"])
-            OrchestratorConfig.model_validate(resolved["orchestrator"])
+            read = {"trainer": TrainerConfig, "orchestrator": OrchestratorConfig}
+            read |= {"inference": InferenceConfig, "teacher_inference": InferenceConfig}
+            for name in read.keys() & resolved.keys():
+                own = read[name].model_validate(resolved[name])
+                resolved[name] = own.model_dump(mode="json", exclude_none=True)
     except Exception as error:
         return {"ok": False, "error": str(error), "resolved": None}
     return {"ok": True, "error": "", "resolved": resolved}

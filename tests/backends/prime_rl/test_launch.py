@@ -67,6 +67,20 @@ def steps(folder: Path, *numbers: int, stable: bool = True) -> None:
             (folder / f"step_{number}" / "STABLE").touch()
 
 
+def states(place: AttemptPaths, trainer: tuple[int, ...], orchestrator: tuple[int, ...]) -> None:
+    """Whole states of both processes, as 0.5.0 leaves them: with no STABLE."""
+    for step in trainer:
+        state = place.checkpoints_dir / f"checkpoints/step_{step}/trainer"
+        state.mkdir(parents=True)
+        (state / "__0_0.distcp").touch()
+        (state / ".metadata").touch()
+    for step in orchestrator:
+        state = place.checkpoints_dir / f"run_default/checkpoints/step_{step}/orchestrator"
+        (state / "buffer").mkdir(parents=True)
+        (state / "progress.pt").touch()
+        (state / "buffer" / "rollout_buffer.jsonl").touch()
+
+
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -86,12 +100,13 @@ def test_a_later_attempt_resumes_where_both_processes_can(
 ) -> None:
     """The orchestrator saved step 100 ten steps before the trainer would have."""
     home, run = nasty.checkpoints_dir, nasty.checkpoints_dir / "run_default"
-    steps(home / "checkpoints", 50)
-    steps(home / "checkpoints", 75, stable=False)
+    states(nasty, (50, 75), (50, 75, 100))
+    (home / "checkpoints/step_75/trainer/.metadata").unlink()
     steps(home / "weights", 50, 75)
-    steps(run / "checkpoints", 50, 100, stable=False)
-    steps(run / "broadcasts", 50, 90, 94)
+    steps(run / "broadcasts", 50, 75, 90, 94)
     (run / "rollouts" / "step_96").mkdir(parents=True)
+    (run / "control").mkdir()
+    (run / "control" / "orch.toml").touch()
     (home / "logs").symlink_to(home.parent / "attempts" / "1")
     [[argv, _, _]] = launch(base, nasty, tmp_path)
     assert argv[-2:] == ["--ckpt.resume-step", "50"]
@@ -100,13 +115,30 @@ def test_a_later_attempt_resumes_where_both_processes_can(
     assert names(run / "broadcasts") == {"step_50"}
     assert names(home / "weights") == {"step_50"}
     assert not (run / "rollouts").exists()
+    assert not (run / "control").exists(), "the trainer would begin where that attempt did"
     assert (home / "logs").resolve() == (nasty.attempt_dir / "logs").resolve()
+
+
+@pytest.mark.parametrize("torn", ['{"reward": 1', None])
+def test_an_orchestrator_state_that_was_cut_is_not_resumed_from(
+    torn: str | None, base: Cell, nasty: AttemptPaths, tmp_path: Path
+) -> None:
+    states(nasty, (50, 75), (50, 75))
+    steps(nasty.checkpoints_dir / "run_default" / "broadcasts", 50, 75)
+    buffer = nasty.checkpoints_dir / "run_default/checkpoints/step_75/orchestrator/buffer"
+    if torn is None:
+        (buffer / "rollout_buffer.jsonl").unlink()
+    else:
+        (buffer / "rollout_buffer.jsonl").write_text(torn)
+    [[argv, _, _]] = launch(base, nasty, tmp_path)
+    assert argv[-2:] == ["--ckpt.resume-step", "50"]
 
 
 def test_an_attempt_killed_before_its_first_checkpoint_starts_anew(
     base: Cell, nasty: AttemptPaths, tmp_path: Path
 ) -> None:
-    steps(nasty.checkpoints_dir / "checkpoints", 50, stable=False)
+    states(nasty, (50,), ())
+    (nasty.checkpoints_dir / "checkpoints/step_50/trainer/.metadata").unlink()
     steps(nasty.checkpoints_dir / "run_default" / "broadcasts", 12)
     [[argv, _, _]] = launch(base, nasty, tmp_path)
     assert "--ckpt.resume-step" not in argv

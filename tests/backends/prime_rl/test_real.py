@@ -2,17 +2,17 @@
 launch that orch emits. Only vLLM and the GPU stand in."""
 
 import json
-import math
 import os
 import re
-import subprocess
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.backends import real
+from orchestrator.kl.library_semantics import parse
+from orchestrator.library.rollout_dump import Values
+from orchestrator.prove.checks import checks
+from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
 from tests.backends.trained import hold
@@ -26,28 +26,6 @@ KLS = {
         "max_staleness_steps": 2,
     },
 }
-SENT = """
-import json, sys, msgspec
-from pathlib import Path
-from transformers import AutoTokenizer
-from prime_rl.transport.types import TrainingBatch
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[2])
-steps = []
-for path in sorted(Path(sys.argv[1]).glob("step_*/*.bin"), key=lambda p: int(p.parent.name[5:])):
-    batch = msgspec.msgpack.decode(path.read_bytes(), type=TrainingBatch)
-    steps.append([
-        {
-            "prompt": tokenizer.decode(each.prompt_ids, skip_special_tokens=True),
-            "response": tokenizer.decode(each.completion_ids, skip_special_tokens=True),
-            "rollout": each.completion_logprobs,
-            "reference": each.teacher_logprobs and each.teacher_logprobs[len(each.prompt_ids):],
-            "advantage": each.advantage,
-            "reward": each.reward,
-        }
-        for each in batch.examples
-    ])
-print(json.dumps(steps))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +33,6 @@ def python() -> Path:
     if not os.environ.get(VARIABLE):
         pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
     return cpu_python("prime_rl", "0.5.0")
-
-
-def sent(run: real.Trained, python: Path) -> list[list[dict[str, Any]]]:
-    """The samples of each step, as Prime-RL's orchestrator sent them to its trainer."""
-    folder = run.place.checkpoints_dir / "run_default" / "rollouts"
-    done = subprocess.run(
-        [python, "-c", SENT, folder, run.policy], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    steps: list[list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
-    return steps
 
 
 @pytest.mark.parametrize("name", KLS)
@@ -83,34 +50,7 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     assert len(mismatch) == real.STEPS
     assert max(mismatch if on_policy else mismatch[:1]) < 1e-3, "trainer and sampler differ"
 
-    steps = sent(run, python)
-    first = steps[0]
-    gaps = [
-        abs(a - b)
-        for each in first
-        for a, b in zip(each["rollout"], each["reference"], strict=True)
-    ]
-    assert max(gaps) < 1e-4, "policy and reference are the same at step 1"
-    later = [
-        abs(a - b)
-        for each in steps[-1]
-        for a, b in zip(each["rollout"], each["reference"], strict=True)
-    ]
-    assert max(later) > 1e-2, "the reference stays where it was"
-    for step in steps:
-        assert len(step) == real.PROMPTS * real.GROUP
-        for each in step:
-            assert each["reward"] == float(each["prompt"] == f"C{each['response']}=")
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for each in step:
-            groups.setdefault(each["prompt"], []).append(each)
-        for group in groups.values():
-            if len(group) == real.GROUP:
-                total = sum(each["reward"] for each in group)
-                for each in group:
-                    others = (total - each["reward"]) / (real.GROUP - 1)
-                    assert math.isclose(each["advantage"], each["reward"] - others, abs_tol=1e-5)
-
+    _check_rollouts(run)
     _check_configuration(run)
     [half, last] = run.checkpoints[0], run.checkpoints[-1]
     assert half.step == real.STEPS // 2
@@ -118,6 +58,41 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     assert real.dtypes(last.path) == {"BF16"}, "as the ledger says of precision.checkpoint"
     tokenizer = json.loads((last.path / "tokenizer.json").read_text())
     assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]
+
+
+def _check_rollouts(run: real.Trained) -> None:
+    """What the launch wrote of its rollouts: rewards, groups, advantages and log-probabilities."""
+    batches = run.rollouts()
+    assert [batch.step for batch in batches] == list(range(1, real.STEPS + 1))
+    first, last = batches[0], batches[-1]
+    assert _far(first.logp_rollout, first.logp_reference) < 1e-4, "one policy at step 1"
+    assert _far(last.logp_policy, last.logp_reference) > 1e-2, "the reference stays where it was"
+    settings = run.cell.settings
+    beta = settings.kl.beta if settings.kl.placement == "reward" else 0.0
+    for batch in batches:
+        assert len(batch.responses) == real.PROMPTS * real.GROUP
+        prompts, responses = map(run.text, batch.prompts), map(run.text, batch.responses)
+        right = [float(a == f"C{b}=") for a, b in zip(prompts, responses, strict=True)]
+        assert batch.rewards == right
+        assert batch.texts is not None
+        assert batch.advantages is not None
+        assert list(map(run.text, batch.responses)) == batch.texts
+        for number, reward in enumerate(right):
+            group = [
+                right[i] for i, name in enumerate(batch.groups) if name == batch.groups[number]
+            ]
+            assert len(group) == real.GROUP
+            others = (sum(group) - reward) / (real.GROUP - 1)
+            lost = beta * sum(batch.kl_reward[number]) if batch.kl_reward else 0.0
+            values = batch.advantages[number]
+            assert values == pytest.approx([reward - others - lost] * len(values), abs=1e-5)
+
+
+def _far(one: Values | None, other: Values | None) -> float:
+    assert one is not None
+    assert other is not None
+    rows = zip(one, other, strict=True)
+    return max(abs(a - b) for row, twin in rows for a, b in zip(row, twin, strict=True))
 
 
 def _check_configuration(run: real.Trained) -> None:
@@ -148,3 +123,23 @@ def _check_configuration(run: real.Trained) -> None:
     assert trainer["loss"]["kwargs"]["beta"] == settings.kl.beta
     assert trainer["optim"]["lr"] == settings.optimizer.learning_rate
     assert trainer["max_steps"] == orchestrator["max_steps"] == settings.num_train_steps
+
+
+def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(
+    python: Path, tmp_path: Path
+) -> None:
+    """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
+    assert python.exists()
+    proof_cell = proven.proof_cell("prime_rl", "0.5.0", "k1.reward", tmp_path / "it's a folder")
+    proven.train_killed_and_resumed(proof_cell)
+    hold("prime_rl", "0.5.0", "k1 in the reward, killed and resumed", proven.BATCHES)
+    run = proof_cell.run()
+    proof = run.proof()
+    assert proof.holds, proof
+    assert (proof.num_steps, proof.precision) == (proven.BATCHES, "fp32")
+    worst = {each.name: each.worst for each in proof.quantities}
+    assert worst["grad_norm"] < 2e-5, worst
+    assert {"advantages", "kl_reward_per_token", "policy_loss", "weights"} <= worst.keys()
+    assert not run.proof(parse("kl_reward=token")).holds
+    left = list(checks(run, proof_cell.cell_dir, proof_cell.options))
+    assert not [each for each in left if each.holds is False], left
