@@ -215,14 +215,14 @@ def _write(current: _Step, model: Any, step: int) -> None:
     observed["grad_norm"] = reported["optim/grad_norm"]
     if rate is not None:  # what Prime-RL logs is the rate of the next train step
         observed["learning_rate"] = rate
-    seen: dict[str, Any] = {}
+    in_loss: dict[str, Any] = {}
     if world.world_size == 1:
         calls = _by_row(rows, current, torch)
-        seen = _seen(rows, calls)
+        in_loss = _of_loss(rows, calls)
         # each micro batch's loss is its part of the sum, and the mean of them is logged
         observed["loss"] = reported["loss/mean"] * current.num_micro_batches
         observed |= _sums(calls)
-        if "kl_reward" in seen:
+        if "kl_reward" in in_loss:
             observed["kl_reward_per_token"] = reported["ref_kl/mean"]
     write(
         current.folder,
@@ -240,7 +240,7 @@ def _write(current: _Step, model: Any, step: int) -> None:
             logp_reference=_references(rows),
             observed=observed,
             reported=reported,
-            **seen,
+            **in_loss,
         ),
     )
     left.unlink()
@@ -292,18 +292,20 @@ def _cut(row: Row, longest: int) -> Row:
     return {**row, **{name: row[name][:kept] for name in ("response", "mask", "rollout")}}
 
 
-def _seen(rows: Sequence[Row], calls: Sequence[Row]) -> dict[str, Any]:
+def _of_loss(rows: Sequence[Row], calls: Sequence[Row]) -> dict[str, Any]:
     """Return what the loss received and computed of each response's tokens."""
     first = [len(row["prompt"]) for row in rows]
-    seen: dict[str, Any] = {
+    in_loss: dict[str, Any] = {
         "logp_policy": [call["logp"][at:] for call, at in zip(calls, first, strict=True)],
         "advantages": [
             _spread(call, "advantages", at) for call, at in zip(calls, first, strict=True)
         ],
     }
     if "reward" in calls[0]["placement"]:
-        seen["kl_reward"] = [_spread(call, "kl", at) for call, at in zip(calls, first, strict=True)]
-    return seen
+        in_loss["kl_reward"] = [
+            _spread(call, "kl", at) for call, at in zip(calls, first, strict=True)
+        ]
+    return in_loss
 
 
 def _spread(call: Row, name: str, first: int) -> list[float]:
