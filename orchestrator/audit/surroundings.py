@@ -158,8 +158,8 @@ def by_clip(
         return "; in the laboratory's examples of a lag: no effect", ""
     short, long = (_times(each) for each in factors)
     text = f"; exactly, to first order in β: {short} at the laboratory's short lag, {long} at its"
-    both = f"{long} at a long lag" if short == "no effect" else f"{short}, at a long lag {long}"
-    return f"{text} long one", f" ({both}, in the laboratory's examples)"
+    text += " long one; the launch does not say how far its policy moves in a batch"
+    return text, f" ({short} at a short lag, {long} at a long one: the launch does not say its lag)"
 
 
 @cache

@@ -231,9 +231,11 @@ def test_a_clip_has_its_number_in_the_headline_where_it_changes_beta(
             assert words not in headline(finding)
             assert any("of a lag: no effect" in each.text for each in finding.effects)
         elif high == 0.1:  # the clip turns the task's gradient round there
-            assert f"{words} (no pull of the task is left at a long lag" in headline(finding)
+            assert f"{words} (" in headline(finding)
+            assert "no pull of the task is left at a long one" in headline(finding)
         else:
-            assert f"{words} (β × {factor:.3g} at a long lag" in headline(finding)
+            lags = f"no effect at a short lag, β × {factor:.3g} at a long one"
+            assert f"{words} ({lags}: the launch does not say its lag)" in headline(finding)
             assert any("no effect at the laboratory's short lag" in e.text for e in finding.effects)
 
 

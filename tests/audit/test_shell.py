@@ -40,6 +40,8 @@ K1 = f"{USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False"
         f'ssh host "{VERL} {K1}"',
         f"cat > run.sh <<EOF\n{VERL} {K1}\nEOF\nbash run.sh",
         f"sbatch <<'EOF'\n#!/bin/bash\n{VERL} {K1}\nEOF",
+        f'sbatch -N 2 --wrap="{VERL} {K1}"',
+        f'sbatch --wrap "{VERL} {K1}" -N 2',
         f"cat <<EOF > job.slurm\n{VERL} {K1}\nEOF\nsbatch job.slurm",
         f"read -r -d '' line <<EOF\n{VERL} {K1}\nEOF\n$line",
         f"run() {{ {VERL} {TYPE}=kl {USE_LOSS}=$1 {IN_REWARD}=$2; }}\nrun True False",

@@ -67,6 +67,8 @@ _NO_LAUNCH = re.compile(
     r"|which"
 )
 """Commands that start no program of interest."""
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*=")
+"""The option of a word that has its value in it."""
 
 
 class Interpreter(Expander):
@@ -614,7 +616,7 @@ class Interpreter(Expander):
         return text
 
     def _runs_strings(self, words: Sequence[ArrayElement]) -> bool:
-        """Read commands that a command gets as one word (`srun bash -c "..."`).
+        """Read commands that a command gets as one word (`srun bash -c "..."`, `--wrap="..."`).
 
         Return True if it has any.
         """
@@ -628,7 +630,7 @@ class Interpreter(Expander):
             if re.search(r"\s", text.strip()) and may_launch(text) and STARTS.search(text)
         ]
         for script in scripts:
-            self.run_text(script)
+            self.run_text(_without_option(script))
         return bool(scripts)
 
     # Built-ins that change what is known
@@ -794,3 +796,12 @@ def _texts(element: ArrayElement) -> Iterable[str]:
                 yield from _texts(inner)
     else:
         yield readable_text(element)
+
+
+def _without_option(value: ShellValue) -> ShellValue:
+    """Return the value of a word like `--wrap=VALUE`; another word as it is."""
+    first = value[0] if value else None
+    option = _OPTION.match(first.text) if isinstance(first, ShellText) else None
+    if option is None or not isinstance(first, ShellText):
+        return value
+    return (ShellText(first.text[option.end() :], first.line), *value[1:])
