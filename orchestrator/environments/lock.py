@@ -1,8 +1,10 @@
 """Locks, which name the exact versions of an environment; and the environments that exist.
 
-A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder. The flavours: `gpu`
-trains, `cpu` trains on a machine without a GPU, `contract` holds the library without its heavy
-dependencies. A lock is requirements (`name==version`) below a head of `# key: words`:
+A lock is a file `environments/<version>.<flavour>.txt` in the backend's folder, or, for an engine
+that scores checkpoints, `engines/<name>/<version>.<flavour>.txt` beside this module. The flavours:
+`gpu` trains, `cpu` trains or scores on a machine without a GPU, `contract` holds the library
+without its heavy dependencies. A lock is requirements (`name==version`) below a head of
+`# key: words`:
 
     asked      requirements that were resolved
     python     releases of Python it is for, the first that is found is taken
@@ -41,6 +43,10 @@ from orchestrator.errors import EnvironmentFault, did_you_mean
 
 Flavour = Literal["gpu", "cpu", "contract"]
 FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+
+ENGINES: Mapping[str, tuple[str, ...]] = {"vllm": ("0.31.0",)}
+"""Engine that scores checkpoints -> releases with a lock in `engines/<name>/`, newest first.
+`evaluation.engine.python` names the Python of such an environment."""
 
 _HEAD = re.compile(r"# ([a-z]+): (.*)")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
@@ -132,15 +138,20 @@ def plain_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def names() -> list[str]:
+    """Return what may have locks: every backend, then engines that score."""
+    return [*plugins.names(), *ENGINES]
+
+
 def locks() -> list[Lock]:
-    """Return every lock of every backend, by name."""
-    return [lock for library in plugins.names() for lock in locks_of(library)]
+    """Return every lock of every backend and engine, by name."""
+    return [lock for library in names() for lock in locks_of(library)]
 
 
 def locks_of(library: str) -> list[Lock]:
-    """Return the locks of one backend: the releases it drives, newest first, then others."""
+    """Return the locks of one name: the releases orch drives, newest first, then others."""
     locks_ = [read_lock(path, library) for path in sorted(_folder(library).glob("*.txt"))]
-    driven = plugins.load(library).versions
+    driven = _versions(library)
     rank = {version: number for number, version in enumerate(driven)}
     return sorted(
         locks_, key=lambda lock: (rank.get(lock.version, len(rank)), FLAVOURS.index(lock.flavour))
@@ -148,16 +159,16 @@ def locks_of(library: str) -> list[Lock]:
 
 
 def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
-    """Return the lock of a release, or of the backend's newest release for None.
+    """Return the lock of a release; for None, of the newest that orch drives.
 
     Raise EnvironmentFault, with the names of the existing locks, if there is no such lock.
     """
-    if library not in plugins.names():
-        near = did_you_mean(library, plugins.names())
+    if library not in names():
+        near = did_you_mean(library, names())
         raise EnvironmentFault(
-            f"there is no backend '{library}'{near} (there are: {', '.join(plugins.names())})"
+            f"there is no backend or engine '{library}'{near} (there are: {', '.join(names())})"
         )
-    version = version or plugins.load(library).versions[0]
+    version = version or _versions(library)[0]
     path = _path(library, version, flavour)
     if path.is_file():
         return read_lock(path, library)
@@ -201,7 +212,13 @@ def _path(library: str, version: str, flavour: Flavour) -> Path:
 
 
 def _folder(library: str) -> Path:
+    if library in ENGINES:
+        return Path(__file__).with_name("engines") / library
     return plugins.folder(library) / "environments"
+
+
+def _versions(library: str) -> tuple[str, ...]:
+    return ENGINES.get(library) or tuple(plugins.load(library).versions)
 
 
 MARKER = "environment.json"

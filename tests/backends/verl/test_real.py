@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.prove import real
 from orchestrator.prove.checks import checks
 from tests.backends import proven
+from tests.backends.cpu_meter import CpuMeter
+from tests.backends.environments import cpu_python, root
 from tests.backends.trained import hold
+from tests.prove.scripts import VERL
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
 
@@ -42,3 +46,24 @@ def test_a_killed_run_goes_on_and_is_exported(folder: Path) -> None:
     left = checks(run, proof_cell.cell_dir, proof_cell.options)
     failed = [each for each in left if each.holds is not True]
     assert not failed, failed
+
+
+def test_somebodys_script_is_rehearsed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`orch rehearse --real train.sh`: four train steps a batch, its own other arguments kept."""
+    cpu_python("verl", "0.9.1")
+    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(root()))
+    script = tmp_path / "it's mine.sh"
+    script.write_text(VERL)
+    (chosen,) = real.chosen_of_script(script, folder / "script")
+    with CpuMeter(str(folder / "script")) as meter:
+        outcome = real.rehearse(chosen, folder / "script")
+    steps = chosen.small.cell.settings.num_train_steps
+    hold("verl", "0.9.1", "somebody's script, rehearsed", steps, meter.seconds)
+    assert outcome.holds, outcome
+    assert outcome.proof is not None
+    assert {each.name for each in outcome.proof.quantities} >= {"grad_norm", "weights", "kl_loss"}
+    assert {"actor_rollout_ref.model.path", "trainer.n_gpus_per_node"} <= {
+        each.name for each in outcome.deviations
+    }
