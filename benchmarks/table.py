@@ -95,6 +95,8 @@ def measured(folder: Path, keep: Path) -> Iterator[Line]:
         what = f"{what}, 10,000 ended cells, warm"
         yield against_hydra(what, cost.cpu_seconds, cost.peak_mib, job, "2 s")
     yield mirrored(folder)
+    yield collected(folder / "collect")
+    yield from kept_as_columns()
 
 
 def against_hydra(what: str, spent: float, mib: float, job: float, limit: str) -> Line:
@@ -146,6 +148,44 @@ def mirrored(folder: Path, cells: int = 12) -> Line:
         f"{bare:.2f} CPU s: log_batch, 1,000 rows a call",
         "0.2 of it",
         ours / bare,
+    )
+
+
+def collected(folder: Path, cells: int = 100) -> Line:
+    """Read and mirror runs, by the clock, beside the bar."""
+    import collect as collecting
+
+    folder.mkdir()
+    done = collecting.collected(folder, cells)
+    limit = collecting.BAR_SECONDS * cells / 1000
+    return Line(
+        f"collect of {cells} runs x 3,000 points into SQLite, by the clock",
+        f"{done.wall:.1f} s; CPU s: read {done.read:.2f}, written {done.written:.2f}",
+        "",
+        f"{limit:.0f} s, as 1,000 runs in {collecting.BAR_SECONDS} s",
+        done.wall / limit,
+    )
+
+
+def kept_as_columns(cells: int = 400) -> Iterator[Line]:
+    """Take records and an answer from columns, beside parsing logs."""
+    import results
+
+    costs = results.measured(cells, frame=True)
+    yield Line(
+        f"records of {cells} ended cells x 3,000 points, from columns",
+        f"{costs.read:.2f} CPU s",
+        f"{costs.parse:.2f} CPU s: their logs parsed",
+        "none set",
+        costs.read / costs.parse,
+    )
+    assert costs.frame is not None
+    yield Line(
+        "a question to their curves, by DuckDB",
+        f"{costs.query:.2f} CPU s",
+        f"{costs.frame:.2f} CPU s: load_results and pandas",
+        "none set",
+        costs.query / costs.frame,
     )
 
 

@@ -149,6 +149,13 @@ def table_rows(
                 yield from ((*own, metric, step, points[step]) for step in sorted(points))
 
 
+def run_rows(records: Sequence[Record]) -> Iterator[tuple[Any, ...]]:
+    """Yield a row for each run: the columns that say which one it is."""
+    axes = axis_columns(record.cell for record in records)
+    for _, run in _measured_records(records, ()):
+        yield _run_columns(run, axes)
+
+
 def imported_rows(
     table: ResultTable, runs: Iterable[ImportedRun], cells: Iterable[Cell]
 ) -> Iterator[tuple[Any, ...]]:

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "import": "Read runs that orch did not launch: W&B, MLflow, ...",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Differences between configurations, with intervals.",
+    "results": "Ask the results in SQL.",
     "report": "Write the report: a page, Markdown, CSV or Parquet.",
     "verify": "Run cells twice, and compare curves, checkpoints and scores.",
     "dashboard": "The report, live, beside MLflow.",

@@ -43,6 +43,7 @@ NEXT: dict[str, dict[int, str]] = {
     "import": {0: "orch compare {spec}"},
     "eval": {0: "orch compare {spec}", 1: "orch errors {spec}"},
     "compare": {0: "orch report {spec}"},
+    "results": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},
     "verify": {0: "orch compare {spec}"},
     "tune": {0: "orch report {spec}"},
@@ -68,7 +69,7 @@ NEXT: dict[str, dict[int, str]] = {
 READ_ONLY = (
     *("plan", "status", "logs", "errors", "show", "compare", "dashboard", "audit", "explain"),
     *("matrix", "drift", "lab", "doctor", "env list", "env check", "env lock", "list", "schema"),
-    "completion",
+    *("completion", "results"),
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 

@@ -21,7 +21,7 @@ from orchestrator.records import (
     State,
 )
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.columns import Columns, columns_in
+from orchestrator.runs.columns import Columns, KeptRows, columns_in
 from orchestrator.runs.state import read_state
 
 
@@ -36,6 +36,19 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     records = [_record(cell, folder.cell(cell), columns) for cell in cells]
     columns.flush()
     return records
+
+
+def collect_without_kept(
+    cells: Iterable[Cell], folder: RunFolder
+) -> tuple[list[Record], dict[str, KeptRows]]:
+    """Return the records, and cell id -> where its metrics are kept as columns: what is kept is not
+    read, and those records have no metrics."""
+    folder.check()
+    columns = columns_in(folder.path)
+    kept: dict[str, KeptRows] = {}
+    records = [_record(cell, folder.cell(cell), columns, kept) for cell in cells]
+    columns.flush()
+    return records, kept
 
 
 def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
@@ -60,7 +73,9 @@ def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
     return MetricPoint(one.step, one.time, {**one.values, **other.values})
 
 
-def _record(cell: Cell, cell_dir: CellDir, columns: Columns) -> Record:
+def _record(
+    cell: Cell, cell_dir: CellDir, columns: Columns, kept: dict[str, KeptRows] | None = None
+) -> Record:
     state = read_state(cell_dir)
     faults = [state.fault] if state.fault else []
     attempts = _attempts(cell_dir, faults)
@@ -68,14 +83,18 @@ def _record(cell: Cell, cell_dir: CellDir, columns: Columns) -> Record:
         return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
-    kept = None
+    parsed_from = None
     if state.state in ENDED and all(exits):
-        kept = columns.state_of(cell_dir, cell.settings.backend.name)
-    metrics = columns.points(cell_dir, kept)
+        parsed_from = columns.state_of(cell_dir, cell.settings.backend.name)
+    metrics: tuple[MetricPoint, ...] | None
+    if kept is not None and (rows := columns.rows(cell_dir, parsed_from)):
+        kept[cell.id], metrics = rows, ()
+    else:
+        metrics = columns.points(cell_dir, parsed_from)
     if metrics is None:
         metrics = _parsed(cell, backend, attempts, exits, state.state, faults)
         if not faults:
-            columns.keep(cell_dir, kept, metrics)
+            columns.keep(cell_dir, parsed_from, metrics)
     return Record(
         cell,
         state.state,

@@ -37,14 +37,14 @@ WORTH_KEEPING = 100_000
 VALUES_A_FILE = 10_000_000
 MAX_SMALL_FILES = 16
 """With more files of less than half of that, they are merged."""
-_SETTLED_NS = 5_000_000_000
+SETTLED_NS = 5_000_000_000
 """Nanoseconds after a change in which a second one may have the same time."""
 _KEY = b"orch"
 _OF_A_ROW = ("cell", "step", "time")
 """The columns that are no metrics: names of metrics have a slash."""
 
 
-class _Rows(NamedTuple):
+class KeptRows(NamedTuple):
     """Where the metrics of a cell are kept."""
 
     path: Path
@@ -59,7 +59,7 @@ class Columns:
 
     def __init__(self, folder: RunFolder):
         self._path = folder.path / "columns"
-        self._rows: dict[str, _Rows] = {}
+        self._rows: dict[str, KeptRows] = {}
         self._tables: dict[Path, _Table] = {}
         self._new: dict[str, tuple[str, Sequence[MetricPoint]]] = {}
         self._num_new = 0
@@ -69,18 +69,21 @@ class Columns:
     def state_of(self, cell_dir: CellDir, backend: str) -> str | None:
         """Return a digest of all that the metrics are parsed from; None if that just changed."""
         entries, latest = _entries(f"{cell_dir.path}/attempts")
-        if not entries or time.time_ns() - latest < _SETTLED_NS:
+        if not entries or time.time_ns() - latest < SETTLED_NS:
             return None
         text = json.dumps([FORMAT, parsing_code(backend), sorted(entries)])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    def rows(self, cell_dir: CellDir, state: str | None) -> KeptRows | None:
+        """Return where the metrics of a cell are kept, or None if its logs must be parsed."""
+        rows = self._rows.get(cell_dir.path.name)
+        return None if rows is None or state is None or rows.state != state else rows
+
     def points(self, cell_dir: CellDir, state: str | None) -> tuple[MetricPoint, ...] | None:
         """Return the metrics of a cell, or None if its logs must be parsed."""
-        rows = self._rows.get(cell_dir.path.name)
-        if rows is None or state is None or rows.state != state:
-            return None
-        table = self._table(rows.path)
-        return None if table is None else table.points(rows.start, rows.stop)
+        rows = self.rows(cell_dir, state)
+        table = None if rows is None else self._table(rows.path)
+        return None if rows is None or table is None else table.points(rows.start, rows.stop)
 
     def keep(self, cell_dir: CellDir, state: str | None, points: Sequence[MetricPoint]) -> None:
         """Keep the metrics of an ended cell that were parsed without a fault."""
@@ -97,7 +100,7 @@ class Columns:
         if self._num_new < WORTH_KEEPING:
             return
         new, self._new, self._num_new = self._new, {}, 0
-        table, rows = _columns_of(new)
+        table, rows = as_table(new)
         if len(set(table.column_names)) < table.num_columns:
             return  # a metric has the name of one of ours
         try:
@@ -133,7 +136,7 @@ class Columns:
             for name, (state, start, stop) in json.loads(
                 pq.read_schema(path).metadata[_KEY]
             ).items():
-                self._rows[name] = _Rows(path, state, start, stop)
+                self._rows[name] = KeptRows(path, state, start, stop)
 
     def _table(self, path: Path) -> "_Table | None":
         import pyarrow as pa
@@ -224,7 +227,7 @@ class _Table:
         )
 
 
-def _columns_of(
+def as_table(
     new: Mapping[str, tuple[str, Sequence[MetricPoint]]],
 ) -> tuple[Any, dict[str, tuple[str, int, int]]]:
     """Return a table of the metrics of cells, and cell -> state, first and last row."""

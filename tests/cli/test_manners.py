@@ -92,6 +92,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "import": (SMOKE,),
     "eval": (SMOKE,),
     "compare": (SMOKE,),
+    "results": (SMOKE, "--query", "SELECT kl, count(*) FROM finals GROUP BY kl"),
     "report": (SMOKE, "--no-figures"),
     "push": (SMOKE, "--store", "shared"),
     "pull": (SMOKE, "--store", "shared"),

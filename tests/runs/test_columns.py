@@ -19,7 +19,7 @@ from orchestrator.settings import BackendRef
 @pytest.fixture(autouse=True)
 def _keeps_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "WORTH_KEEPING", 1)
-    monkeypatch.setattr(columns, "_SETTLED_NS", 0)
+    monkeypatch.setattr(columns, "SETTLED_NS", 0)
 
 
 def again(cells: list[Cell], folder: RunFolder) -> list[Record]:

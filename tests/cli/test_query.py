@@ -1,0 +1,86 @@
+"""orch results: SQL over an experiment's results gives the rows of `load_results`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command_line import orch
+
+from orchestrator.analysis.query import ResultsDatabase
+from orchestrator.analysis.results import TABLES, results_of
+from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.runs import columns
+from orchestrator.runs.collect import collect
+from orchestrator.runs.experiment import Experiment, open_experiment
+
+pytestmark = pytest.mark.slow
+
+SMOKE = "experiments/smoke.yaml"
+
+
+@pytest.fixture
+def smoke(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """A copy of the finished run, of which nothing is kept as columns yet."""
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(columns, "SETTLED_NS", 0)
+    columns.columns_in.cache_clear()
+    experiment = open_experiment(SMOKE)
+    shutil.rmtree(experiment.folder.path / "columns", ignore_errors=True)
+    return experiment
+
+
+def rows(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    return sorted(tuple(map(str, row)) for row in frame.itertuples(index=False))
+
+
+@pytest.mark.parametrize("kept", ["nothing", "all", "half"])
+def test_rows_are_those_of_load_results(
+    smoke: Experiment, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kept != "nothing":
+        monkeypatch.setattr(columns, "WORTH_KEEPING", 1)
+        collect(smoke.cells if kept == "all" else smoke.cells[::2], smoke.folder)
+        assert list((smoke.folder.path / "columns").glob("*.parquet"))
+        monkeypatch.setattr(columns, "WORTH_KEEPING", 10**9)
+        columns.columns_in.cache_clear()
+    database = ResultsDatabase(smoke)
+    assert all(bool(r.metrics) == (kept == "nothing") for r in database._records[::2])
+    for table in reversed(TABLES):  # finals are made last, when they are asked for
+        expected = results_of(smoke, table)
+        answer = database.query(f"SELECT * FROM {table}")  # noqa: S608
+        assert answer.columns == list(expected.columns)
+        assert len(answer.rows) == len(expected) > 0
+        frame = pd.DataFrame(answer.rows, columns=answer.columns).astype(expected.dtypes)
+        assert rows(frame) == rows(expected), table
+    assert len(database.query("FROM runs").rows) == len(smoke.cells)
+
+
+def test_a_wrong_query_is_told_what_there_is(
+    smoke: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = ResultsDatabase(smoke)
+    for wrong in ("SELECT betta FROM finals", "SELEC", "FROM nowhere"):
+        with pytest.raises(SelectionError, match="finals: cell, study") as refused:
+            database.query(wrong)
+        assert "Traceback" not in str(refused.value)
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    with pytest.raises(EnvironmentFault, match=r"duckdb.*query"):
+        ResultsDatabase(smoke)
+
+
+def test_the_command(workspace: Path) -> None:
+    listed = orch(workspace, "results", SMOKE)
+    assert "advantage" in listed.stdout or "staleness" in listed.stdout
+    asked = "SELECT kl, count(*) AS n FROM finals WHERE metric = 'train/reward_mean' GROUP BY kl"
+    done = orch(workspace, "results", SMOKE, "--query", asked, "--json")
+    answer = json.loads(done.stdout)
+    assert answer
+    assert all(row["n"] > 0 for row in answer)
+    text = orch(workspace, "results", SMOKE, "--query", asked, "--csv").stdout.splitlines()
+    assert text[0] == "kl,n"
+    assert len(text) == len(answer) + 1
+    refused = orch(workspace, "results", SMOKE, "--query", "SELECT nothing FROM finals")
+    assert refused.returncode == 1
+    assert "DuckDB refuses the query" in refused.stderr
