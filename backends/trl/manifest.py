@@ -60,6 +60,10 @@ RESET = (
     "policy, so orch_trl.py gives a resumed run that of its checkpoint, and checkpoints are saved "
     "at such steps only"
 )
+AVERAGE = (
+    "of weights, after train steps; TRL saves no reference policy, so orch_trl.py writes it into "
+    "each checkpoint, and a resumed run takes it from there"
+)
 BY_DEFAULT = "always sent: False by default up to 1.9.2, True since 1.10.0: another objective"
 BETA_BY_DEFAULT = (
     "always sent: by default 0.0 of grpo and 0.05 of rloo. 0 loads no reference policy, so nothing "
@@ -170,12 +174,19 @@ def _num_prompts(launch: Any) -> int:
     return int(rollouts * launch[PROCESSES] // launch["num_generations"])
 
 
+def _is_averaged(launch: Values) -> bool:
+    """Return True if the reference policy becomes a mean of itself and the policy."""
+    return bool(launch["sync_ref_model"]) and launch["ref_model_mixup_alpha"] != 1.0
+
+
 def _reset(launch: Values) -> object:
-    if not launch["sync_ref_model"]:
+    if not launch["sync_ref_model"] or _is_averaged(launch):
         return ABSENT
-    if launch["ref_model_mixup_alpha"] != 1.0:
-        raise KeyError(launch["ref_model_mixup_alpha"])
     return launch["ref_model_sync_steps"]
+
+
+def _of_average(launch: Values, value: object) -> object:
+    return value if _is_averaged(launch) else ABSENT
 
 
 def _checkpoint_format(launch: Values) -> object:
@@ -438,16 +449,66 @@ KL = (
         "kl.reset_reference_every_steps",
         "sync_ref_model",
         offer=(Meaning(None, False),),
+        when=lambda s: s.kl.reference is None,
         read=lambda launch: None if not launch["sync_ref_model"] else ABSENT,
+    ),
+    Row(
+        "kl.reset_reference_every_steps",
+        carried_by="ref_model_mixup_alpha below 1: an average instead of resets",
+        offer=same(None),
+        when=lambda s: s.kl.reference is not None,
+        read=lambda launch: None if _is_averaged(launch) else ABSENT,
+        advice="An average is no reset: leave one of them out.",
     ),
     Row(
         "kl.reset_reference_every_steps",
         "ref_model_sync_steps",
         offer=Number(least=1, whole=True),
+        when=lambda s: s.kl.reference is None,
         adds=lambda _: {"sync_ref_model": True, "ref_model_mixup_alpha": 1.0},
         read=_reset,
         account=("extension", RESET),
         shows=("ref_model_sync_steps", "sync_ref_model", "ref_model_mixup_alpha"),
+    ),
+    Row(
+        "kl.reference",
+        carried_by="sync_ref_model, which is off or resets",
+        offer=(Meaning(None, ABSENT),),
+        read=lambda launch: ABSENT if _is_averaged(launch) else None,
+    ),
+    Row(
+        "kl.reference.kind",
+        "sync_ref_model",
+        offer=(Meaning("ema", True),),
+        read=lambda launch: _of_average(launch, "ema"),
+        account=("extension", AVERAGE),
+        advice="Of references that are not the model before training TRL has an average of "
+        "weights: set kl.reference.kind=ema, or leave kl.reference out.",
+    ),
+    Row(
+        "kl.reference.share",
+        "ref_model_mixup_alpha",
+        offer=Number(most=1),
+        read=lambda launch: launch["ref_model_mixup_alpha"] if _is_averaged(launch) else ABSENT,
+        advice="The whole share is a reset: set kl.reset_reference_every_steps instead.",
+    ),
+    Row(
+        "kl.reference.every_steps",
+        "ref_model_sync_steps",
+        offer=Number(least=1, whole=True),
+        read=lambda launch: launch["ref_model_sync_steps"] if _is_averaged(launch) else ABSENT,
+    ),
+    Row(
+        "kl.reference.path",
+        carried_by="the policy's own path: an average starts at the model before training",
+        offer=same(None),
+        read=lambda launch: _of_average(launch, None),
+    ),
+    Row(
+        "kl.reference.task_reward",
+        carried_by="the reward function, which every launch has",
+        offer=same(True),
+        read=lambda launch: _of_average(launch, True),
     ),
 )
 ROLLOUT_AND_BATCH = (

@@ -111,6 +111,13 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
             "null, where kl.beta is 0",
             "With beta 0 no reference policy is loaded: leave it out, or give kl.beta.",
         )
+    if settings.kl.reference is not None and settings.kl.beta == 0:
+        yield _refused(
+            "kl.reference.kind",
+            settings.kl.reference.kind,
+            "no kl.reference, where kl.beta is 0",
+            "With beta 0 no reference policy is loaded: leave it out, or give kl.beta.",
+        )
 
 
 def _refused(field: str, value: object, offered: str, advice: str) -> UnsupportedSetting:

@@ -24,6 +24,8 @@ from typing import Any
 NEEDED = ("config.json", "tokenizer_config.json", "trainer_state.json")
 STATES = ("optimizer.pt", "scheduler.pt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+REFERENCE = "orch_reference.pt"
+"""In a checkpoint: the weights of a reference policy that is an average."""
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 
 
@@ -120,11 +122,8 @@ def _install(
             self.trainer = trainer
 
         def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-            if state.global_step and args.sync_ref_model:
-                # the policy is the checkpoint's by now, saved when it became the reference policy
-                sync = importlib.import_module("trl.trainer.callbacks").SyncRefModelCallback
-                model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-                sync.sync_target_model(model, self.trainer.ref_model, 1.0)
+            if state.global_step and args.sync_ref_model and checkpoint is not None:
+                _restore_reference(self.trainer, checkpoint / REFERENCE)
 
         def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero or "learning_rate" not in (logs or {}):
@@ -155,9 +154,51 @@ def _install(
     def train(self: Any, *_: Any, **__: Any) -> Any:
         return library.train(self, resume_from_checkpoint=checkpoint and str(checkpoint))
 
-    trainer_class = type(name, (library,), {"__init__": begin, "train": train, **methods})
+    methods |= {"__init__": begin, "train": train, "_save_checkpoint": _saving(library)}
+    trainer_class = type(name, (library,), methods)
     trainer_class.__module__ = library.__module__
     setattr(trl, name, trainer_class)
+
+
+def _saving(library: Any) -> Any:
+    """Return the method that saves a checkpoint, with the weights of an averaged reference policy.
+
+    They come first: a checkpoint is whole by what the library writes after them.
+    """
+
+    def save(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self.args.sync_ref_model and self.args.ref_model_mixup_alpha != 1:
+            _save_reference(self)
+        library._save_checkpoint(self, *args, **kwargs)  # noqa: SLF001  (the method it stands for)
+
+    return save
+
+
+def _save_reference(trainer: Any) -> None:
+    """Write the weights of the reference policy into the checkpoint that is about to be saved."""
+    if not trainer.is_world_process_zero():
+        return
+    torch: Any = importlib.import_module("torch")
+    folder = Path(trainer.args.output_dir) / f"checkpoint-{trainer.state.global_step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    reference = trainer.accelerator.unwrap_model(trainer.ref_model)
+    torch.save(reference.state_dict(), folder / REFERENCE)
+
+
+def _restore_reference(trainer: Any, path: Path) -> None:
+    """Give the reference policy the weights that it had at a checkpoint.
+
+    Without a file of its own it was the policy, which is the checkpoint's by now: a reset saves at
+    such steps only.
+    """
+    if path.exists():
+        torch: Any = importlib.import_module("torch")
+        reference = trainer.accelerator.unwrap_model(trainer.ref_model)
+        reference.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        return
+    sync = importlib.import_module("trl.trainer.callbacks").SyncRefModelCallback
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    sync.sync_target_model(model, trainer.ref_model, 1.0)
 
 
 def _with_kl(library: Any, kl: "tuple[str, str] | None") -> Any:

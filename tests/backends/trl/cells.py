@@ -17,6 +17,7 @@ from orchestrator.settings import (
     Model,
     Optimizer,
     Precision,
+    ReferencePolicy,
     Resources,
     Rollout,
     Settings,
@@ -106,6 +107,10 @@ def every_kind() -> Iterator[Cell]:
         yield cell(k3.model_copy(update={"beta": 0.0}), version=version, loss=mean)
         renewed = k3.model_copy(update={"reset_reference_every_steps": 2})
         yield cell(renewed, version=version, every=3, loss=mean)
+        averaged = ReferencePolicy(kind="ema", share=0.6, every_steps=512)
+        for kl in (k3, k1):
+            tokens = BY_SEQUENCES if kl == k1 else mean
+            yield cell(kl.model_copy(update={"reference": averaged}), version=version, loss=tokens)
         model = Model(name="m", path="org/model")
         for schedule in ("linear", "cosine"):
             optimizer = Optimizer(

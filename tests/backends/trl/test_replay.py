@@ -25,12 +25,15 @@ from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.library.rollout_dump import RolloutBatch, read
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Kl, Loss, Model
+from orchestrator.settings import Kl, Loss, Model, ReferencePolicy
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
 from tests.backends import proven
 from tests.backends.environments import cpu_python
 from tests.backends.shipped import write
 from tests.backends.trained import hold
 from tests.backends.trl.cells import cell
+from tests.spec.spec_files import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long]
 
@@ -77,7 +80,7 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     rows = [json.dumps({"prompt": q, "label": a}) for q, a in shipped.train]
     (place.plan_dir / "data" / "train.jsonl").write_text("\n".join(rows) + "\n")
     policy = plugins.shipped_policy(made.settings.model.path)
-    if policy is not None:
+    if policy is not None and attempt == 1:
         (place.plan_dir / "model").symlink_to(policy)
     done = subprocess.run(
         [cpu_python("trl", str(made.settings.backend.version)), *plan.argv[1:]],
@@ -240,6 +243,59 @@ def test_a_renewed_reference_policy_survives_a_resume(home: Path) -> None:
     for before, after in zip(first[2:], second, strict=True):
         same = ("train/kl_term", "train/grad_norm", "train/reward_mean", "train/entropy")
         assert [before.values[x] for x in same] == [after.values[x] for x in same]
+
+
+def test_an_averaged_reference_is_the_declared_average_and_survives_a_resume(home: Path) -> None:
+    """The reference log-probabilities of TRL's rollouts are those of the average of weights."""
+    from transformers import AutoModelForCausalLM
+
+    averaged = ReferencePolicy(kind="ema", share=0.25, every_steps=1)
+    made = cell(K1.but(reference=averaged), steps=3, every=2)
+    cadence = made.cadence.model_copy(update={"dump_rollouts": True})
+    made = made.model_copy(update={"cadence": cadence})
+    folder = home / "averaged"
+    dump = launched(made, folder) / "rollouts"
+    reference = AutoModelForCausalLM.from_pretrained(plugins.shipped_policy("micro:elder"))
+    for batch in read([dump]):
+        count = len(batch.responses)
+        assert batch.logp_reference is not None
+        with torch.no_grad():
+            ours = log_probabilities(reference, batch, range(count))
+        torch.testing.assert_close(ours, padded(batch.logp_reference), rtol=0, atol=1e-4)
+        policy = torch.load(dump / f"weights-{batch.step}.pt")
+        with torch.no_grad():
+            for name, weights in reference.named_parameters():
+                weights.lerp_(policy[name], 0.25)
+    first = list(BACKEND.read_metrics(folder / "attempts" / "1"))
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-3")
+    second = list(BACKEND.read_metrics(launched(made, folder, attempt=2)))
+    assert [point.step for point in second] == [3]
+    for name in ("train/kl_term", "train/grad_norm"):
+        assert first[2].values[name] == second[0].values[name] != 0
+
+
+def test_the_spec_of_resets_renews_the_reference_policy(home: Path) -> None:
+    """A cell of reference_reset.yaml, with its own policy loss, on a small policy."""
+    spec = load(ROOT / "experiments" / "reference_reset.yaml", ("site=slurm_a100",))
+    declared = next(
+        each.settings
+        for each in expand(spec)
+        if each.settings.kl.label == "k1.reward" and each.settings.kl.reset_reference_every_steps
+    )
+    small = cell(
+        declared.kl.but(reset_reference_every_steps=2, beta=0.3),
+        loss=declared.loss,
+        advantage=declared.advantage.estimator,
+        version=declared.backend.version,
+    )
+    terms = [
+        point.values["train/kl_term"]
+        for point in BACKEND.read_metrics(launched(small, home / "spec"))
+    ]
+    assert len(terms) == 4
+    assert terms[0] == terms[2] == 0, "the policy is its reference before steps 1 and 3"
+    assert terms[1] != 0
+    assert terms[3] != 0
 
 
 @pytest.mark.parametrize("name", CELLS)
