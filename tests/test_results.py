@@ -6,7 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from orchestrator.analysis.compare import compare
 from orchestrator.analysis.results import TABLES, columns, table_rows, write_tables
+from orchestrator.cli.compare import print_configurations
 
 
 def frame(table: Any, done: Any) -> pd.DataFrame:
@@ -52,6 +54,19 @@ def test_every_axis_of_the_spec_is_a_column(synthetic: Any, tmp_path: Path) -> N
     assert sorted(by_estimator) == pytest.approx([0.4, 0.8])
     for path in write_tables(tmp_path, "csv", done.records, done.scores):
         assert "advantage.estimator" in pd.read_csv(path).columns
+
+
+def test_the_terminal_tells_apart_what_an_axis_of_the_spec_sets(
+    synthetic: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two advantage estimators had the same row in `orch compare`."""
+    done = synthetic.run(axes={"advantage.estimator": "rloo"})
+    done += synthetic.run(axes={"advantage.estimator": "grpo"}, seed=1)
+    print_configurations(compare(synthetic.spec(), done.records, done.scores))
+    shown = capsys.readouterr().out
+    assert "advantage.estimator=rloo" in shown
+    assert "advantage.estimator=grpo" in shown
+    assert "async=" not in shown, "it is the same in both"
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

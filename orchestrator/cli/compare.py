@@ -358,9 +358,14 @@ def print_configurations(comparison: "Comparison", metric: str | None = None) ->
     main = (comparison.in_domain, comparison.out_of_domain)
     metrics = [metric] if metric is not None else [name for name in main if name]
     rows = []
+    lags = {row.traits.get("async") for row in comparison.configurations}
     for row in comparison.configurations:
         intervals = (_interval(row.finals.get(metric)) for metric in metrics)
-        where = " ".join(v for k, v in row.traits.items() if k in ("model", "data", "backend"))
+        where = " ".join(
+            value if name in ("model", "data", "backend") else f"{name}={value}"
+            for name, value in row.traits.items()
+            if name != "async" or len(lags) > 1
+        )
         rate = row.collapse
         rows.append(
             (

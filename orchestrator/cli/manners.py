@@ -3,6 +3,7 @@
 LazyGroup passes each command through `mannered` when it is first called.
 """
 
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -198,5 +199,7 @@ class _Words(dict[str, Any]):
 
 
 def _hydra(text: str) -> str:
-    """Return a text quoted for Hydra's override grammar."""
+    """Return a text as Hydra's override grammar takes it, quoted where it has to be."""
+    if re.fullmatch(r"[\w.-]*/[\w./-]*", text):
+        return text
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
