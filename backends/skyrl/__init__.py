@@ -26,6 +26,7 @@ class SkyRL(LibraryBackend):
         ),
     )
     dumps_rollouts = True
+    adopts_scripts = True
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)

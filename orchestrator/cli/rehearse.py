@@ -1,5 +1,6 @@
 """orch rehearse: the whole plan at micro scale, so that a mistake costs a minute, not a night."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,6 +146,7 @@ def _real(declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool) -
 def _rehearsed(trainings: "list[Chosen]", home: Path, most: int, as_json: bool) -> int:
     if len(trainings) > most:
         say(f"the first {most} of {len(trainings)} run (--most)")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # as weights are loaded
     outcomes = []
     for each in trainings[:most]:
         outcomes.append(real_run.rehearse(each, home, say))

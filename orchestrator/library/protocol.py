@@ -153,6 +153,8 @@ class Backend(Protocol):
     dumps_rollouts: bool
     """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
     batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
+    adopts_scripts: bool
+    """True if `adopt` puts anybody's arguments into its launches."""
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the prompts of a task that ships with the backend; None for no task of it.
@@ -304,6 +306,7 @@ class LibraryBackend(ABC):
     shared_process: SharedProcess | None = None
     estimator_names: Mapping[str, str] = MappingProxyType({})
     dumps_rollouts: bool = False
+    adopts_scripts: bool = False
 
     def __init__(self) -> None:
         self.title = self.title or self.name

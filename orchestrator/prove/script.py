@@ -52,6 +52,13 @@ def _launch(
     path: Path, launch: Launch, reading: LaunchReading, release: str, batches: int
 ) -> ScriptLaunch:
     backend = plugins.load(reading.library)
+    if not backend.adopts_scripts:
+        able = (plugins.load(name) for name in plugins.names())
+        raise EnvironmentFault(
+            f"{path}:{launch.line}: orch cannot put a script's arguments into a launch of "
+            f"{backend.title} (it can for {', '.join(x.title for x in able if x.adopts_scripts)}); "
+            f"`orch audit {path}` reads it, and `orch rehearse --real SPEC` trains cells of a spec"
+        )
     if launch.open_end:
         raise EnvironmentFault(f"{path}:{launch.line}: {launch.open_end}")
     known = [word.text for word in launch.words if not {UNKNOWN, UNSET} & set(word.text)]

@@ -241,7 +241,7 @@ def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaun
     adopted = backend.adopt(plan, argv) if argv else None
     if argv and adopted is None:
         raise EnvironmentFault(
-            f"orch cannot put the arguments of a script into a launch of {backend.title}"
+            f"orch cannot put the arguments of a script into this launch of {backend.title}"
         )
     plan = adopted.plan if adopted is not None else plan
     launch = backend.cpu_launch(plan, place)

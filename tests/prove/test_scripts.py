@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import SpecError
+from orchestrator.errors import EnvironmentFault, SpecError
 from orchestrator.prove import real
 from orchestrator.prove.small import NOWHERE, on_cpu
 from orchestrator.settings import Kl
@@ -80,3 +80,9 @@ def test_what_no_cell_has_is_refused(
     assert old in text
     with pytest.raises(SpecError, match=says):
         chosen(tmp_path, text.replace(old, new))
+
+
+def test_a_library_without_a_way_for_scripts_says_so(tmp_path: Path) -> None:
+    script = "trl grpo --model_name_or_path a/b --dataset_name c/d --beta 0.04 --max_steps 9\n"
+    with pytest.raises(EnvironmentFault, match=r"of TRL \(it can for OpenRLHF, SkyRL, v"):
+        chosen(tmp_path, script)
