@@ -1,7 +1,7 @@
 """The page of an experiment for its reviewers: one self-contained HTML file.
 
 It works from disk, offline, on a phone, printed, and in a sandboxed frame (MLflow's artifact
-preview): styles, scripts, plotly.js and the data are inlined, and a content security policy
+preview): styles, scripts, Vega and the data are inlined, and a content security policy
 forbids everything else. Only the scripts whose hashes the policy names can run, so no text
 from a spec, a log or a cell's name can run as a script.
 

@@ -7,8 +7,8 @@
   const all = data.configurations || [];
   const figures = [...document.querySelectorAll("figure")].map((figure) => {
     const place = figure.querySelector(".panels");
-    return { figure, place, kind: place.dataset.kind, alt: place.dataset.alt,
-      panels: JSON.parse(place.dataset.panels || "[]"), metrics: place.dataset.metrics.split(" ").filter(Boolean) };
+    return { figure, place, kind: place.dataset.kind, alt: place.dataset.alt, views: data.views[place.dataset.views] || [],
+      metrics: place.dataset.metrics.split(" ").filter(Boolean) };
   });
   const state = { study: null, setting: null, backend: "all", kl: "all", beta: "all", seeds: "mean", group: "none",
     log: false, smooth: false, tasks: false, panels: "kl", metric: null };
@@ -18,12 +18,11 @@
     const names = unique(inStudy().flatMap((c) => Object.keys(c.axes || {})));
     return names.length > 1 ? names : [];
   };
-  const narrowed = () => inStudy().filter((c) => axes().every((axis) =>
+  const narrowedDown = () => inStudy().filter((c) => axes().every((axis) =>
     ["all", undefined, c.axes[axis]].includes(state[`axis ${axis}`])));
-  const kinds = unique(["none", ...USUAL, ...all.map((c) => c.kl)]);
   const chosen = (list) => list.filter((c) => (state.kl === "all" || c.kl === "none" || c.kl === state.kl)
     && (state.beta === "all" || c.beta === null || String(c.beta) === state.beta))
-    .sort((a, b) => kinds.indexOf(a.kl) - kinds.indexOf(b.kl) || a.beta - b.beta);
+    .sort((a, b) => a.rank - b.rank);
   const shown = () => chosen(inStudy().filter((c) => c.setting === state.setting));
   // The axes that configurations of the study can be set side by side along.
   const groups = () => unique(["model", "backend", ...inStudy().flatMap((c) => Object.keys(c.axes || {}))])
@@ -83,7 +82,7 @@
     const narrowing = axes().map((axis) =>
       [axis, `axis ${axis}`, unique(inStudy().map((c) => c.axes[axis]).filter(Boolean))]);
     for (const [, key, values] of narrowing) valid(key, values, "all");
-    const settings = unique((narrowed().length ? narrowed() : inStudy()).map((c) => c.setting));
+    const settings = unique((narrowedDown().length ? narrowedDown() : inStudy()).map((c) => c.setting));
     valid("setting", settings, settings[0]);
     const own = inStudy().filter((c) => c.setting === state.setting);
     const betas = unique(own.map((c) => c.beta).filter((b) => b !== null)).sort((a, b) => a - b).map(String);
@@ -107,9 +106,8 @@
   function controls({ place, figure, kind, metrics }) {
     const bar = figure.querySelector(".controls");
     bar.replaceChildren();
-    figure.querySelectorAll(".legend, .from").forEach((part) => part.remove());
+    figure.querySelectorAll(".from").forEach((part) => part.remove());
     place.replaceChildren();
-    place.classList.remove("wide", "square", "one");
     if (kind === "curves") {
       const measured = metrics.filter((m) => inStudy().some((c) => c.curves[m]));
       if (!measured.includes(state.metric)) state.metric = measured[0] || metrics[0];
@@ -136,13 +134,14 @@
   function prepare() {
     const active = document.activeElement, figure = active && active.closest("figure, form");
     root.dataset.ready = "no";
-    document.querySelectorAll(".js-plotly-plot").forEach((plot) => Plotly.purge(plot));
+    document.querySelectorAll(".plot").forEach((plot) => plot.drawn && plot.drawn.finalize());
     filters();
     waiting = figures.flatMap((f) => {
       controls(f);
-      const jobs = FIGURES[f.kind](f.place, { data, all, state, shown: shown(), side: state.group === "none" ? null : chosen(narrowed()), ...f });
-      const plots = f.place.querySelectorAll(".plot");
-      return jobs.map((job, i) => ({ job, place: plots[i] || f.place }));
+      const side = state.group !== "none" && (f.kind === "curves" || f.kind === "finals");
+      const chosenNow = (side ? chosen(narrowedDown()) : shown()).map((c) => all.indexOf(c));
+      const label = f.kind !== "curves" ? "kl" : side ? "group" : state.panels;
+      return prepared(f.place, { ...f, data, state: side ? state : { ...state, group: "none" }, chosen: chosenNow, label });
     });
     if (figure && active.name) figure.querySelector(`[name="${active.name}"]`)?.focus({ preventScroll: true });
   }
@@ -150,22 +149,23 @@
   function redraw() {
     const mine = ++turn;
     prepare();
-    const next = () => {
+    const next = async () => {
       if (mine !== turn) return;  // another choice was made meanwhile
       if (!waiting.length) { root.dataset.seen = root.dataset.ready = "yes"; return; }
       const far = waiting.map(distance), at = far.indexOf(Math.min(...far));
       if (far[at] > 0) root.dataset.seen = "yes";
-      waiting.splice(at, 1)[0].job();
+      await waiting.splice(at, 1)[0].job();
       setTimeout(next);
     };
     requestAnimationFrame(() => setTimeout(next));
   }
 
+  // All at once, within the event: a browser prints when the event's own promises are settled.
   function drawNow() {
     turn += 1;
     prepare();
-    waiting.splice(0).forEach(({ job }) => job());
-    root.dataset.ready = "yes";
+    const jobs = waiting.splice(0).map(({ job }) => job());
+    Promise.all(jobs).then(() => { root.dataset.ready = "yes"; });
   }
 
   // -------------------------------------------------------------- where a number comes from
@@ -224,7 +224,7 @@
       caption.append(` Of up to ${most} train steps, ${drawn} are drawn, evenly spaced.`);
     });
   }
-  const finished = all.find((c) => Object.keys(c.finals).length) || all.find((c) => Object.keys(c.curves).length) || all[0];
+  const finished = all.find((c) => c.scored) || all.find((c) => Object.keys(c.curves).length) || all[0];
   if (finished) Object.assign(state, { study: finished.study, setting: finished.setting });
   const curves = figures.find(({ kind }) => kind === "curves");
   if (curves) state.metric = curves.metrics.find((m) => inStudy().some((c) => c.curves[m])) || curves.metrics[0];
@@ -233,6 +233,14 @@
   redraw();
   reveal();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  let later = 0;
+  const fits = (plot) => !plot.drawn || Math.abs(plot.clientWidth - plot.drawnAt) < 4;
+  addEventListener("resize", () => {
+    clearTimeout(later);
+    later = setTimeout(() => {
+      if (!root.dataset.print && ![...document.querySelectorAll(".plot")].every(fits)) redraw();
+    }, 150);
+  });
 
   // Timers stand still while a page is printed: everything is drawn before, in the paper's width.
   const unfolded = [];

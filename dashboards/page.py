@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -17,7 +16,10 @@ from typing import Any
 
 from orchestrator.analysis.runs import is_accuracy
 from orchestrator.analysis.stats import ALPHA, t_quantile
+from orchestrator.charts.files import script
+from orchestrator.charts.style import THEMES, config
 from orchestrator.report import Report
+from orchestrator.report.drawing import every_figure, tables, views
 from orchestrator.report.markdown import MARKS, PLATES, claims_title, map_text
 from orchestrator.report.model import (
     Card,
@@ -235,11 +237,13 @@ _CODE = r"<code>\1</code>"
 
 def _pictures(names: Sequence[str]) -> str:
     """Return links to a figure's pictures. Three or more are folded."""
-    each = [
-        f"{escape(name)}: "
-        + " ".join(element("a", e.upper(), {"href": f"figures/{name}.{e}"}) for e in ("png", "pdf"))
+    links = [
+        " ".join(element("a", e.upper(), {"href": f"figures/{name}.{e}"}) for e in ("png", "pdf"))
         for name in names
     ]
+    if len(names) == 1:
+        return f'<p class="pictures">As a file: {links[0]}</p>'
+    each = [f"{escape(name)}: {link}" for name, link in zip(names, links, strict=True)]
     if len(each) < 3:
         return f'<p class="pictures">{" · ".join(each)}</p>' if each else ""
     listed = "".join(f"<li>{one}</li>" for one in each)
@@ -251,9 +255,8 @@ def _figure(figure: Figure, pictures: Sequence[str]) -> str:
         "data-kind": figure.kind,
         "data-metrics": " ".join(figure.metrics),
         "data-alt": figure.alt,
+        "data-views": figure.id,
     }
-    if figure.panels:
-        attributes["data-panels"] = json.dumps([asdict(panel) for panel in figure.panels])
     drawing = f'<div class="controls"></div><div class="panels"{_attributes(attributes)}></div>'
     waiting = element(
         "p", "Drawing needs JavaScript; the tables hold the same numbers.", {"class": "waiting"}
@@ -350,23 +353,48 @@ def _entry(entry: Entry) -> str:
 LOWEST, HIGHEST, GAP = -12, 19, 65535
 
 
-def packed_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Report.data with packed curves, quantiles of Student's t, and the names of shares.
+def packed_data(report: Report) -> dict[str, Any]:
+    """Return what the page draws: views, tables, packed curves, themes, quantiles of Student's t.
 
-    The quantiles are by number of seeds; page.js computes means and intervals with them.
+    The quantiles are by number of seeds; page.js computes means and intervals with them. Equal
+    specifications are written once: a view names its own by its place in `specs`.
     """
+    data = report.data
     configurations = data.get("configurations", ())
     most = max((len(c["s"]) for each in configurations for c in each["curves"].values()), default=0)
     names = {m for each in configurations for m in each["curves"]}
+    specs: dict[str, int] = {}
+
+    def stored(view: Mapping[str, Any]) -> dict[str, Any]:
+        place = specs.setdefault(json.dumps(view["spec"], ensure_ascii=False), len(specs))
+        return {**view, "spec": place}
+
+    drawn = {
+        figure.id: [stored(view) for view in views(figure, data)]
+        for figure in (every_figure(report) if data else ())
+    }
     return {
-        **data,
+        **{key: data[key] for key in PLAIN if key in data},
         "configurations": [
-            {**each, "curves": {m: _packed_curve(curve) for m, curve in each["curves"].items()}}
+            {
+                **{key: value for key, value in each.items() if key not in ("finals", "curves")},
+                "scored": bool(each["finals"]),
+                "curves": {m: _packed_curve(curve) for m, curve in each["curves"].items()},
+            }
             for each in configurations
         ],
         "t": {str(n): t_quantile(1 - ALPHA / 2, n - 1) for n in range(2, most + 1)},
         "shares": sorted(filter(is_accuracy, names)),
+        "tables": tables(data) if configurations else {},
+        "views": drawn,
+        "specs": [json.loads(text) for text in specs],
+        "themes": THEMES,
+        "look": config(),
     }
+
+
+PLAIN = ("metrics", "main", "studies", "grids", "thinned")
+"""Parts of Report.data that the page reads as they are; the others are drawn in views."""
 
 
 def _packed_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
@@ -408,7 +436,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
     If `live`, it asks its server for newer versions of itself.
     """
     scripts = (
-        _plotly(),
+        _vega(),
         _asset("figures.js"),
         _asset("page.js"),
         *([_asset("live.js")] if live else []),
@@ -431,7 +459,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         *_sections(report, pictures or {}),
         "</main>",
         f"<footer>{element('p', _footer(report))}</footer>",
-        f'<script type="application/json" id="data">{_json(packed_data(report.data))}</script>',
+        f'<script type="application/json" id="data">{_json(packed_data(report))}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]
@@ -487,12 +515,10 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    text: str = get_plotlyjs()
+def _vega() -> str:
+    text = script()
     if "</script" in text.lower():
-        raise ValueError("this plotly.js cannot be inlined: it holds a closing script tag")
+        raise ValueError("this release of Vega cannot be inlined: it holds a closing script tag")
     return text.replace("\r\n", "\n")
 
 

@@ -11,17 +11,20 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "orch-rl"
+DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
+"""Module -> distribution, where their names differ."""
 
 
 def extra_of(module: str) -> str | None:
     """Return the smallest extra of orch that brings a module, or None if no extra does.
 
     The table is pyproject.toml's, as installed. A module is taken for a distribution of its own
-    name, which holds for all that orch leaves out.
+    name, except for those of DISTRIBUTIONS.
     """
     from packaging.utils import canonicalize_name
 
-    wanted = canonicalize_name(module.partition(".")[0])
+    name = module.partition(".")[0]
+    wanted = canonicalize_name(DISTRIBUTIONS.get(name, name))
     fitting = [names for names in _extras().items() if wanted in names[1]]
     return min(fitting, key=lambda item: len(item[1]))[0] if fitting else None
 
@@ -42,7 +45,7 @@ def missing(module: str) -> str | None:
     )
 
 
-RUN = ("scipy", "mlflow", "plotly", "matplotlib", "rich", "torch", "transformers", "lm_eval")
+RUN = ("scipy", "mlflow", "vl_convert", "rich", "torch", "transformers", "lm_eval")
 """Modules that a whole run on this machine imports: training, evaluation, MLflow, report."""
 
 

@@ -1,13 +1,14 @@
-"""The paper's Fig. 1, as plain data for the report and `orch lab`, and drawn with matplotlib."""
+"""The paper's Fig. 1, as plain data and as charts, for the report and `orch lab`."""
 
-import math
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orchestrator.charts.files import converted, sheet, svg_of
+from orchestrator.charts.marks import STEP, Rows, View, quantity, reading, series
+from orchestrator.charts.style import Spec
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
@@ -109,27 +110,73 @@ def _setting(setting: LabSetting) -> dict[str, Any]:
 
 
 FORMATS = (".png", ".pdf", ".svg")
-COLOURS = {"reward": "#0072b2", "loss": "#d55e00", "reward_and_loss": "#009e73"}
-PANELS = (("bias", "a"), ("bias", "b"), ("variance", "a"), ("variance", "b"))
+PLACES = {"reward": "$c0", "loss": "$c2", "both": "$c5"}
+PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
+FILE_WIDTH = 1500
+"""Pixels of Fig. 1 as a file."""
+
+
+def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[View]:
+    """Return bias and variance of gradients, a row a configuration, on log axes.
+
+    Filled dots are exact, rings are sampled; a bias that is exactly zero has no dot. rows: of
+    `figure1`, or those of a report's `data["laboratory"]`.
+    """
+    return [_gradient_view(rows, *panel, title) for panel in PANELS]
+
+
+def _gradient_view(
+    rows: Sequence[Mapping[str, Any]], statistic: str, parameter: str, title: str
+) -> View:
+    drawn: Rows = [
+        {
+            "name": row["label"],
+            "placement": row["placement"].replace("reward_and_loss", "both"),
+            "kind": kind,
+            "value": row[parameter][key] or None,
+        }
+        for row in rows
+        for kind, key in (("exact", statistic), ("sampled", f"sampled_{statistic}"))
+    ]
+    x = quantity("value", None, type="log")
+    x["axis"] = {"format": "~e", "tickCount": 4}
+    y: Spec = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    looks = {"color": {"domain": list(PLACES), "range": list(PLACES.values())}}
+    colour = series("placement", looks, "color", dots=True)
+    tooltip = reading(("name", "of"), ("kind", "is"), ("value", statistic, ".3g"))
+    layers: list[Spec] = [{"mark": {"type": "point", "opacity": 0}, "encoding": {"y": y}}]
+    for kind, size in (("exact", 50), ("sampled", 80)):
+        layers.append(
+            {
+                "name": kind,
+                "transform": [{"filter": f"datum.value > 0 && datum.kind === '{kind}'"}],
+                "mark": {"type": "point", "filled": kind == "exact", "opacity": 1, "size": size},
+                "encoding": {"x": x, "y": y, **colour, "tooltip": tooltip},
+            }
+        )
+    of = f"{title}: {statistic}" if title else statistic
+    return {
+        "title": f"{of} of the gradient, d/d{parameter}",
+        "spec": {"height": {"step": STEP - 3}, "layer": layers},
+        "least": 260,
+        "names": "name",
+        "rows": drawn,
+    }
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
     """Draw Fig. 1 as PNG, PDF or SVG: the paper's four configurations above the extended set.
 
-    Log scales. Bars are Monte-Carlo, ticks exact; a bias that is exactly zero has no tick.
     Raise LaboratoryError on a file that is not PNG, PDF or SVG, or cannot be written.
     """
     _check_format(path)
-    from matplotlib.figure import Figure
-
     four = [row for row in data["configurations"] if row["in_paper"]]
-    figure = Figure(figsize=(14, 11), layout="constrained")
-    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 2.6))
-    _panels(halves[0], four, "The paper's four (Fig. 1)")
-    _panels(halves[1], data["configurations"], "All configurations")
-    figure.suptitle(_title(data), fontsize=11)
-    figure.supxlabel(textwrap.fill(data["caveat"], 150), fontsize=9)
-    _save(figure, path)
+    views = [
+        *gradient_views(four, "The paper's four"),
+        *gradient_views(data["configurations"], "All"),
+    ]
+    notes = (_setting_text(data), data["caveat"])
+    _write(views, path, title=_title(data), notes=notes, columns=len(PANELS), width=FILE_WIDTH)
 
 
 def draw_term(estimator: str, path: Path) -> None:
@@ -144,22 +191,42 @@ def draw_term(estimator: str, path: Path) -> None:
             "log-ratio; draw k1 or k2, whose average it is"
         )
     _check_format(path)
-    from matplotlib.figure import Figure
-
-    x = np.linspace(-2.5, 2.5, 401)
+    x = np.linspace(-2.5, 2.5, 201)
     gradient = form.slope(x) + (form.value(x) if form.form == "ratio_attached" else 0.0)
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    panels: Any = figure.subplots(1, 2)
-    for panel, title, mine, true in (
-        (panels[0], "penalty (nats)", form.value(x), x),
-        (panels[1], "factor of ∇ log q in the loss", gradient, x),
-    ):
-        panel.plot(x, true, "k--", label="reverse KL: k1, and its gradient x")
-        panel.plot(x, mine, color=COLOURS["loss"], label=estimator)
-        panel.set(title=title, xlabel="log q/p of the sampled token", ylim=(-4, 6))
-        panel.grid(alpha=0.3)
-    panels[0].legend(fontsize=8)
-    _save(figure, path)
+    views = [
+        _term_view(title, estimator, x, mine)
+        for title, mine in (
+            ("penalty (nats)", form.value(x)),
+            ("factor of grad log q in the loss", gradient),
+        )
+    ]
+    _write(views, path, columns=2, width=820)
+
+
+TRUE = "reverse KL: k1, and its gradient x"
+
+
+def _term_view(title: str, estimator: str, x: FloatTable, mine: FloatTable) -> View:
+    names = (TRUE, estimator)
+    looks: dict[str, Spec] = {
+        "color": {"domain": list(names), "range": ["$text", "$c2"]},
+        "strokeDash": {"domain": list(names), "range": [[5, 4], [1, 0]]},
+    }
+    rows: Rows = [
+        {"name": name, "x": float(at), "value": float(y)}
+        for name, values in zip(names, (x, mine), strict=True)
+        for at, y in zip(x, values, strict=True)
+    ]
+    spec: Spec = {
+        "height": 250,
+        "mark": {"type": "line", "clip": True, "strokeWidth": 2},
+        "encoding": {
+            "x": {**quantity("x", "log q/p of the sampled token"), "axis": {"tickCount": 5}},
+            "y": quantity("value", None, domain=[-4, 6]),
+            **series("name", looks, "color", "strokeDash"),
+        },
+    }
+    return {"title": title, "spec": spec, "least": 260, "rows": rows}
 
 
 def _check_format(path: Path) -> None:
@@ -169,39 +236,26 @@ def _check_format(path: Path) -> None:
         )
 
 
-def _save(figure: Any, path: Path) -> None:
+def _write(views: Sequence[View], path: Path, **layout: Any) -> None:
+    drawn = svg_of(sheet([(view, view["rows"]) for view in views], **layout))
+    content = converted(drawn, path.suffix.lower().removeprefix("."))
     try:
-        figure.savefig(path, dpi=150)
+        path.write_bytes(content)
     except OSError as error:
         raise LaboratoryError(f"cannot write the figure to '{path}': {error.strerror}") from error
 
 
-def _panels(figure: Any, rows: Sequence[dict[str, Any]], title: str) -> None:
-    figure.suptitle(title, fontsize=10)
-    axes = figure.subplots(1, len(PANELS), sharey=True)
-    places = range(len(rows))
-    for panel, (statistic, parameter) in zip(axes, PANELS, strict=True):
-        sampled = [row[parameter][f"sampled_{statistic}"] or math.nan for row in rows]
-        exact = [row[parameter][statistic] or math.nan for row in rows]
-        panel.barh(places, sampled, color=[COLOURS[row["placement"]] for row in rows], alpha=0.75)
-        panel.plot(exact, places, "k|", markersize=10, label="exact")
-        panel.set_xscale("log")
-        panel.set_title(f"{statistic} of d/d{parameter}", fontsize=9)
-        panel.set_yticks(places, [row["label"] for row in rows], fontsize=8)
-        panel.tick_params(axis="x", labelsize=8)
-        panel.grid(axis="x", alpha=0.3)
-    axes[0].invert_yaxis()
-    axes[-1].legend(loc="lower right", fontsize=8)
-
-
 def _title(data: dict[str, Any]) -> str:
-    setting = data["setting"]
-    policies = "   ".join(
+    return (
+        f"Gradient of the KL term: {data['trials']} trials of {data['sequences']} sequences of "
+        f"T = {data['setting']['num_tokens']}; filled: exact, rings: sampled"
+    )
+
+
+def _setting_text(data: dict[str, Any]) -> str:
+    policies = (
         f"{name}: a = {values['a']:g}, b = {values['b']:g}"
-        for name, values in setting.items()
+        for name, values in data["setting"].items()
         if isinstance(values, dict)
     )
-    return (
-        f"Gradient of the KL term: {data['trials']} trials x {data['sequences']} sequences of "
-        f"T = {setting['num_tokens']}\n{policies}   KL = {data['reverse_kl']:.3g} nats"
-    )
+    return f"{'   '.join(policies)}   KL = {data['reverse_kl']:.3g} nats"

@@ -12,7 +12,7 @@ from orchestrator.analysis.libraries import LibrarySide
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.stillness import stillness
 from orchestrator.records import ExitRecord, Record, Score, Spec
-from orchestrator.report.figures import figure_data as drawing
+from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
 from orchestrator.report.front import cards, missing, plates
 from orchestrator.report.libraries import (
@@ -150,7 +150,7 @@ def report(
 def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
     studies = {s.name: {"title": s.title, "figure": s.figure} for s in spec.studies}
     main = (comparison.in_domain, comparison.out_of_domain)
-    return drawing(comparison.configurations, main, studies) | {
+    return figure_data(comparison.configurations, main, studies) | {
         "baselines": before_training(other.baselines),
         "stability": how_steady(comparison),
         "published": numbers_of(comparison),

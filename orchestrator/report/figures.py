@@ -8,6 +8,7 @@ from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import LearningCurve
 from orchestrator.analysis.sentences import metric_title as label_of
 from orchestrator.analysis.stats import Estimate
+from orchestrator.charts.style import NO_KL, USUAL
 from orchestrator.metrics.names import METRICS
 
 DIGITS = 4
@@ -54,6 +55,7 @@ def figure_data(
     curves = [(c, m) for c in configurations for m in CURVES if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
+    rank = {id(c): i for i, c in enumerate(sorted(configurations, key=_place))}
     plain = [
         {
             "study": c.study,
@@ -63,11 +65,6 @@ def figure_data(
             "name": c.name,
             "seeds": len(c.runs),
             "steps": c.stability.num_train_steps,
-            "open": [
-                [run.seed, run.record.state]
-                for run in c.runs
-                if run.series and run.record.state != "succeeded"
-            ],
             "model": c.traits.get("model", ""),
             "backend": c.traits.get("backend", ""),
             "axes": {axis: v for axis, v in c.traits.items() if axis in varied[c.study]},
@@ -79,6 +76,14 @@ def figure_data(
                 m: _curve_data(c.curves[m], grids, points) for m in CURVES if has_curve(c, m)
             },
             "collapsed": [c.collapse.count, c.collapse.n],
+            "term": NO_KL if c.kl == "none" else c.kl,
+            "line": NO_KL if c.kl == "none" or c.beta is None else f"β {c.beta:g}",
+            "cut": ", ".join(
+                f"seed {run.seed} is {run.record.state}"
+                for run in c.runs
+                if run.series and run.record.state != "succeeded"
+            ),
+            "rank": rank[id(c)],
             "predicted": rounded(c.predicted),
         }
         for c, setting in zip(configurations, settings, strict=True)
@@ -94,6 +99,13 @@ def figure_data(
         "thinned": _thinned_from(curves, points),
         "configurations": plain,
     }
+
+
+def _place(c: Configuration) -> tuple[int, str, float]:
+    """Return what configurations are drawn in the order of: the paper's KL terms first."""
+    order = ("none", *USUAL)
+    known = order.index(c.kl) if c.kl in order else len(order)
+    return known, c.kl, -1.0 if c.beta is None else c.beta
 
 
 def has_curve(c: Configuration, metric: str) -> bool:

@@ -1,5 +1,6 @@
 """The first screen: the finding, what is missing, a row a claim, published figures redrawn."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -197,7 +198,7 @@ def plates(comparison: Comparison, spec: Spec, laboratory: Figure) -> Iterator[P
 
 def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figure) -> Plate:
     words = published.figure, published.title, published.shows
-    id_ = "plate-" + "".join(ch for ch in published.figure.lower() if ch.isalnum())
+    id_ = re.sub(r"[^a-z0-9]+", "-", published.figure.lower()).strip("-")
     alt = f"{published.title}, redrawn from this experiment."
     if published.laboratory:
         return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))

@@ -456,7 +456,7 @@ def laboratory_data() -> Mapping[str, Any]:
     figure = figure1()
     keys = ("bias", "sampled_bias", "variance", "sampled_variance")
     rows = [
-        {"label": row["label"], "paper": row["in_paper"]}
+        {"label": row["label"], "paper": row["in_paper"], "placement": row["placement"]}
         | {p: {key: rounded(row[p][key]) for key in keys} for p in PARAMETERS}
         for row in figure["configurations"]
         if row["ratio"] == "token"

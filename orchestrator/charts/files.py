@@ -1,0 +1,161 @@
+"""Charts as PNG, PDF and SVG, by vl-convert: no browser, no network."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from orchestrator.charts.marks import Rows, View
+from orchestrator.charts.style import LIGHT, Spec, Theme, config
+from orchestrator.files import write_bytes
+
+FORMATS = ("png", "pdf", "svg")
+PPI = 110
+LETTER, MARGIN = 6.1, 16
+"""Pixels of a letter of a row's name, and beside it."""
+GAP = 14
+
+
+def completed(view: View, rows: Rows, width: int, theme: Theme = LIGHT) -> Spec:
+    """Return a view with its rows, as wide as it may be, in a theme's colours.
+
+    The page does the same with the view's JSON: dashboards/figures.js.
+    """
+    shown: Spec = colored(narrowed(view["spec"], rows), theme)
+    shown["data"] = {"values": rows}
+    wide = min(width, view.get("most", width))
+    left = 56.0
+    if "names" in view:
+        longest = max((len(str(row[view["names"]])) for row in rows), default=0)
+        left = min(LETTER * longest + MARGIN, wide / 2)
+    inner = wide - left - GAP
+    if "facet" not in shown:
+        return shown | {"width": round(inner)}
+    count_of = len({row["panel"] for row in rows})
+    columns = max(1, min(count_of, int(inner / view["least"])))
+    shown["facet"]["sort"] = list(dict.fromkeys(row["panel"] for row in rows))
+    shown["columns"] = columns
+    shown["spec"]["width"] = round(inner / columns) - GAP
+    return shown
+
+
+def narrowed(spec: Any, rows: Rows) -> Any:
+    """Return a specification whose scales, legends and layers are those that its rows need."""
+    if isinstance(spec, list):
+        return [narrowed(each, rows) for each in spec]
+    if not isinstance(spec, dict):
+        return spec
+    if "layer" in spec:
+        kept_layers = [e for e in spec["layer"] if "needs" not in e or _held(e["needs"], rows)]
+        spec = spec | {"layer": [{k: v for k, v in e.items() if k != "needs"} for e in kept_layers]}
+    inner = {key: narrowed(value, rows) for key, value in spec.items()}
+    scale = inner.get("scale") or {}
+    if inner.get("type") == "nominal" and "domain" in scale and "range" in scale:
+        held = {row.get(inner["field"]) for row in rows}
+        pairs = zip(scale["domain"], scale["range"], strict=True)
+        kept = [(name, value) for name, value in pairs if name in held]
+        domain, values = [name for name, _ in kept], [value for _, value in kept]
+        inner["scale"] = {**scale, "domain": domain, "range": values}
+    return inner
+
+
+def _held(field: str, rows: Rows) -> bool:
+    return any(row.get(field) not in (None, False) for row in rows)
+
+
+def colored(spec: Any, theme: Theme) -> Any:
+    """Return a specification with the names of a theme replaced by its colours."""
+    if isinstance(spec, list):
+        return [colored(each, theme) for each in spec]
+    if isinstance(spec, dict):
+        return {key: colored(value, theme) for key, value in spec.items()}
+    return theme.get(spec, spec) if isinstance(spec, str) else spec
+
+
+def sheet(
+    views: Sequence[tuple[View, Rows]],
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
+    columns: int = 1,
+    width: int = 960,
+    theme: Theme = LIGHT,
+) -> Spec:
+    """Return one specification of several views, side by side in columns, for a file."""
+    charts = []
+    for view, rows in views:
+        named = {"title": view["title"]} if view["title"] else {}
+        whole = completed(view, rows, round(width / columns) - 10, theme)
+        charts.append(without_readings(whole) | named)
+    head = {"text": title, "subtitle": list(notes), "fontSize": 13, "subtitleFontSize": 10}
+    resolve = {"color": "independent", "strokeDash": "independent", "shape": "independent"}
+    whole_config = colored(config(), theme) | {"background": "white", "padding": 12}
+    legend = {**whole_config["legend"], "columns": max(1, width // columns // 130)}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        **({"title": head} if title else {}),
+        "config": whole_config | {"legend": legend},
+        "concat": charts,
+        "columns": columns,
+        "spacing": 24,
+        "resolve": {"scale": resolve, "legend": resolve},
+    }
+
+
+def without_readings(spec: Any) -> Any:
+    """Return a specification without what only a pointer can reach, and without names of layers.
+
+    Layers of one name in several views would share their rows in a file.
+    """
+    if isinstance(spec, list):
+        layers = (e for e in spec if not (isinstance(e, dict) and e.get("name") == "reading"))
+        return [without_readings(each) for each in layers]
+    if not isinstance(spec, dict):
+        return spec
+    dropped = ("tooltip", "name") if "mark" in spec else ("tooltip",)
+    return {
+        key: value if key == "data" else without_readings(value)
+        for key, value in spec.items()
+        if key not in dropped
+    }
+
+
+def svg_of(spec: Spec) -> str:
+    """Return a specification drawn as SVG."""
+    import vl_convert
+
+    text: str = vl_convert.vegalite_to_svg(spec)
+    return text
+
+
+def converted(svg: str, ending: str) -> bytes:
+    """Return a drawing as a file of this ending: png, pdf or svg."""
+    import vl_convert
+
+    if ending == "svg":
+        return ('<?xml version="1.0" encoding="utf-8"?>\n' + svg).encode()
+    data: bytes = (
+        vl_convert.svg_to_png(svg, ppi=PPI) if ending == "png" else vl_convert.svg_to_pdf(svg)
+    )
+    return data
+
+
+def script() -> str:
+    """Return the page's script: Vega, Vega-Lite and Vega-Embed of vl-convert's own release.
+
+    Bundling takes two CPU seconds: it is kept in the user's cache, one file a release.
+    """
+    import vl_convert
+
+    name = f"vega-{version('vl-convert-python')}.js"
+    base = os.environ.get("XDG_CACHE_HOME")
+    kept = (Path(base) if base else Path.home() / ".cache") / "orch" / name
+    with contextlib.suppress(OSError, ValueError):
+        return kept.read_text(encoding="utf-8")
+    bundle: Any = vl_convert.javascript_bundle  # its stub asks for a snippet, which it needs not
+    text: str = bundle()
+    with contextlib.suppress(OSError, OrchError):  # a home that cannot be written
+        write_bytes(kept, text.encode())
+    return text

@@ -1,0 +1,346 @@
+"""What charts are made of: curves with bands, dots with intervals, fields of a map."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
+
+from orchestrator.charts.style import STAR, Spec
+
+Rows = list[dict[str, Any]]
+HEIGHT, STEP = 190, 21
+"""Pixels: of a panel of curves, of a row of dots."""
+
+
+class View(TypedDict):
+    """One chart without its width, its theme and, mostly, its rows."""
+
+    title: str
+    """Said above it; empty where panels have titles of their own."""
+    spec: Spec
+    """A layer, or a facet by the field `panel` of layers. A layer with `needs` is left out where no
+    row has that field."""
+    least: int
+    """Pixels that a panel is wide at the least; a screen that is narrower has its own width."""
+    most: NotRequired[int]
+    names: NotRequired[str]
+    """The field whose values are the names of rows, to the left of the panels."""
+    rows: NotRequired[Rows]
+    table: NotRequired[str]
+    """Where rows come from that the view does not hold: see report/drawing.py."""
+    at: NotRequired[list[int]]
+    """The configurations it draws, whatever is chosen; every chosen one where it is absent."""
+    panels: NotRequired[list[tuple[str, list[int]]]]
+    """Panels of curves that no choice changes: title, configurations."""
+    variant: NotRequired[str]
+    """The choice of panels that it is for."""
+    extra: NotRequired[bool]
+    """Drawn only on demand."""
+
+
+Looks = Mapping[str, Spec]
+_DOTS = {"symbolSize": 80}
+_LINES = {"symbolType": "stroke", "symbolOpacity": 1, "symbolFillColor": "transparent"}
+
+
+def quantity(field: str, title: str | None, **more: Any) -> Spec:
+    """Return the channel of a number. `more`: of its scale."""
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": more if "type" in more else {"zero": False} | more,
+    }
+
+
+def series(
+    field: str, looks: Looks, *channels: str, legend: bool = True, dots: bool = False
+) -> Spec:
+    """Return channels by which series are told apart. `dots`: not lines stand in the legend."""
+    shown: Spec = {"legend": (_DOTS if dots else _LINES) if legend else None}
+    return {
+        channel: {"field": field, "type": "nominal", "title": None, "scale": looks[channel]} | shown
+        for channel in channels
+    }
+
+
+def faceted(layers: Spec) -> Spec:
+    """Return panels of the same layers, one for each value of the field `panel`."""
+    facet = {"field": "panel", "type": "nominal", "sort": None, "title": None}
+    return {"facet": facet, "spacing": {"row": 10, "column": 14}, "spec": layers}
+
+
+def reading(*fields: tuple[str, str] | tuple[str, str, str]) -> list[Spec]:
+    """Return what is read under the pointer: field, title and, for a number, its format."""
+    return [
+        {"field": one[0], "title": one[1], "type": "quantitative", "format": one[2]}
+        if len(one) == 3
+        else {"field": one[0], "title": one[1], "type": "nominal"}
+        for one in fields
+    ]
+
+
+_INTERVAL = "'[' + format({low}, '.3g') + ', ' + format({high}, '.3g') + ']'"
+
+
+def interval_text(field: str, low: str, high: str, other: str) -> Spec:
+    """Return a transform that writes an interval as text into `field`."""
+    low, high = f"datum.{low}", f"datum.{high}"
+    text = _INTERVAL.format(low=low, high=high)
+    return {"calculate": f"isValid({low}) ? {text} : '{other}'", "as": field}
+
+
+def curves(
+    y_title: str | None,
+    colour: Spec,
+    *,
+    x_title: str = "train step",
+    bands: bool = True,
+    panels: bool = True,
+    measured: str = "mean",
+) -> Spec:
+    """Return curves over steps, with bands, marks where they end early, and readings.
+
+    Rows: step, value, low, high, name; `raw` behind a smoothed value; `thin` for one of many;
+    `cut` and `collapsed`, in the last row of a curve that is so.
+    """
+    x = quantity("step", x_title)
+    x["axis"] = {"tickCount": 5}
+    y = quantity("value", y_title)
+    y["axis"] = {"tickCount": 5}
+    known = {"filter": "isValid(datum.value)"}
+    own = {"color": colour["color"]}
+    quiet = {"x": x, "detail": {"field": "name"}, **own}
+    band: list[Spec] = [
+        {
+            "name": "band",
+            "needs": "low",
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "area", "opacity": 0.15},
+            "encoding": {**quiet, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+        }
+    ]
+    layers: list[Spec] = [
+        *(band if bands else []),
+        {
+            "name": "measured",
+            "needs": "raw",
+            "transform": [{"filter": "isValid(datum.raw)"}],
+            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35},
+            "encoding": {**quiet, "y": {**y, "field": "raw"}},
+        },
+        {
+            "name": "curve",
+            "mark": {"type": "line", "strokeWidth": 2},
+            "encoding": {
+                **quiet,
+                **colour,
+                "y": y,
+                "opacity": {"condition": {"test": "datum.thin", "value": 0.65}, "value": 1},
+            },
+        },
+        {
+            "name": "cut",
+            "needs": "cut",
+            "transform": [{"filter": "datum.cut"}],
+            "mark": {"type": "point", "shape": "circle", "size": 80, "strokeWidth": 2},
+            "encoding": {**own, "x": x, "y": y},
+        },
+        {
+            "name": "collapsed",
+            "needs": "collapsed",
+            "transform": [{"filter": "datum.collapsed"}],
+            "mark": {
+                "type": "point",
+                "shape": "cross",
+                "angle": 45,
+                "filled": True,
+                "opacity": 1,
+                "size": 90,
+            },
+            "encoding": {**own, "x": x, "y": y},
+        },
+        {
+            "name": "reading",
+            "transform": [known, interval_text("interval", "low", "high", "none: one seed")],
+            "mark": {"type": "point", "opacity": 0, "size": 90, "filled": True},
+            "encoding": {
+                **own,
+                "x": x,
+                "y": y,
+                "tooltip": reading(
+                    ("name", "of"),
+                    ("step", x_title, ",.6~g"),
+                    ("value", measured, ".3g"),
+                    ("interval", "95 % interval"),
+                    ("cut", "cut"),
+                ),
+            },
+        },
+    ]
+    whole: Spec = {"height": HEIGHT, "layer": layers}
+    return faceted(whole) if panels else whole
+
+
+def dots(
+    looks: Looks,
+    *,
+    x_title: str | None = None,
+    scale: Mapping[str, Any] | None = None,
+) -> Spec:
+    """Return rows of dots with intervals, the first row on top.
+
+    Rows: name, term, value, low, high; `from` and `to` of a wider interval; `each`, the values of
+    seeds; `base` for a model before training. `scale`: of the axis of values.
+    """
+    x = quantity("value", x_title, **(scale or {}))
+    x["axis"] = {"tickCount": 4}
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    colour = series("term", looks, "color", legend=False)
+    both = {**series("term", looks, "shape", legend=False), **colour}
+    known = {"filter": "isValid(datum.value)"}
+
+    def between(low: str, high: str, mark: Spec) -> Spec:
+        return {
+            "needs": low,
+            "transform": [{"filter": f"isValid(datum.{low})"}],
+            "mark": {"type": "rule", **mark},
+            "encoding": {**colour, "y": y, "x": {**x, "field": low}, "x2": {"field": high}},
+        }
+
+    layers: list[Spec] = [
+        {"transform": [known], "mark": {"type": "point", "opacity": 0}, "encoding": {"y": y}},
+        between("from", "to", {"strokeWidth": 8, "opacity": 0.25}),
+        between("low", "high", {"strokeWidth": 2}),
+        {
+            "name": "seeds",
+            "needs": "each",
+            "transform": [{"filter": "isValid(datum.each)"}, {"flatten": ["each"]}],
+            "mark": {"type": "tick", "thickness": 1.2, "size": 10, "opacity": 0.7},
+            "encoding": {**colour, "y": y, "x": {**x, "field": "each"}},
+        },
+        {
+            "name": "before training",
+            "needs": "base",
+            "transform": [{"filter": "datum.base"}],
+            "mark": {"type": "rule", "strokeDash": [2, 3], "color": "$none"},
+            "encoding": {"x": x},
+        },
+        {
+            "name": "star",
+            "needs": "base",
+            "transform": [{"filter": "datum.base"}],
+            "mark": {
+                "type": "point",
+                "shape": STAR,
+                "size": 110,
+                "filled": True,
+                "opacity": 1,
+                "color": "$none",
+            },
+            "encoding": {
+                "x": x,
+                "y": y,
+                "tooltip": reading(("name", "of"), ("value", "mean", ".3g"), ("note", "note")),
+            },
+        },
+        {
+            "name": "dot",
+            "transform": [
+                known,
+                {"filter": "!datum.base"},
+                interval_text("interval", "low", "high", "none: one seed"),
+                interval_text("items", "from", "to", "none"),
+            ],
+            "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+            "encoding": {
+                **both,
+                "x": x,
+                "y": y,
+                "tooltip": reading(
+                    ("name", "of"),
+                    ("value", "mean", ".3g"),
+                    ("interval", "95 % interval"),
+                    ("items", "over items"),
+                    ("seeds", "seeds"),
+                ),
+            },
+        },
+    ]
+    return {"height": {"step": STEP}, "layer": layers}
+
+
+def field_map(columns: Sequence[str], rows: Sequence[str], x_title: str, y_title: str) -> Spec:
+    """Return a map of painted fields, from 0 to 1, with what is written in each, and bounds.
+
+    Rows: column and row, from 0, the lowest row first; z, text, says. Bounds: column, place.
+    """
+
+    def axis(field: str, names: Sequence[str], title: str) -> Spec:
+        return {
+            "field": field,
+            "type": "quantitative",
+            "title": title,
+            "scale": {"domain": [-0.5, len(names) - 0.5], "nice": False, "zero": False},
+            "axis": {
+                "values": list(range(len(names))),
+                "labelExpr": f"{json.dumps(list(names))}[datum.value]",
+                "grid": False,
+                "ticks": False,
+            },
+        }
+
+    x, y = axis("column", columns, x_title), axis("row", rows, y_title)
+    paint = {"domain": [0, 0.5, 1], "range": ["$stable", "$unstable", "$collapsed"]}
+    painted = {"filter": "isValid(datum.z)"}
+    edges = [
+        {"calculate": f"datum.{field} {sign} 0.48", "as": name}
+        for field in ("column", "row")
+        for sign, name in (("-", f"{field}_from"), ("+", f"{field}_to"))
+    ]
+    return {
+        "height": 42 * max(3, len(rows)),
+        "transform": edges,
+        "layer": [
+            {
+                "transform": [painted],
+                "mark": "rect",
+                "encoding": {
+                    "x": {**x, "field": "column_from"},
+                    "x2": {"field": "column_to"},
+                    "y": {**y, "field": "row_from"},
+                    "y2": {"field": "row_to"},
+                    "color": {
+                        "field": "z",
+                        "type": "quantitative",
+                        "scale": paint,
+                        "legend": None,
+                    },
+                    "tooltip": reading(("says", "seeds")),
+                },
+            },
+            {
+                "transform": [painted],
+                "mark": {"type": "text", "fontSize": 11},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "text": {"field": "text"},
+                    "color": {
+                        "condition": {"test": "datum.z > 0.75", "value": "#ffffff"},
+                        "value": "#16191d",
+                    },
+                },
+            },
+            {
+                "name": "bound",
+                "needs": "place",
+                "transform": [{"filter": "isValid(datum.place)"}],
+                "mark": {"type": "rule", "strokeWidth": 3.5, "color": "$text"},
+                "encoding": {
+                    "x": {**x, "field": "column_from"},
+                    "x2": {"field": "column_to"},
+                    "y": {**y, "field": "place"},
+                },
+            },
+        ],
+    }
