@@ -146,8 +146,7 @@ function completed(view, data, rows, width, theme, state) {
   const logged = state.log && view.table && view.table.startsWith("curves") && !view.panels;
   const spec = walked(data.specs[view.spec], (part) => {
     if (typeof part === "string") return words[part] ?? part;
-    if (logged && part && ["value", "low", "high", "raw"].includes(part.field) && part.axis) return { ...part, scale: { type: "log" } };
-    if (logged && part && ["low", "high", "raw"].includes(part.field) && part.scale) return { ...part, scale: { type: "log" } };
+    if (logged && part && part.scale && ["value", "low", "high", "raw"].includes(part.field)) return { ...part, scale: { type: "log" } };
     return needed(narrowed(part, rows), rows);
   });
   spec.data = { values: rows };
@@ -209,6 +208,7 @@ async function draw(plot, view, data, rows, state) {
     renderer: name === "print" ? "svg" : "canvas", tooltip: { theme: name === "dark" ? "dark" : "light", disableDefaultStyle: false } });
   plot.drawn = drawn;
   plot.drawnAt = width;
+  plot.rows = rows;
   plot.style.minHeight = "";
   plot.dataset.theme = name;
   drawn.view.addEventListener("click", (event, item) => {

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 from dashboards.page import WORDS, axis_bound, effect_drawing
 from orchestrator.charts.files import (
@@ -15,7 +16,7 @@ from orchestrator.charts.files import (
     svg_of,
     without_readings,
 )
-from orchestrator.charts.marks import Rows, View
+from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.charts.style import LIGHT, config
 from orchestrator.files import write_bytes
 from orchestrator.report import Report
@@ -66,7 +67,7 @@ def draw_figure(figure: Figure, report: Report) -> Iterator[Drawn]:
 
 def filled_views(
     figure: Figure, report: Report
-) -> Iterator[tuple[str, str, list[tuple[View, Rows]]]]:
+) -> Iterator[tuple[str, str, list[tuple[ChartView, Rows]]]]:
     """Yield each picture of a figure: its name, its title, and its views with their rows."""
     data = report.data
     every = tables(data)
@@ -102,7 +103,7 @@ def filled_views(
         yield name, f"{figure.title}: {study}{paper}, {setting}", filled
 
 
-def _labelled(view: View, label: str | None) -> View:
+def _labelled(view: ChartView, label: str | None) -> ChartView:
     """Return a view whose axis names the metric that is drawn."""
     if METRIC not in view.get("table", "") or label is None:
         return view
@@ -111,7 +112,7 @@ def _labelled(view: View, label: str | None) -> View:
     return labelled
 
 
-def _columns(figure: Figure, drawn: Sequence[View]) -> int:
+def _columns(figure: Figure, drawn: Sequence[ChartView]) -> int:
     if figure.kind == "redrawn":
         return min(3, len(drawn))
     return 1 if any("facet" in view["spec"] for view in drawn) else min(2, len(drawn))
@@ -122,8 +123,8 @@ def _columns(figure: Figure, drawn: Sequence[View]) -> int:
 WIDE, TALL = 794, 1123
 """A4, in pixels of 1/96 inch."""
 ROW, TOP, EDGE = 29, 197, 53
-MOST_CLAIMS, MOST_PLATES, COLUMNS = 16, 12, 3
-PLATE_WIDE, PLATE_TALL = 222, 150
+MOST_CLAIMS, MOST_PLATES, COLUMNS = 16, 12, 4
+PLATE_WIDE, PLATE_TALL = 166, 150
 VERDICT_COLOURS = {"supported": "#00694e", "contradicted": "#a33f00"}
 QUIET = "#444444"
 STYLE = """
@@ -205,25 +206,35 @@ def _plates(report: Report, top: float) -> Iterator[str]:
             view = view | {"panels": panels[:1]}
         rows = rows_of(view, report.data, every, ())
         chart = completed(view | {"least": 1}, rows, PLATE_WIDE)
-        chart.get("spec", chart)["height"] = PLATE_TALL - 70
-        look = colored(config(), LIGHT)
+        chart.get("spec", chart)["height"] = PLATE_TALL - 74
+        if "facet" in chart:
+            chart["facet"]["header"] = {"labels": False, "title": None}
         title = f"{number}: {figure.panels[0].title}"
-        legend = {"legend": {**look["legend"], "labelFontSize": 8, "symbolSize": 90, "columns": 5}}
-        small = look | legend | {"axis": {**look["axis"], "labelFontSize": 9}}
         whole = without_readings(chart) | {
-            "title": {"text": title, "fontSize": 10},
-            "config": small | {"header": {"labels": False, "title": None}},
+            "title": {"text": title, "fontSize": 9},
+            "config": _small_look(),
         }
         place = EDGE + column * (PLATE_WIDE + 14), top + row * (PLATE_TALL + 12)
         yield _placed(svg_of(whole), *place, PLATE_WIDE, PLATE_TALL)
 
 
+def _small_look() -> dict[str, Any]:
+    look: dict[str, Any] = colored(config(), LIGHT)
+    axis = {**look["axis"], "labelFontSize": 8, "titleFontSize": 8, "titlePadding": 3}
+    legend = {**look["legend"], "labelFontSize": 7.5, "symbolSize": 110, "columns": 3}
+    return look | {"axis": axis, "legend": legend | {"columnPadding": 6, "rowPadding": 0}}
+
+
 def _placed(svg: str, x: float, y: float, width: float, height: float) -> str:
-    """Return a drawing as a part of another, scaled into a box."""
-    box = re.search(r'viewBox="[^"]+"', svg)
-    inner = svg[svg.index(">") + 1 :]
-    kind = re.search(r'class="[^"]+"', svg)
+    """Return a drawing as a part of another: in a box, made smaller where it is larger."""
+    start = svg[: svg.index(">")]
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', start)
+    kind = re.search(r'class="[^"]+"', start)
+    if box is None or kind is None:
+        raise ValueError(f"a drawing without a view box: {start}")
+    own_width, own_height = float(box[1]), float(box[2])
+    scale = min(1.0, width / own_width, height / own_height)
     return (
-        f'<svg {kind.group() if kind else ""} {box.group() if box else ""} x="{x:g}" y="{y:g}" '
-        f'width="{width:g}" height="{height:g}" preserveAspectRatio="xMinYMin meet">{inner}'
+        f'<svg {kind[0]} {box[0]} x="{x:g}" y="{y:g}" width="{scale * own_width:g}" '
+        f'height="{scale * own_height:g}">{svg[svg.index(">") + 1 :]}'
     )

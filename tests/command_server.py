@@ -17,7 +17,7 @@ from orchestrator.cli import COMMANDS
 MODULE_NAMES = {"import": "import_"}
 ALWAYS = ("hydra", "numpy", "scipy.special")
 MLFLOW = ("mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store")
-DRAWING = ("matplotlib.figure",)
+DRAWING = ("vl_convert",)
 ALSO = {
     "run": (*MLFLOW, *DRAWING),
     "collect": MLFLOW,

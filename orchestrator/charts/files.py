@@ -2,23 +2,27 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from orchestrator.charts.marks import Rows, View
+from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.charts.style import LIGHT, Spec, Theme, config
+from orchestrator.errors import OrchError
 from orchestrator.files import write_bytes
 
 FORMATS = ("png", "pdf", "svg")
 PPI = 110
+POINTS = 0.75
+"""Of a pixel, in a PDF."""
 LETTER, MARGIN = 6.1, 16
 """Pixels of a letter of a row's name, and beside it."""
 GAP = 14
 
 
-def completed(view: View, rows: Rows, width: int, theme: Theme = LIGHT) -> Spec:
+def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> Spec:
     """Return a view with its rows, as wide as it may be, in a theme's colours.
 
     The page does the same with the view's JSON: dashboards/figures.js.
@@ -75,7 +79,7 @@ def colored(spec: Any, theme: Theme) -> Any:
 
 
 def sheet(
-    views: Sequence[tuple[View, Rows]],
+    views: Sequence[tuple[ChartView, Rows]],
     *,
     title: str = "",
     notes: Sequence[str] = (),
@@ -136,10 +140,17 @@ def converted(svg: str, ending: str) -> bytes:
 
     if ending == "svg":
         return ('<?xml version="1.0" encoding="utf-8"?>\n' + svg).encode()
-    data: bytes = (
-        vl_convert.svg_to_png(svg, ppi=PPI) if ending == "png" else vl_convert.svg_to_pdf(svg)
+    if ending == "png":
+        png: bytes = vl_convert.svg_to_png(svg, ppi=PPI)
+        return png
+    pdf: bytes = vl_convert.svg_to_pdf(
+        re.sub(r'(width|height)="([\d.]+)"', _in_points, svg, count=2)
     )
-    return data
+    return pdf
+
+
+def _in_points(size: re.Match[str]) -> str:
+    return f'{size[1]}="{float(size[2]) * POINTS:g}"'
 
 
 def script() -> str:

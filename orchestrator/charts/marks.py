@@ -11,7 +11,7 @@ HEIGHT, STEP = 190, 21
 """Pixels: of a panel of curves, of a row of dots."""
 
 
-class View(TypedDict):
+class ChartView(TypedDict):
     """One chart without its width, its theme and, mostly, its rows."""
 
     title: str
@@ -139,13 +139,6 @@ def curves(
             },
         },
         {
-            "name": "cut",
-            "needs": "cut",
-            "transform": [{"filter": "datum.cut"}],
-            "mark": {"type": "point", "shape": "circle", "size": 80, "strokeWidth": 2},
-            "encoding": {**own, "x": x, "y": y},
-        },
-        {
             "name": "collapsed",
             "needs": "collapsed",
             "transform": [{"filter": "datum.collapsed"}],
@@ -162,7 +155,7 @@ def curves(
         {
             "name": "reading",
             "transform": [known, interval_text("interval", "low", "high", "none: one seed")],
-            "mark": {"type": "point", "opacity": 0, "size": 90, "filled": True},
+            "mark": {"type": "point", "opacity": 0, "size": 160, "filled": True},
             "encoding": {
                 **own,
                 "x": x,
@@ -172,8 +165,19 @@ def curves(
                     ("step", x_title, ",.6~g"),
                     ("value", measured, ".3g"),
                     ("interval", "95 % interval"),
-                    ("cut", "cut"),
                 ),
+            },
+        },
+        {
+            "name": "cut",
+            "needs": "cut",
+            "transform": [{"filter": "datum.cut"}],
+            "mark": {"type": "point", "shape": "circle", "size": 80, "strokeWidth": 2},
+            "encoding": {
+                **own,
+                "x": x,
+                "y": y,
+                "tooltip": reading(("name", "of"), ("cut", "cut")),
             },
         },
     ]

@@ -141,6 +141,7 @@ def config(font: str = "Liberation Sans, Arial, sans-serif") -> Spec:
             "titlePadding": 6,
             "labelFlush": False,
             "labelOverlap": True,
+            "labelSeparation": 5,
         },
         "header": {
             "labelColor": "$text",

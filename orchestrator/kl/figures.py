@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.charts.files import converted, sheet, svg_of
-from orchestrator.charts.marks import STEP, Rows, View, quantity, reading, series
+from orchestrator.charts.marks import STEP, ChartView, Rows, quantity, reading, series
 from orchestrator.charts.style import Spec
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
@@ -116,7 +116,7 @@ FILE_WIDTH = 1500
 """Pixels of Fig. 1 as a file."""
 
 
-def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[View]:
+def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[ChartView]:
     """Return bias and variance of gradients, a row a configuration, on log axes.
 
     Filled dots are exact, rings are sampled; a bias that is exactly zero has no dot. rows: of
@@ -127,7 +127,7 @@ def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[V
 
 def _gradient_view(
     rows: Sequence[Mapping[str, Any]], statistic: str, parameter: str, title: str
-) -> View:
+) -> ChartView:
     drawn: Rows = [
         {
             "name": row["label"],
@@ -206,7 +206,7 @@ def draw_term(estimator: str, path: Path) -> None:
 TRUE = "reverse KL: k1, and its gradient x"
 
 
-def _term_view(title: str, estimator: str, x: FloatTable, mine: FloatTable) -> View:
+def _term_view(title: str, estimator: str, x: FloatTable, mine: FloatTable) -> ChartView:
     names = (TRUE, estimator)
     looks: dict[str, Spec] = {
         "color": {"domain": list(names), "range": ["$text", "$c2"]},
@@ -236,7 +236,7 @@ def _check_format(path: Path) -> None:
         )
 
 
-def _write(views: Sequence[View], path: Path, **layout: Any) -> None:
+def _write(views: Sequence[ChartView], path: Path, **layout: Any) -> None:
     drawn = svg_of(sheet([(view, view["rows"]) for view in views], **layout))
     content = converted(drawn, path.suffix.lower().removeprefix("."))
     try:

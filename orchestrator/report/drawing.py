@@ -10,8 +10,8 @@ from typing import Any
 
 from orchestrator.charts.marks import (
     STEP,
+    ChartView,
     Rows,
-    View,
     curves,
     dots,
     faceted,
@@ -40,7 +40,7 @@ MAIN_FINALS = 2
 """Final values that are drawn without being asked for."""
 
 
-def views(figure: Figure, data: FigureData) -> list[View]:
+def views(figure: Figure, data: FigureData) -> list[ChartView]:
     """Return the views of a figure; none if nothing was measured for it."""
     return list(_VIEWS[figure.kind](figure, data))
 
@@ -57,21 +57,21 @@ def tables(data: FigureData) -> dict[str, Rows]:
     A row names its configuration by `at`. Curves are no table: they are the configurations' own.
     """
     every = data["configurations"]
-    made: dict[str, Rows] = {}
+    by_table: dict[str, Rows] = {}
     for at, c in sorted(enumerate(every), key=lambda pair: pair[1]["rank"]):
         for metric, final in c["finals"].items():
-            made.setdefault(f"finals {metric}", []).append(_final_row(c, at, final))
+            by_table.setdefault(f"finals {metric}", []).append(_final_row(c, at, final))
         for measure, one in data.get("stability", {}).items():
             if (values := one["values"][at]) is not None:
                 value, low, high = values
                 row = {"at": at, "value": value, "low": low, "high": high}
-                made.setdefault(f"stability {measure}", []).append(row)
+                by_table.setdefault(f"stability {measure}", []).append(row)
     for base in data.get("baselines", ()):
         for metric, value in base["finals"].items():
             row = {"model": base["model"], "name": base["name"], "note": base["note"]}
             row |= {"base": True, "value": value, "term": NO_KL}
-            made.setdefault(f"finals {metric}", []).append(row)
-    return made
+            by_table.setdefault(f"finals {metric}", []).append(row)
+    return by_table
 
 
 def _final_row(c: FigureData, at: int, final: Sequence[Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _final_row(c: FigureData, at: int, final: Sequence[Any]) -> dict[str, Any]:
 
 
 def rows_of(
-    view: View, data: FigureData, every: Mapping[str, Rows], chosen: Chosen, metric: str = ""
+    view: ChartView, data: FigureData, every: Mapping[str, Rows], chosen: Chosen, metric: str = ""
 ) -> Rows:
     """Return a view's rows for these configurations.
 
@@ -117,7 +117,7 @@ def rows_of(
 
 
 def _panels(
-    view: View, configurations: Sequence[FigureData], kept: Chosen, metric: str
+    view: ChartView, configurations: Sequence[FigureData], kept: Chosen, metric: str
 ) -> Iterator[tuple[str, Chosen]]:
     """Yield each panel with its configurations: every one without a KL term is in all of them."""
     if "panels" in view:
@@ -176,7 +176,7 @@ def _colours(data: FigureData, tell: str) -> Spec:
 # ---------------------------------------------------------------- figures of one setting
 
 
-def _curves(figure: Figure, data: FigureData) -> Iterator[View]:
+def _curves(figure: Figure, data: FigureData) -> Iterator[ChartView]:
     """One metric, which the reader chooses, in panels of KL terms, of betas, or of an axis."""
     if not any(m in c["curves"] for m in figure.metrics for c in data["configurations"]):
         return
@@ -190,7 +190,7 @@ def _curves(figure: Figure, data: FigureData) -> Iterator[View]:
         }
 
 
-def _measures(figure: Figure, data: FigureData) -> Iterator[View]:
+def _measures(figure: Figure, data: FigureData) -> Iterator[ChartView]:
     """Small multiples: panels of KL terms for each measure."""
     for metric in figure.metrics:
         if any(metric in c["curves"] for c in data["configurations"]):
@@ -203,11 +203,11 @@ def _measures(figure: Figure, data: FigureData) -> Iterator[View]:
             }
 
 
-def _finals(figure: Figure, data: FigureData) -> Iterator[View]:
+def _finals(figure: Figure, data: FigureData) -> Iterator[ChartView]:
     spec = dots(_by_term(data))
     for i, metric in enumerate(figure.metrics):
         if any(metric in c["finals"] for c in data["configurations"]):
-            one: View = {
+            one: ChartView = {
                 "title": data["metrics"][metric],
                 "spec": spec,
                 "least": USUAL_WIDTH,
@@ -217,7 +217,7 @@ def _finals(figure: Figure, data: FigureData) -> Iterator[View]:
             yield one | {"extra": True} if i >= MAIN_FINALS else one
 
 
-def _stability(_figure: Figure, data: FigureData) -> Iterator[View]:
+def _stability(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     for measure, one in data["stability"].items():
         if any(one["values"]):
             yield {
@@ -232,7 +232,7 @@ def _stability(_figure: Figure, data: FigureData) -> Iterator[View]:
 # ---------------------------------------------------------------- figures that no choice changes
 
 
-def _redrawn(figure: Figure, data: FigureData) -> Iterator[View]:
+def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
     every = data["configurations"]
     members = [[every[i] for i in panel.at] for panel in figure.panels]
     one_term = all(len({c["term"] for c in own} - {NO_KL}) < 2 for own in members)
@@ -286,7 +286,7 @@ def _widened(values: Sequence[float]) -> list[float]:
     return [(low + high) / 2 - half, (low + high) / 2 + half]
 
 
-def _predicted(figure: Figure, data: FigureData) -> Iterator[View]:
+def _predicted(figure: Figure, data: FigureData) -> Iterator[ChartView]:
     (metric,) = figure.metrics
     rows = [
         {
@@ -348,7 +348,7 @@ def _predicted(figure: Figure, data: FigureData) -> Iterator[View]:
     }
 
 
-def _gradients(figure: Figure, data: FigureData) -> Iterator[View]:
+def _gradients(figure: Figure, data: FigureData) -> Iterator[ChartView]:
     rows = [r for r in data["laboratory"] if r["paper"] or "paper" not in figure.metrics]
     yield from gradient_views(rows)
 
@@ -356,7 +356,7 @@ def _gradients(figure: Figure, data: FigureData) -> Iterator[View]:
 OURS, THEIRS = "ours, with 95 % interval", "published"
 
 
-def _published(_figure: Figure, data: FigureData) -> Iterator[View]:
+def _published(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     rows: Rows = []
     for one in data["published"]:
         if not one["ours"]:
@@ -414,7 +414,7 @@ def _line_chart(
     steps: bool = False,
     log: bool = False,
     panels: bool = False,
-) -> View:
+) -> ChartView:
     """Return lines of named series. Rows: x, value, name, of; `joined` false for points alone."""
     looks = series_looks([row["name"] for row in rows])
     x, y = quantity("x", x_title, **({"type": "log"} if log else {})), quantity("value", y_title)
@@ -461,7 +461,7 @@ def _line_chart(
     return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
 
 
-def _libraries(_figure: Figure, data: FigureData) -> Iterator[View]:
+def _libraries(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     for label, same in groupby(data["libraries"], key=lambda one: str(one["label"])):
         rows = [
             {"panel": one["title"], "name": name, "x": x, "value": y}
@@ -472,7 +472,7 @@ def _libraries(_figure: Figure, data: FigureData) -> Iterator[View]:
         yield _line_chart(rows, x_title="rollouts seen", y_title=label, panels=True)
 
 
-def _imported(_figure: Figure, data: FigureData) -> Iterator[View]:
+def _imported(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     for one in data.get("imported", ()):
         rows = [
             {"name": line["name"], "x": x, "value": y, "thick": line["imported"]}
@@ -482,7 +482,7 @@ def _imported(_figure: Figure, data: FigureData) -> Iterator[View]:
         yield _line_chart(rows, title=one["title"], x_title="step", y_title=None, wide=True)
 
 
-def _trials(_figure: Figure, data: FigureData) -> Iterator[View]:
+def _trials(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     for one in data.get("tune", ()):
         rows = [
             {"name": s["name"], "x": x, "value": y, "of": text, "joined": "lines" in s["mode"]}
@@ -501,7 +501,7 @@ def _trials(_figure: Figure, data: FigureData) -> Iterator[View]:
             )
 
 
-def _phases(_figure: Figure, data: FigureData) -> Iterator[View]:
+def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     for one in data.get("phases", ()):
         rows: Rows = [
             {
@@ -524,7 +524,7 @@ def _phases(_figure: Figure, data: FigureData) -> Iterator[View]:
         }
 
 
-_VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[View]]] = {
+_VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {
     "curves": _curves,
     "measures": _measures,
     "finals": _finals,

@@ -47,6 +47,21 @@ CHOOSE = """values => { for (const [name, value] of values) {
   else if (node.value !== value) { node.value = value; node.dispatchEvent(new Event("change")); }
 } }"""
 SCRIPT = "<script>document.title='owned'</script>"
+DRAWN = """plots => plots.flatMap((plot) => {
+  const marks = [];
+  const walk = (mark) => (mark.items || []).forEach((item) => {
+    if (mark.marktype === "group") (item.items || []).forEach(walk);
+    else if (mark.role === "mark") {
+      const name = mark.name.replace(/_marks$/, "");
+      marks.push({ mark: name, x: item.x, y: item.y, datum: item.datum || {} });
+    } else if (item.text !== undefined) {
+      marks.push({ mark: mark.role, text: String(item.text), datum: {} });
+    }
+  });
+  walk(plot.drawn.view.scenegraph().root);
+  return marks;
+})"""
+"""What stands in the scenes that Vega drew: marks with their rows, and texts."""
 PANELS = {
     "finals": 2,
     "published": 1,
@@ -58,8 +73,8 @@ PANELS = {
     "gradients": 4,
     "staleness": 4,
     "phases": 1,
-    "plate-fig1": 4,
-    "plate-fig2": 2,
+    "fig-1": 4,
+    "fig-2": 2,
 }
 """Figures of the first study and setting, with their panels."""
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -185,16 +200,33 @@ class Opened:
         self.page.evaluate(CHOOSE, list(values.items()))
         self.ready()
 
-    def names(self, figure: str) -> list[str]:
-        return list(self.page.locator(f"#figure-{figure} .panel h3").all_inner_texts())
-
-    def traces(self, figure: str, panel: int = 0) -> list[dict[str, Any]]:
-        """What Plotly was given, read back from the page."""
-        plot = f"[...document.querySelectorAll('#figure-{figure} .plot')][{panel}]"
-        found: list[dict[str, Any]] = self.page.evaluate(
-            f"{plot}.data.map(t => ({{name: t.name, x: t.x, y: t.y, fill: t.fill, mode: t.mode, "
-            "symbol: t.marker && t.marker.symbol}))"
+    def drawn(self, figure: str) -> list[dict[str, Any]]:
+        """What Vega drew, read back from its scenes."""
+        plots: list[dict[str, Any]] = self.page.locator(f"#figure-{figure} .plot").evaluate_all(
+            DRAWN
         )
+        return plots
+
+    def names(self, figure: str) -> list[str]:
+        """Titles of the panels, from above."""
+        heads = list(self.page.locator(f"#figure-{figure} .panel h3").all_inner_texts())
+        facets = [d["text"] for d in self.drawn(figure) if d["mark"] == "title-text"]
+        asked = self.page.locator(f"#figure-{figure} .plot").evaluate_all(
+            "plots => plots.flatMap(p => [...new Set(p.rows.map(r => r.panel).filter(Boolean))])"
+        )
+        assert sorted(facets) == sorted(asked)
+        return asked or heads
+
+    def rows(self, figure: str, mark: str, panel: str = "") -> list[dict[str, Any]]:
+        """The rows that marks of this name were drawn of."""
+        found = [d["datum"] for d in self.drawn(figure) if d["mark"] == mark]
+        return [row for row in found if not panel or row["panel"] == panel]
+
+    def curves(self, panel: str, key: str = "value", mark: str = "curve") -> dict[str, list[float]]:
+        """Name -> what is drawn of it in a panel of learning curves."""
+        found: dict[str, list[float]] = {}
+        for row in sorted(self.rows("curves", mark, panel), key=lambda row: row["step"]):
+            found.setdefault(row["name"], []).append(row[key])
         return found
 
     def fits(self) -> bool:
@@ -238,9 +270,12 @@ def test_it_draws_says_nothing_and_asks_for_nothing(untouched: Opened, page_file
     assert untouched.asked == [page_file.as_uri()]
     assert untouched.names("curves") == ["k1.reward", "k3.loss", "k1.loss", "k3.reward"]
     assert untouched.names("finals") == ["in-domain accuracy", "out-of-domain accuracy"]
-    counts = "f => [f.id.slice(7), f.querySelectorAll('.plot .main-svg .xaxislayer-above').length]"
-    found = untouched.page.evaluate(f"[...document.querySelectorAll('figure')].map({counts})")
-    assert dict(found) == PANELS, "every figure has its panels, and each of them is drawn"
+    for figure, count in PANELS.items():
+        drawn = untouched.drawn(figure)
+        facets = len([d for d in drawn if d["mark"] == "title-text"])
+        plots = untouched.page.locator(f"#figure-{figure} .plot").count()
+        assert count in (facets, plots, facets + plots - 1), figure
+        assert any(d["datum"] for d in drawn), f"{figure}: marks are drawn"
     assert untouched.page.locator(".waiting").count() == 0
     assert untouched.fits()
 
@@ -265,36 +300,69 @@ def test_a_desktops_first_screen_answers(untouched: Opened) -> None:
 
 
 def test_curves_hold_the_data(untouched: Opened, told: Report) -> None:
-    drawn = untouched.traces("curves")
-    means = [t for t in drawn if t["mode"] == "lines" and t["name"]]
-    assert [t["name"] for t in means] == ["no KL", "k1.reward β=0.1", "k1.reward β=1"]
-    assert means[0]["x"] == [0, 20, 40, 60, 80, 100]
-    assert len([t for t in drawn if t["fill"] == "tonexty"]) == 3
+    means = untouched.curves("k1.reward")
+    assert list(means) == ["no KL", "k1.reward β=0.1", "k1.reward β=1"]
+    steps = untouched.curves("k1.reward", "step")
+    assert steps["no KL"] == [0, 20, 40, 60, 80, 100]
     (plain,) = [
         c
         for c in told.data["configurations"]
         if c["name"] == "k1.reward β=0.1" and c["study"] == "onpolicy"
     ]
     curve = plain["curves"]["eval/accuracy_in_domain"]
-    at = drawn.index(means[1])
-    for trace, key in ((means[1], "m"), (drawn[at - 1], "l"), (drawn[at - 2], "h")):
-        assert trace["y"] == pytest.approx(curve[key], abs=0.005), "as orch's own statistics"
-    wild = untouched.traces("curves", panel=2)
-    assert [t["symbol"] for t in wild].count("x") == 1, "a cross marks the collapse"
+    assert means[plain["name"]] == pytest.approx(curve["m"], abs=0.005)
+    for key, ours in (("low", "l"), ("high", "h")):
+        band = untouched.curves("k1.reward", key, "band")
+        assert len(band) == 3, "a band for each line of two seeds"
+        assert band[plain["name"]] == pytest.approx(curve[ours], abs=0.005), "as orch's statistics"
+    (cross,) = untouched.rows("curves", "collapsed", "k1.loss")
+    assert cross["name"] == "k1.loss β=1", "a cross marks the collapse"
+    legend = [d["text"] for d in untouched.drawn("curves") if d["mark"] == "legend-label"]
+    assert legend == ["no KL", "β 0.1", "β 1"]
 
 
 def test_dots_hold_the_data(untouched: Opened) -> None:
-    *rows, base, seeds = untouched.traces("finals")
-    shown = {t["y"][0]: t["x"][0] for t in rows}
-    assert shown["k1.reward β=1"] == pytest.approx(0.56)
-    assert shown["none"] == pytest.approx(0.905)
-    assert (base["y"], base["x"]) == (["base model"], [0.3])
-    assert len(seeds["x"]) == 14, "one small mark a seed"
-    (ours, theirs) = untouched.traces("published")
-    assert (ours["y"], theirs["x"]) == (["one"], [6])
-    kept = {t["y"][0]: t["x"][0] for t in untouched.traces("stability", 2)}
+    inside = "#figure-finals .plot"
+    first = untouched.page.locator(inside).evaluate_all(f"plots => ({DRAWN})([plots[0]])")
+    shown = {d["datum"]["name"]: d for d in first if d["mark"] == "dot"}
+    assert shown["k1.reward β=1"]["datum"]["value"] == pytest.approx(0.56)
+    assert shown["none"]["datum"]["value"] == pytest.approx(0.905)
+    assert shown["none"]["x"] > shown["k1.reward β=1"]["x"]
+    assert shown["none"]["y"] < shown["k1.reward β=0.1"]["y"], "the first is on top"
+    (star,) = [d["datum"] for d in first if d["mark"] == "star"]
+    assert (star["name"], star["value"]) == ("base model", 0.3)
+    assert len([d for d in first if d["mark"] == "seeds"]) == 14, "one small mark a seed"
+    ours, theirs = untouched.rows("published", "dot")
+    assert (ours["name"], theirs["value"]) == ("one", 6)
+    kept = {r["name"]: r["value"] for r in untouched.rows("stability", "dot")}
     assert kept["k1.loss β=1"] == 60
-    assert {t["name"] for t in untouched.traces("libraries")} == {"verl", "skyrl"}
+    assert {r["name"] for r in untouched.rows("libraries", "reading")} == {"verl", "skyrl"}
+
+
+def test_the_pointer_reads_values(opened: Opened) -> None:
+    plot = opened.page.locator("#figure-curves .plot canvas")
+    plot.scroll_into_view_if_needed()
+    at = """plot => {
+      const places = [], view = plot.parentElement.drawn.view, [left, top] = view.origin();
+      const walk = (mark, x, y) => (mark.items || []).forEach((item) => {
+        const [right, down] = [x + (item.x || 0), y + (item.y || 0)];
+        if (mark.marktype === "group") (item.items || []).forEach((m) => walk(m, right, down));
+        else if (mark.name === "reading_marks") places.push([right, down]);
+      });
+      walk(view.scenegraph().root, left, top);
+      return places.pop();
+    }"""
+    x, y = plot.evaluate(at)
+    box = plot.bounding_box()
+    assert box is not None
+    opened.page.mouse.move(box["x"] + x, box["y"] + y)
+    shown = opened.page.locator("#vg-tooltip-element.visible")
+    shown.wait_for()
+    assert "train step" in shown.inner_text()
+    assert "95 % interval" in shown.inner_text()
+    opened.page.mouse.click(box["x"] + x, box["y"] + y)
+    assert "rests on cell" in opened.page.locator("#figure-curves .from").inner_text()
+    opened.page.mouse.move(0, 0)
 
 
 def test_every_axis_of_a_spec_is_a_filter(browser: Any, synthetic: Any, tmp_path: Path) -> None:
@@ -317,8 +385,9 @@ def test_every_axis_of_a_spec_is_a_filter(browser: Any, synthetic: Any, tmp_path
         assert settings.count() == 2
         opened.choose(**{"axis loss.clip": "low0.1-high0.1"})
         assert "low0.1" in settings.first.inner_text()
-        rows = [t for t in opened.traces("finals") if t["symbol"] == "circle"]
-        assert [t["x"] for t in rows] == [[pytest.approx(0.4)]]
+        rows = opened.rows("finals", "dot")
+        assert len(rows) == 2, "one configuration, in and out of domain"
+        assert rows[0]["value"] == pytest.approx(0.4)
         assert opened.said == []
     finally:
         opened.context.close()
@@ -326,8 +395,7 @@ def test_every_axis_of_a_spec_is_a_filter(browser: Any, synthetic: Any, tmp_path
 
 def test_filters(opened: Opened) -> None:
     opened.choose(beta="1")
-    names = {t["name"] for t in opened.traces("curves") if t["name"]}
-    assert names == {"no KL", "k1.reward β=1"}
+    assert set(opened.curves("k1.reward")) == {"no KL", "k1.reward β=1"}
     opened.choose(beta="all", panels="beta")
     assert opened.names("curves") == ["β 0.1", "β 1"]
     assert opened.page.locator("select[name=backend]").count() == 0, "one backend: no choice"
@@ -336,10 +404,9 @@ def test_filters(opened: Opened) -> None:
     )
     opened.choose(study="async10", backend="skyrl")
     assert opened.page.locator("select[name=setting] option").count() == 1
-    rows = [t for t in opened.traces("finals") if t["symbol"] == "circle"]
-    assert [t["x"] for t in rows] == [[pytest.approx(0.45)]]
+    assert [r["value"] for r in opened.rows("finals", "dot")] == pytest.approx([0.45, 0.4])
     opened.choose(seeds="1")
-    assert [t["name"] for t in opened.traces("curves")] == ["k1.reward β=0.1, seed 1"]
+    assert list(opened.curves("k1.reward")) == ["k1.reward β=0.1, seed 1"]
     assert opened.said == []
 
 
@@ -347,7 +414,7 @@ def test_a_choice_stands_in_the_address(browser: Any, opened: Opened, page_file:
     opened.choose(study="async10", metric="train/kl_reference", group="backend", log=True)
     names = opened.names("curves")
     assert names == ["backend verl", "backend skyrl"]
-    rows = {y for t in opened.traces("finals") if t["symbol"] == "circle" for y in t["y"]}
+    rows = {row["name"] for row in opened.rows("finals", "dot")}
     assert rows == {"verl: k1.reward β=0.1", "skyrl: k1.reward β=0.1"}
     address = opened.page.evaluate("location.href")
     other = Opened(browser, address, viewport={"width": 1280, "height": 900})
@@ -362,29 +429,25 @@ def test_a_choice_stands_in_the_address(browser: Any, opened: Opened, page_file:
 
 
 def test_a_curve_that_an_unfinished_seed_cuts_is_marked(opened: Opened) -> None:
-    at = opened.names("curves").index("k3.reward")
-    (ring,) = [t for t in opened.traces("curves", at) if t["name"] == "cut"]
-    assert ring["x"] == [20]
+    (ring,) = opened.rows("curves", "cut")
+    assert (ring["panel"], ring["step"]) == ("k3.reward", 20)
+    assert ring["cut"] == "step 20 of 100: seed 0 is failed"
 
 
 def test_nothing_is_smoothed_unless_asked(opened: Opened) -> None:
     box = opened.page.locator("#figure-curves input[name=smooth]")
     assert not box.is_checked()
-    before = next(t for t in opened.traces("curves") if t["name"])["y"]
+    before = opened.curves("k1.reward")["no KL"]
     opened.choose(smooth=True)
-    drawn = opened.traces("curves")
-    (after,) = [t for t in drawn if t["name"] == "no KL, smoothed"]
-    assert after["y"][2] == pytest.approx(sum(before[:5]) / 5)
-    assert any(t["y"] == before for t in drawn), "what was measured stays in sight"
+    after = opened.curves("k1.reward")["no KL, smoothed"]
+    assert after[2] == pytest.approx(sum(before[:5]) / 5)
+    measured = opened.curves("k1.reward", "raw", "measured")["no KL, smoothed"]
+    assert measured == before, "what was measured stays in sight"
 
 
 def test_every_number_is_one_click_from_its_cells(opened: Opened, told: Report) -> None:
     plot = opened.page.locator("#figure-finals .plot").first
-    plot.scroll_into_view_if_needed()
-    plot.locator(".points path").last.dispatch_event("mousedown")
-    emit = "document.querySelector('#figure-finals .plot').emit('plotly_click', {points: [{"
-    emit += "data: document.querySelector('#figure-finals .plot').data[0], pointNumber: 0}]})"
-    opened.page.evaluate(emit)
+    plot.evaluate("p => p.dispatchEvent(new CustomEvent('wherefrom', {bubbles: true, detail: 0}))")
     box = opened.page.locator("#figure-finals .from")
     assert "rests on cell" in box.inner_text()
     link = box.locator("a").first
@@ -401,12 +464,12 @@ def test_every_number_is_one_click_from_its_cells(opened: Opened, told: Report) 
 
 def test_measure_scale_seeds_and_tasks(opened: Opened) -> None:
     opened.choose(metric="train/kl_reference")
-    axis = "document.querySelector('#figure-curves .plot').layout.yaxis.type"
+    axis = "document.querySelector('#figure-curves .plot').drawn.view.scale('y').type"
     assert opened.page.evaluate(axis) == "linear"
     opened.choose(log=True, seeds="each", tasks=True)
     assert opened.page.evaluate(axis) == "log"
-    assert "k1.reward β=0.1, seed 1" in {t["name"] for t in opened.traces("curves")}
-    assert len(opened.names("finals")) == 5
+    assert "k1.reward β=0.1, seed 1" in opened.curves("k1.reward")
+    assert opened.page.locator("#figure-finals .plot").count() == 5
     assert opened.said == []
 
 
@@ -432,7 +495,7 @@ def test_rows_are_found(opened: Opened) -> None:
 
 
 GROUND = "getComputedStyle(document.body).backgroundColor"
-TEXT = "document.querySelector('.plot').layout.font.color"
+TEXT = "document.querySelector('.plot').drawn.vgSpec.config.axis.labelColor"
 
 
 def test_dark(dark: Opened) -> None:
@@ -455,23 +518,30 @@ def test_narrow_screens_scroll_one_way(phone: Opened) -> None:
         assert phone.fits(), width
         if width == 390:
             answers_within(phone, 2 * 844)
-    assert phone.page.locator(".plot .main-svg").count() > 9
+    assert phone.page.locator(".plot canvas").count() > 9
     assert phone.said == []
 
 
-CUT = """[...document.querySelectorAll('.plot')].flatMap((plot) => {
-  const box = plot.getBoundingClientRect();
-  return [...plot.querySelectorAll('.ytick text, .xtick text')].filter((text) => {
-    const its = text.getBoundingClientRect();
-    return its.width && (its.left < box.left - 1 || its.right > box.right + 1);
-  }).map((text) => text.textContent);
+CUT = """plots => plots.flatMap((plot) => {
+  const cut = [], canvas = plot.querySelector("canvas").getBoundingClientRect();
+  if (canvas.width > plot.clientWidth + 1) cut.push(`${canvas.width} px`);
+  const walk = (mark) => (mark.items || []).forEach((item) => {
+    if (mark.marktype === "group") (item.items || []).forEach(walk);
+    else if (mark.role === "axis-label" && item.limit && item.bounds.width() > item.limit) {
+      cut.push(item.text);
+    }
+  });
+  walk(plot.drawn.view.scenegraph().root);
+  return cut;
 })"""
+"""Labels that are longer than their limit, and pictures that are wider than their place."""
 
 
 def test_no_label_of_a_figure_is_cut(untouched: Opened, phone: Opened) -> None:
     for opened in (untouched, phone):
-        assert opened.page.locator(".ours .panels.named .ytick text").count() > 0
-        assert opened.page.evaluate(CUT) == []
+        opened.ready()
+        assert opened.page.locator(".ours .plot").count() > 2
+        assert opened.page.locator(".plot").evaluate_all(CUT) == []
 
 
 def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> None:
@@ -487,7 +557,7 @@ def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> 
     page.goto(frame.as_uri())
     inside = page.frames[1]
     inside.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
-    assert inside.locator(".plot .main-svg").count() > 9
+    assert inside.locator(".plot canvas").count() > 9
     assert said == []
     context.close()
 
@@ -495,8 +565,10 @@ def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> 
 def test_before_printing_everything_is_drawn_on_white_and_fits_the_paper(dark: Opened) -> None:
     dark.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     plots = "[...document.querySelectorAll('.plot')]"
-    assert dark.page.evaluate(f"{plots}.every(p => p.layout.font.color === '#000000')")
-    right = "p => p.querySelector('.main-svg').getBoundingClientRect().right"
+    assert dark.page.evaluate(f"{plots}.every(p => p.dataset.theme === 'print')"), "at once"
+    colours = f"{plots}.map(p => p.drawn.vgSpec.config.axis.labelColor)"
+    assert set(dark.page.evaluate(colours)) == {"#000000"}
+    right = "p => p.querySelector('svg').getBoundingClientRect().right"
     wide = f"Math.max(...{plots}.map({right}))"
     assert dark.page.evaluate(wide) <= 700
     dark.page.evaluate("dispatchEvent(new Event('afterprint'))")

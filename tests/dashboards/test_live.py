@@ -140,7 +140,7 @@ def test_it_can_be_paused(page: Any, growing: Growing) -> None:
 def test_a_server_that_went_leaves_the_page_as_it_is(page: Any) -> None:
     page.route("**/version", lambda route: route.abort())
     page.locator("#live").get_by_text("Not live").wait_for(timeout=WAIT)
-    assert page.locator(".plot .main-svg").count() > 3
+    assert page.locator(".plot canvas").count() > 3
 
 
 def test_it_has_no_faults_of_accessibility(page: Any) -> None:

@@ -1,21 +1,27 @@
-"""Pictures beside the page: their data, read back from matplotlib's own objects."""
+"""Pictures beside the page: their data, and what is drawn of it, read back from the SVG."""
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dashboards import pictures
-from dashboards.pictures import PAGE, draw_figure, one_page
+from dashboards.page import axis_bound, effect_drawing
+from dashboards.pictures import draw_figure, filled_views, one_page
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, library_side
+from orchestrator.charts.files import converted
+from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.records import (
     Published,
     PublishedFigure,
     PublishedNumber,
     PublishedPanel,
 )
-from orchestrator.report import Context, Report, report
+from orchestrator.report import Context, Report, drawing, report
+from orchestrator.report.drawing import THEIRS
+from orchestrator.report.model import ClaimEffect, FigureKind
 
 pytestmark = pytest.mark.slow
 CLAIM = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -48,52 +54,73 @@ def told(synthetic: Any) -> Report:
     )
 
 
-def drawn(told: Report, name: str) -> dict[str, Any]:
-    """The matplotlib figures of one figure, by file name."""
+def filled(told: Report, name: str) -> dict[str, list[tuple[ChartView, Rows]]]:
+    """The views of one figure with their rows, by file name."""
+    (figure,) = [f for s in told.sections for f in s.figures if f.id == name]
+    return {stem: views for stem, _, views in filled_views(figure, told)}
+
+
+def drawn(told: Report, name: str) -> dict[str, str]:
+    """The pictures of one figure as SVG, by file name."""
     (figure,) = [f for s in told.sections for f in s.figures if f.id == name]
     return dict(draw_figure(figure, told))
 
 
-def named(axes: Any) -> dict[str, list[float]]:
-    return {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+def values(rows: Rows, panel: str | None = None) -> dict[str, list[float]]:
+    """Name -> values, of one panel."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if panel in (None, row.get("panel")):
+            found.setdefault(row["name"], []).append(row["value"])
+    return found
+
+
+def marks(svg: str, kind: str) -> int:
+    """How many marks of a kind, such as `line`, a drawing holds."""
+    groups = re.findall(rf'<g class="mark-{kind} role-mark[^"]*"[^>]*>(.*?)</g>', svg, re.DOTALL)
+    return sum(group.count("<path") for group in groups)
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
 
 def test_curves_hold_the_data(told: Report) -> None:
-    found = drawn(told, "curves")
+    found = filled(told, "curves")
     assert list(found) == [
         "curves-onpolicy-qwen2.5-7b",
         "curves-async10-qwen2.5-7b-note-a-x-b",
         "curves-async10-qwen2.5-7b-note-plain",
         "curves-zoo-qwen2.5-7b",
     ]
-    first, second = found["curves-onpolicy-qwen2.5-7b"].axes
-    assert (first.get_title(), second.get_title()) == ("k1.reward", "k3.loss")
-    lines = named(first)
-    assert list(lines) == ["no KL", "β=0.1", "β=1"]
+    ((_, rows),) = found["curves-onpolicy-qwen2.5-7b"]
+    assert list(dict.fromkeys(row["panel"] for row in rows)) == ["k1.reward", "k3.loss"]
+    lines = values(rows, "k1.reward")
+    assert list(lines) == ["none", "k1.reward β=0.1", "k1.reward β=1"]
     metric = "eval/accuracy_in_domain"
     for c in told.data["configurations"][:3]:
         if c["kl"] in ("none", "k1.reward"):
-            name = "no KL" if c["kl"] == "none" else f"β={c['beta']:g}"
-            assert lines[name] == c["curves"][metric]["m"]
-    assert len(first.collections) == 3, "a band for each line of two seeds"
-    assert not found["curves-async10-qwen2.5-7b-note-plain"].axes[0].collections, "one seed"
+            assert lines[c["name"]] == c["curves"][metric]["m"]
+    pictures_of = drawn(told, "curves")
+    first = pictures_of["curves-onpolicy-qwen2.5-7b"]
+    assert (marks(first, "line"), marks(first, "area")) == (6, 6), "two panels of three lines"
+    assert {"k1.reward", "k3.loss", "no KL", "β 0.1", "β 1"} <= set(texts(first))
+    plain = pictures_of["curves-async10-qwen2.5-7b-note-plain"]
+    assert (marks(plain, "line"), marks(plain, "area")) == (1, 0), "one seed has no band"
 
 
 def test_dots_hold_the_data(told: Report) -> None:
-    inside, _ = drawn(told, "finals")["finals-onpolicy-qwen2.5-7b"].axes
-    names = [label.get_text() for label in inside.get_yticklabels()]
-    at = {
-        names[round(line.get_ydata()[0])]: line.get_xdata()[0]
-        for line in inside.get_lines()
-        if line.get_marker() not in ("|", "None")
-    }
+    (_, inside), _ = filled(told, "finals")["finals-onpolicy-qwen2.5-7b"]
     wanted = {
-        c["name"]: c["finals"]["eval/in_domain/mean"][0]
+        c["name"]: [c["finals"]["eval/in_domain/mean"][0]]
         for c in told.data["configurations"]
         if c["study"] == "onpolicy"
     }
-    assert at == wanted
-    assert names[-1] == "none", "the first configuration is on top"
+    assert values(inside) == wanted
+    svg = drawn(told, "finals")["finals-onpolicy-qwen2.5-7b"]
+    places = re.findall(r"translate\([-\d.]+,([\d.]+)\)[^>]*>(none|k[13]\S+ β=\S+)</text>", svg)
+    rows = sorted((float(y), name) for y, name in places[: len(wanted)])
+    assert rows[0][1] == "none", "the first configuration is on top"
 
 
 def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path) -> None:
@@ -120,12 +147,11 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
 
 
 def test_published_numbers_and_libraries_are_drawn_as_they_are(told: Report) -> None:
-    (axes,) = drawn(told, "published")["published"].axes
-    theirs = [line for line in axes.get_lines() if line.get_marker() == "D"]
-    assert [list(line.get_xdata()) for line in theirs] == [[pytest.approx(10)]]
-    found = drawn(told, "libraries")["libraries"]
-    for axes, panel in zip(found.axes, told.data["libraries"], strict=True):
-        assert named(axes) == panel["libraries"]
+    (((_, rows),),) = filled(told, "published").values()
+    assert [r["value"] for r in rows if r["whose"] == THEIRS] == [pytest.approx(10)]
+    ((_, lines),) = filled(told, "libraries")["libraries"]
+    for panel in told.data["libraries"]:
+        assert values(lines, panel["title"]) == panel["libraries"]
 
 
 def test_one_page_holds_every_claim_and_redrawn_figure(synthetic: Any, tmp_path: Path) -> None:
@@ -138,21 +164,41 @@ def test_one_page_holds_every_claim_and_redrawn_figure(synthetic: Any, tmp_path:
     )
     spec = synthetic.spec({"wins": CLAIM}, published=published)
     told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
-    canvas = one_page(told)
-    assert tuple(canvas.get_size_inches()) == PAGE
-    texts = " ".join(text.get_text() for text in canvas.texts)
-    assert told.answer[:40] in texts
-    assert "In-domain accuracy is higher" in texts
-    effect, plate = canvas.axes
-    (dot,) = [line for line in effect.get_lines() if line.get_marker() == "o"]
-    assert dot.get_xdata()[0] == pytest.approx(0.105)
-    assert plate.get_title() == "Fig. 4: curves"
-    assert pictures(told, tmp_path)["claims"] == ("one-page",)
-    assert (tmp_path / "one-page.pdf").read_bytes().startswith(b"%PDF")
+    page = one_page(told)
+    assert page is not None
+    assert 'width="794" height="1123"' in page, "A4"
+    said = " ".join(texts(page))
+    assert told.answer[:40] in said
+    assert "In-domain accuracy is higher" in said
+    assert "Fig. 4: curves" in said
+    assert marks(page, "line") == 3
+    assert effect_drawing(*_effect(told)).partition(">")[2].removesuffix("</svg>") in page
+    found = pictures(told, tmp_path)
+    assert (found["claims"], found["fig-4"]) == (("one-page",), ("fig-4",))
+    sheet = (tmp_path / "one-page.pdf").read_bytes()
+    assert re.search(rb"/MediaBox \[0 0 595.5 842.25\]", sheet), "A4, in points"
+    assert sheet.count(b"/Type /Page\n") == 1
+
+
+def _effect(told: Report) -> tuple[ClaimEffect, float, str]:
+    (card,) = told.cards
+    assert card.effect is not None
+    return card.effect, axis_bound([card.effect]), card.verdict
+
+
+def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:
+    first, second = (drawn(told, "curves")["curves-zoo-qwen2.5-7b"] for _ in range(2))
+    assert first == second
+    assert converted(first, "png") == converted(second, "png")
+
+
+def test_every_kind_of_figure_is_drawn_in_one_place() -> None:
+    assert set(drawing._VIEWS) == set(get_args(FigureKind))
 
 
 def test_pictures_of_nothing_are_none(synthetic: Any, tmp_path: Path) -> None:
     done = synthetic.run(state="running", progress=0.0)
     spec = synthetic.spec()
     told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
-    assert set(pictures(told, tmp_path)) == {"gradients"}
+    found = pictures(told, tmp_path)
+    assert {name for name, written in found.items() if written} == {"gradients"}

@@ -129,7 +129,7 @@ def test_the_page_draws_every_panel(searched: Path) -> None:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(page_file.as_uri())
         page.wait_for_selector('html[data-ready="yes"]')
-        assert page.locator(".js-plotly-plot").count() == 2
+        assert page.locator(".plot canvas").count() == 2
         assert page.locator("#tune table").first.inner_text().count("k1.reward") == 1
         browser.close()
     assert errors == []

@@ -168,5 +168,5 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
         link = page.get_by_role("link", name="The report").first.get_attribute("href")
         page.goto(f"{server.uri}/{link}")
         page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for(state="attached")
-        assert page.frame_locator("iframe").locator(".plot .main-svg").count() > 1
+        assert page.frame_locator("iframe").locator(".plot canvas").count() > 1
         chromium.close()
