@@ -406,7 +406,7 @@ def test_filters(opened: Opened) -> None:
     assert opened.page.locator("select[name=setting] option").count() == 1
     assert [r["value"] for r in opened.rows("finals", "dot")] == pytest.approx([0.45, 0.4])
     opened.choose(seeds="1")
-    assert list(opened.curves("k1.reward")) == ["k1.reward β=0.1, seed 1"]
+    assert list(opened.curves("β 0.1")) == ["k1.reward β=0.1, seed 1"]
     assert opened.said == []
 
 
