@@ -55,6 +55,9 @@ SEQUENCE_RATIO = (
     "one importance ratio a response, the product of its tokens', clipped as one; the same as "
     "ratios of tokens while every batch is used once"
 )
+LEVEL = "importance_sampling_level"
+LEVELS = {"token": "token", "sequence_mean": "sequence"}
+GSPO = "one ratio a response, the geometric mean of its tokens', clipped as one"
 RESET = (
     "the policy replaces the reference policy (`ref_model_mixup_alpha` 1); TRL saves no reference "
     "policy, so orch_trl.py gives a resumed run that of its checkpoint, and checkpoints are saved "
@@ -172,6 +175,15 @@ def _minibatches(launch: Any) -> int:
 def _num_prompts(launch: Any) -> int:
     rollouts = launch["per_device_train_batch_size"] * launch["steps_per_generation"]
     return int(rollouts * launch[PROCESSES] // launch["num_generations"])
+
+
+def _has_weighted_kl(settings: Settings) -> bool:
+    """Return True if TRL itself weights the KL in the loss by an importance ratio."""
+    return settings.kl.estimator == "rho_k3"
+
+
+def _level(launch: Values) -> object:
+    return {theirs: ours for ours, theirs in LEVELS.items()}[str(launch[LEVEL])]
 
 
 def _is_averaged(launch: Values) -> bool:
@@ -332,6 +344,25 @@ OBJECTIVE = (
         advice="TRL corrects for vLLM (vllm_importance_sampling_correction); in orch's launches "
         "the policy itself samples, and nothing is to be corrected: leave it out.",
     ),
+    *_by_grpo(
+        Row(
+            "loss.ratio_level",
+            LEVEL,
+            offer=named(LEVELS),
+            account=lambda s: ("exact", GSPO if s.loss.ratio_level != "token" else ""),
+            advice="GRPOTrainer has ratios of tokens and their geometric mean: set "
+            "loss.ratio_level=sequence_mean.",
+        ),
+    ),
+    Row(
+        "loss.ratio_level",
+        carried_by="RLOOTrainer has one ratio",
+        offer=same("token"),
+        when=BY_RLOO,
+        read=lambda _: "token",
+        account=lambda s: _differs(_many(s), SEQUENCE_RATIO),
+        advice="Leave loss.ratio_level out: RLOOTrainer's ratio is of the response, always.",
+    ),
     Row(
         "loss.clip",
         "epsilon",
@@ -406,12 +437,26 @@ KL = (
         "use_bias_correction_kl",
         offer=named({"k3": False, "rho_k3": True}),
         when={"kl.placement": ("loss",)},
-        adds=lambda _: {"importance_sampling_level": "token"},
         account=(
             "exact",
             BY_DEFAULT,
         ),
         advice=_ESTIMATOR_ADVICE,
+    ),
+    Row(
+        "kl.ratio_level",
+        carried_by="a KL without an importance ratio",
+        offer=same("token"),
+        when=lambda s: not _has_weighted_kl(s),
+        read=lambda launch: ABSENT if launch.get("use_bias_correction_kl") else "token",
+    ),
+    Row(
+        "kl.ratio_level",
+        LEVEL,
+        offer=named(LEVELS),
+        when=_has_weighted_kl,
+        read=lambda launch: _level(launch) if launch.get("use_bias_correction_kl") else ABSENT,
+        advice="TRL has one option for both ratios: set kl.ratio_level to loss.ratio_level.",
     ),
     Row(
         "kl.estimator",
@@ -623,7 +668,6 @@ CONSTANTS = (
     Constant("repetition_penalty", 1.0, accepts=(1.0,)),
     Constant("shuffle_dataset", True),
     Constant("mask_truncated_completions", False, accepts=(False,)),
-    *(Constant("importance_sampling_level", "token", when=when) for when in BY_GRPO),
     Constant("optim", "adamw_torch"),
     Constant("dtype", "float32"),
     Constant("report_to", "none"),

@@ -111,6 +111,13 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
             "null, where kl.beta is 0",
             "With beta 0 no reference policy is loaded: leave it out, or give kl.beta.",
         )
+    if settings.kl.estimator == "rho_k3" and settings.kl.ratio_level != loss.ratio_level:
+        yield _refused(
+            "kl.ratio_level",
+            settings.kl.ratio_level,
+            f"{loss.ratio_level}, which is loss.ratio_level",
+            "TRL has one option for the ratio of the policy loss and of the KL.",
+        )
     if settings.kl.reference is not None and settings.kl.beta == 0:
         yield _refused(
             "kl.reference.kind",

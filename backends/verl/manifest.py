@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backends.verl import extension
+from orchestrator.estimators import TABLE
 from orchestrator.library import release_facts
 from orchestrator.library.manifest import (
     ABSENT,
@@ -172,6 +173,22 @@ def _estimator_in_both(values: Values) -> object:
     return estimator
 
 
+_OF_SAMPLES = (
+    "verl's loss gets the reference policy's log-probabilities of sampled tokens only "
+    "(workers/utils/losses.py, ppo_loss, line 133 in 0.8.0 and 0.9.1): another process makes them "
+    "(workers/engine_workers.py, compute_ref_log_prob), and no hook hands on the logits that a KL "
+    "over the vocabulary needs. TRL trains full, full_forward, rb and rb_k1: set "
+    "backend.name=trl; in the reward verl has kl.estimator=k1_to_go."
+)
+
+
+def _estimator_advice(settings: Settings) -> str:
+    form = TABLE.get(settings.kl.estimator)
+    if form is not None and form.is_of_vocabulary:
+        return _OF_SAMPLES
+    return _without_weight(settings) if settings.kl.placement == "reward" else ""
+
+
 def _without_weight(settings: Settings) -> str:
     estimator = settings.kl.estimator
     if estimator not in extension.WEIGHTED:
@@ -182,7 +199,7 @@ def _without_weight(settings: Settings) -> str:
     )
 
 
-_REWARD_ROW = Row("kl.estimator", PENALTY, PENALTIES, when=IN_REWARD, advice=_without_weight)
+_REWARD_ROW = Row("kl.estimator", PENALTY, PENALTIES, when=IN_REWARD, advice=_estimator_advice)
 _TO_GO_NOTE = (
     "an advantage estimator of orch_verl: a token is charged its own k1 and that of later tokens, "
     "and the baseline is of each position, where a response that has ended counts with its last"
@@ -195,7 +212,13 @@ _TO_GO_ROW = Row(
     read=lambda values: "k1_to_go" if values[ADVANTAGE] in extension.TO_GO.values() else ABSENT,
     when=IN_REWARD,
 )
-_LOSS_ROW = Row("kl.estimator", LOSS_TYPE, LOSS_TYPES + _weighted(in_both=False), when=IN_LOSS)
+_LOSS_ROW = Row(
+    "kl.estimator",
+    LOSS_TYPE,
+    LOSS_TYPES + _weighted(in_both=False),
+    when=IN_LOSS,
+    advice=_estimator_advice,
+)
 
 _BESIDE_REWARD = (
     "in the reward: of the policy before its first minibatch, token by token, which rloo and "
@@ -220,6 +243,7 @@ KL_ROWS = (
         adds=lambda s: {PENALTY: _PENALTY_OF[unweighted(s.kl.estimator)]},
         read=_estimator_in_both,
         when=IN_BOTH,
+        advice=_estimator_advice,
     ),
     Row(
         "kl.placement",

@@ -295,6 +295,7 @@ _ALL = (
         "its deviation is not always smaller.",
         "the mean of k1 over responses, or of full, which has no noise of the token",
         more=_logged,
+        estimator="k3",
     ),
     Question(
         "which-beta",

@@ -107,6 +107,9 @@ def every_kind() -> Iterator[Cell]:
         yield cell(k3.model_copy(update={"beta": 0.0}), version=version, loss=mean)
         renewed = k3.model_copy(update={"reset_reference_every_steps": 2})
         yield cell(renewed, version=version, every=3, loss=mean)
+        gspo = Loss(ratio_level="sequence_mean")
+        for kl in (none, k3, rho_k3.model_copy(update={"ratio_level": "sequence_mean"})):
+            yield cell(kl, version=version, loss=gspo, minibatches=2)
         averaged = ReferencePolicy(kind="ema", share=0.6, every_steps=512)
         for kl in (k3, k1):
             tokens = BY_SEQUENCES if kl == k1 else mean

@@ -39,6 +39,27 @@ def test_commands(text: str, release: str, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("estimator", "place", "verdict"),
+    [
+        ("rb", "reward_and_loss", "unbiased_reverse_kl"),
+        ("full", "reward_and_loss", "unbiased_reverse_kl"),
+        ("full_forward", "reward_and_loss", "both"),
+        ("full", "loss", "token_reverse_kl"),
+    ],
+)
+def test_a_kl_that_orch_ships_is_read_in_every_place(
+    estimator: str, place: str, verdict: str
+) -> None:
+    """The launch's own words, as orch writes them; both parts together are judged as one term."""
+    own = f"--kl-estimator {estimator} --kl-placement {place}"
+    sizes = "--per_device_train_batch_size 8 --num_generations 8"
+    finding = only(f"python3 plan/orch_trl.py grpo {own} --beta 0.1 {sizes}", release="1.16.0")
+    assert finding.term_verdict == verdict
+    if verdict == "unbiased_reverse_kl":
+        assert "its two parts" in finding.why
+
+
+@pytest.mark.parametrize(
     ("text", "verdict"),
     [
         (f"{IMPORT}GRPOConfig(beta=0.04, max_prompt_length=512)", "token_forward_kl"),

@@ -25,7 +25,7 @@ from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.library.rollout_dump import RolloutBatch, read
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Kl, Loss, Model, ReferencePolicy
+from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.backends import proven
@@ -47,6 +47,14 @@ CELLS = {
     "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2}),
     "rho_k3, two minibatches": ("1.16.0", RHO, {"minibatches": 2}),
     "1.9.2, k3, token mean, two minibatches": ("1.9.2", K3, {"loss": Loss(), "minibatches": 2}),
+    "GSPO's ratio, also on k3, two minibatches": (
+        "1.16.0",
+        RHO.model_copy(update={"ratio_level": "sequence_mean"}),
+        {
+            "minibatches": 2,
+            "loss": Loss(ratio_level="sequence_mean", clip=Clip(low=3e-4, high=4e-4)),
+        },
+    ),
     "k3, grpo, token mean": ("1.16.0", K3, {"advantage": "grpo", "loss": Loss()}),
     "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2}),
     "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),

@@ -212,6 +212,8 @@ def test_the_older_release_has_its_own_arguments() -> None:
             "optimizer.num_warmup_steps",
             "num_minibatches",
         ),
+        (kl("rb", "reward_and_loss"), "kl.estimator", "needs. TRL trains full"),
+        (kl("js", "loss"), "kl.estimator", "ppo_loss, line 133"),
         (
             {**kl("k1", "reward"), "kl.reset_reference_every_steps": 50},
             "kl.reset_reference_every_steps",
