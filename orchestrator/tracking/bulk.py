@@ -9,11 +9,14 @@ is a server, `writer_of` gives None and points go by `log_batch`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _ROW = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
 """The columns of both tables in MLflow's order; in `metrics` they are the primary key as well."""
+_TEXT_ROW = ("key", "run_uuid", "value")
+"""The columns of params and tags."""
+_OF_RUN = {"run_uuid", "status", "end_time"}
 _DIALECTS = ("sqlite", "postgresql")
 
 _ARRAYS = """
@@ -37,11 +40,59 @@ class Point(NamedTuple):
     model_id: str | None = None
 
 
-BulkWriter = Callable[[Mapping[str, Sequence[Any]]], None]
-"""(run id -> points or MLflow's metrics, without model_id): log them all or none. A point that is
-there stays."""
 _CACHE_KIB = 262_144
 """SQLite's own cache of pages for a connection is 2 MB: less than what a batch touches."""
+
+
+class RunEnd(NamedTuple):
+    """What is written last of a run that has ended."""
+
+    run_id: str
+    status: str
+    end_time: int
+    """Milliseconds."""
+    tag: tuple[str, str]
+
+
+class BulkWriter:
+    """Writes many runs into one store at once."""
+
+    def __init__(self, store: Any):
+        self._store = store
+
+    def __call__(
+        self,
+        points: Mapping[str, Sequence[Any]],
+        params: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """Log points (MLflow's metrics or Point, without model_id) and params of runs, all or none.
+
+        Each is run id -> what to log. What is there already stays. Raise MlflowException for a run
+        that was deleted.
+        """
+        _write(self._store, points, params or {})
+
+    def finish(self, ends: Sequence[RunEnd]) -> None:
+        """Set status, end time and a tag of runs that `log` has written to, all or none."""
+        from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
+        from sqlalchemy import bindparam, update
+
+        tagging = _insert_of(self._store)(SqlTag.__table__)
+        tagging = tagging.on_conflict_do_update(
+            index_elements=["key", "run_uuid"], set_={"value": tagging.excluded.value}
+        )
+        ending = (
+            update(SqlRun.__table__)
+            .where(SqlRun.__table__.c.run_uuid == bindparam("run"))
+            .values(status=bindparam("ended"), end_time=bindparam("at"))
+        )
+        with self._store.ManagedSessionMaker(read_only=False) as session:
+            connection = session.connection()
+            connection.execute(
+                ending, [{"run": e.run_id, "ended": e.status, "at": e.end_time} for e in ends]
+            )
+            rows = [{"key": e.tag[0], "value": e.tag[1], "run_uuid": e.run_id} for e in ends]
+            connection.execute(tagging, rows)
 
 
 def writer_of(client: Any) -> BulkWriter | None:
@@ -54,31 +105,39 @@ def writer_of(client: Any) -> BulkWriter | None:
         return None
     if engine.dialect.name not in _DIALECTS or not _has_known_tables():
         return None
-
-    def write(points: Mapping[str, Sequence[Any]]) -> None:
-        _write(store, engine.dialect.name, points)
-
-    return write
+    return BulkWriter(store)
 
 
 def _has_known_tables() -> bool:
     try:
-        from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric
+        from mlflow.store.tracking.dbmodels.models import (
+            SqlLatestMetric,
+            SqlMetric,
+            SqlParam,
+            SqlRun,
+            SqlTag,
+        )
     except ImportError:
+        return False
+    texts = [tuple(sorted(table.__table__.columns.keys())) for table in (SqlParam, SqlTag)]
+    if set(texts) != {_TEXT_ROW} or not set(SqlRun.__table__.columns.keys()) >= _OF_RUN:
         return False
     points, latest = SqlMetric.__table__, SqlLatestMetric.__table__
     same = all(set(c.keys()) == set(_ROW) for c in (points.primary_key.columns, latest.columns))
     return same and tuple(points.columns.keys()) == _ROW and points.name == "metrics"
 
 
-def _write(store: Any, dialect: str, points: Mapping[str, Sequence[Any]]) -> None:
+def _write(
+    store: Any, points: Mapping[str, Sequence[Any]], params: Mapping[str, Mapping[str, str]]
+) -> None:
     rows: list[tuple[object, ...]] = []
     latest = {run_id: _add(store, run_id, metrics, rows) for run_id, metrics in points.items()}
     with store.ManagedSessionMaker(read_only=False) as session:
-        for run_id in points:
+        for run_id in dict.fromkeys((*points, *params)):
             run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
             store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
-        _insert(session.connection(), store.engine.dialect, dialect, rows)
+        _insert(session.connection(), store, rows)
+        _insert_params(session.connection(), store, params)
         for newest in latest.values():
             store._update_latest_metrics_if_necessary(newest, session)  # noqa: SLF001  as its log_batch does
 
@@ -104,17 +163,35 @@ def _add(
     return [SqlMetric(**dict(zip(_ROW, row, strict=True))) for _, row in latest.values()]
 
 
-def _insert(
-    connection: Any, installed: Any, dialect: str, rows: Sequence[tuple[object, ...]]
-) -> None:
-    from mlflow.store.tracking.dbmodels.models import SqlMetric
+def _insert_of(store: Any) -> Any:
+    """Return the database's own INSERT, which knows what to do with a row that is there."""
     from sqlalchemy.dialects import postgresql, sqlite
+
+    inserts: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+    return inserts[store.engine.dialect.name]
+
+
+def _insert_params(connection: Any, store: Any, params: Mapping[str, Mapping[str, str]]) -> None:
+    from mlflow.store.tracking.dbmodels.models import SqlParam
+
+    rows = [
+        {"key": key, "value": value, "run_uuid": run_id}
+        for run_id, of_run in params.items()
+        for key, value in of_run.items()
+    ]
+    if rows:
+        statement = _insert_of(store)(SqlParam.__table__).on_conflict_do_nothing()
+        connection.execute(statement, rows)
+
+
+def _insert(connection: Any, store: Any, rows: Sequence[tuple[object, ...]]) -> None:
+    from mlflow.store.tracking.dbmodels.models import SqlMetric
 
     if not rows:
         return
-    insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
-    statement = insert(SqlMetric.__table__).on_conflict_do_nothing()
-    if dialect == "sqlite":  # its driver takes rows as they are, which is quicker
+    installed = store.engine.dialect
+    statement = _insert_of(store)(SqlMetric.__table__).on_conflict_do_nothing()
+    if installed.name == "sqlite":  # its driver takes rows as they are, which is quicker
         connection.exec_driver_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
         connection.exec_driver_sql(str(statement.compile(dialect=installed)), rows)
     elif installed.paramstyle == "pyformat":  # psycopg, psycopg2

@@ -30,7 +30,7 @@ from orchestrator.identity import digest
 from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.backpressure import MOST_AT_ONCE, Gate, PatientClient
-from orchestrator.tracking.bulk import Point, writer_of
+from orchestrator.tracking.bulk import Point, RunEnd, writer_of
 from orchestrator.tracking.content import (
     Content,
     Dataset,
@@ -150,6 +150,8 @@ class _Opened(NamedTuple):
     run: Any
     content: Content
     points: Sequence[Point] = ()
+    params: Mapping[str, str] = {}
+    """Those that a database is to be given with the points."""
     retrained: str = ""
     """A sentence, if steps of it were trained again."""
     is_held: bool = False
@@ -422,15 +424,17 @@ class _Mirror:
         if not self._has_artifacts(run, content):
             self._upload(run, content)  # first: MLflow may read the run before, all of it
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
-        params = [Param(k, v) for k, v in content.params.items() if k not in run.data.params]
-        self.client.log_batch(run_id, params=params)
+        params = {k: v for k, v in content.params.items() if k not in run.data.params}
+        if not self.bulk:
+            self.client.log_batch(run_id, params=[Param(k, v) for k, v in params.items()])
         if content.dataset is not None and not _has_dataset(run, content):
             self.client.log_inputs(run_id, datasets=[_input(content.dataset)])
         if resumed:
             again = retrained(self.client, run, content.curves)
-            return _Opened(run, content, again.rows, again.sentence)
+            return _Opened(run, content, again.rows, params, again.sentence)
         step = -1 if done.curves is None else done.curves.step
-        return _Opened(run, content, list(rows(p for p in content.curves if p.step > step)))
+        lacking = list(rows(p for p in content.curves if p.step > step))
+        return _Opened(run, content, lacking, params)
 
     def _complete_one(self, opened: Callable[[Content], "_Opened"], content: Content) -> None:
         self._complete([opened(content)])
@@ -438,7 +442,9 @@ class _Mirror:
     def _complete(self, opened: Sequence["_Opened"]) -> None:
         """Log the points of these runs, then models and status of each; its mark comes last."""
         waiting = [each for each in opened if not each.is_held]
-        self._send({each.run_id: each.points for each in waiting})
+        params = {each.run_id: each.params for each in waiting} if self.bulk else {}
+        self._send({each.run_id: each.points for each in waiting}, params)
+        ends: list[RunEnd] = []
         for each in waiting:
             run, content = each.run, each.content
             if each.retrained:
@@ -447,21 +453,32 @@ class _Mirror:
             scored = [point for point in content.scores if point.step in models]
             self._send({each.run_id: list(rows(scored, models))})
             self.models.finish(models.values())
+            mark = (INGESTED, content.marks.text)
+            if self.bulk and content.ended is not None:
+                ends.append(RunEnd(each.run_id, content.status, content.ended, mark))
+                continue
             if content.ended is not None:
                 self.client.set_terminated(each.run_id, content.status, content.ended)
             elif run.info.status != content.status:
                 self.client.update_run(each.run_id, status=content.status)
-            self.client.set_tag(each.run_id, INGESTED, content.marks.text)
+            self.client.set_tag(each.run_id, *mark)
+        if self.bulk and ends:
+            self.bulk.finish(ends)
 
-    def _send(self, points: Mapping[str, Sequence[Point]]) -> None:
-        """Log points of runs: run id -> points."""
+    def _send(
+        self,
+        points: Mapping[str, Sequence[Point]],
+        params: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """Log points of runs: run id -> points. A database takes params with them."""
         from mlflow.entities import Metric
 
         points = {run_id: of_run for run_id, of_run in points.items() if of_run}
-        if not points:
+        params = {run_id: of_run for run_id, of_run in (params or {}).items() if of_run}
+        if not points and not params:
             return
         if self.bulk and not any(p.model_id for of_run in points.values() for p in of_run):
-            self.bulk(points)
+            self.bulk(points, params)
         else:
             for run_id, of_run in points.items():
                 for start in range(0, len(of_run), ROWS_PER_CALL):

@@ -16,6 +16,7 @@ from mlflow.tracking import MlflowClient
 from tracking_house import T0, House, curve, dump, grow
 
 from orchestrator.records import Cell
+from orchestrator.tracking.bulk import BulkWriter
 from orchestrator.tracking.mirror import MirrorReport
 
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
@@ -327,8 +328,10 @@ def test_a_resumed_cell_with_other_values_keeps_its_run_and_says_so(
     house.attempt(cell, range(3, 8), started=T0 + 500, values=lambda _: other)
     if dies:
         with monkeypatch.context() as patched:
-            deadly = dying(MlflowClient.log_batch, dies + 4, after=False)  # summary's and study's
-            patched.setattr(MlflowClient, "log_batch", deadly)
+            owner, name, calls = (
+                (MlflowClient, "log_batch", 3) if dies == 1 else (BulkWriter, "__call__", 1)
+            )  # its tags, after those of summary and study; or its points
+            patched.setattr(owner, name, dying(getattr(owner, name), calls, after=False))
             with pytest.raises(KeyboardInterrupt):
                 house.mirror()
     assert house.mirror().replaced == 0
@@ -369,7 +372,8 @@ CALLS = [
     "create_run",
     "log_batch",
     "log_artifacts",
-    "set_terminated",
+    "__call__",
+    "finish",
     "set_tag",
     "set_experiment_tag",
     "log_inputs",
@@ -422,7 +426,11 @@ def test_a_crash_at_any_call_leaves_nothing_double(
     house, undisturbed = filled
     at = f"sqlite:///{shutil.copy(house.migrated, tmp_path / 'own.db')}"
     passes = 0
-    owner = LocalArtifactRepository if call == "log_artifacts" else MlflowClient
+    owner = {
+        "log_artifacts": LocalArtifactRepository,
+        "__call__": BulkWriter,
+        "finish": BulkWriter,
+    }.get(call, MlflowClient)
     while True:
         deadly = dying(getattr(owner, call), passes // 2 + 1, after=passes % 2 == 1)
         with monkeypatch.context() as patched:
@@ -442,10 +450,10 @@ def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
 ) -> None:
     cell = house.cells[0]
     house.attempt(cell, range(6), state="preempted")
-    # summary's link to itself, then what says of summary, study and cell that all is there
-    deadly = dying(MlflowClient.set_tag, 4, after=False)
+    # what says of summary, study and cell that all is there
+    deadly = dying(BulkWriter.finish, 3, after=False)
     with monkeypatch.context() as patched:
-        patched.setattr(MlflowClient, "set_tag", deadly)
+        patched.setattr(BulkWriter, "finish", deadly)
         with pytest.raises(KeyboardInterrupt):
             house.mirror()
     logged = held(house)[f"cell/{cell.id}"]
