@@ -174,7 +174,8 @@ def audit(launch: Launch) -> LaunchReading | None:
         )
         unknown = f"releases of TRL differ: {terms_by_release}. Say which: --library trl@VERSION"
         reading = replace(reading, unknown=(*reading.unknown, unknown))
-    return replace(reading, held=_held(asked, releases, exact=exact))
+    pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
+    return replace(reading, held=replace(_held(asked, releases, exact=exact), named=pinned))
 
 
 # ------------------------------------------------------------------------------- what is asked for

@@ -184,7 +184,9 @@ def _of_reader(library: str) -> Iterator[str]:
     versions: Sequence[str] = getattr(reader, "drift_releases", ())
     for label, text in launches.items():
         for old, new in pairwise(versions):
-            changes, _ = script_changes(text, "launch.sh", {}, {}, ((library, old), (library, new)))
+            changes, _, _ = script_changes(
+                text, "launch.sh", {}, {}, ((library, old), (library, new))
+            )
             for each in changes:
                 if each.objective:
                     why = f" ({'; '.join(each.because)})" if each.because else ""

@@ -16,7 +16,8 @@ class ScriptChange:
     """The difference that two releases make for one launch.
 
     `objective`: True if the KL term or its gradient changes; else only its surroundings do.
-    `because`: the keys that the launch leaves to the release, with both defaults.
+    `because`: the keys that the launch leaves to the release, with both defaults; where there are
+    none, the rules that the new release has and the old one has not.
     """
 
     line: int
@@ -35,8 +36,9 @@ def script_changes(
     files: Mapping[str, str],
     versions: Mapping[str, str],
     releases: tuple[tuple[str, str], tuple[str, str]],
-) -> tuple[list[ScriptChange], int]:
-    """Return what changes, and the number of launches of that library.
+) -> tuple[list[ScriptChange], int, tuple[str, ...]]:
+    """Return what changes, the number of launches of that library, and what is taken for granted
+    of a release that orch has no table of.
 
     Raise UnreadableScript for a file without launches.
     """
@@ -59,7 +61,10 @@ def script_changes(
         )
         if other is not None and (change := _change(finding, other, old, new)) is not None:
             changes.append(change)
-    return changes, len(before)
+    taken = dict.fromkeys(
+        why for each in (*before, *after) for why in each.assumes if "has no table" in why
+    )
+    return changes, len(before), tuple(taken)
 
 
 def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> ScriptChange | None:
@@ -75,7 +80,7 @@ def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Sc
         objective,
         _summary(before),
         _summary(after),
-        tuple(_because(before, after, old, new)),
+        tuple(_because(before, after, old, new)) or tuple(_other_rules(before, after)),
         refused,
     )
 
@@ -107,3 +112,11 @@ def _because(before: AuditFinding, after: AuditFinding, old: str, new: str) -> I
     for key, was in old_settings.items():
         if not was.lines and all(each.key != key for each in after.settings):
             yield f"{key} decided in {old} ({was.value or 'unset'} by default), and not in {new}"
+
+
+def _other_rules(before: AuditFinding, after: AuditFinding) -> Iterator[str]:
+    """Yield the rules of the new release that the old one has not: the keys alone mean the same."""
+    old_rules = {each.text for each in before.rules}
+    for each in after.rules:
+        if each.text not in old_rules:
+            yield each.text

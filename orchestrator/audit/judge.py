@@ -152,7 +152,15 @@ def _unread(reading: LaunchReading) -> tuple[str, ...]:
 def _without_a_table(reading: LaunchReading) -> Iterator[str]:
     """Yield the assumption of a release whose own keys orch does not have."""
     held = reading.held
-    if held is None or not held.exact:
+    if held is not None and held.named:
+        yield (
+            f"{reading.library} {held.named}, of which orch has no table, has the keys and "
+            f"defaults of {reading.version}"
+        )
+    elif held is not None and held.guessed:
+        if not any(each.startswith("the release is") for each in reading.assumes):
+            yield f"the release is {reading.version}: nothing names it"
+    elif held is None or not held.exact:
         name = f"{reading.library} {reading.version}"
         yield f"{name} has the keys and defaults of the releases that orch has a table of"
 

@@ -113,13 +113,19 @@ def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool
         raise SelectionError(f"there is no file {path}")
     text = script.read_text(encoding="utf-8", errors="replace")
     files, versions = around.NeighbourFiles(script), around.versions(script)
-    changed, total = script_changes(text, path, files, versions, (old, new))
+    changed, total, taken = script_changes(text, path, files, versions, (old, new))
     if not total:
         raise SelectionError(f"{path} starts nothing of {library}")
     if as_json:
         plain = [asdict(each) for each in changed]
         print_json(
-            {"from": "@".join(old), "to": "@".join(new), "launches": total, "changed": plain}
+            {
+                "from": "@".join(old),
+                "to": "@".join(new),
+                "launches": total,
+                "changed": plain,
+                "assumes": taken,
+            }
         )
         return WOULD_CHANGE if changed else 0
     for each in changed:
@@ -131,8 +137,11 @@ def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool
             click.echo(f"  because {why}")
         for refused in each.refused:
             click.echo(f"  {new[1]}: {refused}")
+    for each_taken in taken:
+        click.echo(f"taken for granted: {each_taken}")
     if not changed:
-        click.echo(f"nothing changes for {total} launches from {'@'.join(old)} to {'@'.join(new)}")
+        launches = "1 launch" if total == 1 else f"{total} launches"
+        click.echo(f"nothing changes for {launches} from {'@'.join(old)} to {'@'.join(new)}")
     return WOULD_CHANGE if changed else 0
 
 

@@ -198,9 +198,12 @@ class Keys:
             yield Inactive(key, why, self.lines(key))
 
     def doubled(self, keys: Iterable[str]) -> Iterator[AuditNote]:
-        """Yield keys that are given several times with different values."""
+        """Yield keys that are given several times with different values.
+
+        A value without a line is another file's, which this one builds on.
+        """
         for key in keys:
-            texts = [g.text for g in self.given.get(key, [])]
+            texts = [g.text for g in self.given.get(key, []) if g.lines]
             if len(set(texts)) > 1:
                 values = ", then ".join(shown(text) for text in texts)
                 lines = tuple(sorted({n for g in self.given[key] for n in g.lines}))

@@ -303,7 +303,8 @@ class HeldKeys:
     name: str
     """The release of the table, for people."""
     exact: bool
-    """True for the table of the launch's release; False for every key that some release has."""
+    """True for the table of the launch's release; False for another table, as of every key that
+    some release has."""
     others: tuple[ReleaseTable, ...] = ()
     """Tables of other releases."""
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -315,6 +316,10 @@ class HeldKeys:
     """Prefixes of sections that drop an unknown key instead of refusing it."""
     flag: str = ""
     """The prefix of a key on a command line: `--`."""
+    named: str = ""
+    """The release that is named and that orch has no table of: the table is that of the next."""
+    guessed: bool = False
+    """Nothing names the release, and other releases were not compared with the table's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.releases import ReleaseMarks
+from orchestrator.library.releases import ReleaseMarks, numbers
 from orchestrator.library.source_keys import KeyFact
 
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
@@ -36,6 +36,10 @@ class Stock(NamedTuple):
     facts: Mapping[str, KeyFact]
     table: ReleaseTable
     others: tuple[ReleaseTable, ...]
+    named: str = ""
+    """The release that something names and that has no table."""
+    guessed: bool = False
+    """Nothing names the release."""
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -57,12 +61,14 @@ class Stock(NamedTuple):
             grammar,
             self.table,
             f"{title} {self.version}",
-            exact=True,
+            exact=not self.named,
             others=self.others,
             defaults=self.defaults,
             in_files=frozenset(in_files),
             ignoring=ignoring,
             flag="--" if grammar == "argparse" else "",
+            named=self.named,
+            guessed=self.guessed,
         )
 
 
@@ -172,12 +178,14 @@ def stock(
     launch, `facts_of` reads its keys, and they replace the release's. Otherwise the release is the
     one that something names, else the newest that has the launch's keys. `because` is the reason.
     """
-    pinned = launch.versions.get(library)
+    pinned, named, guessed = launch.versions.get(library), "", False
     if pinned is not None:
         pin, _, why = pinned.partition(" ")
         version, because = tables.nearest(pin), f"{pin}: {why}"
+        named = "" if numbers(pin) == numbers(version) else pin
     else:
         version, telling = tables.fitting(keys)
+        guessed = True
         because = (
             f"the newest release that has {', '.join(telling[:2])}"
             if telling
@@ -193,8 +201,9 @@ def stock(
             facts = {**facts, **read}
             table = release_table(f"{version} with {path}", facts, tables.passed, tables.added)
             because = f"{because}; keys and defaults are those of {path} beside it"
+            named, guessed = "", False
             break
-    return Stock(version, because, facts, table, tables.others(version))
+    return Stock(version, because, facts, table, tables.others(version), named, guessed)
 
 
 def written_flags(

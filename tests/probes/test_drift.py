@@ -190,7 +190,13 @@ SCRIPT = "trl grpo --dataset_name d --reward_funcs f --beta 0.04 {}\n"
     ("flags", "before", "after", "code", "expected"),
     [
         ("", "1.9.2", "1.10.0", 3, "because use_bias_correction_kl is True by default in 1.10.0"),
-        ("--use_bias_correction_kl false", "1.9.2", "1.10.0", 0, "nothing changes for 1 launches"),
+        (
+            "--use_bias_correction_kl false",
+            "1.9.2",
+            "1.10.0",
+            0,
+            "nothing changes for 1 launch from",
+        ),
         ("--use_vllm true", "0.22.0", "0.23.0", 3, "what surrounds the KL changed"),
         ("--vllm_device auto", "0.17.0", "0.18.0", 3, "has no --vllm_device"),
     ],
@@ -205,6 +211,55 @@ def test_a_script_between_releases(
     assert expected in done.stdout
     if code == 3:
         assert "the forward KL of each token" in done.stdout
+
+
+def test_a_rule_that_is_new_is_the_reason_where_no_default_differs(tmp_path: Path) -> None:
+    """NeMo-RL 0.7.0 gives the KL the score's gradient; to override a base file is no slip."""
+    (tmp_path / "base.yaml").write_text(
+        "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}\n"
+        "loss_fn: {reference_policy_kl_penalty: 0.01, reference_policy_kl_type: k2}\n"
+        "policy: {train_global_batch_size: 512}\n"
+    )
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: base.yaml\nloss_fn: {reference_policy_kl_penalty: 0.05}\n"
+    )
+    releases = ("--from", "nemo_rl@0.6.0", "--to", "nemo_rl@0.7.0")
+    done = orch(tmp_path, "drift", "mine.yaml", *releases, "--json")
+    (change,) = json.loads(done.stdout)["changed"]
+    assert change["because"][0].startswith("since 0.7.0 the KL is multiplied by exp(log π - sg(log")
+    audited = orch(tmp_path, "audit", "mine.yaml").stdout
+    assert "β = 0.05" in audited
+    assert "times" not in audited
+
+
+@pytest.mark.parametrize(
+    ("library", "script", "known"),
+    [
+        ("trl", "trl grpo --dataset_name d --reward_funcs f --beta 0.04\n", "1.16.0"),
+        ("ms_swift", "swift rlhf --rlhf_type grpo --model m --beta 0.04\n", "4.5.2"),
+    ],
+)
+def test_a_release_without_a_table_is_said_so(
+    tmp_path: Path, library: str, script: str, known: str
+) -> None:
+    (tmp_path / "run.sh").write_text(script)
+    releases = ("--from", f"{library}@{known}", "--to", f"{library}@99.1.0")
+    done = orch(tmp_path, "drift", "run.sh", *releases)
+    sentence = f"{library} 99.1.0, of which orch has no table, has the keys and defaults of {known}"
+    assert f"taken for granted: {sentence}" in done.stdout
+    audited = orch(tmp_path, "audit", "run.sh", "--library", f"{library}@99.1.0", "-v").stdout
+    assert "This is certain" not in audited
+    assert "of which orch has no table" in " ".join(audited.split())
+
+
+def test_a_release_that_nothing_names_is_taken_for_granted(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("swift rlhf --rlhf_type grpo --model m --beta 0.04\n")
+    guessed = orch(tmp_path, "audit", "run.sh").stdout
+    assert "It takes for granted: the release is 4.5.2: nothing names it" in " ".join(
+        guessed.split()
+    )
+    named = orch(tmp_path, "audit", "run.sh", "--library", "ms_swift@4.5.2").stdout
+    assert "This is certain" in named
 
 
 def test_a_recipe_is_no_spec_and_a_script_without_the_library_is_a_sentence(tmp_path: Path) -> None:
