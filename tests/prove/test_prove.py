@@ -163,6 +163,27 @@ def test_each_of_them_can_fail(start: Path, tmp_path: Path) -> None:
     assert found["the gradient is not 0"].holds is False
 
 
+def test_a_log_may_have_what_the_library_reports_of_a_batch(start: Path, tmp_path: Path) -> None:
+    """OpenRLHF logs the gradient norm of a batch's last train step, not the mean over them."""
+    run = recorded(REWARD, start)
+    cell_dir = CellDir(tmp_path / "a cell")
+    shutil.copytree(RECORDED / REWARD, cell_dir.path)
+    log = cell_dir.path / "attempts" / "1" / "verl.x1.jsonl"
+    values = {"actor/grad_norm": 7.5, "critic/score/mean": 0.5}
+    logged = [{"step": b.step, "data": values} for b in run.batches]
+    log.write_text("".join(json.dumps(each) + "\n" for each in logged))
+    name = "orch reads the library's log"
+
+    def held_of(norm: float) -> bool | None:
+        entries = [vars(b) | {"reported": {"actor/grad_norm": norm}} for b in run.batches]
+        batches = tuple(type(run.batches[0])(**each) for each in entries)
+        found = checks(run._replace(batches=batches), cell_dir, NodeOptions())
+        return next(each.holds for each in found if each.name == name)
+
+    assert held_of(7.5) is True
+    assert held_of(8.5) is False
+
+
 def test_an_empty_run_proves_nothing() -> None:
     run = recorded(REWARD, None)
     with pytest.raises(EnvironmentFault, match="left no rollouts"):
