@@ -5,6 +5,7 @@ import pytest
 from audit.scripts import (
     COEFFICIENT,
     IN_REWARD,
+    ON_POLICY,
     OPENRLHF,
     SKYRL,
     TYPE,
@@ -207,3 +208,35 @@ def test_what_is_only_printed_is_no_launch() -> None:
 
 def test_a_function_that_nobody_calls_is_read() -> None:
     assert verdict(f"go() {{ {VERL} {K1}; }}") == "zero_mean_noise"
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (f'mapfile -t F <<< "{USE_LOSS}=True\n{TYPE}=kl"', '"${F[@]}"'),
+        (f"readarray -t F <<EOF\n{USE_LOSS}=True\n{TYPE}=kl\nEOF", '"${F[@]}"'),
+        (f'read -ra F <<< "{USE_LOSS}=True {TYPE}=kl"', '"${F[@]}"'),
+        (f'declare -A C=([low]="{TYPE}=low_var_kl" [a]="{TYPE}=kl")', f"{USE_LOSS}=True ${{C[a]}}"),
+        (f'declare -A C; C[a]="{TYPE}=kl"; m=a', f"{USE_LOSS}=True ${{C[$m]}}"),
+    ],
+)
+def test_words_of_arrays_that_are_read_or_keyed(before: str, words: str) -> None:
+    """They were left out, and the answer was sure of itself."""
+    assert verdict(f"{before}\n{VERL} {IN_REWARD}=False {words}\n") == "zero_mean_noise"
+
+
+def test_a_loop_over_the_keys_of_an_array() -> None:
+    arrays = f'declare -A C=([a]="{TYPE}=kl" [b]="{TYPE}=mse")\n'
+    loop = f'for m in "${{!C[@]}}"; do {VERL} {IN_REWARD}=False {USE_LOSS}=True ${{C[$m]}}; done\n'
+    cases = {each.term_verdict for each in audit(arrays + loop, "x.sh")}
+    assert cases == {"zero_mean_noise", "token_reverse_kl"}
+
+
+@pytest.mark.parametrize("unknown", ["$(python flags.py)", '"${F[@]}"'])
+def test_words_that_nobody_can_read_leave_no_answer_certain(unknown: str) -> None:
+    """`$(python flags.py)` may switch a KL on: the answer said that it is certain."""
+    finding = only(f"read -ra F < flags.txt\n{VERL} {ON_POLICY} {IN_REWARD}=False {unknown}\n")
+    assert (finding.term_verdict, finding.confidence) == ("no_kl", "assumed")
+    assert any("does not change the KL" in each for each in finding.assumes)
+    value = only(f"{VERL} {ON_POLICY} {IN_REWARD}=False trainer.project_name=$(date)\n")
+    assert value.confidence == "certain"

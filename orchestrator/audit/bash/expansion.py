@@ -273,6 +273,9 @@ class Expander:
     def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ArrayElement]:
         """Return the value of `${!x}`, `${!a[@]}`, `${#x}` and `${#a[@]}`."""
         name, _, index = subject.partition("[")
+        keys = [key for key in self.scope.variables if key.startswith(f"{name}[")]
+        if prefix == "!" and index and keys:
+            return [(ShellText(key[len(name) + 1 : -1], line),) for key in keys]
         if prefix == "!" and index:
             count = len(self.settled(self._all_elements(name, line)))
             return [(ShellText(str(i), line),) for i in range(count)]

@@ -11,7 +11,7 @@ Reading a statement returns a Flow: None, or the way in which the statement leav
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
+from itertools import product, takewhile
 from typing import ClassVar, Literal
 
 from orchestrator.audit.bash.conditions import NOT_KNOWN, Condition, condition, is_missing_argument
@@ -67,6 +67,8 @@ _NO_LAUNCH = re.compile(
     r"|which"
 )
 """Commands that start no program of interest."""
+_KEY = re.compile(r"\[([\w./:-]+)\]=")
+"""The key of an element of an array: `[key]=value`."""
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*=")
 """The option of a word that has its value in it."""
 
@@ -148,7 +150,25 @@ class Interpreter(Expander):
         if before is not None and any(c.type == "+=" for c in node.children):
             value = _appended(before, value)
         self.scope.variables[name] = bounded(value, self.budget.spend)
+        if isinstance(value, ShellArray):
+            self._keep_keys(name, value)
         return None
+
+    def _keep_keys(self, name: str, array: ShellArray) -> None:
+        """Record `x=([a]=1 [b]=2)` as x[a] and x[b], whose values are the array's elements."""
+        values: dict[str, ShellValue] = {}
+        for each in array.elements:
+            if isinstance(each, BranchElements):
+                return
+            known = [piece for piece in takewhile(_is_text, each) if isinstance(piece, ShellText)]
+            text = "".join(piece.text for piece in known)
+            key = _KEY.match(text)
+            if key is None:
+                return
+            rest = ShellText(text[key.end() :], known[0].line)
+            values[f"{name}[{key[1]}]"] = (rest, *each[len(known) :])
+        self.scope.variables |= values
+        self.scope.variables[name] = ShellArray(tuple(values.values()))
 
     def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ArrayElement]:
         """Yield the elements of `( ... )`; unquoted strings in it are split into their words."""
@@ -458,7 +478,9 @@ class Interpreter(Expander):
                 named = [c for c in child.children if c.is_named and c.type != "file_descriptor"]
                 for each in named[1:]:
                     terms += self.terms(each, source)
-            elif child.is_named and child.type not in ("comment", "herestring_redirect"):
+            elif child.type == "herestring_redirect":
+                stdin = self.value(child.named_children[-1], source)
+            elif child.is_named and child.type != "comment":
                 terms += self.terms(child, source)
         for each in more:
             terms += self.terms(each, source)
@@ -481,7 +503,7 @@ class Interpreter(Expander):
         if name in self.scope.functions and self._depth < DEEPEST_CALL:
             return self._call(name, arguments)
         if name in ("read", "mapfile", "readarray") and stdin is not None:
-            self._read_heredoc(arguments, stdin)
+            self._read_heredoc(name, arguments, stdin)
         elif name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
         elif name in ("cat", "tee"):
@@ -671,10 +693,28 @@ class Interpreter(Expander):
             self.scope.variables[name] = (Hole(f"${name}, which is read", line),)
         return None
 
-    def _read_heredoc(self, arguments: tuple[ArrayElement, ...], text: ShellValue) -> None:
-        """Assign the text to the variable named last: `read -r -d '' x <<EOF`."""
+    def _read_heredoc(
+        self, command: str, arguments: tuple[ArrayElement, ...], text: ShellValue
+    ) -> None:
+        """Assign the text to the variable named last: `read -r -d '' x <<EOF`.
+
+        `mapfile` makes an array of its lines, `read -a` of its words.
+        """
+        flags = [_text(each) or "" for each in arguments]
+        splits = command == "read" and any(re.match(r"-\w*a", flag) for flag in flags)
         for name in self._names(arguments[-1:]):
-            self.scope.variables[name] = text
+            if command == "read" and not splits:
+                self.scope.variables[name] = text
+                continue
+            known = known_text(text)
+            line = next((p.line for p in text if isinstance(p, ShellText)), 0)
+            if known is None:
+                self.scope.variables[name] = ShellArray(((Hole(f"${name}, which is read", line),),))
+                continue
+            parts = known.split() if splits else known.splitlines()
+            self.scope.variables[name] = ShellArray(
+                tuple((ShellText(part, line),) for part in parts)
+            )
 
     def _mapfile(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
         for name in self._names(arguments[-1:]):
@@ -805,3 +845,7 @@ def _without_option(value: ShellValue) -> ShellValue:
     if option is None or not isinstance(first, ShellText):
         return value
     return (ShellText(first.text[option.end() :], first.line), *value[1:])
+
+
+def _is_text(piece: object) -> bool:
+    return isinstance(piece, ShellText)

@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
 
 from orchestrator.audit.bash.interpreter import Interpreter
@@ -24,7 +25,13 @@ from orchestrator.audit.bash.values import (
     pieces,
 )
 from orchestrator.audit.hints import may_launch
-from orchestrator.library.launches import CommandWord, CutOff, Launch, UnreadableScript
+from orchestrator.library.launches import (
+    UNKNOWN,
+    CommandWord,
+    CutOff,
+    Launch,
+    UnreadableScript,
+)
 
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
 """How often reading continues after a syntax error, and the number of characters that are read."""
@@ -224,10 +231,22 @@ def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Itera
             line=command.line,
             case=_label(run, command, ways),
             usual=all(run.branches[b].usual in (None, arm) for b, arm in ways.items()),
-            caveats=(*sorted(run.caveats), *sourced),
+            caveats=(*sorted(run.caveats), *sourced, *_open_words(words)),
             cut_off=cut,
         )
     run.guard = ()
+
+
+def _open_words(words: Sequence[CommandWord]) -> Iterator[str]:
+    """Yield what is taken for granted of words that only running the script would tell.
+
+    They stand behind the program, and are no value of the option before them.
+    """
+    program = next((i for i, word in enumerate(words) if may_launch(word.text)), len(words))
+    for before, word in pairwise(words[program:]):
+        if word.text == UNKNOWN and word.why and not before.text.startswith("-"):
+            lines = f" (line {word.lines[0]})" if word.lines else ""
+            yield f"what comes from {word.why[0]}{lines} does not change the KL"
 
 
 def _branches_that_matter(term: WordTerm) -> set[int]:
