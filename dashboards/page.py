@@ -99,7 +99,7 @@ def _claims_table(report: Report, cards: Sequence[Card], scale: float) -> str:
 
 def _claim_row(card: Card, scale: float) -> str:
     kind = card.verdict.replace(" ", "-")
-    said = element("span", card.says or card.statement, {"class": "statement"})
+    statement = element("span", card.says or card.statement, {"class": "statement"})
     where = element("span", card.where, {"class": "where"}) if card.where else ""
     trace = [element("p", card.statement)] if card.says else []
     trace += [element("p", card.reason, {"class": "reason"})]
@@ -112,7 +112,7 @@ def _claim_row(card: Card, scale: float) -> str:
     badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
     badge += f"{escape(WORDS[card.verdict])}</span>"
     return (
-        f'<tr class="card {kind}"><td>{said} {where}{numbers}</td>'
+        f'<tr class="card {kind}"><td>{statement} {where}{numbers}</td>'
         f"<td>{drawn}{element('span', card.here, {'class': 'here'})}</td>"
         f"<td>{badge}{element('span', card.plain, {'class': 'plain'})}</td></tr>"
     )

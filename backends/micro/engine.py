@@ -20,8 +20,8 @@ FP8 = torch.float8_e4m3fn
 
 def rounding(settings: Settings) -> EngineFormat | None:
     """Return the format in which a cell's engine samples, or None if it samples as it trains."""
-    asked = settings.precision.rollout
-    return None if asked == "fp32" else asked
+    rollout_format = settings.precision.rollout
+    return None if rollout_format == "fp32" else rollout_format
 
 
 def copied(policies: Tensor, rounded: EngineFormat | None) -> Tensor:

@@ -86,5 +86,5 @@ def _free(x: Tensor, plain: str, clamp: Clamp) -> Tensor:
 def _kept(x: Tensor, plain: str, clamp: Clamp, mask: Tensor) -> Tensor:
     """Return the fraction of the summed absolute estimates that is left after the clamp."""
     whole = (clamped_value(plain, x).abs() * mask).sum()
-    held = (clamped_value(plain, x, clamp).abs() * mask).sum()
-    return held / whole if whole > 0 else torch.ones_like(whole)
+    kept_force = (clamped_value(plain, x, clamp).abs() * mask).sum()
+    return kept_force / whole if whole > 0 else torch.ones_like(whole)

@@ -150,8 +150,10 @@ def read(directory: Path) -> Tensor:
 
 def to_tensors(flat: Tensor) -> dict[str, Tensor]:
     """Return contiguous CPU tensors by their Hugging Face names."""
-    mine = weights(flat.detach().cpu())
-    return {name: tensor.clone().contiguous() for name, tensor in _named(mine, apart=True).items()}
+    matrices = weights(flat.detach().cpu())
+    return {
+        name: tensor.clone().contiguous() for name, tensor in _named(matrices, apart=True).items()
+    }
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> Tensor:

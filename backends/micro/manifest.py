@@ -186,10 +186,10 @@ def _account(name: str) -> Account | Callable[[Settings], Account]:
 @lru_cache(maxsize=4096)
 def _account_in(name: str, version: str | None) -> Account:
     """Return the note of a field in the dialect that a version names, which many cells share."""
-    asked = dialect(version)
+    trained_in = dialect(version)
     meant = [
-        f"{DIFFERENCES[cause].title}: {describe(asked, cause)}"
-        for cause in differing(asked, PLAIN)
+        f"{DIFFERENCES[cause].title}: {describe(trained_in, cause)}"
+        for cause in differing(trained_in, PLAIN)
         if name in DIFFERENCES[cause].settings
     ]
     return "exact", "; ".join(meant) or _NOTES.get(name, "")
@@ -198,9 +198,9 @@ def _account_in(name: str, version: str | None) -> Account:
 class EmbeddedManifest(Manifest):
     """The embedded trainer's manifest. A version names a dialect, and not a release."""
 
-    def release(self, asked: str | None) -> str:
+    def release(self, version: str | None) -> str:
         """Return the one release. Raise UnsupportedSetting for a version that names no dialect."""
-        dialect(asked)
+        dialect(version)
         return VERSION
 
 

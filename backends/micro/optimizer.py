@@ -46,8 +46,8 @@ def learning_rate(optimizer: Optimizer, step: int, num_train_steps: int) -> floa
     if optimizer.schedule == "constant":
         return optimizer.learning_rate
     done = (step - 1 - warmup) / max(1, num_train_steps - warmup)
-    left = 1 - done if optimizer.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return optimizer.learning_rate * left
+    factor = 1 - done if optimizer.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return optimizer.learning_rate * factor
 
 
 @torch.no_grad()

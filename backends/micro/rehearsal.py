@@ -148,9 +148,9 @@ def _engine_format(declared: Settings, dialect: Dialect) -> EngineFormat | None:
     A correction asks about the engine's mismatch: without a format of the cell it gets the
     library's own.
     """
-    asked, own = declared.precision.rollout, dialect.precision[1]
-    if asked is not None or declared.loss.correction is None or own == "fp32":
-        return asked
+    declared_format, own = declared.precision.rollout, dialect.precision[1]
+    if declared_format is not None or declared.loss.correction is None or own == "fp32":
+        return declared_format
     return "bf16" if own == "model" else own
 
 

@@ -31,12 +31,12 @@ def dialect(version: str | None) -> Dialect:
             f"Set backend=micro@{VERSION}; after a + a version names what is not its own way.",
         )
     try:
-        asked = parse(text)
+        parsed = parse(text)
     except EnvironmentFault as error:
         raise UnsupportedSetting(
             "micro", "backend.version", version, (VERSION,), f"{error}."
         ) from error
-    if asked.precision != PLAIN.precision:
+    if parsed.precision != PLAIN.precision:
         raise UnsupportedSetting(
             "micro",
             "backend.version",
@@ -44,7 +44,7 @@ def dialect(version: str | None) -> Dialect:
             (VERSION,),
             "It computes in fp32 only: leave `precision` out.",
         )
-    return asked
+    return parsed
 
 
 def dialect_of(settings: Settings) -> Dialect:

@@ -74,14 +74,14 @@ def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
             if text and _same(text, default(name, line.version)):
                 continue
         kept += [flag, *values]
-    asked = str(batches * line["rollout.batch_size"])
+    requested = str(batches * line["rollout.batch_size"])
     samples, episodes = (line.given.get(name) for name in _COUNTED)
     count = spelled(_COUNTED[0], line.version) or ""
-    if str(samples) != asked or episodes not in (None, 1):
+    if str(samples) != requested or episodes not in (None, 1):
         was = None if samples is None else f"{samples} in {episodes or 1} episodes"
         why = "a rehearsal is short" if samples else "the data set decides in the launch"
-        deviations.append(Deviation("argument", count, was, asked, why))
-    kept += [count, asked]
+        deviations.append(Deviation("argument", count, was, requested, why))
+    kept += [count, requested]
     if line["rollout.max_new_tokens"] is None:
         longest, room = spelled("rollout.max_new_tokens", line.version), line["data.max_len"] // 2
         why = "what --data.max_len leaves, in the launch"

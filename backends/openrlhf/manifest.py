@@ -167,8 +167,8 @@ def _unbiased_estimator(launch: Any) -> object:
     if not (launch["algo.kl.use_loss"] and launch.get("algo.kl.unbiased_gradient")):
         return ABSENT
     value = _plain_estimator(launch)
-    asked = needed(launch, "asked", "kl.estimator")
-    name = f"{value}+" if asked is ABSENT else asked
+    requested = needed(launch, "asked", "kl.estimator")
+    name = f"{value}+" if requested is ABSENT else requested
     if UNBIASED.get(name) != value:
         sentence = f"{NEEDS} asks for {name}, the flags for the value of {value}"
         raise SpecError("OpenRLHF launch", [Fault(sentence)])
@@ -177,8 +177,8 @@ def _unbiased_estimator(launch: Any) -> object:
 
 def _asked_of(launch: Values, name: str) -> object:
     """Return a field that needs.json names only where a cell sets it."""
-    asked = needed(launch, "asked", name)
-    return None if asked is ABSENT else asked
+    requested = needed(launch, "asked", name)
+    return None if requested is ABSENT else requested
 
 
 def _trained_in(launch: Any) -> object:

@@ -82,9 +82,9 @@ def _other_steps(flags: CommandLine, needs: Mapping[str, Any]) -> Iterator[Fault
             f"{name['data.max_samples']} {rows} is no multiple of {name['rollout.batch_size']} "
             f"{batch}: the last batch is cut short or left out; give {rows - rows % batch}"
         )
-    elif (held := _prompts_held(flags, needs)) is not None and held < rows:
+    elif (num_held := _prompts_held(flags, needs)) is not None and num_held < rows:
         yield Fault(
-            f"the files of {name['data.prompt_dataset']} hold {held} prompts together, and "
+            f"the files of {name['data.prompt_dataset']} hold {num_held} prompts together, and "
             f"{name['data.max_samples']} {rows} makes no more of them: training ends early; name "
             "the file more often"
         )

@@ -48,8 +48,8 @@ def rank_layout(settings: Settings, resources: Resources, version: str) -> RankL
         )
     workers = nodes * gpus
     per_step = settings.batch.num_prompts * settings.rollout.group_size
-    per_minibatch, left = divmod(per_step, settings.batch.num_minibatches)
-    if left or per_minibatch % workers:
+    per_minibatch, remainder = divmod(per_step, settings.batch.num_minibatches)
+    if remainder or per_minibatch % workers:
         raise _refused(
             "batch.num_prompts",
             settings.batch.num_prompts,

@@ -155,21 +155,21 @@ def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
     It holds the release, the prompts, and, under `asked`, the settings that have the same flags in
     several cells.
     """
-    asked: tuple[tuple[str, object], ...] = (
+    requested: tuple[tuple[str, object], ...] = (
         ("backend.version", settings.backend.version),
         ("model.name", settings.model.name),
     )
     if settings.kl.estimator in UNBIASED:
-        asked += (("kl.estimator", settings.kl.estimator),)
-    asked += tuple(
+        requested += (("kl.estimator", settings.kl.estimator),)
+    requested += tuple(
         (f"precision.{name}", value) for name, value in settings.precision if value is not None
     )
-    return _needs(settings.data, asked, version)
+    return _needs(settings.data, requested, version)
 
 
 @lru_cache(maxsize=1024)
 def _needs(
-    data: Data, asked: tuple[tuple[str, object], ...], version: str
+    data: Data, requested: tuple[tuple[str, object], ...], version: str
 ) -> tuple[Mapping[str, object], str]:
     """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
     prompts = {
@@ -182,7 +182,7 @@ def _needs(
         "instruction": data.instruction,
         "reward": data.reward,
     }
-    return needs_file(f"openrlhf=={version}", prompts, asked)
+    return needs_file(f"openrlhf=={version}", prompts, requested)
 
 
 @cache

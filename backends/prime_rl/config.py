@@ -133,10 +133,10 @@ def _table_of(name: str, by_name: dict[str, Table]) -> Table:
         return by_name[name]
     around, _, leaf = name.rpartition(".")
     table: Table = {}
-    held = _table_of(around, by_name).setdefault(leaf, [table] if name in _LISTS else table)
-    if not isinstance(held, dict | list):
+    inner = _table_of(around, by_name).setdefault(leaf, [table] if name in _LISTS else table)
+    if not isinstance(inner, dict | list):
         raise TypeError(f"{name} is a value and a table")
-    by_name[name] = held[0] if isinstance(held, list) else held
+    by_name[name] = inner[0] if isinstance(inner, list) else inner
     return by_name[name]
 
 

@@ -42,8 +42,8 @@ def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
                 shutil.rmtree(folder / f"step_{step}")
     # control/: the trainer would take the step to begin at from the attempt before, and wait for
     # ever for its batch, wherever it looks before the orchestrator has written its own
-    for left in (output_dir / "rollouts", run / "rollouts", run / "control"):
-        shutil.rmtree(left, ignore_errors=True)
+    for stale in (output_dir / "rollouts", run / "rollouts", run / "control"):
+        shutil.rmtree(stale, ignore_errors=True)
     return ["--ckpt.resume-step", str(last)] if common else []
 
 

@@ -69,9 +69,9 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         for step, seconds, fields in _lines(path):
             values.setdefault(step, {}).update(_canonical(fields, known))
             times[step] = start + seconds
-            held = {part.strip().partition(": ")[0] for part in fields.split(" | ")}
-            if not held & known.keys():
-                strange[path] = held
+            logged = {part.strip().partition(": ")[0] for part in fields.split(" | ")}
+            if not logged & known.keys():
+                strange[path] = logged
     for name, known in ROWS.items():
         path, rows = logs / name, list(_rows(logs / name))
         for step, time, row in rows:
@@ -86,8 +86,8 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
             times.setdefault(step, start + seconds)
     for step in sorted(step for step in values if values[step]):
         yield MetricPoint(step, times[step], values[step])
-    for path, held in strange.items():
-        raise LogFault.of_names(path, "Prime-RL", VERSIONS, held)
+    for path, logged in strange.items():
+        raise LogFault.of_names(path, "Prime-RL", VERSIONS, logged)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:

@@ -208,8 +208,8 @@ def _write(current: _Step, model: Any, step: int) -> None:
         return
     if state is not None:
         torch.save(state, weights_path(current.folder, step))
-    left = current.folder / SENT.format(step)
-    rows = json.loads(left.read_text(encoding="utf-8"))
+    batch_file = current.folder / SENT.format(step)
+    rows = json.loads(batch_file.read_text(encoding="utf-8"))
     rows = [_cut(row, current.longest) for row in rows]
     observed = {"reward": sum(row["reward"] for row in rows) / len(rows)}
     observed["grad_norm"] = reported["optim/grad_norm"]
@@ -243,7 +243,7 @@ def _write(current: _Step, model: Any, step: int) -> None:
             **in_loss,
         ),
     )
-    left.unlink()
+    batch_file.unlink()
 
 
 def _weights(model: Any, is_master: bool) -> Any:

@@ -89,7 +89,7 @@ class _Reader(ReleaseReader):
             self.unknown.append(
                 "a teacher (use_opd, is_pure_opd) adds a KL that orch does not read"
             )
-        held = {k: v for k, v in keys.given.items() if "." not in k and not k.isdigit()}
+        flat_keys = {k: v for k, v in keys.given.items() if "." not in k and not k.isdigit()}
         return LaunchReading(
             library="roll",
             version=self.basis.version,
@@ -112,7 +112,9 @@ class _Reader(ReleaseReader):
             unknown=tuple(self.unknown),
             regime=self._regime(),
             surroundings=self._surroundings(),
-            held=self.basis.held(held, "structured", "ROLL", in_files=held, ignoring=("",)),
+            held=self.basis.held(
+                flat_keys, "structured", "ROLL", in_files=flat_keys, ignoring=("",)
+            ),
         )
 
     def _in_reward(self) -> InReward:

@@ -82,8 +82,8 @@ def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
         "orch_skyrl.py",
         "its own, around SkyRL's",
     )
-    held = plan.model_copy(update={"argv": (*plan.argv, *added)})
-    return CpuLaunch(held, (entry, *sorted(changed)))
+    merged = plan.model_copy(update={"argv": (*plan.argv, *added)})
+    return CpuLaunch(merged, (entry, *sorted(changed)))
 
 
 def _overrides(argv: Sequence[str]) -> list[str]:

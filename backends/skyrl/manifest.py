@@ -651,8 +651,8 @@ PRECISION = (
 
 
 def _asked(launch: Values, name: str) -> object:
-    asked = _needed(launch, "precision", name)
-    return None if asked is ABSENT else asked
+    requested = _needed(launch, "precision", name)
+    return None if requested is ABSENT else requested
 
 
 def _steps(launch: Any, *keys: str) -> object:

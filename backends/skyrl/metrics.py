@@ -81,11 +81,11 @@ def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
         for step, names in names_by_step.items()
         if step > 0 and any(not name.startswith(_BESIDE) for name in names)
     ]
-    held = {name for names in trained for name in names}
-    if held and not held & NAMES.keys():
-        raise LogFault.of_names(path, "SkyRL", VERSIONS, held)
-    if held and REWARD not in held:
-        raise LogFault.of_names(path, "SkyRL", VERSIONS, held, REWARD)
+    logged = {name for names in trained for name in names}
+    if logged and not logged & NAMES.keys():
+        raise LogFault.of_names(path, "SkyRL", VERSIONS, logged)
+    if logged and REWARD not in logged:
+        raise LogFault.of_names(path, "SkyRL", VERSIONS, logged, REWARD)
 
 
 def canonical(key: str) -> str | None:

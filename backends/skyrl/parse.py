@@ -109,9 +109,9 @@ def _needed(files: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
 
 def _version(given: Values, needed: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the release of a launch: the one it names, else the newest that has its keys."""
-    asked = needed.get("backend", {}).get("version")
-    if asked in VERSIONS:
-        return str(asked)
+    version = needed.get("backend", {}).get("version")
+    if version in VERSIONS:
+        return str(version)
     by_epochs = OUR_STEPS in given and STEPS not in given
     return next(v for v in VERSIONS if not (by_epochs and counts_steps(v)))
 

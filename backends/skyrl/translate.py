@@ -78,7 +78,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 def needs(settings: Settings) -> tuple[Mapping[str, object], str]:
     """Return what no key carries, as data and as the text of needs.json: what `data/train.parquet`
     is to be made of, names, and number formats that the library has without a key."""
-    asked = tuple(
+    requested = tuple(
         (name, value)
         for name, value in (
             ("training", settings.precision.training),
@@ -86,7 +86,7 @@ def needs(settings: Settings) -> tuple[Mapping[str, object], str]:
         )
         if value is not None
     )
-    return _needs(settings.data, settings.model.name, settings.backend.version, asked)
+    return _needs(settings.data, settings.model.name, settings.backend.version, requested)
 
 
 @lru_cache(maxsize=1024)

@@ -155,14 +155,14 @@ class Asked:
 
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no RL trainer of TRL."""
-    asked = _from_call(launch) or _from_words(launch) or _from_recipe(launch)
-    if asked is None:
+    request = _from_call(launch) or _from_words(launch) or _from_recipe(launch)
+    if request is None:
         return None
-    releases, because, exact = _releases(asked, launch)
-    eras = {version: _Facts(asked, version) for version in _eras(asked, releases)}
+    releases, because, exact = _releases(request, launch)
+    eras = {version: _Facts(request, version) for version in _eras(request, releases)}
     facts = {version: era.terms() for version, era in eras.items()}
     regimes = [era.regime() for era in eras.values()]
-    reading = _Facts(asked, releases[-1]).reading(because, tuple(_undecided(asked, releases)))
+    reading = _Facts(request, releases[-1]).reading(because, tuple(_undecided(request, releases)))
     if len({each.on_policy for each in regimes}) > 1:
         reasons = " or ".join(dict.fromkeys(each.because for each in regimes))
         reading = replace(
@@ -170,12 +170,12 @@ def audit(launch: Launch) -> LaunchReading | None:
         )
     if len(set(facts.values())) > 1:
         terms_by_release = "; ".join(
-            f"{words} {_spans(asked, releases, terms)}" for terms, words in _worded(facts)
+            f"{words} {_spans(request, releases, terms)}" for terms, words in _worded(facts)
         )
         unknown = f"releases of TRL differ: {terms_by_release}. Say which: --library trl@VERSION"
         reading = replace(reading, unknown=(*reading.unknown, unknown))
     pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
-    return replace(reading, held=replace(_held(asked, releases, exact=exact), named=pinned))
+    return replace(reading, held=replace(_held(request, releases, exact=exact), named=pinned))
 
 
 # ------------------------------------------------------------------------------- what is asked for
@@ -317,28 +317,28 @@ def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple
 # ------------------------------------------------------------------------------ which release it is
 
 
-def _releases(asked: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
+def _releases(request: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
     """Return the releases that a launch may run on, oldest first, why those, and whether the one
     that something names is listed."""
-    own = own_options(asked.script)
+    own = own_options(request.script)
     versions = list(own)
     if (pinned := launch.versions.get("trl")) is not None:
         wanted, _, why = pinned.partition(" ")
         version = versions[nearest(versions, wanted)]
         return [version], f"{wanted}: {why}", numbers(version) == numbers(wanted)
-    open_r1 = _is_open_r1(asked)
-    if asked.fork is not None or open_r1:
-        first, last = asked.fork.releases if asked.fork is not None else OPEN_R1
+    open_r1 = _is_open_r1(request)
+    if request.fork is not None or open_r1:
+        first, last = request.fork.releases if request.fork is not None else OPEN_R1
         versions = [v for v in versions if first <= numbers(v)[: len(first)]]
         versions = [v for v in versions if numbers(v)[: len(last)] <= last]
     every = {key for version in own for key in own[version]}
-    keys = ({key for key, _ in asked.given} & every) - REDECLARED
+    keys = ({key for key, _ in request.given} & every) - REDECLARED
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
-    if asked.fork is not None:
-        return versions, f"{asked.fork.title} stands on these", False
+    if request.fork is not None:
+        return versions, f"{request.fork.title} stands on these", False
     least = min(refused[v] for v in versions)
     fitting = [v for v in versions if refused[v] == least]
-    having, named = _having(asked.names, fitting)
+    having, named = _having(request.names, fitting)
     if named:
         return having, f"its imports fit {_range(having)} ({', '.join(named[:3])})", False
     if open_r1:
@@ -380,17 +380,17 @@ def _names() -> Mapping[str, tuple[str, str | None]]:
     return {name: (first, last) for name, (first, last) in json.loads(text).items()}
 
 
-def _is_open_r1(asked: Asked) -> bool:
+def _is_open_r1(request: Asked) -> bool:
     """Return True if a launch is of open-r1's script, or of one with its options."""
-    if asked.grammar != "argparse":
+    if request.grammar != "argparse":
         return False
-    named = _OPEN_R1_ENTRY.search(asked.entry) is not None
-    return named or bool(_OPEN_R1_KEYS & {key for key, _ in asked.given})
+    named = _OPEN_R1_ENTRY.search(request.entry) is not None
+    return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.given})
 
 
-def _eras(asked: Asked, releases: Sequence[str]) -> list[str]:
+def _eras(request: Asked, releases: Sequence[str]) -> list[str]:
     """Return one release of each set of defaults that decide the KL term or the regime."""
-    own = own_options(asked.script)
+    own = own_options(request.script)
     version_by_era: dict[object, str] = {}
     for version in reversed(releases):
         version_by_era.setdefault(_era(own[version]), version)
@@ -401,9 +401,9 @@ def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
     return tuple(getattr(options_.get(key), "default", "absent") for key in _DECIDING)
 
 
-def _undecided(asked: Asked, releases: Sequence[str]) -> Iterator[str]:
+def _undecided(request: Asked, releases: Sequence[str]) -> Iterator[str]:
     """Yield the options around the KL whose default is not the same in all these releases."""
-    own, given = own_options(asked.script), {key for key, _ in asked.given}
+    own, given = own_options(request.script), {key for key, _ in request.given}
     for key in (
         "loss_type",
         "vllm_importance_sampling_correction",
@@ -413,7 +413,7 @@ def _undecided(asked: Asked, releases: Sequence[str]) -> Iterator[str]:
         "vllm_importance_sampling_clip_min",
     ):
         values = {getattr(own[version].get(key), "default", None) for version in releases}
-        if len(values) > 1 and key not in given and asked.fork is None:
+        if len(values) > 1 and key not in given and request.fork is None:
             last = releases[-1]
             newest = getattr(own[last].get(key), "default", None)
             yield f"{key} is {newest}, as in {last}: its default is another in {releases[0]}"
@@ -447,9 +447,9 @@ def _worded(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
     return words
 
 
-def _spans(asked: Asked, releases: Sequence[str], terms: Terms) -> str:
-    mine = [v for v in releases if _Facts(asked, v).terms() == terms]
-    return f"in {_range(mine)}"
+def _spans(request: Asked, releases: Sequence[str], terms: Terms) -> str:
+    agreeing = [v for v in releases if _Facts(request, v).terms() == terms]
+    return f"in {_range(agreeing)}"
 
 
 def _range(versions: Sequence[str]) -> str:
@@ -463,26 +463,26 @@ def _table(script: Script, versions: tuple[str, ...]) -> ReleaseTable:
     return merged_table(class_table(script, version) for version in versions)
 
 
-def _held(asked: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
+def _held(request: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
     """Return the options of a launch, and the table of its class in its releases."""
     given: dict[str, list[Given]] = {}
-    table = _table(asked.script, tuple(releases))
-    for key, each in asked.given:
+    table = _table(request.script, tuple(releases))
+    for key, each in request.given:
         root = key.partition(".")[0]  # an option whose value is a dictionary or a list
         given.setdefault(root if table.has(root) else key, []).append(each)
-    others = [v for v in own_options(asked.script) if v not in releases]
-    more = frozenset(asked.fork.defaults) if asked.fork is not None else frozenset()
+    others = [v for v in own_options(request.script) if v not in releases]
+    more = frozenset(request.fork.defaults) if request.fork is not None else frozenset()
     return HeldKeys(
         given,
-        asked.grammar,
+        request.grammar,
         table,
         "TRL" if not exact else f"TRL {releases[-1]}",
         exact=exact,
-        others=(_table(asked.script, tuple(others)),) if others else (),
-        defaults=_defaults(asked.script, releases[-1]),
+        others=(_table(request.script, tuple(others)),) if others else (),
+        defaults=_defaults(request.script, releases[-1]),
         own=more | frozenset({"output_dir"}),
         in_files=frozenset(),
-        flag="--" if asked.grammar == "argparse" else "",
+        flag="--" if request.grammar == "argparse" else "",
     )
 
 
@@ -500,12 +500,12 @@ def _defaults(script: Script, version: str) -> Mapping[str, str]:
 class _Facts:
     """A launch under the rules of one release."""
 
-    def __init__(self, asked: Asked, version: str):
-        self.asked, self.version, self.at = asked, version, numbers(version)
-        defaults = dict(_defaults(asked.script, version))
-        defaults |= asked.fork.defaults if asked.fork is not None else {}
-        self.keys = Keys(defaults, opaque=asked.opaque, assumes=list(asked.assumes))
-        for key, given in asked.given:
+    def __init__(self, request: Asked, version: str):
+        self.asked, self.version, self.at = request, version, numbers(version)
+        defaults = dict(_defaults(request.script, version))
+        defaults |= request.fork.defaults if request.fork is not None else {}
+        self.keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
+        for key, given in request.given:
             self.keys.add(self._current(key), given)
         self.unread: list[str] = []
 

@@ -202,8 +202,8 @@ def _of_average(launch: Values, value: object) -> object:
 
 
 def _checkpoint_format(launch: Values) -> object:
-    asked = needed(launch, "asked", "precision.checkpoint")
-    return None if asked is ABSENT else asked
+    requested = needed(launch, "asked", "precision.checkpoint")
+    return None if requested is ABSENT else requested
 
 
 def _differs(when: bool, note: str, exact: str = "") -> Account:

@@ -110,6 +110,6 @@ def inherited(script: Script) -> Options:
 @cache
 def class_table(script: Script, version: str) -> ReleaseTable:
     """Return the options of a script in any release."""
-    held = {**inherited(script), **own_options(script)[version]}
+    known = {**inherited(script), **own_options(script)[version]}
     older = {key: Option("str") for key in OLDER_ARGUMENTS}
-    return release_facts.table(version, {**older, **held})
+    return release_facts.table(version, {**older, **known})

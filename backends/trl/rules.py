@@ -36,8 +36,8 @@ def rank_layout(settings: Settings, resources: Resources) -> ProcessShares:
     on_cpu = resources.gpus_per_node == 0
     processes = max(resources.gpus_per_node, 1)
     rollouts = settings.batch.num_prompts * settings.rollout.group_size
-    share, left = divmod(rollouts // settings.batch.num_minibatches, processes)
-    if left:
+    share, remainder = divmod(rollouts // settings.batch.num_minibatches, processes)
+    if remainder:
         raise _refused(
             "batch.num_prompts",
             settings.batch.num_prompts,

@@ -169,22 +169,22 @@ def save_steps(cadence: Cadence, settings: Settings) -> int:
 
 def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
     """Return the data of a launch that no option carries, and the text of needs.json."""
-    asked: tuple[tuple[str, object], ...] = (
+    requested: tuple[tuple[str, object], ...] = (
         ("backend.version", settings.backend.version),
         ("model.name", settings.model.name),
         ("model.path", settings.model.path),
     )
     if settings.precision.checkpoint is not None:
-        asked += (("precision.checkpoint", settings.precision.checkpoint),)
-    return _needs(settings.data, asked, version)
+        requested += (("precision.checkpoint", settings.precision.checkpoint),)
+    return _needs(settings.data, requested, version)
 
 
 @lru_cache(maxsize=1024)
 def _needs(
-    data: Data, asked: tuple[tuple[str, object], ...], version: str
+    data: Data, requested: tuple[tuple[str, object], ...], version: str
 ) -> tuple[Mapping[str, object], str]:
     """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
-    return needs_file(f"trl=={version}", {"file": PROMPTS, **data.model_dump()}, asked)
+    return needs_file(f"trl=={version}", {"file": PROMPTS, **data.model_dump()}, requested)
 
 
 def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]:

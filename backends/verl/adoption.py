@@ -97,8 +97,8 @@ def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
         for key in given.keys() & own.keys()
         if _value(given[key]) != _value(own[key])
     ]
-    held = plan.model_copy(update={"argv": (*plan.argv, *added)})
-    return CpuLaunch(held, tuple(sorted(changed)))
+    merged = plan.model_copy(update={"argv": (*plan.argv, *added)})
+    return CpuLaunch(merged, tuple(sorted(changed)))
 
 
 def _value(text: str) -> str:

@@ -241,8 +241,8 @@ def _configurations() -> tuple[Releases, Releases]:
     plain = load_releases(path)
     differing = json.loads(path.read_text(encoding="utf-8"))["megatron"]
     spans = {**plain.keys, **{k: tuple(v) for k, v in differing.items() if v}}
-    left = {k: v for k, v in spans.items() if k not in differing or differing[k] is not None}
-    return plain, Releases(plain.versions, left)
+    consistent = {k: v for k, v in spans.items() if k not in differing or differing[k] is not None}
+    return plain, Releases(plain.versions, consistent)
 
 
 @cache

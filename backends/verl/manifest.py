@@ -840,8 +840,8 @@ PRECISION_ROWS = (
 
 
 def _asked(values: Values) -> Mapping[str, object]:
-    asked = values.get(ASKED)
-    return asked if isinstance(asked, Mapping) else {}
+    requested = values.get(ASKED)
+    return requested if isinstance(requested, Mapping) else {}
 
 
 # The correction of the engine's mismatch: trainer/ppo/rollout_corr_helper.py,

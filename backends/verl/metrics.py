@@ -96,11 +96,11 @@ def _check(path: Path, lines: list[LogLine], written: int | None) -> None:
             f"(of {', '.join(VERSIONS)}): it and what follows are not read"
         )
     steps = [line.values for line in lines if line.step > 0]
-    held = {name for values in steps for name in values}
-    if steps and not held & NAMES.keys():
-        raise LogFault.of_names(path, "verl", VERSIONS, held)
-    if steps and REWARD not in held:
-        raise LogFault.of_names(path, "verl", VERSIONS, held, REWARD)
+    logged = {name for values in steps for name in values}
+    if steps and not logged & NAMES.keys():
+        raise LogFault.of_names(path, "verl", VERSIONS, logged)
+    if steps and REWARD not in logged:
+        raise LogFault.of_names(path, "verl", VERSIONS, logged, REWARD)
 
 
 def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:

@@ -25,14 +25,15 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     rule. A launch without a seed has seed 0. Raise SpecError with every fault.
     """
     given, faults = _given(argv)
-    data, asked = _object(DATA, files, faults), _object(ASKED, files, faults)
+    data, requested = _object(DATA, files, faults), _object(ASKED, files, faults)
     version = _version(given, faults) or NEWEST
     values = {**TABLES[version].defaults, **given}
     faults += checks.faults(checks.LaunchValues(given, values, version, data.get("num_prompts")))
     if faults:
         raise SpecError(SOURCE, faults)
     plain = MANIFEST.read(
-        given | {name: held for name, held in ((DATA, data), (ASKED, asked)) if held}, version
+        given | {name: carried for name, carried in ((DATA, data), (ASKED, requested)) if carried},
+        version,
     )
     try:
         return Settings.model_validate(_named(plain, values))

@@ -179,10 +179,10 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     )
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
-    held: dict[str, object] = {DATA: settings.data.model_dump()}
+    extra: dict[str, object] = {DATA: settings.data.model_dump()}
     if (checkpoint := settings.precision.checkpoint) is not None:
-        held[ASKED] = {"precision.checkpoint": checkpoint}
-        files[ASKED] = json.dumps(held[ASKED]) + "\n"
+        extra[ASKED] = {"precision.checkpoint": checkpoint}
+        files[ASKED] = json.dumps(extra[ASKED]) + "\n"
     if cell.cadence.dump_rollouts:
         _refuse_dump(version)
         files[ROLLOUT_HOOK] = _text("rollout_hook.py")
@@ -196,7 +196,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         env=env,
         bring_up="ray",
         ray_cpus=_claimed_cpus(cell, version),
-        ledger=MANIFEST.ledger(settings, arguments | held, carried),
+        ledger=MANIFEST.ledger(settings, arguments | extra, carried),
     )
 
 

@@ -41,17 +41,17 @@ def scalars(
     An alias is expanded in place. So the number of values is bounded: a few lines of aliases of
     aliases can stand for billions of values.
     """
-    left = budget if budget is not None else [MOST_VALUES]
-    left[0] -= 1
-    if left[0] < 0:
+    remaining = budget if budget is not None else [MOST_VALUES]
+    remaining[0] -= 1
+    if remaining[0] < 0:
         raise UnreadableScript(f"this file has more than {MOST_VALUES} values")
     if isinstance(node, yaml.MappingNode):
         for key, child in node.value:
             if isinstance(key, yaml.ScalarNode):
-                yield from scalars(child, f"{path}.{key.value}" if path else key.value, left)
+                yield from scalars(child, f"{path}.{key.value}" if path else key.value, remaining)
     elif isinstance(node, yaml.SequenceNode):
         for i, child in enumerate(node.value):
-            yield from scalars(child, f"{path}.{i}" if path else str(i), left)
+            yield from scalars(child, f"{path}.{i}" if path else str(i), remaining)
     elif isinstance(node, yaml.ScalarNode):
         yield path, node
 

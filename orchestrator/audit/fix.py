@@ -100,7 +100,7 @@ def _without(words: Sequence[CommandWord], key: str) -> list[CommandWord]:
 def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
     """Return the changed text, and, for a user, the changes that could not be made."""
     lines = text.splitlines(keepends=True)
-    left: list[str] = []
+    unfixed: list[str] = []
     done: set[tuple[str, tuple[int, ...], str | None, int]] = set()
     for finding in findings:
         if not finding.problem:
@@ -112,19 +112,19 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
             done.add(mark)
             if not _apply(lines, edit, finding):
                 what = edit.text if edit.text is not None else f"remove --{edit.key}"
-                left.append(f"line {finding.line}: {what}")
-    return "".join(lines), left
+                unfixed.append(f"line {finding.line}: {what}")
+    return "".join(lines), unfixed
 
 
 def diff(text: str, findings: Sequence[AuditFinding], name: str) -> tuple[str, list[str]]:
     """Return a unified diff, empty if nothing changes, and the changes that are not in it."""
-    changed, left = fixed(text, findings)
+    changed, unfixed = fixed(text, findings)
     lines = difflib.unified_diff(
         text.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
     return "".join(
         each if each.endswith("\n") else each + "\n\\ No newline at end of file\n" for each in lines
-    ), left
+    ), unfixed
 
 
 def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:

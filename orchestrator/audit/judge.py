@@ -151,16 +151,16 @@ def _unread(reading: LaunchReading) -> tuple[str, ...]:
 
 def _without_a_table(reading: LaunchReading) -> Iterator[str]:
     """Yield the assumption of a release whose own keys orch does not have."""
-    held = reading.held
-    if held is not None and held.named:
+    launch_keys = reading.held
+    if launch_keys is not None and launch_keys.named:
         yield (
-            f"{reading.library} {held.named}, of which orch has no table, has the keys and "
+            f"{reading.library} {launch_keys.named}, of which orch has no table, has the keys and "
             f"defaults of {reading.version}"
         )
-    elif held is not None and held.guessed:
+    elif launch_keys is not None and launch_keys.guessed:
         if not any(each.startswith("the release is") for each in reading.assumes):
             yield f"the release is {reading.version}: nothing names it"
-    elif held is None or not held.exact:
+    elif launch_keys is None or not launch_keys.exact:
         name = f"{reading.library} {reading.version}"
         yield f"{name} has the keys and defaults of the releases that orch has a table of"
 

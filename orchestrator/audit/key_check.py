@@ -45,29 +45,29 @@ class KeyFinding:
     mistake: bool
 
 
-def key_findings(held: HeldKeys) -> Iterator[KeyFinding]:
+def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
-    for key, values in held.given.items():
+    for key, values in launch_keys.given.items():
         given = values[-1]
-        if _is_outside(key, given, held):
+        if _is_outside(key, given, launch_keys):
             continue
-        if held.grammar == "structured" and given.mark in ("+", "++"):
-            text = f"{held.name} takes no `{given.mark}`: write {key}=…"
-            yield KeyFinding(key, "would not start", text, given.lines, mistake=held.exact)
-        elif held.table.has(_unnumbered(key)) or _is_section(key, held.table.keys):
-            yield from _appended_twice(key, given, held)
-            yield from _value_findings(key, given, held)
+        if launch_keys.grammar == "structured" and given.mark in ("+", "++"):
+            text = f"{launch_keys.name} takes no `{given.mark}`: write {key}=…"
+            yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
+        elif launch_keys.table.has(_unnumbered(key)) or _is_section(key, launch_keys.table.keys):
+            yield from _appended_twice(key, given, launch_keys)
+            yield from _value_findings(key, given, launch_keys)
         else:
-            yield _unknown_key(key, given, held)
+            yield _unknown_key(key, given, launch_keys)
 
 
-def _is_outside(key: str, given: Given, held: HeldKeys) -> bool:
+def _is_outside(key: str, given: Given, launch_keys: HeldKeys) -> bool:
     """Return True if a key is not part of the trainer's configuration."""
     if given.mark == "~" or UNKNOWN in key or UNSET in key:
         return True
-    if key in held.own:
+    if key in launch_keys.own:
         return True
-    return held.grammar == "hydra" and (key.startswith("hydra.") or "/" in key or "@" in key)
+    return launch_keys.grammar == "hydra" and (key.startswith("hydra.") or "/" in key or "@" in key)
 
 
 def _unnumbered(key: str) -> str:
@@ -190,58 +190,71 @@ def _slip(left: str, right: str) -> int | None:
     return 2 if is_long and not (ours and theirs) else None
 
 
-def _unknown_key(key: str, given: Given, held: HeldKeys) -> KeyFinding:
-    written = f"{held.flag}{key}"
+def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
+    written = f"{launch_keys.flag}{key}"
     plain = _unnumbered(key)
-    slip = closest(plain, held.table.keys)
+    slip = closest(plain, launch_keys.table.keys)
     of_kl = "kl" in key.rpartition(".")[2].lower()
     meant = [slip] if slip else []
     if not slip and (of_kl or "." not in key):
-        meant = [*_in_other_section(key, held.table.keys)]
-    hint = f"; did you mean {' or '.join(f'{held.flag}{each}' for each in meant)}?" if meant else ""
+        meant = [*_in_other_section(key, launch_keys.table.keys)]
+    hint = (
+        f"; did you mean {' or '.join(f'{launch_keys.flag}{each}' for each in meant)}?"
+        if meant
+        else ""
+    )
     consequence: Consequence = "would not start"
-    added = held.grammar == "hydra" and (given.mark or key in held.in_files)
-    if added or (held.ignoring and key.startswith(held.ignoring)):
+    added = launch_keys.grammar == "hydra" and (given.mark or key in launch_keys.in_files)
+    if added or (launch_keys.ignoring and key.startswith(launch_keys.ignoring)):
         consequence = "is ignored"
-    other = next((table.version for table in held.others if table.has(plain)), "")
+    other = next((table.version for table in launch_keys.others if table.has(plain)), "")
     if other:
-        text = f"{_lacks(held)} {written}; {other} has it"
+        text = f"{_lacks(launch_keys)} {written}; {other} has it"
         return KeyFinding(key, "unknown", text, given.lines, mistake=False)
-    text = f"{_lacks(held)} {written}{hint}"
+    text = f"{_lacks(launch_keys)} {written}{hint}"
     if slip or (meant and of_kl):
         return KeyFinding(key, consequence, text, given.lines, mistake=True)
     fork = " Or it is a fork's key" if meant else ": a fork's key"
     return KeyFinding(key, "unknown", f"{text}{fork}", given.lines, mistake=False)
 
 
-def _lacks(held: HeldKeys) -> str:
-    return f"{held.name} has no" if held.exact else f"no release of {held.name} has"
+def _lacks(launch_keys: HeldKeys) -> str:
+    return (
+        f"{launch_keys.name} has no"
+        if launch_keys.exact
+        else f"no release of {launch_keys.name} has"
+    )
 
 
-def _appended_twice(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
+def _appended_twice(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield Hydra's refusal of `+key=...` if the key already has a value."""
-    default = held.defaults.get(key, "")
-    if held.grammar == "hydra" and given.mark == "+" and default.lower() not in _NOTHING:
-        text = f"{held.name} has {key} already, and Hydra refuses `+` there: write {key} or ++{key}"
-        yield KeyFinding(key, "would not start", text, given.lines, mistake=held.exact)
+    default = launch_keys.defaults.get(key, "")
+    if launch_keys.grammar == "hydra" and given.mark == "+" and default.lower() not in _NOTHING:
+        text = (
+            f"{launch_keys.name} has {key} already, and Hydra refuses `+` there: "
+            f"write {key} or ++{key}"
+        )
+        yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
 
 
-def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFinding]:
+def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield a finding for a value outside of the key's closed list, or of the wrong type."""
-    table, text = held.table, given.text
+    table, text = launch_keys.table, given.text
     if given.mark == QUOTED and text.startswith("'"):
-        sentence = f"{held.flag}{key} is true or false; {shown(text)} in quotes is a text: true"
+        sentence = (
+            f"{launch_keys.flag}{key} is true or false; {shown(text)} in quotes is a text: true"
+        )
         yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
         return
-    if UNKNOWN in text or UNSET in text or not held.exact or "${" in text:
+    if UNKNOWN in text or UNSET in text or not launch_keys.exact or "${" in text:
         return
     kind = table.kinds.get(key, "")
-    name = f"{held.flag}{key}"
+    name = f"{launch_keys.flag}{key}"
     taken = table.values.get(key)
-    strict = held.grammar != "hydra"
+    strict = launch_keys.grammar != "hydra"
     loose = taken is not None and set(taken) == {True, False} and not strict
     # Elsewhere the list is a registry, to which a launch's own code may add.
-    is_closed = held.grammar in ("argparse", "pydantic")
+    is_closed = launch_keys.grammar in ("argparse", "pydantic")
     if kind == "switch":
         if given.mark == "=" or text.strip().lower() != "true":
             sentence = f"{name} takes no value; '{shown(text)[:60]}' is refused"
@@ -252,15 +265,15 @@ def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFindi
         meant = closest(text, names)
         hint = f"; did you mean {meant}?" if meant else ""
         sentence = (
-            f"{name} of {held.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "
+            f"{name} of {launch_keys.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "
             f"not {shown(text)[:60]}{hint}"
         )
         yield KeyFinding(
             key, "would not start", sentence, given.lines, mistake=is_closed or bool(meant)
         )
-    elif (loose or kind == "bool" or _is_switch(held.defaults.get(key, ""))) and not _is_boolean(
-        text
-    ):
+    elif (
+        loose or kind == "bool" or _is_switch(launch_keys.defaults.get(key, ""))
+    ) and not _is_boolean(text):
         if strict:
             sentence = f"{name} is true or false; {shown(text)[:60]} is refused"
             yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
@@ -268,7 +281,9 @@ def _value_findings(key: str, given: Given, held: HeldKeys) -> Iterator[KeyFindi
             sentence = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
             yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
     elif kind in ("int", "float") and strict and not _is_number(text, kind):
-        sentence = f"{name} of {held.name} is a number ({kind}); {shown(text)[:60]} is refused"
+        sentence = (
+            f"{name} of {launch_keys.name} is a number ({kind}); {shown(text)[:60]} is refused"
+        )
         yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
 
 

@@ -173,10 +173,10 @@ def by_clamp(clamp: Clamp, estimator: str, placement: Placement, *, old: bool) -
         "18 nats from it": effect.far,
         "a token of 2% that the reference gives 50%": effect.rare,
     }
-    none = " and ".join(where for where, left in places.items() if not is_changed(left))
+    none = " and ".join(where for where, fraction in places.items() if not is_changed(fraction))
     parts = [f"no effect at {none}"] if none else []
-    changed = {where: left for where, left in places.items() if is_changed(left)}
-    parts += [f"× {left:.2g} at {where}" for where, left in changed.items()]
+    changed = {where: fraction for where, fraction in places.items() if is_changed(fraction)}
+    parts += [f"× {fraction:.2g} at {where}" for where, fraction in changed.items()]
     short = (
         f"× {effect.rare:.2g} where it has 2% and the reference 50%"
         if is_changed(effect.rare)
@@ -259,19 +259,19 @@ def _clip(
         return
     low, high = around.clip
     kind: Ratio = "cispo" if around.loss_mode else "ppo_clip"
-    held = f"[{1 - low:g}, {1 + high:g}]"
+    span = f"[{1 - low:g}, {1 + high:g}]"
     if in_reward is not None and estimator_name(in_reward) in TABLE:
         number, short = by_clip(kind, around.clip, estimator_name(in_reward), in_reward=True)
         words = "is weighed by that bound" if around.loss_mode else "gets no gradient"
         yield Effect(
-            f"a token whose ratio leaves {held} {words}, from the KL in the reward too, where the "
+            f"a token whose ratio leaves {span} {words}, from the KL in the reward too, where the "
             f"clip cuts{number}",
             f"through a clip{short}" if short else "",
         )
     if in_loss is not None:
         number, short = by_clip(kind, around.clip, "k2", in_reward=False)
         yield Effect(
-            f"the clip {held} cuts the task's gradient and not that of the KL in the loss{number}",
+            f"the clip {span} cuts the task's gradient and not that of the KL in the loss{number}",
             f"against clipped rewards{short}" if short else "",
         )
 
@@ -285,7 +285,7 @@ def _clamp(around: Surroundings, reading: LaunchReading) -> Iterator[Effect]:
         for what, bound in zip(("the log-ratio", "the KL"), around.clamp, strict=True)
         if bound is not None
     ]
-    held = around.clamp.value or around.clamp.log_ratio
+    clamp = around.clamp.value or around.clamp.log_ratio
     old = reading.regime.on_policy is not True
     for placement, term in _placed(reading):
         name = estimator_name(term)
@@ -297,7 +297,7 @@ def _clamp(around: Surroundings, reading: LaunchReading) -> Iterator[Effect]:
             number, short = by_clamp(around.clamp, name, placement, old=old)
         yield Effect(
             f"a token's KL is held ({' and '.join(bounds)}), without gradient beyond{number}",
-            f"held within ±{held:g} a token ({short})" if short else "",
+            f"held within ±{clamp:g} a token ({short})" if short else "",
         )
 
 

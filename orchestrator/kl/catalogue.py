@@ -139,8 +139,8 @@ def _over_vocabulary(over: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str,
         for at, states, where in () if k.descends else _STATES:
             formula = f"Σ_t E_(c~{states}) ∇ {k.name}(q)"
             yield f"token_{k.name}{at}", f"{words}, token by token{where}", formula
-        held = f"mean of the {k.symbol} the rollout policy had, held fixed"
-        yield f"frozen_{k.name}", held, f"∇ E_q Σ_t sg({k.name}(μ))"
+        label = f"mean of the {k.symbol} the rollout policy had, held fixed"
+        yield f"frozen_{k.name}", label, f"∇ E_q Σ_t sg({k.name}(μ))"
         for key, cost in ((f"ppo_{k.name}", "q"), (f"ppo_{k.name}@rollout_kl", "μ")):
             ppo = f"PPO's local surrogate with cost {k.symbol}{' of μ' if cost == 'μ' else ''}"
             formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [future {k.name}({cost}) under μ]"

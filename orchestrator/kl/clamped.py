@@ -30,11 +30,11 @@ def clamp_effect(
 
     `old`: from samples of the rollout policy. A term without a gradient keeps all of it.
     """
-    left = []
+    fractions = []
     for policy, reference, rollout in (NEAR, FAR, RARE):
         setting = LabSetting(policy, reference, NUM_TOKENS, rollout if old else None)
         forms = [KlConfiguration(estimator, placement, clamp=each) for each in (clamp, UNCLAMPED)]
-        held, free = exact(setting, forms).mean
+        clamped, free = exact(setting, forms).mean
         size = float(free @ free)
-        left.append(float(held @ free) / size if size > 1e-18 else 1.0)
-    return ClampEffect(*left)
+        fractions.append(float(clamped @ free) / size if size > 1e-18 else 1.0)
+    return ClampEffect(*fractions)

@@ -158,8 +158,8 @@ def _likeliest(logps: Array, top: int | None) -> Array:
 
 def _tail(logps: Array, logps_ref: Array, kept: Array) -> Array:
     """Return log pi / pi_ref of the tokens that are not kept, as one token; 0 without any."""
-    mine, theirs = ((_exp(each) * (1.0 - kept)).sum(-1) for each in (logps, logps_ref))
-    return _log(mine.clip(_LEAST)) - _log(theirs.clip(_LEAST))
+    own, theirs = ((_exp(each) * (1.0 - kept)).sum(-1) for each in (logps, logps_ref))
+    return _log(own.clip(_LEAST)) - _log(theirs.clip(_LEAST))
 
 
 _LEAST = 1e-37

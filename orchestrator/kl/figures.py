@@ -194,8 +194,8 @@ def draw_term(estimator: str, path: Path) -> None:
     x = np.linspace(-2.5, 2.5, 201)
     gradient = form.slope(x) + (form.value(x) if form.form == "ratio_attached" else 0.0)
     views = [
-        _term_view(title, estimator, x, mine)
-        for title, mine in (
+        _term_view(title, estimator, x, drawn)
+        for title, drawn in (
             ("penalty (nats)", form.value(x)),
             ("factor of grad log q in the loss", gradient),
         )

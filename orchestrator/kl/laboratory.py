@@ -96,15 +96,15 @@ class LabSetting:
             self._check(name)
 
     def _check(self, name: str) -> None:
-        given: LabPolicy | None = getattr(self, name)
-        if given is None:
+        policy: LabPolicy | None = getattr(self, name)
+        if policy is None:
             return
-        if len(given.logp(1)) != len(self.policy.logp(1)):
+        if len(policy.logp(1)) != len(self.policy.logp(1)):
             raise LaboratoryError(f"{name} must have as many tokens as the policy")
-        for parameter, value in zip("ab", given, strict=True):
+        for parameter, value in zip("ab", policy, strict=True):
             if not np.all(np.isfinite(np.asarray(value))):
                 raise LaboratoryError(f"{name}.{parameter} must be finite, got {value}")
-        worst = float(np.abs(given.logits(self.num_tokens)).max())
+        worst = float(np.abs(policy.logits(self.num_tokens)).max())
         if worst > MAX_LOGIT and name == "rollout":
             raise LaboratoryError(
                 "the rollout policy has no support on tokens the policy writes: its logit reaches "

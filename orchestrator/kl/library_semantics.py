@@ -114,7 +114,7 @@ def parse(text: str) -> Dialect:
 
 @cache
 def _parse(text: str) -> Dialect:
-    given: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for part in filter(None, text.split("+")):
         name, _, value = part.partition("=")
         if name not in Dialect.model_fields:
@@ -123,11 +123,11 @@ def _parse(text: str) -> Dialect:
                 f"{', '.join(Dialect.model_fields)})"
             )
         if name in ("kl_clamp", "kl_clamp_of", "precision"):
-            given[name] = tuple(None if x == "-" else x for x in value.split("/"))
+            fields[name] = tuple(None if x == "-" else x for x in value.split("/"))
         else:
-            given[name] = value
+            fields[name] = value
     try:
-        return Dialect.model_validate(given, strict=False)
+        return Dialect.model_validate(fields, strict=False)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"])
@@ -169,8 +169,8 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
 
 def precision_of(settings: Settings, dialect: Dialect) -> tuple[FormatOrModels, ...]:
     """Return the formats of training, rollout and checkpoint: the cell's, else the dialect's."""
-    asked = (getattr(settings.precision, name) for name in Precision.model_fields)
-    return tuple(own or usual for own, usual in zip(asked, dialect.precision, strict=True))
+    formats = (getattr(settings.precision, name) for name in Precision.model_fields)
+    return tuple(own or usual for own, usual in zip(formats, dialect.precision, strict=True))
 
 
 def in_reward(settings: Settings) -> bool:

@@ -190,7 +190,7 @@ def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str,
     rng = np.random.default_rng(seed)
     spread = np.array([A_RANGE, B_RANGE, A_RANGE, B_RANGE])
     parameters = rng.uniform(-spread, spread, (draws, 4))
-    held = np.array(
+    columns = np.array(
         [
             _orderings(
                 LabSetting(ToyPolicy(*map(float, p[:2])), ToyPolicy(*map(float, p[2:])), num_tokens)
@@ -209,7 +209,7 @@ def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str,
                 "share": float(column.mean()),
                 "interval": wilson(int(column.sum()), len(column)),
             }
-            for name, column in zip(ORDERINGS, held.T, strict=True)
+            for name, column in zip(ORDERINGS, columns.T, strict=True)
         ],
     }
 

@@ -123,8 +123,8 @@ def _reward(
     term: KlTerm, batch: Sequences, arrays: str, ratio: Ratio, credit: Credit
 ) -> FloatTable:
     logp = batch.logp_of(batch.setting.policy)
-    given = batch.logp_for_autograd()[1] if arrays == "torch" else logp
-    kl = np.asarray(detach(_called(term, batch, given)))
+    logps = batch.logp_for_autograd()[1] if arrays == "torch" else logp
+    kl = np.asarray(detach(_called(term, batch, logps)))
     log_w = (logp - batch.logp_old)[:, :-1]
     token_w = np.exp(log_w) if ratio == "token" else np.ones_like(log_w)
     weight = batch.probability * (np.exp(log_w.sum(1)) if ratio == "sequence" else 1.0)
@@ -154,10 +154,10 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
 def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:
     """Return the term's values, [N, T + 1] or [N], after checking them."""
     rest = (like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
-    given = (logp, *rest)
-    values = _checked(term(*given), logp)
+    arrays = (logp, *rest)
+    values = _checked(term(*arrays), logp)
     if values.ndim == 0:
-        one_by_one = ([part[i : i + 1] for part in given] for i in range(len(logp)))
+        one_by_one = ([part[i : i + 1] for part in arrays] for i in range(len(logp)))
         values = _stacked([_checked(term(*row), logp) for row in one_by_one])
     per_token, per_sequence = [len(logp), logp.shape[1]], [len(logp)]
     if list(values.shape) not in (per_token, per_sequence):

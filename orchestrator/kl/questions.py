@@ -104,10 +104,10 @@ def corrections() -> Table:
         ("MIS, sequence ≤ 1.1", {"correction": "mis_sequence", "most": 1.1}),
         ("geometric mean 0.98 to 1.02", {"correction": "geometric", "least": 0.98, "most": 1.02}),
     ):
-        given: dict[str, Any] = how
-        cases.append((words, PolicyLoss(**given), "rho_k3"))
-        if given:
-            cases.append((words, PolicyLoss(**given, corrects_kl=True), "rho_k3"))
+        options: dict[str, Any] = how
+        cases.append((words, PolicyLoss(**options), "rho_k3"))
+        if options:
+            cases.append((words, PolicyLoss(**options, corrects_kl=True), "rho_k3"))
     return _forces(MISMATCH, cases)
 
 

@@ -347,11 +347,13 @@ def equation(
         reward = f"(Σ_t KL_t)(Σ_t {score})"
     else:
         reward = f"Σ_t {score} Σ_(u{'≥' if form.credit == 'to_go' else '>'}t) KL_u"
-    left = {"reward": reward, "loss": loss, "reward_and_loss": f"{reward} + {loss}"}[placement]
+    expectation = {"reward": reward, "loss": loss, "reward_and_loss": f"{reward} + {loss}"}[
+        placement
+    ]
     known = ratio == "token" and (on_policy or (weighted and placement == "loss"))
     source = EQUATIONS.get(f"{estimator}.{placement}") if known else None
     where = f"KL_t = {estimator}; {source or 'the laboratory'}"
-    return f"E_{samples}[{left}] = {naming.formula}   ({where})"
+    return f"E_{samples}[{expectation}] = {naming.formula}   ({where})"
 
 
 ON_POLICY = ("k1.reward", "k2.loss")

@@ -501,6 +501,9 @@ class Manifest:
         values = self.fields(settings) | {name: value}
         return self._choose(settings, values, name, self.version_of(settings))[0]
 
+    def _is_accounted(self, name: str, version: str) -> bool:
+        return bool(self.rows_of(name, version)) or _born(name) is not None
+
     def _choose(
         self, settings: Settings, values: Values, name: str, version: str
     ) -> tuple[Row, Meaning]:
@@ -510,7 +513,11 @@ class Manifest:
             if born != name:
                 raise self._refusal(settings, born, _plain_section(values, born), rows, rows)
         if not rows:
-            raise ManifestError(f"{self.library} {version}: no row accounts for {name}")
+            missing = ", ".join(each for each in values if not self._is_accounted(each, version))
+            raise ManifestError(
+                f"{self.library} {version}: no row accounts for {missing}. Write a row for each; "
+                "a field that the library lacks has the one value that means so, such as same(None)"
+            )
         fitting = [
             (row, meaning)
             for row in rows

@@ -304,12 +304,12 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
 def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
     """Return the weights of tokens in the policy loss and in a KL in the loss, for two responses of
     3 and 1 tokens."""
-    asked = [("aggregation", aggregation, each) for each in IN_LOSS]
+    keys = [("aggregation", aggregation, each) for each in IN_LOSS]
     questions = {
         "policy": answers[("aggregation", aggregation, None)],
-        "kl": next((answers[each] for each in asked if each in answers), None),
+        "kl": next((answers[each] for each in keys if each in answers), None),
     }
-    estimator = next((each[-1] for each in asked if each in answers), IN_LOSS[0])
+    estimator = next((each[-1] for each in keys if each in answers), IN_LOSS[0])
     batch = ragged()
     x = np.asarray(batch["logp"]) - np.asarray(batch["ref"])
     unit = np.where(np.asarray(batch["mask"]) > 0, slope(estimator, x), 1.0)

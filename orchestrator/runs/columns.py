@@ -116,15 +116,15 @@ class Columns:
 
         import pyarrow.parquet as pq
 
-        held = io.BytesIO()
+        content = io.BytesIO()
         pq.write_table(
             table.replace_schema_metadata({_KEY: json.dumps(rows).encode()}),
-            held,
+            content,
             compression="zstd",
             use_dictionary=["cell"],
         )
         name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.parquet"
-        write_bytes(self._path / name, held.getvalue())
+        write_bytes(self._path / name, content.getvalue())
         return self._path / name
 
     def _note(self, path: Path) -> None:

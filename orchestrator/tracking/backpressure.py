@@ -66,8 +66,8 @@ class Gate:
 
     def _wait(self) -> float | None:
         """Return for how many seconds to wait, 0 for until something changes, None for not."""
-        if (left := self._closed_until - self._clock()) > 0:
-            return left
+        if (remaining := self._closed_until - self._clock()) > 0:
+            return remaining
         return None if self._inside < int(self.limit) else 0.0
 
 
@@ -90,8 +90,8 @@ class PatientClient:
                         answer = member(*args, **more)
                     except Exception as error:
                         # the client has waited twice for what the server asked
-                        asked = max(1.0, (time.monotonic() - started) / 2)
-                        if not is_busy(error) or not self._gate.refused(asked):
+                        pause = max(1.0, (time.monotonic() - started) / 2)
+                        if not is_busy(error) or not self._gate.refused(pause):
                             raise
                         continue
                 self._gate.answered()

@@ -123,8 +123,8 @@ def mirror(
             report.unchanged = len(wanted)
             return report
         with connected(store) as client:
-            asked = PatientClient(client, Gate()) if store.is_server else client
-            _Mirror(asked, store, report, ready).make(wanted, pruned, on_progress)
+            patient = PatientClient(client, Gate()) if store.is_server else client
+            _Mirror(patient, store, report, ready).make(wanted, pruned, on_progress)
         mark.write(content)
     return report
 

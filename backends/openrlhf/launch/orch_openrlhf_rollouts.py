@@ -246,10 +246,10 @@ def _leave(trainer: Any, folder: Path, beta: float) -> None:
     in_loss = trainer.args.algo.kl.use_loss and trainer.args.algo.kl.init_coef > 0
     losses, kls, norms = [], [], []
     for at in steps:
-        said = trainer.orch_said[at : at + gas]
-        losses.append(sum(each["policy_loss"] for each in said) / gas)
-        kls.append(sum(each.get("kl", 0.0) for each in said) / gas if in_loss else 0.0)
-        norms.append(said[-1]["actor_grad_norm"])
+        reports = trainer.orch_said[at : at + gas]
+        losses.append(sum(each["policy_loss"] for each in reports) / gas)
+        kls.append(sum(each.get("kl", 0.0) for each in reports) / gas if in_loss else 0.0)
+        norms.append(reports[-1]["actor_grad_norm"])
     count = len(updates)
     observed = {
         "policy_loss": sum(losses) / count,
@@ -329,14 +329,14 @@ def main() -> None:
 
     @functools.wraps(own)
     def init(*arguments: Any, **named: Any) -> Any:
-        asked = dict(named.pop("runtime_env", None) or {})
+        runtime = dict(named.pop("runtime_env", None) or {})
         variables = {
-            **asked.get("env_vars", {}),
+            **runtime.get("env_vars", {}),
             "PYTHONPATH": paths,
             "ORCH_ROLLOUT_DUMP": os.environ["ORCH_ROLLOUT_DUMP"],
         }
         named["runtime_env"] = {
-            **asked,
+            **runtime,
             "env_vars": variables,
             "worker_process_setup_hook": "orch_openrlhf_rollouts.install",
         }

@@ -19,9 +19,9 @@ class SkyRLRoutes:
         """One response to token ids, with its log-probabilities."""
         if self.asleep:
             raise RuntimeError("asked for a response while asleep")
-        asked = body["sampling_params"]
+        sampling = body["sampling_params"]
         response = self.batches.sample(
-            body["token_ids"], asked["max_tokens"], asked.get("temperature", 1.0)
+            body["token_ids"], sampling["max_tokens"], sampling.get("temperature", 1.0)
         )
         content = [
             {"token": f"token_id:{one}", "logprob": logprob}

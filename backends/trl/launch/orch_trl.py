@@ -83,16 +83,16 @@ def main(argv: "list[str]") -> None:
     own.add_argument("--chat", action="store_true")
     own.add_argument("--kl-estimator")
     own.add_argument("--kl-placement", choices=("reward", "loss", "reward_and_loss"))
-    mine, rest = own.parse_known_args(argv)
-    module = importlib.import_module(f"trl.scripts.{mine.script}")
+    options, rest = own.parse_known_args(argv)
+    module = importlib.import_module(f"trl.scripts.{options.script}")
     parsed = module.make_parser().parse_args_and_config(rest, fail_with_unknown_args=True)
     training = next(each for each in parsed if hasattr(each, "output_dir"))
     training.resume_from_checkpoint = (
         None  # the script's own; `_install` hands the checkpoint to the trainer
     )
-    asks = mine.kl_estimator and training.beta  # without a beta there is no reference policy
-    kl = (mine.kl_estimator, mine.kl_placement) if asks else None
-    _install(mine.script, mine.metrics, newest(training.output_dir), mine.chat, kl)
+    asks = options.kl_estimator and training.beta  # without a beta there is no reference policy
+    kl = (options.kl_estimator, options.kl_placement) if asks else None
+    _install(options.script, options.metrics, newest(training.output_dir), options.chat, kl)
     module.main(*parsed)
 
 

@@ -131,12 +131,12 @@ def _advantages(trainer: Any, output: Any, form: Any) -> "tuple[Tensor, Tensor]"
     keep, size = mask.shape[1], trainer.args.per_device_train_batch_size
     with torch.no_grad():
         if form.reward == "k1":
-            mine = output.get("old_per_token_logps")
-            if mine is None:
-                mine = trainer._get_per_token_logps_and_entropies(  # noqa: SLF001  TRL's own step
+            logps = output.get("old_per_token_logps")
+            if logps is None:
+                logps = trainer._get_per_token_logps_and_entropies(  # noqa: SLF001  TRL's own step
                     trainer.model, ids, attention, keep, size
                 )[0]
-            kl = mine - output["ref_per_token_logps"]
+            kl = logps - output["ref_per_token_logps"]
         else:
             parts = zip(torch.split(ids, size), torch.split(attention, size))  # noqa: B905  # 3.10
             passes = [

@@ -45,10 +45,10 @@ def evaluate(text: str) -> int | None:
 def _level(tokens: list[str], depth: int) -> int:
     if depth == len(_LEVELS):
         return _unit(tokens)
-    left = _level(tokens, depth + 1)
+    value = _level(tokens, depth + 1)
     while tokens and tokens[0] in _LEVELS[depth]:
-        left = _LEVELS[depth][tokens.pop(0)](left, _level(tokens, depth + 1))
-    return left
+        value = _LEVELS[depth][tokens.pop(0)](value, _level(tokens, depth + 1))
+    return value
 
 
 def _unit(tokens: list[str]) -> int:

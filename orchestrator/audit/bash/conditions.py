@@ -181,9 +181,9 @@ def _of_texts(
     def truth(ways: Ways, usual: bool) -> Truth:
         texts = []
         for value in values:
-            left = tuple(pieces(value, ways))
-            text = known_text(left)
-            if text is None or (is_missing_argument(left) and not presence and not usual):
+            word = tuple(pieces(value, ways))
+            text = known_text(word)
+            if text is None or (is_missing_argument(word) and not presence and not usual):
                 return None
             texts.append(text)
         return test(texts)

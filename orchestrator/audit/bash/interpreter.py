@@ -227,9 +227,9 @@ class Interpreter(Expander):
         labels = [f"{shown} is {' or '.join(each)}"[:LONGEST_LABEL] for each in patterns]
 
         def arms(ways: Ways, usual: bool) -> list[int]:
-            left = tuple(pieces(word, ways))
-            text = known_text(left)
-            if text is None or (is_missing_argument(left) and not usual):
+            matched = tuple(pieces(word, ways))
+            text = known_text(matched)
+            if text is None or (is_missing_argument(matched) and not usual):
                 exhaustive = any("*" in each for each in patterns)
                 return list(range(len(items) + (not exhaustive)))
             for i, each in enumerate(patterns):

@@ -248,28 +248,28 @@ def bounded(
     value: ShellValue | ShellArray, spend: Callable[[int], None]
 ) -> ShellValue | ShellArray:
     """Return the value, or a hole if it has grown too large. `spend` gets its weight."""
-    left = [HEAVIEST]
+    remaining = [HEAVIEST]
     items = value.elements if isinstance(value, ShellArray) else (value,)
-    fits = all(_weigh(each, left) for each in items)
-    spend(HEAVIEST - left[0])
+    fits = all(_weigh(each, remaining) for each in items)
+    spend(HEAVIEST - remaining[0])
     if fits:
         return value
     hole: ShellValue = (Hole("a value too long to follow", 0),)
     return ShellArray((hole,)) if isinstance(value, ShellArray) else hole
 
 
-def _weigh(each: ArrayElement, left: list[int]) -> bool:
+def _weigh(each: ArrayElement, remaining: list[int]) -> bool:
     """Subtract the weight of a value from what is left; return False if that is not enough."""
-    left[0] -= 1
+    remaining[0] -= 1
     if isinstance(each, BranchElements):
-        return left[0] > 0 and all(_weigh(e, left) for arm in each.arms for e in arm)
+        return remaining[0] > 0 and all(_weigh(e, remaining) for arm in each.arms for e in arm)
     for piece in each:
-        left[0] -= 1 + (len(piece.text) // 10 if isinstance(piece, ShellText) else 0)
-        if left[0] <= 0:
+        remaining[0] -= 1 + (len(piece.text) // 10 if isinstance(piece, ShellText) else 0)
+        if remaining[0] <= 0:
             return False
-        if isinstance(piece, BranchValue) and not all(_weigh(arm, left) for arm in piece.arms):
+        if isinstance(piece, BranchValue) and not all(_weigh(arm, remaining) for arm in piece.arms):
             return False
-    return left[0] > 0
+    return remaining[0] > 0
 
 
 def merge_scopes(
