@@ -30,11 +30,11 @@ def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> 
     shown: Spec = colored(narrowed(view["spec"], rows), theme)
     shown["data"] = {"values": rows}
     wide = min(width, view.get("most", width))
-    left = 56.0
+    indent = 56.0
     if "names" in view:
         longest = max((len(str(row[view["names"]])) for row in rows), default=0)
-        left = min(LETTER * longest + MARGIN, wide / 2)
-    inner = wide - left - GAP
+        indent = min(LETTER * longest + MARGIN, wide / 2)
+    inner = wide - indent - GAP
     if "facet" not in shown:
         return shown | {"width": round(inner)}
     count_of = len({row["panel"] for row in rows})
@@ -57,9 +57,9 @@ def narrowed(spec: Any, rows: Rows) -> Any:
     inner = {key: narrowed(value, rows) for key, value in spec.items()}
     scale = inner.get("scale") or {}
     if inner.get("type") == "nominal" and "domain" in scale and "range" in scale:
-        held = {row.get(inner["field"]) for row in rows}
+        present = {row.get(inner["field"]) for row in rows}
         pairs = zip(scale["domain"], scale["range"], strict=True)
-        kept = [(name, value) for name, value in pairs if name in held]
+        kept = [(name, value) for name, value in pairs if name in present]
         domain, values = [name for name, _ in kept], [value for _, value in kept]
         inner["scale"] = {**scale, "domain": domain, "range": values}
     return inner
