@@ -220,6 +220,19 @@ _LOSS_ROW = Row(
     advice=_estimator_advice,
 )
 
+CONTROL = "algorithm.kl_ctrl"
+CONTROLLER = f"{CONTROL}.type"
+_BETA_IS_LOST = (
+    "verl's controller, whose rule is the cell's; verl saves no β, so a resumed run begins again "
+    "at kl.beta"
+)
+
+
+def _is_controlled(values: Values) -> bool:
+    """Return True if beta follows the KL."""
+    return values.get(CONTROLLER) == "adaptive"
+
+
 _BESIDE_REWARD = (
     "in the reward: of the policy before its first minibatch, token by token, which rloo and "
     "grpo sum over the response, inside the group baseline"
@@ -290,6 +303,27 @@ KL_ROWS = (
         adds=lambda s: {REWARD_BETA: s.kl.beta},
         when=IN_BOTH,
         account=("exact", "the same in both places"),
+    ),
+    Row(
+        "kl.controller",
+        offer=(Meaning(None, ABSENT),),
+        carried_by=f"{CONTROLLER}=fixed",
+        read=lambda values: ABSENT if _is_controlled(values) else None,
+    ),
+    Row(
+        "kl.controller.target",
+        f"{CONTROL}.target_kl",
+        Number(),
+        adds=lambda _: {CONTROLLER: "adaptive"},
+        read=lambda values: values[f"{CONTROL}.target_kl"] if _is_controlled(values) else ABSENT,
+        account=("approximated", _BETA_IS_LOST),
+    ),
+    Row(
+        "kl.controller.horizon",
+        f"{CONTROL}.horizon",
+        Number(least=1, whole=True),
+        read=lambda values: values[f"{CONTROL}.horizon"] if _is_controlled(values) else ABSENT,
+        account=("exact", "counted in responses"),
     ),
     Row(
         "kl.reset_reference_every_steps",
@@ -947,9 +981,9 @@ CONSTANTS = (
     Constant("critic.enable", False),
     Constant(BY_DEVIATION, True, accepts=(True, False)),
     Constant(
-        "algorithm.kl_ctrl.type",
+        CONTROLLER,
         "fixed",
-        accepts=("fixed",),
+        accepts=("fixed", "adaptive"),
         when={"kl.placement": ("reward", "reward_and_loss")},
     ),
     Constant(f"{ACTOR}.policy_loss.loss_mode", "vanilla", accepts=("vanilla",)),

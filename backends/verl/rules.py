@@ -44,8 +44,29 @@ def _broken(cell: Cell) -> Iterator[UnsupportedSetting]:
     yield from _warmup(settings)
     yield from _staleness(settings)
     yield from _correction(settings)
+    yield from _controller(settings)
     yield from _enough_gpus(cell)
     yield from _even_minibatches(cell)
+
+
+def _controller(settings: Settings) -> Iterator[UnsupportedSetting]:
+    kl = settings.kl
+    if kl.controller is not None and kl.placement != "reward":
+        yield _refusal(
+            "kl.controller",
+            kl.controller.target,
+            "none, where kl.placement is not reward",
+            "verl's controller moves the beta of the reward and not that of the loss: set "
+            "kl.placement=reward, or leave kl.controller out.",
+        )
+    if kl.controller is not None and settings.max_staleness_steps > 0:
+        yield _refusal(
+            "kl.controller",
+            kl.controller.target,
+            "none, where max_staleness_steps is above 0",
+            "orch has read verl's controller in its synchronous trainer: leave it out, or "
+            "set max_staleness_steps=0.",
+        )
 
 
 def _correction(settings: Settings) -> Iterator[UnsupportedSetting]:

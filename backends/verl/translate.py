@@ -91,6 +91,8 @@ ORDER = (
     PENALTY,
     "algorithm.kl_ctrl.type",
     REWARD_BETA,
+    "algorithm.kl_ctrl.target_kl",
+    "algorithm.kl_ctrl.horizon",
     USE_LOSS,
     LOSS_TYPE,
     LOSS_BETA,

@@ -212,6 +212,16 @@ def test_the_older_release_has_its_own_arguments() -> None:
             "optimizer.num_warmup_steps",
             "num_minibatches",
         ),
+        (
+            {
+                "kl": {
+                    **kl("k1", "reward_and_loss")["kl"],
+                    "controller": {"target": 0.01, "horizon": 20_000},
+                }
+            },
+            "kl.controller",
+            "moves the beta of the reward",
+        ),
         (kl("rb", "reward_and_loss"), "kl.estimator", "needs. TRL trains full"),
         (kl("js", "loss"), "kl.estimator", "ppo_loss, line 133"),
         (
@@ -250,6 +260,22 @@ def test_a_version_not_asked_for_stays_so() -> None:
         plan = launch({"backend.version": version})
         assert BACKEND.parse(plan.argv, plan.files).backend.version == version
         assert plan.version == (version or "0.9.1")
+
+
+@pytest.mark.parametrize("version", ["0.9.1", "0.8.0"])
+def test_a_beta_that_follows_the_kl_is_verls_own_controller(version: str) -> None:
+    controlled = kl("k1", "reward")
+    controlled["kl"]["controller"] = {"target": 0.01, "horizon": 20_000}
+    plan = launch({**controlled, "backend.version": version})
+    assert {
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.target_kl=0.01",
+        "algorithm.kl_ctrl.horizon=20000",
+        "algorithm.kl_ctrl.kl_coef=0.1",
+    } <= set(plan.argv)
+    back = BACKEND.parse(plan.argv, plan.files).kl.controller
+    assert back is not None
+    assert (back.target, back.horizon) == (0.01, 20_000)
 
 
 def test_an_estimator_that_verl_does_not_know_is_refused() -> None:
