@@ -66,7 +66,7 @@ class Page(NamedTuple):
     html: bytes
     markdown: bytes
     zipped: bytes = b""
-    """`html` compressed: plotly.js is megabytes, and many readers come through a tunnel."""
+    """`html` compressed: the page is megabytes, and many readers come through a tunnel."""
 
 
 class BoardState(NamedTuple):

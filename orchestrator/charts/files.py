@@ -3,6 +3,8 @@
 import contextlib
 import os
 import re
+import struct
+import zlib
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +16,8 @@ from orchestrator.errors import OrchError
 from orchestrator.files import write_bytes
 
 FORMATS = ("png", "pdf", "svg")
-PPI = 110
+PPI = 84
+PNG_START = b"\x89PNG\r\n\x1a\n"
 POINTS = 0.75
 """Of a pixel, in a PDF."""
 LETTER, MARGIN = 6.1, 16
@@ -141,12 +144,28 @@ def converted(svg: str, ending: str) -> bytes:
     if ending == "svg":
         return ('<?xml version="1.0" encoding="utf-8"?>\n' + svg).encode()
     if ending == "png":
-        png: bytes = vl_convert.svg_to_png(svg, ppi=PPI)
-        return png
+        return _packed(vl_convert.svg_to_png(svg, ppi=PPI))
     pdf: bytes = vl_convert.svg_to_pdf(
         re.sub(r'(width|height)="([\d.]+)"', _in_points, svg, count=2)
     )
     return pdf
+
+
+def _packed(png: bytes) -> bytes:
+    """Return a PNG whose pixels are compressed again: vl-convert prefers speed to size."""
+    chunks: list[tuple[bytes, bytes]] = []
+    at = len(PNG_START)
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
+        at += 12 + length
+    pixels = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
+    before = [(kind, data) for kind, data in chunks if kind not in (b"IDAT", b"IEND")]
+    content = [*before, (b"IDAT", zlib.compress(pixels)), (b"IEND", b"")]
+    return PNG_START + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in content
+    )
 
 
 def _in_points(size: re.Match[str]) -> str:

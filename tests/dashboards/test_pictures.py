@@ -1,10 +1,12 @@
 """Pictures beside the page: their data, and what is drawn of it, read back from the SVG."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from PIL import Image
 
 from dashboards import pictures
 from dashboards.page import axis_bound, effect_drawing
@@ -189,7 +191,12 @@ def _effect(told: Report) -> tuple[ClaimEffect, float, str]:
 def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:
     first, second = (drawn(told, "curves")["curves-zoo-qwen2.5-7b"] for _ in range(2))
     assert first == second
-    assert converted(first, "png") == converted(second, "png")
+    image = converted(first, "png")
+    assert image == converted(second, "png")
+    with Image.open(io.BytesIO(image)) as opened:
+        opened.load()
+        assert opened.width > 1000
+        assert len(opened.convert("RGB").getcolors(1 << 24) or ()) > 20, "it is painted"
 
 
 def test_every_kind_of_figure_is_drawn_in_one_place() -> None:
