@@ -118,6 +118,8 @@ class ResultsDatabase:
         try:
             if not self._has_finals and "finals" in sql.lower():
                 self._add_finals()
+            if not self._connection.extract_statements(sql):
+                raise SelectionError("the query is empty; for example: SELECT * FROM runs")
             answer = self._connection.execute(sql)
             names = [str(name) for name, *_ in answer.description or ()]
             return Answer(names, answer.fetchall())

@@ -65,6 +65,8 @@ def test_a_wrong_query_is_told_what_there_is(
         with pytest.raises(SelectionError, match="finals: cell, study") as refused:
             database.query(wrong)
         assert "Traceback" not in str(refused.value)
+    with pytest.raises(SelectionError, match="the query is empty"):
+        database.query(" -- nothing")
     monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
     with pytest.raises(EnvironmentFault, match=r"duckdb.*query"):
         ResultsDatabase(smoke)
@@ -75,6 +77,7 @@ def test_the_command(workspace: Path) -> None:
     assert "advantage" in listed.stdout or "staleness" in listed.stdout
     asked = "SELECT kl, count(*) AS n FROM finals WHERE metric = 'train/reward_mean' GROUP BY kl"
     done = orch(workspace, "results", SMOKE, "--query", asked, "--json")
+    assert "leaked" not in done.stderr
     answer = json.loads(done.stdout)
     assert answer
     assert all(row["n"] > 0 for row in answer)
