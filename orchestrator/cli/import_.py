@@ -1,6 +1,7 @@
 """orch import: runs that orch did not launch, beside an experiment's cells."""
 
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 from orchestrator.analysis.imported import imported_data
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.origin import origin_of
 from orchestrator.imports.runs import ImportedRun, ImportManifest, read_imported, remove, store
@@ -109,6 +111,8 @@ def command(
     else:
         for run_ in imported:
             _print(run_)
+    typed = shlex.join([spec, *changes]).replace("{", "{{").replace("}", "}}")
+    set_next(f"orch compare {typed}")  # without the sources, which compare does not take
     return common.foreseen(num_changed > 0) if dry_run else 0
 
 

@@ -3,12 +3,14 @@
 import contextlib
 import gzip
 import json
+import shlex
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from command_line import ROOT, orch
 
 from orchestrator import plugins
 from orchestrator.analysis.imported import beside, imported_data
@@ -366,3 +368,13 @@ def test_the_report_sets_imported_runs_beside_the_cells(
     assert "in no interval and in no claim" in section.text[0]
     assert data["imported"][0]["metric"] == "train/reward_mean"
     assert imported_section([], own) == (None, {})
+
+
+def test_what_comes_next_after_an_import_can_be_typed(tmp_path: Path) -> None:
+    """The sources are import's own words: compare takes none."""
+    runs = ("site=local", f"site.runs_dir={tmp_path}/runs")
+    words = ("import", "smoke", str(FILES / "trainer_state.json"), *runs, "--library", "trl")
+    done = orch(ROOT, *words)
+    following = next(x for x in done.stderr.splitlines() if x.startswith("Next: orch "))
+    assert shlex.split(following)[2:] == ["compare", "smoke", *runs]
+    assert orch(ROOT, *shlex.split(following)[2:]).returncode == 0
