@@ -285,7 +285,11 @@ def _is_number(value: Any) -> bool:
 
 
 class CallAfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function on a module right after its import, so that nothing is imported for it."""
+    """Calls a function on a module right after its import, so that nothing is imported for it.
+
+    The other library's hook has the same class: each is one file that a launch ships alone, without
+    orch.
+    """
 
     def __init__(self, calls: dict[str, Callable[[Any], None]]):
         self.calls = calls
