@@ -2,9 +2,13 @@
 
 import json
 import shlex
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from orchestrator.environments import extras
 
@@ -64,3 +68,11 @@ def test_a_checkout_stays_editable(origin: Any) -> None:
 def test_this_installation_says_where_it_came_from() -> None:
     text = extras.distribution(extras.DISTRIBUTION).read_text("direct_url.json")
     assert extras._origin() == (json.loads(text) if text else {})
+
+
+def test_every_module_of_a_run_is_a_requirement_of_an_extra() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    declared = tomllib.loads(text)["project"]["optional-dependencies"]
+    names = {canonicalize_name(Requirement(r).name) for each in declared.values() for r in each}
+    for module in extras.RUN:
+        assert canonicalize_name(extras.DISTRIBUTIONS.get(module, module)) in names, module
