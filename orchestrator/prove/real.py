@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.files import remove_tree
 from orchestrator.launch.endings import Ending
 from orchestrator.library.cpu_launch import Deviation
 from orchestrator.prove.checks import Check, checks, leavings
@@ -85,6 +86,7 @@ def rehearse(
 ) -> RealRehearsal:
     """Train a cell at small scale with its real library, and look at what it did.
 
+    What an earlier rehearsal of it left is removed: the library would go on from there.
     Raise OrchError if the library cannot be run here at all.
     """
     declared, cell = each.declared[0], each.small.cell
@@ -92,6 +94,8 @@ def rehearse(
     version = cell.settings.backend.version or plugins.load(library).versions[0]
     environment = environment_of(library, version)
     cell_dir = CellDir(folder / "cells" / cell.directory)
+    if cell_dir.path.exists():
+        remove_tree(cell_dir.path)
     say(f"{declared.slug}: {library} {version} trains {cell.settings.num_train_steps} steps ...")
     launch, ending = train(cell, cell_dir, environment, each.argv)
     deviations = (*each.trimmed, *each.small.changes, *launch.deviations)

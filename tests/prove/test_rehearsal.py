@@ -10,6 +10,8 @@ import pytest
 from backends.verl.cpu_launch import split
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError, UnsupportedSetting
+from orchestrator.launch.endings import Ending
+from orchestrator.library.cpu_launch import CpuLaunch
 from orchestrator.library.launches import UnreadableScript
 from orchestrator.prove import real
 from orchestrator.prove.cells import WANTED, cells_of
@@ -129,6 +131,23 @@ def test_every_library_is_rehearsed_through_the_protocol(
     launch = on_cpu(chosen.cell, NOWHERE)
     assert launch.plan.argv
     assert launch.deviations
+
+
+def test_a_second_rehearsal_begins_anew(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on from the first one's last checkpoint, and trained a step that nobody asked for."""
+    (chosen,) = real.chosen_of_script(script, tmp_path / "runs")
+    left = tmp_path / "runs" / "cells" / chosen.small.cell.directory / "checkpoints" / "step-8"
+    left.mkdir(parents=True)
+
+    def train(*_: object) -> tuple[CpuLaunch, Ending]:
+        assert not left.exists()
+        return on_cpu(chosen.small.cell, NOWHERE), Ending("failed", message="it was not run")
+
+    monkeypatch.setattr(real, "environment_of", lambda *_: None)
+    monkeypatch.setattr(real, "train", train)
+    assert real.rehearse(chosen, tmp_path / "runs").ending.message == "it was not run"
 
 
 @pytest.mark.slow
