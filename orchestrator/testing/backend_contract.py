@@ -826,7 +826,8 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
 def _difference(ours: Settings, back: Settings) -> str:
     before, after = (dict(flatten(each.model_dump())) for each in (ours, back))
     changed = [name for name, value in before.items() if after.get(name, ours) != value]
-    return ", ".join(f"{n}: {before[n]} came back as {after.get(n)}" for n in changed)
+    sections = {n: {k: v for k, v in after.items() if k.startswith(f"{n}.")} for n in changed}
+    return ", ".join(f"{n}: {before[n]} came back as {after.get(n, sections[n])}" for n in changed)
 
 
 def _keys(entry: LedgerEntry) -> list[str]:
