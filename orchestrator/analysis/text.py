@@ -12,15 +12,19 @@ def estimate_text(value: Estimate | Rate, *, interval: bool = True, signed: bool
         text = f"{value.count} of {value.n} runs"
         return f"{text} [{value.low:.2f}, {value.high:.2f}]" if interval else text
     sign = "+" if signed else ""
-    if value.half_width is not None and value.half_width >= 0.001 and abs(value.mean) < 0.001:
-        text = f"{value.mean:{sign}.3f}".replace("-", "−")
-    else:
-        text = number_text(value.mean, sign)
+    # Beside an interval of 0.01, a bound of 0.000324 is 0.000.
+    wide = value.half_width is not None and value.half_width >= 0.001
+
+    def written(number: float) -> str:
+        if wide and abs(number) < 0.001:
+            return f"{number:{sign}.3f}".replace("-", "−")
+        return number_text(number, sign)
+
     if not interval:
-        return text
+        return written(value.mean)
     if value.low is None or value.high is None:
-        return f"{text} (one seed: no interval)"
-    return f"{text} [{number_text(value.low, sign)}, {number_text(value.high, sign)}]"
+        return f"{written(value.mean)} (one seed: no interval)"
+    return f"{written(value.mean)} [{written(value.low)}, {written(value.high)}]"
 
 
 def number_text(value: float, sign: str = "") -> str:

@@ -7,7 +7,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import number, print_json, print_table, say
-from orchestrator.report.measured import sections
+from orchestrator.report.measured import comedy_page, sections
 
 PAIR = (float, float)
 
@@ -30,12 +30,14 @@ PAIR = (float, float)
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
 @click.option("--page", is_flag=True, help="Write docs/beyond_the_paper.md, as Markdown.")
+@click.option("--comedy", is_flag=True, help="Write docs/comedy.md, as Markdown.")
 @common.as_json
 def command(
     sweeping: bool,
     draws: int,
     verdicts: bool,
     page: bool,
+    comedy: bool,
     as_json: bool,
     out: tuple[Path, ...],
     **how: Any,
@@ -53,6 +55,8 @@ def command(
         from orchestrator.kl import beyond
 
         click.echo(beyond.page(sections()), nl=False)
+    elif comedy:
+        click.echo(comedy_page(), nl=False)
     elif sweeping:
         _sweep(draws, how["tokens"], how["seed"], as_json)
     else:

@@ -89,7 +89,7 @@ def command(
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
     if kind == "measured":
-        click.echo(as_text(kept_of(comparison, records)), nl=False)
+        click.echo(as_text(kept_of(comparison, records, experiment.spec.published)), nl=False)
     elif kind == "md":
         text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
         show([], text)

@@ -1,8 +1,8 @@
-"""Measured experiments for docs/beyond_the_paper.md: the data that are kept, and their Markdown.
+"""Measured experiments for the docs: the data that are kept, and their Markdown.
 
 `orch report SPEC --format measured` prints the data as JSON; the files of `measured_runs/` are such
-prints. `orch lab --page` writes the page: every number, verdict and place in these sections is
-derived from the files.
+prints. `orch lab --page` writes docs/beyond_the_paper.md, `orch lab --comedy` docs/comedy.md: every
+number, verdict and place in these sections is derived from the files.
 """
 
 import json
@@ -20,7 +20,7 @@ from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.analysis.text import estimate_text
 from orchestrator.kl.shares import wilson
-from orchestrator.records import Record
+from orchestrator.records import Published, Record
 from orchestrator.report.figures import rounded
 from orchestrator.report.phases import axis_title
 
@@ -39,8 +39,11 @@ Kept = Mapping[str, Any]
 # ---------------------------------------------------------------- what is kept
 
 
-def kept_of(comparison: Comparison, records: Sequence[Record]) -> dict[str, Any]:
+def kept_of(
+    comparison: Comparison, records: Sequence[Record], published: Published
+) -> dict[str, Any]:
     """Return what the page needs of an experiment: claims, phase maps, final values, states."""
+    words = {each.claim: each for each in published.statements}
     ends = [end for record in records for end in record.attempts if end]
     return {
         "cells": len(records),
@@ -50,6 +53,7 @@ def kept_of(comparison: Comparison, records: Sequence[Record]) -> dict[str, Any]
         "claims": [
             {
                 "name": each.name,
+                **({"says": w.says, "where": w.where} if (w := words.get(each.name)) else {}),
                 "verdict": each.verdict,
                 "statement": statement(each.claim),
                 "reason": reason(each),
@@ -93,6 +97,7 @@ def _configuration(c: Configuration) -> dict[str, Any]:
     values |= {"gradient": estimate(lengths)} if lengths else {}
     return {
         "study": c.study,
+        "traits": dict(c.traits),
         "kl": c.kl,
         "beta": c.beta,
         "learning_rate": c.runs[0].declared.optimizer.learning_rate,
@@ -115,10 +120,19 @@ def _configuration(c: Configuration) -> dict[str, Any]:
 def sections() -> Iterator[str]:
     """Yield the lines of the measured sections."""
     for name, write in (("phase_diagram", phase_lines), ("quiet", quiet_lines)):
-        file = files("orchestrator.report").joinpath("measured_runs", f"{name}.json")
-        if file.is_file():
-            yield ""
-            yield from write(json.loads(file.read_text(encoding="utf-8")))
+        yield ""
+        yield from write(_read(name))
+
+
+def comedy_page() -> str:
+    """Return docs/comedy.md: the paper's claims, as experiments/comedy_full.yaml found them."""
+    return "\n".join(comedy_lines(_read("comedy_full"))) + "\n"
+
+
+def _read(name: str) -> Kept:
+    file = files("orchestrator.report").joinpath("measured_runs", f"{name}.json")
+    kept: Kept = json.loads(file.read_text(encoding="utf-8"))
+    return kept
 
 
 class PaperObservation(NamedTuple):
@@ -360,6 +374,76 @@ def _known(*fields: Kept | None) -> bool:
 def _shares(field: Kept) -> list[float]:
     counts = field["counts"]
     return [count / sum(counts) for count in counts]
+
+
+WORDS = {
+    "supported": "holds",
+    "contradicted": "does not hold",
+    "underpowered": "not decided",
+}
+STUDIES = (
+    ("onpolicy", "On policy (Fig. 2 to 6, 10 and 12)"),
+    ("minibatch4", "Four updates a batch (Fig. 2 centre, 11)"),
+    ("async10", "Asynchronous, level 10 (Fig. 7 and 8)"),
+    ("both", "KL in the reward and in the loss (Fig. 9)"),
+)
+
+
+def comedy_lines(kept: Kept) -> Iterator[str]:
+    """Yield the page on the paper's claims, of what is kept of experiments/comedy_full.yaml."""
+    claims, seeds = kept["claims"], kept["seeds"]
+    counts = {word: sum(c["verdict"] == word for c in claims) for word in WORDS}
+    yield "# The paper's claims at micro scale"
+    yield ""
+    yield "Written by `orch lab --comedy > docs/comedy.md`; a test holds the two equal."
+    yield ""
+    yield (
+        f"`orch run comedy_full 'seeds=[{seeds[0]},...,{seeds[-1]}]'`, each seed written out, "
+        f"trained {kept['finished']:,} of {kept['cells']:,} cells with {len(seeds)} seeds in "
+        f"{kept['cpu_seconds']:,} CPU seconds: every sub-study of the paper, rehearsed by the "
+        "embedded trainer on a policy of 50,000 parameters and tasks of its size. **These are not "
+        "the paper's numbers.** What of its runs is kept, and what cannot be, is in "
+        "[082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)."
+    )
+    yield ""
+    yield (
+        f"Of {len(claims)} claims, {counts['supported']} hold here, {counts['contradicted']} do "
+        f"not, and {counts['underpowered']} are not decided. Verdicts are corrected for the number "
+        "of claims and stay valid if seeds are added "
+        "([076](decisions/076-verdicts-hold-at-every-look.md)). Not decided is not refuted: the "
+        "interval beside each claim says what these seeds leave open. Where nothing collapses, a "
+        "claim on collapse cannot be decided; [beyond the paper](beyond_the_paper.md) has maps of "
+        "where training collapses."
+    )
+    yield ""
+    yield "![The first screen of the report of these runs](pictures/comedy.png)"
+    yield ""
+    rows = [
+        (
+            f"{c['says']} ({c['where']})" if "says" in c else "",
+            WORDS.get(c["verdict"], c["verdict"]),
+            f"{c['statement']} {c['reason']}",
+        )
+        for c in claims
+    ]
+    yield from _table(("the paper says", "here", "asked, and the numbers"), rows)
+    for study, title in STUDIES:
+        own = [c for c in kept["configurations"] if c["study"] == study and sum(c["states"])]
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield from _table(
+            ("model", *SINGLE[:2], "accuracy in domain", "out of domain", "reverse KL"),
+            [
+                (
+                    c["traits"]["model"],
+                    _name(c),
+                    " / ".join(map(str, c["states"])),
+                    *(_value(c, m) for m in KEPT),
+                )
+                for c in own
+            ],
+        )
 
 
 def quiet_lines(kept: Kept) -> Iterator[str]:

@@ -11,8 +11,14 @@ from orchestrator.analysis.configurations import configurations
 from orchestrator.analysis.linear_stability import boundary, largest_step, mean_lag
 from orchestrator.analysis.phases import phase_maps, state_of
 from orchestrator.analysis.runs import MeasuredRun, measure
-from orchestrator.records import Outcome
-from orchestrator.report.measured import as_text, kept_of, phase_lines, quiet_lines
+from orchestrator.records import Outcome, Published, PublishedStatement
+from orchestrator.report.measured import (
+    as_text,
+    comedy_lines,
+    kept_of,
+    phase_lines,
+    quiet_lines,
+)
 from orchestrator.report.phases import phase_panels, phase_section
 from orchestrator.settings import Advantage, Batch, Data, Model, Optimizer, Settings
 
@@ -109,7 +115,19 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
     done = grid(synthetic)
     spec = synthetic.spec({"k3_reward_collapses": "collapse[kl=k1.loss] > collapse[kl=none]"})
     comparison = compare(spec, done.records, [])
-    kept = json.loads(as_text(kept_of(comparison, done.records)))
+    published = spec.published.model_copy(
+        update={
+            "statements": (
+                PublishedStatement(claim="k3_reward_collapses", where="Fig. 3", says="It falls."),
+            )
+        }
+    )
+    kept = json.loads(as_text(kept_of(comparison, done.records, published)))
+    (claim,) = kept["claims"]
+    assert (claim["says"], claim["where"]) == ("It falls.", "Fig. 3")
+    page = "\n".join(comedy_lines(kept))
+    assert "| It falls. (Fig. 3) | not decided | The share of collapsed runs is higher" in page
+    assert "Of 1 claims, 0 hold here, 0 do not, and 1 are not decided." in page
     assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
     lines = list(phase_lines(kept))
     at = lines.index("**k1.loss: β over staleness (updates)**")
@@ -129,7 +147,7 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
 
 def test_the_quiet_term_is_paired_with_the_others_by_seed(synthetic: Any) -> None:
     done = synthetic.grid({"rb.both": [0.8, 0.9], "k1.reward": [0.7, 0.7]})
-    kept = kept_of(compare(synthetic.spec(), done.records, []), done.records)
+    kept = kept_of(compare(synthetic.spec(), done.records, []), done.records, Published())
     (row,) = [line for line in quiet_lines(kept) if line.startswith("| k1.reward | 0.1 | +")]
     assert row.startswith("| k1.reward | 0.1 | +0.149 ["), "of the curve's last values"
 

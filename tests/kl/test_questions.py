@@ -37,10 +37,13 @@ def test_an_answer_gives_equation_bias_and_what_to_use() -> None:
     assert rho["bias near"] == "1.3%"
 
 
-def test_the_page_is_what_the_command_prints() -> None:
-    done = CliRunner().invoke(lab, ["--page"], catch_exceptions=False)
-    page = Path(__file__).parents[2] / "docs" / "beyond_the_paper.md"
-    assert done.stdout == page.read_text(encoding="utf-8"), beyond.__doc__
+@pytest.mark.parametrize(
+    ("option", "page"), [("--page", "beyond_the_paper.md"), ("--comedy", "comedy.md")]
+)
+def test_the_page_is_what_the_command_prints(option: str, page: str) -> None:
+    done = CliRunner().invoke(lab, [option], catch_exceptions=False)
+    path = Path(__file__).parents[2] / "docs" / page
+    assert done.stdout == path.read_text(encoding="utf-8"), beyond.__doc__
 
 
 def test_pictures_and_what_has_none(tmp_path: Path) -> None:
