@@ -1,4 +1,4 @@
-"""Find what any launch script really optimises, without running it.
+"""Find the objective that a launch script optimises, without running the script.
 
     text --read--> Launches --judge (a backend's facts, the laboratory's verdicts)--> Findings
 
@@ -25,10 +25,12 @@ def audit(
 
     Pure.
 
-    `name`: the file's path, shown in findings. Its suffix helps to tell YAML and TOML from shell.
+    `name`: the file's path, shown in findings. Its suffix tells YAML and TOML from shell.
     `files`: texts of other files, by the path that a launch gives: configurations that it builds
     on, scripts that it calls. `versions`: library -> release, if a source outside the text gives
     it. Raise UnreadableScript, with a sentence, if nothing can be judged.
     """
-    neighbours = {} if files is None else files  # Beside has no length
+    # `files or {}` would drop a NeighbourFiles: its length is always 0, because it finds files by
+    # path and does not list them.
+    neighbours = {} if files is None else files
     return pipeline.findings(text, name, neighbours, versions or {})

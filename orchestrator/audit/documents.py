@@ -18,7 +18,10 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def yaml_node(text: str) -> Any:
-    """Return the node of the first document, or None. Raise UnreadableScript."""
+    """Return the root node of the first YAML document, or None if the text has no document.
+
+    Raise UnreadableScript if the text is not YAML.
+    """
     _check_depth(text, "YAML")
     try:
         loader = _LOADER(text)
@@ -36,10 +39,11 @@ def yaml_node(text: str) -> Any:
 def scalars(
     node: Any, path: str = "", budget: list[int] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield every scalar under a node with its dotted path; lists count from 0.
+    """Yield the dotted path and the node of every scalar under a node. List indices start at 0.
 
-    An alias is expanded in place. So the number of values is bounded: a few lines of aliases of
-    aliases can stand for billions of values.
+    `budget`: a list of one number, the values that may still be read. It has a limit because YAML
+    aliases are expanded in place, and a few lines of nested aliases can expand to billions of
+    values. Raise UnreadableScript if the limit is exceeded.
     """
     remaining = budget if budget is not None else [MOST_VALUES]
     remaining[0] -= 1
@@ -57,7 +61,7 @@ def scalars(
 
 
 def yaml_document(node: Any, name: str) -> ConfigDocument:
-    """Return a YAML configuration. Hydra's defaults list names the files that it builds on."""
+    """Return a YAML configuration. Its `builds_on` are the files in Hydra's defaults list."""
     values: dict[str, Given] = {}
     builds_on: list[str] = []
     for path, scalar in scalars(node):
@@ -76,7 +80,7 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
 
 
 def toml_document(text: str, name: str) -> ConfigDocument:
-    """Return a TOML configuration. Raise UnreadableScript."""
+    """Return a TOML configuration. Raise UnreadableScript if the text is not TOML."""
     _check_depth(text, "TOML")
     try:
         tables = tomllib.loads(text)
@@ -109,7 +113,7 @@ def _check_depth(text: str, language: str) -> None:
 
 
 def _dereferenced(values: Mapping[str, Given]) -> Mapping[str, Given]:
-    """Return the values with `${other.key}` replaced, if the file has the other key."""
+    """Return the values. Replace `${other.key}` by that key's value if the file has the key."""
     resolved = {}
     for key, given in values.items():
         match = _REFERENCE.fullmatch(given.text)
@@ -130,7 +134,7 @@ def _flattened(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """Return the first line of each dotted key. Sections of arrays have no number."""
+    """Return the first line of each dotted key. Keys leave out the indices of array sections."""
     lines: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

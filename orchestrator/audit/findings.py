@@ -40,36 +40,36 @@ class AuditFinding:
     verdict: AuditVerdict
     why: str
     lines: tuple[int, ...]
-    """Lines of the file that the verdict stands on, ascending."""
+    """Lines of the file that the verdict depends on, ascending."""
     rollout_kl: float | None = None
     settings: tuple[ReadSetting, ...] = ()
     rules: tuple[Rule, ...] = ()
     measured: str = ""
-    """The laboratory's gradient of this term."""
+    """A sentence with the numbers that the KL laboratory computed for this term, or empty."""
     changes: tuple[LaunchChange, ...] = ()
-    """Changes of the launch. `orchestrator.audit.audit` leaves the one that was read again and is
-    not criticised, if there is a problem."""
+    """Possible changes of the launch. `orchestrator.audit.audit` keeps at most one: the first
+    change after which the launch, read again, is not criticised."""
     change_note: str = ""
     assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     regime: TrainingRegime = field(default_factory=lambda: TrainingRegime(None, "not known"))
-    """Whether it learns from samples of the policy that it updates, and why."""
+    """On-policy, off-policy or not known, with the reason."""
     term_verdict: AuditVerdict = "undetermined"
-    """The verdict on the KL terms alone, on-policy and without what surrounds them."""
+    """The on-policy verdict on the KL terms alone, without the effects of the rest of the loss."""
     otherwise: AuditVerdict | None = None
     """The verdict off-policy, if the regime is not known and the verdict depends on it."""
     effects: tuple[Effect, ...] = ()
-    """What surrounds the KL term and what that does to it."""
+    """Effects of the rest of the loss on the KL term."""
     effective_beta: tuple[EffectiveBeta, ...] = ()
     key_findings: tuple[KeyFinding, ...] = ()
-    """Keys and values that the release does not take as they were meant."""
+    """Keys and values that the release does not accept in the intended way."""
 
     @property
     def confidence(self) -> Literal["certain", "assumed", "none"]:
         """Return `none`, `assumed` or `certain`.
 
-        `none`: the verdict is undetermined. `assumed`: it depends on the assumptions in `assumes`.
-        `certain`: it depends only on the file and the release.
+        `none`: the verdict is undetermined. `assumed`: the verdict depends on the assumptions in
+        `assumes`. `certain`: the verdict depends only on the file and the release.
         """
         if self.verdict == "undetermined":
             return "none"

@@ -1,6 +1,7 @@
-"""Choose the smallest change of a launch that is not criticised itself, and write it as a diff.
+"""Choose the first change of a launch that solves its problem, and write the change as a diff.
 
-A change is only offered if the launch with it was read and judged again (`chosen`).
+`chosen` applies each change, reads the changed launch again and judges it again. It returns only a
+change after which the launch is not criticised.
 """
 
 import difflib
@@ -25,7 +26,7 @@ def chosen(
 ) -> LaunchChange | None:
     """Return the first change after which the KL term is not criticised, or None.
 
-    `judged` reads and judges a launch. The change says what else it changes.
+    `judged` reads and judges a launch. `also` of the change lists its side effects.
     """
     criticised = finding.verdict in PROBLEMS or bool(finding.contradictions)
     if finding.verdict == "undetermined" or not criticised:
@@ -41,13 +42,13 @@ def chosen(
 
 
 def _regularises(after: AuditFinding) -> bool:
-    """Return True if a launch keeps the policy near the reference policy, in every regime."""
+    """Return True if a launch keeps the policy near the reference policy, on- and off-policy."""
     names = {after.verdict, after.otherwise or after.verdict}
     return not names & (PROBLEMS | {"no_kl", "undetermined", "rollout_policy_kl_only"})
 
 
 def _differences(before: AuditFinding, after: AuditFinding, change: LaunchChange) -> Iterator[str]:
-    """Yield what a change does besides reaching its objective, a sentence each."""
+    """Yield one sentence for each side effect of a change."""
     was, now = before.kl_in_loss.active, after.kl_in_loss.active
     if now != was and after.kl_in_reward.active != before.kl_in_reward.active:
         where = "from the reward to the loss" if now else "from the loss to the reward"
@@ -60,7 +61,7 @@ def _differences(before: AuditFinding, after: AuditFinding, change: LaunchChange
 
 
 def applied(launch: Launch, edits: Sequence[Edit]) -> Launch:
-    """Return a launch with the edits made in its words, or in its last configuration file."""
+    """Return the launch after the edits of its words, or of its last configuration file."""
     words, documents = list(launch.words), list(launch.documents)
     for edit in edits:
         if edit.text is None or edit.text.startswith("--"):
@@ -98,7 +99,7 @@ def _without(words: Sequence[CommandWord], key: str) -> list[CommandWord]:
 
 
 def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
-    """Return the changed text, and, for a user, the changes that could not be made."""
+    """Return the changed text, and one line for each edit that could not be made."""
     lines = text.splitlines(keepends=True)
     unfixed: list[str] = []
     done: set[tuple[str, tuple[int, ...], str | None, int]] = set()
@@ -117,7 +118,7 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
 
 
 def diff(text: str, findings: Sequence[AuditFinding], name: str) -> tuple[str, list[str]]:
-    """Return a unified diff, empty if nothing changes, and the changes that are not in it."""
+    """Return a unified diff (empty if nothing changes), and the edits that it lacks."""
     changed, unfixed = fixed(text, findings)
     lines = difflib.unified_diff(
         text.splitlines(keepends=True), changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"
@@ -134,7 +135,7 @@ def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
 
 
 def _replace(lines: list[str], number: int, edit: Edit) -> bool:
-    """LaunchChange the value of a key on the line that has it. Return True if that was possible."""
+    """Change the value of a key on line `number`. Return False if the line does not set the key."""
     if not 0 < number <= len(lines):
         return False
     line = lines[number - 1]
@@ -160,7 +161,10 @@ def _replace(lines: list[str], number: int, edit: Edit) -> bool:
 
 
 def _in_document(line: str, last: str, value: str) -> str:
-    """Return the line with another value of a key of YAML, or of a Python dictionary."""
+    """Return the line with a new value of a YAML key or of a Python dictionary's key.
+
+    `last`: the last part of the dotted key. Return the same line if it does not have the key.
+    """
     head = re.search(rf"(?m)^[ \t]*(?:- )?{re.escape(last)}[ \t]*:[ \t]*", line)
     if head is not None:
         old, end, rest = line[head.end() :].partition("\n")
@@ -177,13 +181,16 @@ def _in_document(line: str, last: str, value: str) -> str:
 
 
 def _python(value: str) -> str:
-    """Return a value as Python writes it."""
+    """Return a value as a Python literal."""
     plain = value in ("True", "False") or re.fullmatch(r"[\d.e-]+", value)
     return value if plain else f'"{value}"'
 
 
 def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Add a key before one of the same section of YAML, or of the same Python dictionary."""
+    """Add a key before a key of the same YAML section or Python dictionary.
+
+    Return False if the finding has no setting of that section.
+    """
     parent, _, last = edit.key.rpartition(".")
     value = (edit.text or "").partition("=")[2]
     for setting in finding.settings:
@@ -206,7 +213,10 @@ def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool
 
 
 def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Add a word after an existing one: a setting's, else the entry point's."""
+    """Add a word before a word that sets a key, or else after the entry point.
+
+    Return False if the file has no such place.
+    """
     if edit.text is None:
         return False
     anchors: list[tuple[int, str]] = []

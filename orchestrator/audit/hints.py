@@ -1,6 +1,6 @@
 """Find texts that may hold a launch of a library.
 
-A text without a hint is not read closely: most commands of a script copy files and load modules.
+The audit skips texts without a hint: most commands of a script only copy files and load modules.
 """
 
 import re
@@ -10,7 +10,7 @@ from orchestrator import plugins
 from orchestrator.library.releases import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
-"""Words of launches of several libraries."""
+"""Words that occur in launches of several libraries."""
 STARTS = re.compile(r"\bpython|torchrun|\buv |\bray |\brl |bash|deepspeed|accelerate|-m |\.sh")
 """Text that starts a program."""
 UNREAD = {
@@ -26,12 +26,12 @@ UNREAD = {
     "rLLM": r"\brllm\.train(?:er)?\.",
     "ReaLHF": r"\brealhf\.apps\.",
 }
-"""Trainers whose launches orch does not read -> the text by which one is recognised."""
+"""Name of a trainer whose launches orch cannot read -> the pattern that recognises a launch."""
 
 
 @cache
 def marks() -> dict[str, ReleaseMarks]:
-    """Return the marks of every library whose launches can be read, by its name."""
+    """Return the release marks of every library whose launches can be read, by library name."""
     readers = (plugins.load_reader(name) for name in plugins.readers())
     return {each.name: each.release_marks for each in readers if each.release_marks is not None}
 
@@ -43,7 +43,7 @@ def titles() -> str:
 
 
 def unread(text: str) -> str:
-    """Return the trainer that a text launches and orch does not read; empty if none is known."""
+    """Return the name of an unreadable trainer (UNREAD) that a text launches, or an empty text."""
     return next((name for name, mark in UNREAD.items() if re.search(mark, text)), "")
 
 

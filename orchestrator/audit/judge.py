@@ -1,4 +1,4 @@
-"""Turn a library's reading of a launch into a verdict, with the laboratory's table."""
+"""Turn a library's reading of a launch into a verdict, using the verdicts of the KL laboratory."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from orchestrator.settings import Kl, Placement
 
 
 class Judgement(NamedTuple):
-    """A verdict on the KL of a launch in one regime, why, and the laboratory's measurements."""
+    """A verdict on the KL of a launch in one regime, its reason, and the laboratory's numbers."""
 
     name: AuditVerdict
     why: str
@@ -62,18 +62,22 @@ _OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
         "the gradient of the mean of k3 over old samples, near that of each token's forward KL",
     ),
 }
-"""Objectives of old samples, by the catalogue's key of the only candidate."""
+"""Verdict and words for a KL of old samples, by the term's key in the catalogue of objectives."""
 _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
 LABORATORY = "the laboratory's rollout policy, one tenth nearer the reference policy"
-"""What the numbers of the laboratory's off-policy rows are for (kl/derivation.py: NEAR)."""
+"""The setting in which the laboratory computed its off-policy numbers (kl/derivation.py: NEAR)."""
 _NOTHING_TO_CHANGE = ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
 MOST_NAMED = 3
-"""Keys that one sentence names."""
+"""Maximum number of keys that one sentence names."""
 
 
 def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
-    """Return the finding: the verdict of the launch's regime, its reasons, the measurements."""
+    """Return the finding on a launch: its verdict, the reasons and the laboratory's numbers.
+
+    The verdict is the on-policy one if the regime is not known. The finding then also has the
+    off-policy verdict, if the two differ.
+    """
     on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
     chosen = old if reading.regime.on_policy is False else on
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
@@ -141,7 +145,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
 
 
 def _unread(reading: LaunchReading) -> tuple[str, ...]:
-    """Return the assumptions on what surrounds the KL term."""
+    """Return the assumptions about the parts of the loss that orch does not read."""
     if reading.surroundings is not None:
         return reading.surroundings.unread
     if reading.decided is not None or reading.rollout_kl is not None:
@@ -150,7 +154,7 @@ def _unread(reading: LaunchReading) -> tuple[str, ...]:
 
 
 def _without_a_table(reading: LaunchReading) -> Iterator[str]:
-    """Yield the assumption of a release whose own keys orch does not have."""
+    """Yield the assumption about the keys of a release that orch has no key table for."""
     launch_keys = reading.held
     if launch_keys is not None and launch_keys.named:
         yield (
@@ -177,7 +181,7 @@ def _if_old(reading: LaunchReading, old: Judgement) -> str:
 
 
 def _measurement(chosen: Judgement, *, on_policy: bool) -> str:
-    """Return the laboratory's numbers in a sentence, with the setting they were computed in."""
+    """Return the laboratory's numbers in a sentence, or an empty text if it has none."""
     if chosen.measured is None:
         return ""
     where = "" if on_policy else f" (computed for {LABORATORY})"
@@ -185,7 +189,7 @@ def _measurement(chosen: Judgement, *, on_policy: bool) -> str:
 
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
-    """Yield notes: the library's own, a negative weight, a KL without gradient, lost flags."""
+    """Yield contradictions: the library's own, a negative β, a KL without gradient, lost flags."""
     yield from reading.contradictions
     for term in (reading.in_reward, reading.in_loss):
         if term.active and (term.beta or 0) < 0:
@@ -218,7 +222,7 @@ def _mended(launch: Launch) -> Iterator[str]:
 
 
 def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
-    """Yield the assumptions of a verdict if the release does not accept every key."""
+    """Yield the assumptions that a verdict makes about keys that the release does not accept."""
     unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
     if unknown:
         named = ", ".join(unknown[:MOST_NAMED])
@@ -236,7 +240,7 @@ def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
 
 
 def _judgement(reading: LaunchReading, *, on_policy: bool) -> Judgement:
-    """Return the verdict of a regime, with what divides the KL taken into account."""
+    """Return the verdict in a regime, with the division by the group's deviation included."""
     judgement = _term(reading, on_policy=on_policy)
     if judgement.name in ("unbiased_reverse_kl", "surrogate_reverse_kl") and is_rescaled(reading):
         why = (
@@ -248,7 +252,7 @@ def _judgement(reading: LaunchReading, *, on_policy: bool) -> Judgement:
 
 
 def _term(reading: LaunchReading, *, on_policy: bool = True) -> Judgement:
-    """Return the verdict on the KL terms alone, without what surrounds them."""
+    """Return the verdict on the KL terms alone, without the effects of the rest of the loss."""
     reward, loss = reading.in_reward, reading.in_loss
     if reading.unknown:
         return Judgement("undetermined", "; ".join(reading.unknown))

@@ -20,13 +20,13 @@ from orchestrator.library.launches import UNKNOWN, UNSET, Given, HeldKeys
 
 Consequence = Literal["would not start", "is ignored", "means something else", "unknown"]
 LONGEST_SLIP = 2
-"""Characters in a row that a slip of the pen changes, adds or leaves out."""
+"""Maximum number of adjacent characters that a typing slip adds or leaves out."""
 SHORTEST_FOR_TWO = 8
-"""Characters of a name in which a slip may be longer than one."""
+"""Minimum length of the shorter name if the slip adds or leaves out two characters."""
 MOST_SHOWN = 8
-"""Values of a closed list that are shown."""
+"""Maximum number of allowed values that a message shows."""
 MOST_MEANT = 3
-"""Keys of other sections that an unknown key may be meant to be."""
+"""Maximum number of keys of other sections that a message suggests for an unknown key."""
 _TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _NOTHING = ("null", "none", "~", "")
 
@@ -35,7 +35,7 @@ _NOTHING = ("null", "none", "~", "")
 class KeyFinding:
     """A key or a value that the release does not accept in the intended way.
 
-    `mistake`: True if it is a mistake in any case; else the key may be a fork's own.
+    `mistake`: True if it is certainly a mistake; False if the key may belong to a fork.
     """
 
     key: str
@@ -101,9 +101,10 @@ def _leaf_names(keys: frozenset[str]) -> frozenset[str]:
 
 
 def _in_other_section(key: str, keys: frozenset[str]) -> Sequence[str]:
-    """Return the known keys that end as this one does, but for a typing slip.
+    """Return the known keys whose last part is this key's last part, or one typing slip from it.
 
-    More than MOST_MEANT of them say nothing, and neither does a slip in a short name.
+    Return nothing for more than MOST_MEANT keys: such a suggestion does not help. Do not look for
+    slips in names shorter than SHORTEST_FOR_TWO.
     """
     last = key.rpartition(".")[2]
     named = _leaves(keys).get(last, ())
@@ -130,10 +131,11 @@ def _closest(key: str, keys: frozenset[str]) -> str:
 
 
 def _alike(key: str, keys: frozenset[str]) -> Iterator[str]:
-    """Yield the keys that could be a slip away; each other key is more than one.
+    """Yield the keys that can be one typing slip away. Every other key is certainly further away.
 
-    A slip is in one place and at most two characters of the shorter name wide, so the names begin
-    or end with the same half of what is left.
+    A slip is in one place and changes at most LONGEST_SLIP characters. So two names one slip apart
+    begin with the same half or end with the same half. Looking up halves is faster than comparing
+    with every key.
     """
     for length in range(len(key) - LONGEST_SLIP, len(key) + LONGEST_SLIP + 1):
         half = (min(length, len(key)) - 2) // 2
@@ -149,7 +151,7 @@ def _alike(key: str, keys: frozenset[str]) -> Iterator[str]:
 def _by_ends(
     keys: frozenset[str], length: int, half: int
 ) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
-    """Return the keys of a length by their first `half` characters, and by their last."""
+    """Return the keys of this length by their first `half` characters, and by their last `half`."""
     beginnings: dict[str, list[str]] = {}
     ends: dict[str, list[str]] = {}
     for key in _by_length(keys).get(length, ()):
@@ -167,10 +169,10 @@ def _by_length(keys: frozenset[str]) -> Mapping[int, Sequence[str]]:
 
 
 def _slip(left: str, right: str) -> int | None:
-    """Return the size of the typing slip between two names, or None if it is not a slip.
+    """Return the size of the typing slip between two names (1 or 2), or None if it is no slip.
 
-    A slip changes one character, swaps two neighbours, or adds or drops up to LONGEST_SLIP in a
-    row. Two numbers (`gpu1`, `gpu2`) or another section (`rollout_n`, `rollout.n`) make two names.
+    A slip changes one character, swaps two neighbours, or adds or drops up to LONGEST_SLIP adjacent
+    characters. Different digits (`gpu1`, `gpu2`) or dots (`rollout_n`, `rollout.n`) are no slip.
     """
     if abs(len(left) - len(right)) > LONGEST_SLIP:
         return None
@@ -227,7 +229,7 @@ def _lacks(launch_keys: HeldKeys) -> str:
 
 
 def _appended_twice(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
-    """Yield Hydra's refusal of `+key=...` if the key already has a value."""
+    """Yield a finding for `+key=...` if the key already has a value: Hydra refuses it."""
     default = launch_keys.defaults.get(key, "")
     if launch_keys.grammar == "hydra" and given.mark == "+" and default.lower() not in _NOTHING:
         text = (
@@ -238,7 +240,7 @@ def _appended_twice(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
 
 
 def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
-    """Yield a finding for a value outside of the key's closed list, or of the wrong type."""
+    """Yield a finding if the release does not allow the value, or if its type is wrong."""
     table, text = launch_keys.table, given.text
     if given.mark == QUOTED and text.startswith("'"):
         sentence = (
@@ -253,7 +255,7 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
     taken = table.values.get(key)
     strict = launch_keys.grammar != "hydra"
     loose = taken is not None and set(taken) == {True, False} and not strict
-    # Elsewhere the list is a registry, to which a launch's own code may add.
+    # In the other grammars the list is a registry, and a user's code may register more names.
     is_closed = launch_keys.grammar in ("argparse", "pydantic")
     if kind == "switch":
         if given.mark == "=" or text.strip().lower() != "true":
@@ -310,7 +312,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _is_among(text: str, values: Iterable[object]) -> bool:
-    """Return True if a text is one of the values, as a launch writes them."""
+    """Return True if a text is one of the values, in the spelling of a launch: `null`, `1e-3`."""
     wanted = text.strip().lower()
     for value in values:
         names = _NOTHING if value is None else (str(value).lower(),)

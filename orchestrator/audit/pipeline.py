@@ -25,7 +25,7 @@ from orchestrator.library.launches import (
 )
 
 LARGEST = 200_000
-"""Characters; the largest launch script seen has 60,000."""
+"""Maximum number of characters. The largest launch script among those collected has 60,000."""
 MOST_FINDINGS = 200
 MOST_SCRIPTS = 200
 _YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
@@ -64,20 +64,23 @@ def findings(
 
 
 def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
-    """Return the launches of a text, of any library or none. Raise UnreadableScript."""
+    """Return every program that a text starts, whether or not a library recognises it.
+
+    Raise UnreadableScript if the text cannot be read.
+    """
     return _followed(_launches(text, name, files))
 
 
 def judged(launch: Launch, name: str, library: str) -> AuditFinding | None:
-    """Return the finding on a launch of one library; None where the library does not know it."""
+    """Return the finding on a launch, or None if this library does not recognise the launch."""
     reading = plugins.load_reader(library).audit(launch)
     return None if reading is None else judge(reading, launch, name)
 
 
 def _followed(started: Iterator[Launch]) -> list[Launch]:
-    """Return the launches up to the point where reading fails.
+    """Return the launches that are read before reading fails.
 
-    Raise UnreadableScript if there are none before that point.
+    Raise UnreadableScript if reading fails before the first launch.
     """
     launches: list[Launch] = []
     try:
@@ -92,7 +95,7 @@ def _followed(started: Iterator[Launch]) -> list[Launch]:
 
 
 def _judged(launch: Launch, name: str) -> AuditFinding | None:
-    """Return the finding on a launch, with the change that was chosen, or None."""
+    """Return the finding on a launch with the chosen change, or None if no library reads it."""
     reading = _reading(launch)
     if reading is None:
         return None
@@ -135,7 +138,7 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
 
 
 def _starts_as_toml(text: str) -> bool:
-    """Return True if a text without a name is TOML: it has a section, and can be parsed."""
+    """Return True if a text has a section header of TOML and can be parsed as TOML."""
     if re.search(r"(?m)^\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", text) is None:
         return False
     try:
@@ -177,9 +180,10 @@ def _shell(
 
 
 def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, str]) -> Launch:
-    """Return the launch with the configuration files that the command names.
+    """Return the launch with the configuration files that its command names.
 
-    A file that cannot be read is listed as missing.
+    `missing` lists the TOML files that cannot be read. `written`: texts of files that the script
+    writes, by path.
     """
     documents: list[ConfigDocument] = []
     missing: list[str] = []
@@ -201,14 +205,14 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
 
 
 def _elsewhere(document: ConfigDocument) -> ConfigDocument:
-    """Return a document without lines, because lines of another file are not lines of this one."""
+    """Return a document without line numbers: they count in another file than the audited one."""
     return replace(document, values={k: replace(g, lines=()) for k, g in document.values.items()})
 
 
 def _named(words: Sequence[CommandWord]) -> Iterator[str]:
-    """Yield the files that a command names.
+    """Yield the paths of the configuration files that a command names.
 
-    They are TOML files after `@`, Hydra's --config-name in --config-path, `config=FILE` and
+    These are TOML files after `@`, Hydra's --config-name in --config-path, `config=FILE` and
     `--config FILE`.
     """
     folder = name = ""
@@ -232,7 +236,10 @@ def _named(words: Sequence[CommandWord]) -> Iterator[str]:
 
 
 def _alone(documents: Sequence[ConfigDocument]) -> Launch:
-    """Return the launch of a configuration alone. The last document is the file itself."""
+    """Return the launch of a configuration file without a command.
+
+    The last document is the file itself. The documents before it are the files it builds on.
+    """
     missing = list(documents[-1].builds_on) if len(documents) == 1 else []
     others = [_elsewhere(each) for each in documents[:-1]]
     return Launch(documents=(*others, documents[-1]), missing=tuple(missing))
@@ -241,7 +248,7 @@ def _alone(documents: Sequence[ConfigDocument]) -> Launch:
 def _toml(
     document: ConfigDocument, files: Mapping[str, str], depth: int = 0
 ) -> list[ConfigDocument]:
-    """Return a TOML file after the files that it builds on."""
+    """Return the files that a TOML file builds on, followed by the file itself."""
     documents: list[ConfigDocument] = []
     for path in document.builds_on:
         text = files.get(path)
@@ -253,10 +260,10 @@ def _toml(
 def _built(
     document: ConfigDocument, files: Mapping[str, str], depth: int = 0
 ) -> list[ConfigDocument]:
-    """Return a YAML configuration after those of its defaults.
+    """Return the configurations in a YAML file's defaults list, followed by the file itself.
 
-    They are Hydra's groups from the root, or files (`../base.yaml`) from the folder of the one that
-    names them.
+    A default is either a Hydra group, found from the root, or a file (`../base.yaml`), found from
+    the folder of the file that names it.
     """
     documents: list[ConfigDocument] = []
     for base in document.builds_on:
@@ -270,7 +277,10 @@ def _built(
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Yield the launches of scripts inside the YAML; without any, the YAML as a configuration."""
+    """Yield the launches of the scripts inside a YAML file.
+
+    If there are none, yield the file itself as a configuration.
+    """
     node = yaml_node(text)
     if node is None:
         return
@@ -291,7 +301,8 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
         launches += _shell(script, files, line, environment, budget)
     yield from launches
     if not launches:
-        alone = yaml_document(node, name.rpartition("/")[2])  # files are found from its folder
+        # `files` are looked up from the file's folder, so the document has no folder in its name.
+        alone = yaml_document(node, name.rpartition("/")[2])
         *bases, _ = _built(alone, files)
         yield _alone([*bases, replace(alone, name=name)])
 

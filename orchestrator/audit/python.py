@@ -1,7 +1,7 @@
 """Find launches in a Python file: commands in strings and lists, configurations in dictionaries.
 
-The file is read and never run. A name that is assigned once stands for its value, and an argument
-of argparse for its default.
+The file is parsed and never run. A name that is assigned exactly once has its assigned value. An
+argument of argparse has its default.
 """
 
 import ast
@@ -22,7 +22,7 @@ from orchestrator.library.launches import (
 
 PUT_IN = "a value put in by Python"
 HOLE = "__put_in_by_python"
-"""Stands, as a variable, in a command line that is one string, for what Python puts in."""
+"""A shell variable that replaces the values that Python formats into a command-line string."""
 _GROWS = ("append", "extend", "insert", "update", "setdefault")
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
@@ -50,7 +50,7 @@ class PythonFile:
     commands: list[PythonCommand] = field(default_factory=list)
     documents: list[tuple[int, ConfigDocument]] = field(default_factory=list)
     names: tuple[str, ...] = ()
-    """What the file imports, and which keywords it gives to it: Launch.names."""
+    """The names that the file imports, and the keywords it gives them (see Launch.names)."""
 
 
 def read_python(text: str, name: str) -> PythonFile:
@@ -68,10 +68,10 @@ def read_python(text: str, name: str) -> PythonFile:
 
 
 def as_module(words: Sequence[CommandWord]) -> tuple[CommandWord, ...] | None:
-    """Return `python -c CODE` as the `python -m MODULE` or `python FILE` that its code runs.
+    """Return `python -c CODE` as `python -m MODULE` or `python FILE`, whichever the code runs.
 
-    Return None for words without such code. The code runs what it imports and calls, or names to
-    runpy; arguments that it sets itself are not read.
+    Return None if the words have no such code, or if it runs no launch. The code runs a module if
+    it calls a function imported from it, or calls runpy. Arguments set in the code are not read.
     """
     texts = [word.text for word in words]
     at = next(
@@ -99,7 +99,7 @@ def as_module(words: Sequence[CommandWord]) -> tuple[CommandWord, ...] | None:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """Return the dotted name that each imported name stands for."""
+    """Return the full dotted name of each imported name, by the name used in the file."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _run_by(node: ast.AST, names: Mapping[str, str]) -> str:
-    """Return the module or file that a call runs; empty if it runs none."""
+    """Return the module or file that a call runs, or an empty text if it runs none."""
     if not isinstance(node, ast.Call):
         return ""
     first, _, rest = ast.unparse(node.func).partition(".")
@@ -149,7 +149,7 @@ class _Reader:
         self.names = {id(value): name for name, given in self.values.items() for value in given}
 
     def _note(self, node: ast.AST) -> None:
-        """Record assignments, lists that grow, defaults of arguments, and keys set one by one."""
+        """Record the assignments, growing lists, argument defaults and keys that a node sets."""
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 self._assigned(target, node.value, node.lineno)
@@ -235,9 +235,10 @@ class _Reader:
         return program
 
     def _parsed(self) -> Iterator[tuple[int, ConfigDocument]]:
-        """Yield what parsers of options make: `a, b = TrlParser((A, GRPOConfig)).parse_args()`.
+        """Yield the configurations of parsers: `a, b = TrlParser((A, GRPOConfig)).parse_args()`.
 
-        The values are those that the file sets afterwards; the options are not here.
+        They hold only the values that the file sets after parsing: the options themselves are not
+        in the file.
         """
         targets = [
             node.targets[0].elts
@@ -270,7 +271,7 @@ class _Reader:
         return tuple(dict.fromkeys(each.partition(".")[0] for each in self.modules.values()))
 
     def _used(self) -> tuple[str, ...]:
-        """Return the dotted names that the file must import, and the keywords it gives to them."""
+        """Return the dotted names imported outside `try`, and the keywords in calls to them."""
         tries = [node for node in self.nodes if isinstance(node, ast.Try)]
         guarded = {id(inner) for node in tries for inner in ast.walk(node)}
         imported = _imported(self.tree)
@@ -288,7 +289,7 @@ class _Reader:
         return tuple(names)
 
     def _command(self, node: ast.expr) -> PythonCommand | None:
-        """Return a list of words that may hold a launch, else None."""
+        """Return the command in a list of words, or None if the list holds no launch."""
         words, more = self._list(node, 0)
         if not any(may_launch(word.text) for word in words):
             return None
@@ -300,7 +301,10 @@ class _Reader:
         return PythonCommand(node.lineno, tuple(words), more)
 
     def _list(self, node: ast.expr | None, depth: int) -> tuple[list[CommandWord], str]:
-        """Return the words of a list, `[*a, ...]` or `a + b`, and why there may be more."""
+        """Return the words of a list, `[*a, ...]` or `a + b`, and why it may have more words.
+
+        The reason is an empty text if the words are complete.
+        """
         self.left -= 1
         if self.left < 0:
             return [], "Python puts more words into it than are followed"
@@ -328,7 +332,7 @@ class _Reader:
         return words, more
 
     def _document(self, node: ast.Dict) -> ConfigDocument | None:
-        """Return a dictionary with a trainer's sections, as keys over its default configuration."""
+        """Return a dictionary as a configuration, or None if it lacks the sections of _HEADS."""
         values: dict[str, Given] = {}
         self._flatten(node, "", values)
         heads = {key.partition(".")[0] for key in values}
@@ -340,7 +344,7 @@ class _Reader:
         return ConfigDocument(self.name, values, ("ppo_trainer",))
 
     def _started(self, node: ast.Call) -> Iterator[tuple[int, str]]:
-        """Yield the command line of a call that starts a library's trainer, from its arguments."""
+        """Yield the line and the command line of a call that starts a library's trainer."""
         owner, _, name = ast.unparse(node.func).rpartition(".")
         call = command_calls().get(name)
         if call is None:
@@ -356,9 +360,9 @@ class _Reader:
         yield node.lineno, text.replace(UNKNOWN, f"${HOLE}")
 
     def _call(self, node: ast.Call) -> ConfigDocument | None:
-        """Return the keyword arguments of a call that makes a library's configuration, else None.
+        """Return the keyword arguments of a call that creates a library's configuration, or None.
 
-        What `**name` brings is followed if it is a dictionary; else its name is in `builds_on`.
+        `**name` is expanded if it is a known dictionary. Otherwise its name is in `builds_on`.
         """
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         name = node.func.id if isinstance(node.func, ast.Name) else name
@@ -404,7 +408,10 @@ class _Reader:
                 values[name] = Given(word.text, (value.lineno,), word.why)
 
     def _word(self, node: ast.expr, depth: int = 0) -> CommandWord:
-        """Return one word: a constant, f-string, `str(x)`, or a known name or argument."""
+        """Return the word of a constant, an f-string, `str(x)`, or a known name or argument.
+
+        Its text is UNKNOWN if the expression is none of these.
+        """
         line = (node.lineno,)
         self.left -= 1
         if self.left < 0:
@@ -453,7 +460,10 @@ class _Reader:
         return None
 
     def _member(self, owner: ast.Name, name: str) -> ast.expr | None:
-        """Return the value of `x.name`, where x is a class of this file, or made or typed by it."""
+        """Return the value of `x.name`, or None if it is not known.
+
+        x must be a class of this file, an instance of one, or a parameter annotated with one.
+        """
         if any(key == name for key, _ in self.attributes.get(owner.id, ())):
             return None
         value = self._known(owner)
@@ -475,14 +485,14 @@ class _Reader:
 
 
 def _default(value: ast.expr | None) -> ast.expr | None:
-    """Return the default of a dataclass's field: the value, or that of `field(default=...)`."""
+    """Return the default of a dataclass's field: the value itself, or `default` of `field(...)`."""
     if isinstance(value, ast.Call):
         return next((each.value for each in value.keywords if each.arg == "default"), None)
     return value
 
 
 def _is_main(node: ast.AST) -> bool:
-    """Return True for `if __name__ == "__main__"`, which always holds in a launch."""
+    """Return True for `if __name__ == "__main__"`, which is always true in a launch."""
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
@@ -493,7 +503,10 @@ def _is_environment(node: ast.Call) -> bool:
 
 
 def _path(target: ast.expr) -> str:
-    """Return `config["actor_rollout_ref"]["actor"]["use_kl_loss"]` as a dotted key."""
+    """Return the dotted key of `config["actor_rollout_ref"]["actor"]["use_kl_loss"]`.
+
+    Return an empty text if the key is not known or not in a section of _HEADS.
+    """
     parts: list[str] = []
     node: ast.expr = target
     while isinstance(node, ast.Subscript | ast.Attribute):

@@ -1,6 +1,6 @@
 """Find the release that a launch runs on, from names in its script and from files around it.
 
-The names of packages, repositories, images and files are those of the backends' release marks.
+The backends' release marks give the names of packages, repositories, images and files.
 """
 
 import re
@@ -16,7 +16,7 @@ from orchestrator.library.releases import ReleaseMarks
 LARGEST = 400_000
 """Maximum size of a project file in bytes. Larger files are not read."""
 UPWARDS = 6
-"""Folders above a script that are looked into."""
+"""Maximum number of folders to search: the script's folder and the folders above it."""
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
@@ -31,7 +31,7 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
 
 
 class Projects:
-    """The files around scripts, each read once: for the scripts of one command."""
+    """A cache of the files around the scripts of one command. Each file is read at most once."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str | None] = {}
@@ -55,7 +55,7 @@ class Projects:
     def versions(self, script: Path) -> dict[str, str]:
         """Return the releases that the project around a script contains or requires, by library.
 
-        The nearest folder counts. A value is the release, a space, and a sentence with the reason.
+        The nearest folder decides. A value is the release, a space, and a sentence with the reason.
         """
         folder = script.absolute().parent
         if folder not in self._releases:
@@ -90,14 +90,17 @@ def versions(script: Path) -> dict[str, str]:
 
 
 class NeighbourFiles(Mapping[str, str]):
-    """Texts of files by the path that a script gives, from its folder or a folder above."""
+    """Texts of files by the path that a script gives, searched from its folder upwards.
+
+    The mapping has no length and no keys: it looks files up and does not list them.
+    """
 
     def __init__(self, script: Path, projects: Projects | None = None) -> None:
         self.projects = projects or Projects()
         self.folders = self.projects.folders(script)
 
     def of_own_folder(self) -> "NeighbourFiles":
-        """Return the files that lie in the script's own folder, without those above it."""
+        """Return the files of the script's folder, without the folders above it."""
         own = copy(self)
         own.folders = self.folders[:1]
         return own
@@ -139,7 +142,7 @@ def _patterns(mark: ReleaseMarks) -> tuple[re.Pattern[str], ...]:
 
 
 def _upwards(folder: Path) -> Iterator[Path]:
-    """Yield a folder and the folders above it, up to the root of its repository."""
+    """Yield a folder and the folders above it, up to its repository's root, at most UPWARDS."""
     for _ in range(UPWARDS):
         yield folder
         if (folder / ".git").exists() or folder.parent == folder:

@@ -62,7 +62,7 @@ PLAIN: dict[AuditVerdict, str] = {
     "rollout_policy_kl_only": "The policy is kept near the policy that sampled, not its start.",
     "undetermined": "The file does not say what its KL does.",
 }
-"""A sentence for people who do not know the names of estimators."""
+"""A sentence for each verdict, for people who do not know the names of estimators."""
 _KEY_ROWS = {
     "would not start": "refused",
     "is ignored": "ignored",
@@ -72,7 +72,7 @@ _KEY_ROWS = {
 
 
 def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
-    """Return the finding as a JSON object: the agreed keys first, then the reasons."""
+    """Return the finding as a JSON object: the keys of KEYS first, then the reasons."""
     plain = to_jsonable_python(finding)
     agreed = {key: plain.pop(key) for key in KEYS}
     agreed["inactive_flags"] = [each.flag for each in finding.inactive_flags]
@@ -123,7 +123,7 @@ def rows(finding: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str,
 
 
 def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, str]]:
-    """Yield the settings that are given, and the defaults that decide."""
+    """Yield the settings in the file and the KL defaults that are not false; all if verbose."""
     for each in finding.settings:
         is_kl = "kl" in each.key and each.value.lower() != "false"
         if each.lines or verbose or is_kl:
@@ -132,7 +132,7 @@ def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, st
 
 
 def plainly(finding: AuditFinding) -> tuple[str, str, str]:
-    """Return three sentences: what the launch does, how sure that is, and what to do."""
+    """Return three sentences: the effect of the KL, its confidence, and the next step."""
     wrong = [each.text for each in finding.contradictions]
     wrong += [each.text for each in finding.key_findings if each.mistake]
     sure = {
@@ -164,7 +164,7 @@ def _goal(finding: AuditFinding) -> str:
 
 
 def headline(finding: AuditFinding) -> str:
-    """Return the objective of the launch: the verdict in words, and what changes it."""
+    """Return the objective of the launch: the verdict in words, then the effects on it."""
     words = WORDS[finding.verdict]
     around = [each.headline for each in finding.effects if each.headline]
     if finding.verdict == "undetermined":
@@ -180,7 +180,7 @@ _WITHOUT_REGIME = ("no_kl", "rollout_policy_kl_only", "undetermined")
 
 
 def one_line(finding: AuditFinding) -> str:
-    """Return a finding in one line: place, objective, term, confidence, number of problems."""
+    """Return a finding in one line: place, objective, terms, release, confidence, problems."""
     case = f" [{finding.case}]" if finding.case else ""
     terms = [
         f"{_term(term)} in the {place}"
@@ -201,7 +201,7 @@ def one_line(finding: AuditFinding) -> str:
 
 
 def annotations(finding: AuditFinding) -> Iterator[str]:
-    """Yield workflow commands of GitHub Actions, which shows them at the lines."""
+    """Yield workflow commands of GitHub Actions, which shows each at its line of the file."""
     for result in _results(finding):
         if result["level"] == "none":
             continue
@@ -220,7 +220,7 @@ def _escaped(text: str) -> str:
 
 
 def change(finding: AuditFinding) -> Iterator[str]:
-    """Yield the edits of the change that was chosen, and what else it changes."""
+    """Yield the edits of the chosen change, and its side effects."""
     if finding.change_note and finding.problem:
         yield finding.change_note
     for each in finding.changes:
@@ -268,7 +268,10 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def sarif(
     findings: Iterable[AuditFinding], unreadable: Sequence[tuple[str, str]] = ()
 ) -> dict[str, Any]:
-    """Return SARIF 2.1.0: results for verdicts, flags without effect, conflicts, wrong keys."""
+    """Return SARIF 2.1.0 with results for verdicts, inactive flags, conflicts and wrong keys.
+
+    `unreadable`: (file name, reason) of each file that could not be audited.
+    """
     results = [each for finding in findings for each in _results(finding)]
     results += [_result("unreadable", "note", text, name, 1) for name, text in unreadable]
     rules: list[dict[str, Any]] = [
@@ -318,7 +321,7 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
 
 
 def _where(finding: AuditFinding) -> int:
-    """Return the line of the deciding setting, else the command's line."""
+    """Return the line of the first KL setting in the file, or else the command's line."""
     given = [each.lines[-1] for each in finding.settings if each.lines and "kl" in each.key]
     return given[0] if given else finding.line
 

@@ -1,7 +1,7 @@
-"""Derive what the rest of a loss does to its KL term: effects in words, and the effective β.
+"""Compute the effects of the rest of a loss on its KL term, in words, and the effective β.
 
-A reader states facts (orchestrator.library.launches.Surroundings). The mathematics is here, once
-for all libraries.
+A library's reader gives the facts (orchestrator.library.launches.Surroundings). This module has the
+mathematics for all libraries.
 """
 
 import math
@@ -17,18 +17,18 @@ from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surro
 from orchestrator.settings import Placement
 
 NumberWords = tuple[str, str]
-"""A number of the laboratory in words: for the text of an effect, and for the headline."""
+"""A number of the laboratory in two texts: one for the effect, a short one for the headline."""
 LEAST_CHANGE = 0.0005
-"""A factor that is nearer to 1 is no effect."""
+"""Minimum distance of a factor from 1. A factor nearer to 1 counts as no effect."""
 MOST_ROLLOUTS = 256
-"""The largest group whose factors are computed."""
+"""Largest group size for which factors are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """An effect on the KL term.
 
-    `headline`: its words in the headline; empty if the objective stays what it is.
+    `headline`: its words in the headline; empty if the effect does not change the objective.
     """
 
     text: str
@@ -39,8 +39,8 @@ class Effect:
 class EffectiveBeta:
     """The weight of the KL's gradient over the weight of the raw task reward's gradient.
 
-    `at_most`: its upper bound for task rewards of 0 and 1, or its value where it depends on no
-    reward; None if the launch does not tell.
+    `at_most`: its upper bound for task rewards of 0 and 1, or its exact value if it does not depend
+    on the rewards. None if the launch does not determine it.
     """
 
     placement: str
@@ -50,7 +50,7 @@ class EffectiveBeta:
 
 
 def effects(reading: LaunchReading) -> tuple[Effect, ...]:
-    """Return the effects of the surroundings on the KL terms that have a gradient."""
+    """Return the effects of the rest of the loss on the KL terms that have a gradient."""
     around = reading.surroundings
     if around is None:
         return ()
@@ -80,9 +80,9 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
 
 @cache
 def by_deviation(group_size: int, *, in_reward: bool) -> tuple[str, str]:
-    """Return the laboratory's β of a KL under division by a group's deviation.
+    """Return the factor on β if advantages are divided by their group's standard deviation.
 
-    As a text, and short for the headline.
+    The result is a text for the effect and a short text for the headline.
     """
     from orchestrator.kl.surrogates import group_std  # NumPy
 
@@ -99,9 +99,9 @@ def by_deviation(group_size: int, *, in_reward: bool) -> tuple[str, str]:
 
 @cache
 def by_mean_ratio(low: float, high: float) -> tuple[str, str]:
-    """Return the laboratory's β under GSPO's clipped mean ratio, in its example of a lag.
+    """Return the factor on β under GSPO's clipped mean ratio, in the laboratory's example of a lag.
 
-    As a text, and short for the headline.
+    The result is a text for the effect and a short text for the headline.
     """
     from orchestrator.kl.surrogates import FAR_AHEAD, PolicyLoss, forces
 
@@ -116,9 +116,10 @@ def by_mean_ratio(low: float, high: float) -> tuple[str, str]:
 def by_weight(
     weight: EngineWeight, estimator: str, placement: Placement, *, corrects_kl: bool
 ) -> tuple[str, str]:
-    """Return the laboratory's β with a weight for the engine, as a text and for the headline.
+    """Return the factor on β under an importance weight that corrects the inference engine.
 
-    Both are empty where the laboratory has no number.
+    The result is a text for the effect and a short text for the headline. Both are empty if the
+    laboratory has no number.
     """
     from orchestrator.kl.surrogates import weight_effect
 
@@ -142,7 +143,7 @@ def by_weight(
 def by_clip(
     kind: Ratio, clip: tuple[float, float], estimator: str, *, in_reward: bool
 ) -> NumberWords:
-    """Return the laboratory's β of a KL beside a clipped policy loss: of a short and a long lag."""
+    """Return the factor on β next to a clipped policy loss, at a short and at a long lag."""
     from orchestrator.kl.surrogates import FAR_AHEAD, NEAR_BEHIND, PolicyLoss, forces  # NumPy
 
     placement: Placement = "reward" if in_reward else "loss"
@@ -164,7 +165,7 @@ def by_clip(
 
 @cache
 def by_clamp(clamp: Clamp, estimator: str, placement: Placement, *, old: bool) -> NumberWords:
-    """Return the share of a KL's gradient that the bounds of a token's KL leave."""
+    """Return the share of a KL's gradient that remains if each token's KL is clamped."""
     from orchestrator.kl.clamped import clamp_effect  # NumPy
 
     effect = clamp_effect(clamp, estimator, placement, old=old)
@@ -186,7 +187,7 @@ def by_clamp(clamp: Clamp, estimator: str, placement: Placement, *, old: bool) -
 
 
 def is_changed(factor: float | None) -> bool:
-    """Return True if a factor is not 1 in three digits, or if there is none."""
+    """Return True if a factor differs from 1 by LEAST_CHANGE or more, or is None."""
     return factor is None or abs(factor - 1) >= LEAST_CHANGE
 
 
@@ -197,7 +198,7 @@ def _times(factor: float | None) -> str:
 
 
 def estimator_name(term: InReward | InLoss) -> str:
-    """Return the laboratory's name of a term's estimator: `k3`, `k3+`, `sg_rho_k2`."""
+    """Return the name of a term's estimator in orch's table: `k3`, `k3+`, `sg_rho_k2`."""
     if isinstance(term, InLoss) and term.weighted:
         return "sg_rho_k2"
     if isinstance(term, InLoss) and term.straight_through:
@@ -254,7 +255,7 @@ def _division(
 def _clip(
     around: Surroundings, in_reward: InReward | None, in_loss: InLoss | None
 ) -> Iterator[Effect]:
-    """Yield what the clip of the token's ratio does off-policy, to either term."""
+    """Yield the off-policy effects of clipping the token ratio, one for each KL term."""
     if around.clip is None or around.ratio != "token" or around.loss_mode not in ("", "CISPO"):
         return
     low, high = around.clip
@@ -277,7 +278,7 @@ def _clip(
 
 
 def _clamp(around: Surroundings, reading: LaunchReading) -> Iterator[Effect]:
-    """Yield what the bounds of a token's KL leave of its gradient."""
+    """Yield the effect of clamping each token's KL, one for each KL term."""
     if around.clamp == UNCLAMPED:
         return
     bounds = [
@@ -364,7 +365,7 @@ def _correction(
 
 
 def _by_weight(around: Surroundings, term: InReward | InLoss) -> tuple[str, str]:
-    """Return the laboratory's number of the correction: a text, and words for the headline."""
+    """Return the laboratory's number for the correction, as a text and for the headline."""
     if around.engine_weight is None:
         return "", ""
     placement: Placement = "loss" if isinstance(term, InLoss) else "reward"

@@ -20,6 +20,7 @@ _LEVELS: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
     {"*": operator.mul, "/": lambda a, b: int(a / b), "%": lambda a, b: a - b * int(a / b)},
 )
 LONGEST = 400
+"""Maximum number of characters of an expression."""
 
 
 def evaluate(text: str) -> int | None:

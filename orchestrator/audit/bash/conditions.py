@@ -20,10 +20,10 @@ from orchestrator.audit.bash.values import (
 
 Truth = bool | None
 LONGEST_MATCHED = 200
-"""Characters of a text that `=~` is tried on."""
+"""Maximum number of characters of a text that `=~` is evaluated on."""
 _SIMPLE_PATTERN = re.compile(r"\^?\(?[\w.|-]{0,100}\)?\$?")
-"""Patterns of `=~` that are evaluated: no repetition, and no group but one around the pattern, so
-that none can take very long."""
+"""Patterns of `=~` that are evaluated. They have no repetition and at most one group, around the
+pattern. So no pattern can make the search take very long."""
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -38,10 +38,10 @@ _VALUES = ("string", "simple_expansion", "expansion", "word", "raw_string", "con
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition. `truth(ways, usual)` is its value if branches go these ways.
+    """A condition. `truth(ways, usual)` returns its value if branches go these ways.
 
-    `usual`: True if arguments that nobody gives count as empty. `branches`: those that it depends
-    on.
+    `usual`: True if missing arguments count as empty. `branches`: the branches that the condition
+    depends on.
     """
 
     branches: frozenset[int]
@@ -79,7 +79,7 @@ def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Cond
 
 
 def is_missing_argument(value: tuple[ShellText | Hole, ...]) -> bool:
-    """Return True if a value depends on an argument that nobody gives."""
+    """Return True if a value depends on an argument of the script: the audit runs without any."""
     return any(isinstance(p, Hole) and p.unset and p.why.startswith("argument ") for p in value)
 
 
@@ -174,8 +174,8 @@ def _of_texts(
 ) -> Condition:
     """Return the condition of a test of texts. It is unknown if one of the texts is unknown.
 
-    `presence`: the test asks if a value exists. A missing argument answers that, although its text
-    is unknown.
+    `presence`: True for `-z` and `-n`. They also have a value for a missing argument, whose text is
+    unknown to other tests.
     """
 
     def truth(ways: Ways, usual: bool) -> Truth:

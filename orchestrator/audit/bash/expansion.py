@@ -1,7 +1,7 @@
-"""Expand words of the shell to values: quotes, variables, defaults, arrays, substitutions.
+"""Expand the words of a shell script to values: quotes, variables, defaults, arrays, substitutions.
 
     node --word_parts--> parts with and without quotes --terms--> words before splitting
-    node --value--> one value, where the shell does not split (an assignment, a test)
+    node --value--> one value, if the shell does not split the word (an assignment, a test)
 
 Nothing is run. `$(...)` stays a Hole, except for a few commands that only rearrange their words.
 """
@@ -35,15 +35,15 @@ from orchestrator.audit.bash.values import (
 )
 
 FIRST_PRIVATE, LAST_PRIVATE = 0xE000, 0xF8FF
-"""Characters that stand in nested text for pieces that are not text."""
+"""Unicode's private characters. In nested text each represents a piece that is not text."""
 LONGEST_CHANGED = 1_000
-"""Characters of a value of which parts are cut or replaced."""
+"""Maximum number of characters of a value that `%`, `#` and `/` are evaluated on."""
 LONGEST_NUMBER = 9
-"""Digits of the number of an argument or of an element."""
+"""Maximum number of digits of the index of an argument or an element."""
 LONGEST_SHOWN = 60
-"""Characters of a substitution that are shown as the reason of a hole."""
+"""Maximum number of characters of a substitution that the reason of a hole shows."""
 MOST_NUMBERS = 100
-"""Numbers that `{1..9}` stands for."""
+"""Maximum number of words that `{1..9}` expands to."""
 MAY_SET = " may set"
 _FROM_OUTSIDE = re.compile(
     r"^(HOME|USER|PWD|OLDPWD|HOSTNAME|PATH|SHELL|UID|RANDOM|SECONDS|LOGNAME|TMPDIR|TERM|LANG"
@@ -59,14 +59,14 @@ _RANGE = re.compile(r"^\{(-?\d{1,9})\.\.(-?\d{1,9})\}$")
 
 
 class Expander:
-    """Expands words in a scope. The scope changes while a script is read."""
+    """An expander of words in a scope. The scope changes while a script is read."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.scope = Scope()
         self.branches: list[Branch] = []
         self.sourced: list[str] = []
-        """Files that were read and are not here: they may have set any variable."""
+        """Files that the script sources and that are not available: each may set any variable."""
 
     # Words
 
@@ -91,7 +91,7 @@ class Expander:
         return terms
 
     def _array_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
-        """Return one word per element for a word that is only `"${a[@]}"` or `"$@"`; else None."""
+        """Return one word for each element of `"${a[@]}"` or `"$@"`, or None for other words."""
         inner = node
         quoted = node.type == "string"
         if quoted:
@@ -138,7 +138,7 @@ class Expander:
         return [WordPart(_plain_word(source.text(node), line, source), True)]
 
     def value(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return the value of a word that is not split: an assignment's right side, an operand."""
+        """Return the value of a word that is not split: an operand, the right side of `x=...`."""
         value = tuple(piece for part in self.word_parts(node, source) for piece in part.value)
         self.budget.spend(len(value))
         return value
@@ -176,7 +176,7 @@ class Expander:
     def _text_with_expansions(
         self, node: SyntaxNode, source: ShellSource, *, quoted: bool
     ) -> ShellValue:
-        """Return a double-quoted string or a heredoc's body: its text and its expansions."""
+        """Return the text and the expansions of a double-quoted string or a heredoc's body."""
         at, row = node.start_byte + quoted, node.start_point[0]
         closed = quoted and source.data[node.end_byte - 1 : node.end_byte] == b'"'
         end = node.end_byte - closed
@@ -199,7 +199,7 @@ class Expander:
         return tuple(parts)
 
     def heredoc(self, redirect: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return the text of a heredoc. It is expanded unless the heredoc's word is quoted."""
+        """Return the text of a heredoc. Expand it unless the delimiter is quoted (`<<'EOF'`)."""
         start = next((c for c in redirect.children if c.type == "heredoc_start"), None)
         body = next((c for c in redirect.children if c.type == "heredoc_body"), None)
         if body is None:
@@ -211,7 +211,7 @@ class Expander:
     # Variables
 
     def variable(self, name: str, line: int) -> ShellValue:
-        """Return the value of `$name` in one string."""
+        """Return the value of `$name`. Join the elements of `$@` and `$*`."""
         if name.isdigit():
             return self._argument(name, line)
         if name == "#":
@@ -244,7 +244,7 @@ class Expander:
         return (Hole(f"argument ${number[:LONGEST_SHOWN]}", line, unset=True),)
 
     def settled(self, elements: Iterable[ArrayElement]) -> list[ShellValue]:
-        """Return array elements if every branch goes its first way."""
+        """Return the array elements that remain if every branch goes its first way."""
         return list(elements_left(elements, {}))
 
     def expansion(self, node: SyntaxNode, source: ShellSource) -> ShellValue | list[ArrayElement]:
@@ -321,7 +321,7 @@ class Expander:
     ) -> list[ArrayElement]:
         """Return the elements of `${@:2}` and `${a[@]:1:3}`.
 
-        Other operators on whole arrays are not evaluated: the elements stay unchanged.
+        Return the elements unchanged for other operators and for unknown bounds.
         """
         if not operation or source.text(operation[0]) != ":":
             return elements
@@ -375,7 +375,7 @@ class Expander:
     ) -> ShellValue:
         """Return the value of `${x:-d}` and the like. `:=` also assigns the default.
 
-        A variable that only an argument or the environment could set counts as unset.
+        A variable that only an argument or the environment can set counts as unset.
         """
         default = tuple(piece for node in operands for piece in self.value(node, source))
         only = base[0] if len(base) == 1 else None
@@ -390,7 +390,7 @@ class Expander:
     # Substitutions
 
     def arithmetic(self, text: str, line: int) -> ShellValue:
-        """Return the value of `$((text))`, if every variable in it is a number."""
+        """Return the value of `$((text))`, or a Hole unless every variable in it is a number."""
         if len(text) > arithmetic.LONGEST:
             return (Hole("arithmetic", line),)
         for name in set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", text)):
@@ -406,8 +406,8 @@ class Expander:
     def _substitution(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
         """Return the value of `$(...)`: a Hole, unless the command only rearranges its words.
 
-        Such commands are `echo`, `basename`, `dirname` and `cat <<EOF`. They are evaluated, not
-        run.
+        Such commands are `echo`, `basename`, `dirname` and `cat <<EOF`. Python computes their
+        output; no process runs.
         """
         line = source.line(node)
         shown = " ".join(source.text(node).split())[:LONGEST_SHOWN]
@@ -427,7 +427,7 @@ class Expander:
         return unknown
 
     def _computed(self, command: SyntaxNode, source: ShellSource, line: int) -> ShellValue | None:
-        """Return the output of a command that only rearranges its words, else None."""
+        """Return the output of `echo`, `basename` or `dirname`, or None for other commands."""
         words = [self.value(c, source) for c in command.children if c.type != "file_redirect"]
         name = known_text(words[0]) if words else None
         if name == "echo" and len(words) >= 2:
@@ -441,15 +441,12 @@ class Expander:
 
 
 def _index(text: str) -> int | None:
-    """Return the number of an array element.
-
-    Return None for other text and for very large numbers.
-    """
+    """Return an index as a number, or None for other text and for very large numbers."""
     return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
 
 def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
-    """Yield a term's words as values. Split unquoted text at blanks; keep other pieces."""
+    """Yield the words of a term as values. Split only unquoted text, at blanks."""
     if all(part.quoted for part in term):
         yield tuple(piece for part in term for piece in part.value)
         return
@@ -472,7 +469,7 @@ def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
 
 
 def _plain_word(text: str, line: int, source: ShellSource) -> ShellValue:
-    """Return an unquoted word."""
+    """Return the value of an unquoted word, without its backslashes and with `~` as a Hole."""
     if "\\" in text:
         text = _ESCAPED.sub(lambda m: "" if m[1] == "\n" else m[1], text)
     if text.startswith("~/") or text == "~":
@@ -481,7 +478,7 @@ def _plain_word(text: str, line: int, source: ShellSource) -> ShellValue:
 
 
 def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
-    """Return text in which a nested source's private characters are replaced by their values."""
+    """Return text as a value. Replace a nested source's private characters by their pieces."""
     if not source.pieces:
         return literal(text, line)
     parts: list[ShellText | Hole | BranchValue] = []
@@ -506,7 +503,7 @@ def _trimmed(text: str, operator: str, pattern: str) -> str:
 
 
 def _with_default(base: ShellValue, default: ShellValue, operator: str) -> ShellValue:
-    """Return the value that a default operator gives."""
+    """Return the value of `${base OPERATOR default}` for one of the operators in _DEFAULTS."""
     unset = base != EMPTY and all(
         isinstance(piece, Hole) and (piece.unset or piece.why.endswith(MAY_SET)) for piece in base
     )

@@ -1,11 +1,12 @@
-"""Read a script from its first line to its last without running any of it.
+"""Read a script from its first line to its last without running it.
 
 `Interpreter.statement` reads one statement of any kind. A condition whose value is unknown opens a
-Branch: every arm is read from the same scope, and the scopes are merged after it. Programs outside
-the shell become `commands`; a launch is one of them. A script within the script (`bash -c`, `eval`,
-heredocs, files that it writes, scripts in its folder) is read at the place that runs it.
+Branch: every arm is read from the same scope, and the scopes are merged after the statement.
+Programs outside the shell become `commands`; a launch is one of them. A script within the script
+(`bash -c`, `eval`, heredocs, files that it writes, scripts in its folder) is read at the command
+that runs it.
 
-Reading a statement returns a Flow: None, or the way in which the statement leaves its block.
+Reading a statement returns a Flow: None, or the kind of jump that leaves the block.
 """
 
 import fnmatch
@@ -43,34 +44,34 @@ from orchestrator.audit.hints import STARTS, may_launch
 
 Flow = Literal["exit", "return", "break", "continue"] | None
 Arms = Callable[[Ways, bool], list[int]]
-"""The arms that are possible when branches go these ways; `True`: without arguments."""
+"""(ways, usual) -> the arms that are possible. `usual`: True if missing arguments are empty."""
 DEEPEST = 60
-"""Statements within statements."""
+"""Maximum depth of statements within statements."""
 DEEPEST_CALL = 40
 MOST_COMMANDS = 500
 MOST_WAYS = 16
-"""Cases of one command."""
+"""Maximum number of cases of one command."""
 MOST_TURNS = 64
-"""Turns of one loop."""
+"""Maximum number of turns of one loop."""
 MOST_NESTED, LONGEST_NESTED = 80, 60_000
-"""Scripts within the script, and the bytes of one."""
+"""Maximum number of scripts within the script, and of bytes of one."""
 MOST_OPENED, LONGEST_OPENED = 6, 60_000
-"""Other scripts that are opened, and the characters of one."""
+"""Maximum number of other scripts that are opened, and of characters of one."""
 LONGEST_LABEL, LONGEST_LOOP_LABEL = 70, 60
 SHELLS = ("bash", "sh", "zsh", "sbatch", "/bin/bash", "/bin/sh", "dash")
 _SETS_UP = re.compile(r"bashrc|activate|conda|profile|modules?\b|venv|setvars|set_env\.sh|\.zshrc")
-"""Files that are sourced to set up an environment and set no variable of a launch."""
+"""Sourced files that only set up an environment. They set no variable of a launch."""
 _NO_LAUNCH = re.compile(
     r"\[|alias|apt-get|awk|cd|chmod|command|cp|curl|date|die|echo|export|find|git|grep|hash|head"
     r"|hf|huggingface-cli|info|kill|ln|local|log|ls|mkdir|module|mv|nvidia-smi|pip3?|popd|printf"
     r"|pushd|read|rm|sed|sleep|tail|tar|test|touch|trap|type|ulimit|unset|usage|wait|wandb|wget"
     r"|which"
 )
-"""Commands that start no program of interest."""
+"""Commands that start no trainer."""
 _KEY = re.compile(r"\[([\w./:-]+)\]=")
 """The key of an element of an array: `[key]=value`."""
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*=")
-"""The option of a word that has its value in it."""
+"""The option in a word that also has the value: `--wrap=VALUE`."""
 
 
 class Interpreter(Expander):
@@ -81,16 +82,16 @@ class Interpreter(Expander):
     ) -> None:
         super().__init__(budget)
         self.neighbours = neighbours
-        """Texts of other scripts, by the path a script calls them by."""
+        """Texts of other scripts, by the path that a script uses to call them."""
         self.every_way = every_way
-        """True: all conditions stay open, even known ones."""
+        """True: read every arm, as if no condition were known."""
         self.commands: list[ShellCommand] = []
         self.written: dict[str, ShellValue] = {}
-        """Files that the script writes, which it may run later."""
+        """Path -> text of each file that the script writes and may run later."""
         self.called: set[str] = set()
-        """Functions that were called."""
+        """Names of the functions that have been called."""
         self.guard: tuple[tuple[int, int], ...] = ()
-        """Branches that were taken to come here, and their arms."""
+        """The (branch, arm) pairs that lead to the current statement."""
         self.loops: tuple[str, ...] = ()
         self.caveats: set[str] = set()
         self._depth = 0
@@ -98,7 +99,7 @@ class Interpreter(Expander):
         self._opened = 0
 
     def statement(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read one statement. Words, comments and punctuation are no statements."""
+        """Read one statement and return its Flow. Skip words, comments and punctuation."""
         read = self._STATEMENTS.get(node.type)
         if read is None:
             return None
@@ -155,7 +156,7 @@ class Interpreter(Expander):
         return None
 
     def _keep_keys(self, name: str, array: ShellArray) -> None:
-        """Record `x=([a]=1 [b]=2)` as x[a] and x[b], whose values are the array's elements."""
+        """Record `x=([a]=1 [b]=2)` as the variables `x[a]` and `x[b]`, and x as their values."""
         values: dict[str, ShellValue] = {}
         for each in array.elements:
             if isinstance(each, BranchElements):
@@ -171,7 +172,7 @@ class Interpreter(Expander):
         self.scope.variables[name] = ShellArray(tuple(values.values()))
 
     def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ArrayElement]:
-        """Yield the elements of `( ... )`; unquoted strings in it are split into their words."""
+        """Yield the elements of `( ... )`. Split its unquoted words at blanks."""
         for child in node.children:
             if child.is_named and child.type != "comment":
                 for term in self.terms(child, source):
@@ -216,7 +217,7 @@ class Interpreter(Expander):
         return self._fork(bodies, labels, needed, arms, source)
 
     def _case(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read the arm whose pattern fits. If the word is unknown, read every arm."""
+        """Read the first arm whose pattern matches. Read every arm if the word is unknown."""
         subject = node.child_by_field_name("value")
         if subject is None:
             return None
@@ -252,7 +253,10 @@ class Interpreter(Expander):
         return patterns
 
     def _list(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read `a && b`, `a || b`. What follows `||` handles a failure, unless `a` is a test."""
+        """Read `a && b` and `a || b`. Fork if `a` is a test; otherwise read both sides in turn.
+
+        If `a` is a program, the side after `||` handles its failure, so a jump there is ignored.
+        """
         if len(node.children) < 3:
             return self.statements(node.children, source)
         left, operator, right = node.children[0], source.text(node.children[1]), node.children[2]
@@ -291,7 +295,7 @@ class Interpreter(Expander):
         if len(possible) == 1:
             before = self.scope.copy()
             flow = self.statements(bodies[possible[0]], source)
-            if flow == "exit":  # without arguments this script would only say how to use it
+            if flow == "exit":  # the arm that prints the usage if the script has no arguments
                 self.scope.restore(before)
                 return None
             return flow
@@ -322,7 +326,10 @@ class Interpreter(Expander):
         return self._merge(number, before, scopes, flows)
 
     def _merge(self, number: int, before: Scope, scopes: list[Scope], flows: list[Flow]) -> Flow:
-        """Merge the scopes of the arms that reach the end of a fork, and continue after it."""
+        """Merge the scopes of the arms that reach the end of a fork. Return the Flow of the fork.
+
+        An arm that jumps out of the block is dead: no later value depends on it.
+        """
         alive = [i for i, flow in enumerate(flows) if flow is None]
         branch = self.branches[number]
         if not alive:
@@ -331,13 +338,17 @@ class Interpreter(Expander):
         branch.dead |= {i for i in range(len(flows)) if i not in alive}
         if branch.usual in branch.dead:
             branch.usual = None
-        # A dead arm is never chosen; it takes the scope of one that lives so that it adds nothing.
+        # merge_scopes needs a scope for each arm. A dead arm is never chosen, so it gets the scope
+        # of a living arm: then no variable differs because of it.
         kept = [scopes[i] if i in alive else scopes[alive[0]] for i in range(len(scopes))]
         self.scope = merge_scopes(number, before, kept, self.budget.spend)
         return None
 
     def ways_of(self, needed: Iterable[int]) -> list[Ways]:
-        """Return every way that these branches can still go, at most MOST_WAYS."""
+        """Return the possible ways of these branches, at most MOST_WAYS.
+
+        Branches in `guard` keep their arm. Dead arms and impossible combinations are left out.
+        """
         fixed = dict(self.guard)
         free = sorted({branch for branch in needed if branch not in fixed})
         arms = [
@@ -355,7 +366,7 @@ class Interpreter(Expander):
         return collected or [fixed]
 
     def _possible(self, ways: Ways) -> bool:
-        """Return True if branches that other branches decide go the decided way."""
+        """Return True if no branch takes an arm that the ways of other branches rule out."""
         return not any(
             decided != arm and all(ways.get(b) == a for b, a in others.items())
             for branch, arm in ways.items()
@@ -365,7 +376,7 @@ class Interpreter(Expander):
     # Loops
 
     def _for(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read `for x in ...` once for each value; `for x` alone goes over the arguments."""
+        """Read the body of `for x in ...` once for each value; `for x` takes the arguments."""
         subject, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if subject is None or body is None:
             return None
@@ -410,7 +421,10 @@ class Interpreter(Expander):
         return None
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read a loop as often as its condition is true, once if the condition is unknown."""
+        """Read a loop while its condition is true, or once if the condition is unknown.
+
+        Read an endless loop (`while true`) once.
+        """
         body = node.child_by_field_name("body")
         tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
         until = node.children[0].type == "until" if node.children else False
@@ -469,7 +483,11 @@ class Interpreter(Expander):
         stdin: ShellValue | None = None,
         target: ShellValue | None = None,
     ) -> Flow:
-        """Read one simple command. `more`: words that the grammar puts elsewhere in the tree."""
+        """Read one simple command.
+
+        `more`: words of the command that the grammar puts into a redirection. `stdin`: the text of
+        its heredoc. `target`: the path of the file that it writes.
+        """
         terms: list[WordTerm] = []
         for child in node.children:
             if child.type == "variable_assignment":
@@ -493,7 +511,7 @@ class Interpreter(Expander):
         stdin: ShellValue | None = None,
         target: ShellValue | None = None,
     ) -> Flow:
-        """Read a command of words that are already expanded."""
+        """Read a command whose words are already expanded: a function, a built-in or a program."""
         words = [each for term in terms for each in self.elements(term)]
         self.budget.spend(len(words))
         if not words:
@@ -544,7 +562,7 @@ class Interpreter(Expander):
     # Scripts within the script
 
     def run_text(self, text: ShellValue, *, arguments: tuple[ArrayElement, ...] = ()) -> None:
-        """Read a string as a script, in the current scope."""
+        """Read a string as a script in the current scope, once for each way of its branches."""
         if self._nested >= MOST_NESTED:
             self.caveats.add(f"only the first {MOST_NESTED} scripts within the script were read")
             return
@@ -562,9 +580,10 @@ class Interpreter(Expander):
                 return
 
     def _nested_source(self, text: ShellValue, ways: Ways) -> ShellSource | None:
-        """Return a value as a text to read, or None if it is too long.
+        """Return a value as a source, or None if it is too long or has too many holes.
 
-        A piece that is not text becomes a private character.
+        Each Hole becomes a private character. After parsing, the expander replaces the character by
+        the Hole, so a value from outside keeps its reason.
         """
         data: list[bytes] = []
         starts: list[int] = []
@@ -590,7 +609,7 @@ class Interpreter(Expander):
         return ShellSource(b"".join(data), starts, lines, 1, private)
 
     def _write(self, path: ShellValue | None, text: ShellValue | None) -> None:
-        """Record a heredoc that is written to a file, which may be run later."""
+        """Record a heredoc that the script writes to a file: the script may run it later."""
         if text is not None:
             name = known_text(path) if path is not None else None
             self.written[name or f"unnamed file {len(self.written)}"] = text
@@ -623,7 +642,7 @@ class Interpreter(Expander):
     def _neighbour(self, path: ShellValue) -> str | None:
         """Return the text of another script in the script's folder, or None.
 
-        An unknown folder is left out of its path.
+        Ignore the part of the path up to the last unknown piece: `$HERE/run.sh` is `run.sh`.
         """
         name = ""
         for piece in pieces(path, {}):
@@ -696,9 +715,9 @@ class Interpreter(Expander):
     def _read_heredoc(
         self, command: str, arguments: tuple[ArrayElement, ...], text: ShellValue
     ) -> None:
-        """Assign the text to the variable named last: `read -r -d '' x <<EOF`.
+        """Assign the text to the last argument: `read -r -d '' x <<EOF`.
 
-        `mapfile` makes an array of its lines, `read -a` of its words.
+        `mapfile` assigns an array of the text's lines, `read -a` an array of its words.
         """
         flags = [_text(each) or "" for each in arguments]
         splits = command == "read" and any(re.match(r"-\w*a", flag) for flag in flags)
@@ -839,7 +858,7 @@ def _texts(element: ArrayElement) -> Iterable[str]:
 
 
 def _without_option(value: ShellValue) -> ShellValue:
-    """Return the value of a word like `--wrap=VALUE`; another word as it is."""
+    """Return VALUE for a word like `--wrap=VALUE`. Return other words unchanged."""
     first = value[0] if value else None
     option = _OPTION.match(first.text) if isinstance(first, ShellText) else None
     if option is None or not isinstance(first, ShellText):

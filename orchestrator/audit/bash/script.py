@@ -1,4 +1,4 @@
-"""Return the command lines that a shell script would start, in each of its cases."""
+"""Find the command lines that a shell script would start, in each of its cases."""
 
 import re
 from collections import deque
@@ -34,7 +34,7 @@ from orchestrator.library.launches import (
 )
 
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
-"""How often reading continues after a syntax error, and the number of characters that are read."""
+"""Maximum number of restarts after syntax errors, and of characters read after one."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
 _BLANK_AFTER = re.compile(r"\\[ \t]+(#.*)?$")
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
@@ -43,7 +43,7 @@ _RELEVANT = re.compile(
     r"|algo|unbiased|entry|\.toml|\.ya?ml|^-m$|python|@|reward",
     re.IGNORECASE,
 )
-"""Words whose several values make several cases."""
+"""Words that may change the KL. Only a branch in such a word makes several cases."""
 
 
 def launches(
@@ -55,12 +55,12 @@ def launches(
     files: Mapping[str, str] = MappingProxyType({}),
     budget: Budget | None = None,
 ) -> tuple[list[Launch], dict[str, str]]:
-    """Return the command lines, and the texts of files that the script writes.
+    """Return the command lines, and the texts of files that the script writes, by path.
 
-    `environment`: variables that are set. `unknown`: variables that something sets to what cannot
-    be known here, with the reason. `files`: scripts it may call, by the path it calls them by.
-    `budget`: the rest of the budget of the file that contains the script. Raise UnreadableScript if
-    nesting or branching exceeds the limits.
+    `environment`: variables and their values. `unknown`: variables whose values are not known, with
+    the reason. `files`: texts of scripts that it may call, by the path in the call. `budget`: the
+    rest of the budget of the file that contains the script. Raise UnreadableScript if nesting or
+    branching exceeds the limits.
     """
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     budget = budget or Budget()
@@ -74,8 +74,8 @@ def launches(
     }
     run, stopped = _read(text, source, tree, scope, files, budget, every_way=False)
     if not any(c.promising for c in run.commands) and may_launch(text):
-        # What is known of its conditions may lead past the launch: a script without arguments that
-        # only says how to use it.
+        # Its known conditions may skip the launch: without arguments, many scripts only print their
+        # usage. So read it again with every condition open.
         again, _ = _read(text, source, tree, scope, files, budget, every_way=True)
         if any(c.promising for c in again.commands):
             run = again
@@ -102,7 +102,7 @@ def _read(
     *,
     every_way: bool,
 ) -> tuple[Interpreter, str]:
-    """Return the reading, and why it stopped before the end of the script, if it did."""
+    """Return the interpreter after reading, and why it stopped early (empty if it did not)."""
     run = Interpreter(budget, files, every_way=every_way)
     for name, given in scope.items():
         run.scope.variables[name] = (given,)
@@ -120,10 +120,9 @@ def _read(
 
 
 def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> None:
-    """Continue after a syntax error that has hidden a launch.
+    """Continue after a syntax error that hides a launch.
 
-    Read the lines after the one where the error begins as a script of their own, in the scope so
-    far.
+    Read the lines after the first line of the error as another script, in the current scope.
     """
     for _ in range(MOST_RESTARTS):
         row = _error_row(tree) if tree.has_error else None
@@ -142,7 +141,7 @@ def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> 
 
 
 def _error_row(tree: SyntaxNode) -> int | None:
-    """Return the row where the outermost error over several rows begins."""
+    """Return the first row of the outermost syntax error that spans several rows, or None."""
     todo = deque([tree])
     while todo:
         node = todo.popleft()
@@ -154,7 +153,7 @@ def _error_row(tree: SyntaxNode) -> int | None:
 
 
 def _read_leftovers(run: Interpreter) -> None:
-    """Read functions that nobody calls and scripts that nobody starts: they may hold a launch."""
+    """Read the functions that are never called and the written scripts that are never started."""
     for name, (body, source) in list(run.scope.functions.items()):
         if name not in run.called and may_launch(source.text(body)):
             run.scope.in_function = False
@@ -166,14 +165,15 @@ def _read_leftovers(run: Interpreter) -> None:
 
 
 def _first_text(value: ShellValue) -> str:
-    """Return the known text of a value, if branches go their first way."""
+    """Return the known text of a value if every branch goes its first way."""
     return "".join(p.text for p in pieces(value, {}) if isinstance(p, ShellText))
 
 
 def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, list[ShellCommand]]:
-    """Find commands whose continuation over several lines is broken.
+    """Return the commands whose continuation over several lines is broken.
 
-    Return, for the index of each, the commands that are in fact its lost flags.
+    The key is the command's index. The value lists the following "commands" that are in fact its
+    lost flags.
     """
     cut: dict[int, list[ShellCommand]] = {}
     head: int | None = None
@@ -188,11 +188,11 @@ def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, list[ShellComma
 def _mended(
     command: ShellCommand, lost: list[ShellCommand] | None, rows: Sequence[str], first_line: int
 ) -> tuple[ShellCommand, CutOff | None]:
-    """Return a command, and what its broken continuation loses.
+    """Return a command, and the flags that its broken continuation loses (None if none are lost).
 
-    A blank after the `\\` is a word of its own, which every program here refuses: then nothing
-    starts, and the command is returned as it was meant, with its lost flags. A comment only ends
-    the command, which starts without them.
+    A blank after the `\\` becomes a separate word, which the supported programs refuse. So nothing
+    starts, and the returned command includes the lost flags, as the author intended. A comment
+    only ends the command: it starts without the flags, and is returned without them.
     """
     if not lost:
         return command, None
@@ -238,9 +238,9 @@ def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Itera
 
 
 def _open_words(words: Sequence[CommandWord]) -> Iterator[str]:
-    """Yield what is taken for granted of words that only running the script would tell.
+    """Yield one assumption for each word that is known only when the script runs.
 
-    They stand behind the program, and are no value of the option before them.
+    Only words after the program count, and no word that is the value of the option before it.
     """
     program = next((i for i, word in enumerate(words) if may_launch(word.text)), len(words))
     for before, word in pairwise(words[program:]):
@@ -250,7 +250,7 @@ def _open_words(words: Sequence[CommandWord]) -> Iterator[str]:
 
 
 def _branches_that_matter(term: WordTerm) -> set[int]:
-    """Return the branches of a word, if one of its texts could change the KL."""
+    """Return the branches of a word if one of its texts could change the KL, or no branches."""
     branches = (
         set(branches_in_elements((term,)))
         if isinstance(term, BranchElements)
@@ -275,7 +275,7 @@ def _all_texts(term: WordTerm) -> Iterator[str]:
 
 
 def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
-    """Return the branches and the branches that decide them."""
+    """Return these branches and all branches that decide them, directly or not."""
     todo, deciding = list(needed), set(needed)
     while todo:
         for others, _ in run.branches[todo.pop()].decided:
@@ -292,7 +292,7 @@ def _is_promising(words: Sequence[CommandWord]) -> bool:
 
 
 def _label(run: Interpreter, command: ShellCommand, ways: Ways) -> str | None:
-    """Return, in words, the way by which the script reaches a command; None for a single way."""
+    """Return a command's loop values and branch labels, or None if it has only one case."""
     labels = [run.branches[b].labels for b in ways]
     taken = [each[arm] for each, arm in zip(labels, ways.values(), strict=True) if len(each) > 1]
     return ", ".join((*command.loops, *taken)) or None

@@ -1,4 +1,4 @@
-"""The text being read, its syntax tree, and the budget for reading one file."""
+"""Parse a shell text to a syntax tree, within the budget for one file."""
 
 import re
 import time
@@ -11,14 +11,16 @@ from typing import Any
 SyntaxNode = Any
 """A node of tree-sitter's syntax tree."""
 MOST_STEPS, MOST_WORK, MOST_SECONDS = 5_000, 80_000, 0.3
-"""Statements read, pieces of words put together, CPU seconds of the grammar. Of 2,770 real scripts
-none took more than 1,138, 12,030 and 0.004."""
+"""Limits for one file: statements, pieces of words, CPU seconds of the parser. None of 2,770 real
+scripts took more than 1,138 statements, 12,030 pieces and 0.004 seconds."""
 CHUNK = 65_536
-"""Bytes that the grammar gets at once."""
+"""Number of bytes that the parser receives in one call."""
 LOOKS_BETWEEN = 16
-"""Calls of the grammar between two looks at the clock, which may cost more than the parsing."""
+"""Progress calls of the parser between two readings of the clock, which can cost more than the
+parsing itself."""
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+")
-"""Bytes that stand for the grammar as dots: parts of words, and of no name of a variable."""
+"""Bytes that the parser receives as dots. Like these bytes, a dot can be part of a word but not of a
+variable name."""
 
 
 class TooDeep(Exception):
@@ -27,20 +29,20 @@ class TooDeep(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShellSource:
-    """A text being read: the file, or a string in it that is run as a script of its own.
+    """A shell text: a file, or a string in it that is run as a nested script.
 
-    A nested string consists of pieces from several lines, so it stores the file's line for each of
-    its bytes.
+    A nested string can consist of pieces from several lines of the file. So `starts` and `lines`
+    map its bytes to lines of the file.
     """
 
     data: bytes
     starts: Sequence[int] | None = None
-    """Bytes at which a new line of the file begins in this text; None: the file itself."""
+    """Offsets in bytes at which the line of the file changes; None for the file itself."""
     lines: Sequence[int] = ()
-    """The lines of the file that begin there."""
+    """The line of the file from each offset in `starts` on."""
     first_line: int = 1
     pieces: Mapping[str, Any] = field(default_factory=dict)
-    """Private characters -> the unknown or branching pieces that they stand for."""
+    """Private character -> the unknown or branching piece that it represents."""
 
     def text(self, node: SyntaxNode) -> str:
         """Return the text of a node."""
@@ -51,7 +53,7 @@ class ShellSource:
         return self.line_at(node.start_byte, node.start_point[0])
 
     def line_at(self, byte: int, row: int) -> int:
-        """Return the file's line of a byte that is on `row` of this text."""
+        """Return the file's line for a byte of this text. `row`: the byte's row in this text."""
         if self.starts is None:
             return row + self.first_line
         return self.lines[max(bisect_right(self.starts, byte) - 1, 0)] if self.lines else 1
@@ -59,9 +61,9 @@ class ShellSource:
 
 @dataclass(slots=True)
 class Budget:
-    """The budget that is left for one file.
+    """The remaining budget for one file.
 
-    Every method raises TooDeep if the budget is used up.
+    Every method raises TooDeep if the budget is exhausted.
     """
 
     steps: int = MOST_STEPS
@@ -81,14 +83,14 @@ class Budget:
             raise TooDeep("it builds longer texts than any launch needs")
 
     def parse(self, data: bytes) -> SyntaxNode:
-        """Return the root of the syntax tree.
+        """Return the root of the syntax tree. Raise TooDeep if parsing exceeds `seconds`.
 
-        The grammar searches for the best repair of a broken script, which may take very long. Stop
-        it when its time is up. It gets ASCII only: its scanner asks C's isalnum of any character,
-        which reads behind a table and may end the process (tree-sitter-bash 0.25.1, `{` before a
-        character of four bytes).
+        The parser searches for the best repair of a broken script, which can take very long.
         """
         parser = _parser()
+        # The parser receives ASCII only. Its scanner calls C's isalnum on any character, which
+        # reads outside isalnum's table and can crash the process (tree-sitter-bash 0.25.1, `{`
+        # before a character of four bytes).
         plain = _BEYOND_ASCII.sub(lambda match: b"." * len(match[0]), data)
         start = time.thread_time()
         over = start + self.seconds

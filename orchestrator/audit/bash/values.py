@@ -1,8 +1,8 @@
-"""Values of a script that is not run: known text, and placeholders for the rest.
+"""Values of a script that is not run: known text, and placeholders for unknown text.
 
 A value is a sequence of pieces. A piece is text, a Hole (known only when the script runs), or a
-BranchValue (one of several values, by the way that a branch of the script goes). `Ways` chooses the
-ways. In every function that takes Ways, a branch that is not in it goes its first way.
+BranchValue (one value for each arm of a branch). `Ways` chooses an arm for each branch. In every
+function that takes Ways, a branch without an entry goes its first way.
 """
 
 import re
@@ -16,20 +16,21 @@ from orchestrator.library.launches import UNKNOWN, UNSET, CommandWord
 Ways = Mapping[int, int]
 """Branch -> the arm it takes."""
 HEAVIEST = 6_000
-"""Pieces, and tenths of characters, of a value that is still followed."""
+"""Maximum weight of a value. A piece weighs 1, and each 10 characters of its text weigh 1."""
 
 
 class ShellText(NamedTuple):
-    """Known text, and its line."""
+    """Known text, with its line in the file."""
 
     text: str
     line: int
 
 
 class Hole(NamedTuple):
-    """Text that is known only when the script runs, and the reason.
+    """Text that is known only when the script runs, with the reason.
 
-    `unset`: a variable that nobody sets, which is empty unless the environment has it.
+    `unset`: True for a variable that the script does not set. It is empty unless the environment
+    has it.
     """
 
     why: str
@@ -39,7 +40,7 @@ class Hole(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BranchValue:
-    """The value of the arm that `branch` takes."""
+    """A piece with one value for each arm of `branch`."""
 
     branch: int
     arms: tuple["ShellValue", ...]
@@ -51,7 +52,7 @@ EMPTY: ShellValue = ()
 
 @dataclass(frozen=True, slots=True)
 class BranchElements:
-    """The array elements of the arm that `branch` takes."""
+    """Array elements with one list for each arm of `branch`."""
 
     branch: int
     arms: tuple[tuple["ArrayElement", ...], ...]
@@ -75,25 +76,25 @@ class WordPart(NamedTuple):
 
 
 WordTerm = tuple[WordPart, ...] | BranchElements
-"""A word as written, before expansion turns it into no, one or several words."""
+"""A word as written. Expansion turns it into any number of words, including none."""
 
 
 @dataclass(slots=True)
 class Branch:
-    """A place where the script can go several ways."""
+    """A statement of the script that can go several ways: an `if`, a `case`, a test with `&&`."""
 
     labels: tuple[str, ...]
     usual: int | None = None
-    """The arm taken without arguments, where they alone decide."""
+    """The arm that a run without arguments takes, or None if something else also decides."""
     dead: set[int] = field(default_factory=set)
     """Arms that leave the script."""
     decided: tuple[tuple[Ways, int], ...] = ()
-    """The arms that other branches decide: their ways -> the arm."""
+    """Pairs of the ways of other branches and the arm that those ways decide."""
 
 
 @dataclass(slots=True)
 class Scope:
-    """The variables, functions and arguments at one point of a script."""
+    """The variables, functions and arguments at one statement of a script."""
 
     variables: dict[str, ShellValue | ShellArray] = field(default_factory=dict)
     functions: dict[str, tuple[SyntaxNode, ShellSource]] = field(default_factory=dict)
@@ -116,17 +117,17 @@ class ShellCommand:
 
     terms: tuple[WordTerm, ...]
     guard: tuple[tuple[int, int], ...]
-    """Branches and arms on the way here."""
+    """The (branch, arm) pairs that lead to the command."""
     loops: tuple[str, ...]
     line: int
     sourced: tuple[str, ...] = ()
-    """Files read before it that may set variables and are not here."""
+    """Files that the script sources before the command and that are not available."""
     promising: bool = False
     """True if it may hold a launch."""
 
 
 def literal(text: str, line: int) -> ShellValue:
-    """Return known text as a value. Each line of the text keeps its number."""
+    """Return known text as a value with one piece for each line. `line`: number of the first."""
     if "\n" not in text:
         return (ShellText(text, line),) if text else EMPTY
     lines = text.split("\n")
@@ -135,7 +136,7 @@ def literal(text: str, line: int) -> ShellValue:
 
 
 def pieces(value: ShellValue, ways: Ways) -> Iterator[ShellText | Hole]:
-    """Yield the pieces that remain of a value if branches go these ways."""
+    """Yield the pieces of a value if branches go these ways."""
     for piece in value:
         if isinstance(piece, BranchValue):
             yield from pieces(piece.arms[ways.get(piece.branch, 0)], ways)
@@ -144,7 +145,7 @@ def pieces(value: ShellValue, ways: Ways) -> Iterator[ShellText | Hole]:
 
 
 def known_text(value: ShellValue) -> str | None:
-    """Return the text of a value, with unset variables empty; None if a piece is unknown."""
+    """Return the text of a value, or None if a piece is unknown. Unset variables are empty."""
     texts = []
     for piece in value:
         if isinstance(piece, ShellText):
@@ -208,7 +209,7 @@ def command_words(term: WordTerm, ways: Ways) -> Iterator[CommandWord]:
 
 
 class _WordBuilder:
-    """A builder that puts words together from pieces."""
+    """A builder of words from pieces."""
 
     def __init__(self) -> None:
         self.words: list[CommandWord] = []
@@ -229,7 +230,7 @@ class _WordBuilder:
             self.why.append(why)
 
     def add_split(self, text: str, line: int) -> None:
-        """Add text whose blanks end words."""
+        """Add text, and end the current word at each blank of the text."""
         for i, chunk in enumerate(re.split(r"[ \t\n]", text)):
             if i:
                 self.finish()
@@ -247,7 +248,7 @@ class _WordBuilder:
 def bounded(
     value: ShellValue | ShellArray, spend: Callable[[int], None]
 ) -> ShellValue | ShellArray:
-    """Return the value, or a hole if it has grown too large. `spend` gets its weight."""
+    """Return the value, or a hole if it weighs more than HEAVIEST. `spend` receives its weight."""
     remaining = [HEAVIEST]
     items = value.elements if isinstance(value, ShellArray) else (value,)
     fits = all(_weigh(each, remaining) for each in items)
@@ -259,7 +260,7 @@ def bounded(
 
 
 def _weigh(each: ArrayElement, remaining: list[int]) -> bool:
-    """Subtract the weight of a value from what is left; return False if that is not enough."""
+    """Subtract the weight of a value from `remaining[0]`. Return False if nothing remains."""
     remaining[0] -= 1
     if isinstance(each, BranchElements):
         return remaining[0] > 0 and all(_weigh(e, remaining) for arm in each.arms for e in arm)
@@ -294,7 +295,10 @@ def merge_scopes(
 def _branched(
     branch: int, name: str, values: Sequence[ShellValue | ShellArray | None]
 ) -> ShellValue | ShellArray:
-    """Return one value made of several. Elements that all arrays begin with are kept unchanged."""
+    """Return one value that has each of `values` in the arm of its index.
+
+    Elements that all arrays have at their beginning are not duplicated for each arm.
+    """
     if any(isinstance(each, ShellArray) for each in values):
         arms = [_elements(each) for each in values]
         shared = 0
