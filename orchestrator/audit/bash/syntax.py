@@ -19,8 +19,8 @@ LOOKS_BETWEEN = 16
 """Progress calls of the parser between two readings of the clock, which can cost more than the
 parsing itself."""
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+")
-"""Bytes that the parser receives as dots. Like these bytes, a dot can be part of a word but not of a
-variable name."""
+"""Bytes that the parser receives as dots. A dot, like these bytes, can be part of a word but not of
+a variable name."""
 
 
 class TooDeep(Exception):
