@@ -1,6 +1,4 @@
-"""The completeness of a Hugging Face directory that a trainer wrote: complete, or cut off by a
-kill.
-"""
+"""Check if a Hugging Face directory is complete. A kill may cut off a trainer's last one."""
 
 import json
 import os
@@ -9,11 +7,11 @@ from pathlib import Path
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 TEXTS = ("config.json", "tokenizer_config.json")
-"""Files of JSON that every policy needs to be loaded."""
+"""JSON files without which no policy loads."""
 
 
 def is_complete(folder: Path, texts: Sequence[str] = TEXTS) -> bool:
-    """Return True if a directory has these files of JSON and all its weights, none of them cut.
+    """Return True if a directory has these JSON files and all its weights, and none is cut off.
 
     Weights are one file, or the shards that its index names.
     """
@@ -31,8 +29,8 @@ def is_complete(folder: Path, texts: Sequence[str] = TEXTS) -> bool:
 def has_all_tensors(path: Path) -> bool:
     """Return True if a safetensors file has the length that its header implies.
 
-    Format: 8 bytes of length, a header of JSON, the tensors one after another. Raise OSError for a
-    file without a header.
+    A safetensors file is 8 bytes with the header's length, the header in JSON, then the tensors.
+    Raise OSError for a file without a header.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

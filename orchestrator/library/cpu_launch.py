@@ -1,12 +1,13 @@
-"""A launch on a machine without an accelerator: the same program, and what had to differ.
+"""The data types of a launch on a machine without an accelerator, and of its differences.
 
-`Backend.cpu_launch` takes the plan that `translate` made and returns the plan that runs here. The
+`Backend.cpu_launch` takes a plan of `translate` and returns the plan that runs without a GPU. The
 trainer, its loss, its optimizer, its data path and its files are the library's own. Only the device
 and the inference engine have stand-ins, loaded by the library's own registries where it has some.
 
 Each difference is a `Deviation`: an argument, an environment variable, a file that was added, or a
-part of the library that a file replaces. `differences` finds those of arguments and variables, so
-that none is forgotten; a backend writes why, and the parts that its files replace.
+part of the library that a file replaces. `differences` yields those of arguments, variables and
+files by comparing the two plans, so that none is forgotten. A backend writes the reasons, and lists
+the parts that its files replace.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +18,16 @@ from orchestrator.records import LaunchPlan
 
 
 class Deviation(NamedTuple):
-    """One thing that differs from the launch."""
+    """One difference between a launch and its run on this machine."""
 
     kind: Literal["argument", "variable", "file", "part", "setting"]
-    """part: code of the library or of a package that a stand-in replaces in the process. setting: a
-    field of the cell, where a smaller cell is trained."""
+    """`part`: code of the library or of a package, which a stand-in replaces in the process.
+    `setting`: a field of the cell, where a smaller cell is trained."""
     name: str
     launch: str | None
-    """The value in the launch; None: none."""
+    """The value in the launch, or None if it has none."""
     here: str | None
-    """The value in the run on this machine; None: none."""
+    """The value in the run on this machine, or None if it has none."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -43,14 +44,14 @@ class CpuLaunch(NamedTuple):
     plan: LaunchPlan
     deviations: tuple[Deviation, ...]
     fp32_parts: tuple[Deviation, ...] = ()
-    """What its stand-ins replace besides, under PASSES, so that passes are in fp32. Empty: they
-    cannot, or the library has an argument for it."""
+    """Parts that the stand-ins also replace if the variable PASSES asks for fp32. Empty if they
+    replace none, or if the library has an argument for fp32."""
 
     def in_fp32(self) -> "CpuLaunch":
-        """Return the launch with its passes in fp32; itself if its stand-ins have no way to.
+        """Return the launch with its passes in fp32, or the launch itself if no stand-in can.
 
-        A library that rounds to bf16 can then be held to a prediction in fp32: all that is left is
-        its own arithmetic.
+        A library that rounds to bf16 can then be compared with a prediction in fp32: the rest of
+        the difference is the library's own arithmetic.
         """
         if not self.fp32_parts:
             return self
@@ -60,18 +61,18 @@ class CpuLaunch(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """Anybody's launch without what makes it large or belongs to its machines."""
+    """Anybody's launch, without the arguments that make it large or belong to its machines."""
 
     argv: tuple[str, ...]
     deviations: tuple[Deviation, ...] = ()
-    """What was left out or set, each with the reason."""
+    """Arguments that were left out or set, each with the reason."""
 
 
 def reason_to_leave_out(name: str, reasons: Mapping[str, str]) -> str:
-    """Return why an argument is left out, or "".
+    """Return the reason to leave an argument out, or "" to keep it.
 
     reasons: name of an argument, or of a section (`ds` for `ds.zpg`) -> reason; an empty reason
-    keeps it. The longest name counts.
+    keeps the argument. The longest name that fits decides.
     """
     parts = name.split(".")
     sections = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
@@ -79,7 +80,8 @@ def reason_to_leave_out(name: str, reasons: Mapping[str, str]) -> str:
 
 
 Split = Callable[[Sequence[str]], Mapping[str, str]]
-"""Arguments -> key -> value, as the library reads them. The last value of a key counts."""
+"""A function of arguments that returns key -> value as the library reads them. Of several values of
+one key the last counts."""
 
 
 def differences(

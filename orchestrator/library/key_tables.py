@@ -3,8 +3,9 @@
     {"versions": [...], "keys": {key: [[first, last, kind, default, [value, ...]], ...]},
      "passed": [key, ...]}
 
-`first` and `last` are indices of `versions`: a key has an entry for every way in which releases
-have had it. `passed`: keys that another program's parser takes, of which only the name is known.
+`first` and `last` are indices of `versions`. A key has several entries if its type, default or
+values changed between releases. `passed` lists keys that another program's parser takes; only their
+names are known.
 """
 
 import json
@@ -29,9 +30,7 @@ class KeyTables:
     """Prefixes of keys that a launch may add."""
 
     def fitting(self, keys: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-        """Return the newest release that lacks the fewest of these keys, and the keys that decide
-        it.
-        """
+        """Return the newest release that lacks the fewest of these keys, and the deciding keys."""
         given = list(keys)
         known = [key for key in given if any(key in each for each in self.facts)]
         telling = tuple(key for key in known if not all(key in each for each in self.facts))
@@ -40,7 +39,7 @@ class KeyTables:
         return self.versions[at], telling if at < len(self.versions) - 1 else ()
 
     def nearest(self, version: str) -> str:
-        """Return a release, or the listed one next to it."""
+        """Return the release if it is listed, else the listed release next to it."""
         return self.versions[nearest(self.versions, version)]
 
     def facts_of(self, version: str) -> Mapping[str, KeyFact]:
@@ -74,7 +73,7 @@ def release_table(
     passed: frozenset[str] = frozenset(),
     added: tuple[str, ...] = (),
 ) -> ReleaseTable:
-    """Return the table of one release, or of a fork, from the keys of its parser."""
+    """Return the table of one release, or of a fork, made of the keys of its parser."""
     return ReleaseTable(
         name,
         frozenset(facts) | passed,
@@ -85,7 +84,7 @@ def release_table(
 
 
 def defaults(facts: Mapping[str, KeyFact]) -> dict[str, str]:
-    """Return the defaults that could be read: key -> text."""
+    """Return key -> text of the default, for each key whose default could be read."""
     return {key: fact.default for key, fact in facts.items() if fact.default != UNREAD}
 
 

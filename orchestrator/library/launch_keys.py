@@ -26,9 +26,9 @@ from orchestrator.library.launches import (
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
 _DELETION = re.compile(r"^~([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=.*)?$", re.DOTALL)
 LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
-"""Characters of a word that may name an entry point, and of a value that is shown."""
+"""Most characters of a word that may name an entry point, and of a value that is shown."""
 BOOLEANS, QUOTED = ("true", "false", "yes", "no", "on", "off"), "quoted"
-"""Words that are booleans in a file without quotes, and the mark of one that stands in quotes."""
+"""Words that YAML reads as booleans without quotes, and the mark of such a word in quotes."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
 
 
@@ -41,7 +41,7 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
 
 
 def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
-    """Yield what Hydra makes of a command's words: each key with its value.
+    """Yield each key with its value, as Hydra reads a command's words.
 
     `~a.b` takes a key out. `a.b={c: 1}` gives `a.b.c`. Only true and false are switches: `off`,
     `no` and a quoted 'False' are texts, which Python takes for true. With --multirun, a value with
@@ -70,7 +70,7 @@ def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]
 
 
 def _leaves(text: str) -> dict[str, str]:
-    """Return the values of `{a: 1, b: {c: 2}}` by dotted name; nothing where it is no mapping."""
+    """Return dotted name -> value of a text such as `{a: 1, b: {c: 2}}`; {} for any other text."""
     try:
         tree = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -87,9 +87,9 @@ def _leaves(text: str) -> dict[str, str]:
 
 
 def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the flags that argparse would take a flag for.
+    """Return the flags that argparse may read an abbreviated flag as.
 
-    That is the flag itself if it exists, else all flags that begin with it.
+    That is the flag itself if the parser has it, else all flags that begin with it.
     """
     if flag in known:
         return (flag,)
@@ -113,7 +113,7 @@ class Keys:
     settings: list[ReadSetting] = field(default_factory=list)
     assumes: list[str] = field(default_factory=list)
     opaque: str = ""
-    """Reasons why keys that are not given may differ from the release's default."""
+    """Why keys without a value here may still differ from the release's default; usually empty."""
 
     def add(self, key: str, given: Given) -> None:
         """Add a value of a key. The last value of a key wins."""
@@ -136,12 +136,12 @@ class Keys:
         return key in self.given
 
     def last(self, key: str) -> Given | None:
-        """Return the value that wins, or None if none is given."""
+        """Return the last value of a key, which wins, or None if the key has none."""
         values = self.given.get(key)
         return values[-1] if values else None
 
     def text(self, key: str) -> str | None:
-        """Return the value, or the release's default; None if it is unknown."""
+        """Return the value of a key, else the release's default, or None if that is unknown."""
         given = self.last(key)
         if given is None:
             if self.opaque or key not in self.defaults:
@@ -163,7 +163,7 @@ class Keys:
             self.settings.append(setting)
 
     def switch(self, key: str) -> bool | None:
-        """Return a boolean as YAML and Hydra read it. Any other text is true, as in Python."""
+        """Return a boolean as YAML and Hydra read it. Any other text is True, as in Python."""
         text = self.text(key)
         if text is None:
             return None
@@ -184,7 +184,7 @@ class Keys:
         return tuple(sorted({n for k in keys for g in self.given.get(k, [])[-1:] for n in g.lines}))
 
     def why_unknown(self, key: str) -> str:
-        """Return the reason, for a user, why `text` returned None."""
+        """Return why `text` returned None, in words for a user."""
         given = self.last(key)
         if given is None:
             return f"{key} is not given here, and {self.opaque or 'its default is not known'}"
@@ -193,14 +193,14 @@ class Keys:
         return f"{key} is '{shown(given.text)[:60]}', which is not a value of it"
 
     def inert(self, key: str, why: str) -> Iterator[Inactive]:
-        """Yield the flag as one without effect, if it is given."""
+        """Yield the key as a flag without effect, if it has a value."""
         if key in self.given:
             yield Inactive(key, why, self.lines(key))
 
     def doubled(self, keys: Iterable[str]) -> Iterator[AuditNote]:
-        """Yield keys that are given several times with different values.
+        """Yield a note on each key that has several different values.
 
-        A value without a line is another file's, which this one builds on.
+        A value without a line comes from the base file and does not count.
         """
         for key in keys:
             texts = [g.text for g in self.given.get(key, []) if g.lines]
@@ -212,7 +212,7 @@ class Keys:
                 )
 
     def edit(self, key: str, value: str, written: str) -> Edit | None:
-        """Return the change that gives a key this value, or None if it has the value."""
+        """Return the edit that sets a key to this value, or None if the key has it already."""
         given = self.last(key)
         if given is not None and given.text.strip().lower() == value.lower():
             return None

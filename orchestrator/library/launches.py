@@ -33,19 +33,19 @@ AuditVerdict = Literal[
 
 
 class UnreadableScript(OrchError):
-    """Raised for a file with nothing to judge. The message is one sentence with the reason."""
+    """Raised for a file without a launch that orch can read. The message is one sentence."""
 
 
 UNKNOWN = "\x00"
-"""The part of a word that is known only by running the script."""
+"""Stands in a word for a part that only a run of the script would show."""
 UNSET = "\x01"
-"""Stands, in a word, for a variable that the script uses and nobody sets: empty, unless the
-environment has it."""
+"""Stands in a word for a variable that the script reads and never sets. It is empty unless the
+environment sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandWord:
-    """One word of a command line. `why`: reasons of its UNKNOWNs, names of its UNSETs."""
+    """One word of a command line. `why`: the reason of each UNKNOWN, the name of each UNSET."""
 
     text: str
     lines: tuple[int, ...] = ()
@@ -85,13 +85,13 @@ class ConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """Flags that the shell does not hand to a launch."""
+    """Flags of a script that the shell does not pass to the launch."""
 
     line: int
-    """The line from which on they follow."""
+    """The line of the first one."""
     flags: tuple[str, ...]
     refused: bool
-    """True if the launch does not start as it stands; its words then are those that were meant."""
+    """True if the launch cannot start as written; its words are then the intended ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +104,30 @@ class Launch:
     """Configuration files that apply, the weakest first."""
     line: int = 1
     case: str | None = None
-    """The way by which the script comes to the launch, in words."""
+    """The branches of the script that lead to the launch, in words."""
     usual: bool = True
-    """True for the way without arguments and with an empty environment."""
+    """True if the script takes these branches without arguments and with an empty environment."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Library -> release, if something names it, with the reason after a space."""
+    """Library -> its release, a space, and the reason. Libraries of unknown release are absent."""
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the files of the project around it, by path: a fork's own source among them."""
+    """Path -> text of files of the project around the script, such as a fork's own source."""
     in_folder: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the files in the script's own folder, by name."""
+    """Name -> text of the files in the script's folder."""
     caveats: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """Configuration files it names that could not be read."""
+    """Configuration files that the launch names and that could not be read."""
     cut_off: CutOff | None = None
     open_end: str = ""
-    """The reason why `words` may lack words; empty if it is complete."""
+    """Why `words` may be incomplete; empty if it is complete."""
     names: tuple[str, ...] = ()
-    """Of a launch in Python: what the file that runs imports by dotted name
-    (`trl.rewards.accuracy_reward`), and which keywords it gives to it (`trl.GRPOTrainer(tools)`).
-    Imports that a `try` guards are left out."""
+    """Of a launch in Python: the imports of its file by dotted name
+    (`trl.rewards.accuracy_reward`), and the keywords that it passes to them
+    (`trl.GRPOTrainer(tools)`). Imports inside a `try` are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class InReward:
-    """The KL in the reward. A None is unknown; if the KL is not active, it is absent."""
+    """The KL in the reward. A field is None if unknown, or if the KL is not active."""
 
     active: bool | None
     estimator: str | None = None

@@ -25,9 +25,9 @@ class LoggedMetric(NamedTuple):
     source: str = ""
     """File, function and releases that were read."""
     place: Place | None = None
-    """The row holds for a run whose KL is in this place; None: for every run."""
+    """The place of the KL in the runs that the row is for; None: every run."""
     where: str = ""
-    """The trainer that the row is of, in words, where the library has several."""
+    """The trainer that logs this name, in words, if the library has several trainers."""
 
 
 class LoggedMetrics(NamedTuple):
@@ -39,12 +39,13 @@ class LoggedMetrics(NamedTuple):
     prefixes: tuple[str, ...] = ()
     """Loggers put one of them before a name: `train/`."""
     step_names: tuple[str, ...] = ()
-    """Names whose value is the step of their row; without one in it, the logger's own step is."""
+    """Names whose value is the step of their row. A row without one has the logger's own step."""
     owns: Callable[[Mapping[str, Any]], bool] = lambda _settings: False
     """A function that returns True if the library wrote the settings that a run logged (dotted name
     -> value)."""
     launch: Callable[[Mapping[str, Any]], Launch | None] | None = None
-    """Makes a launch of the settings that a run logged; None: orch does not read them."""
+    """A function that returns the launch of the settings that a run logged. None if orch does not
+    read logged settings of this library."""
 
     def short(self, name: str) -> str:
         """Return a logged name without the prefix of its logger."""
@@ -54,14 +55,14 @@ class LoggedMetrics(NamedTuple):
         return name
 
     def rows(self, name: str) -> list[LoggedMetric]:
-        """Return the rows of a logged name: one, or one a trainer or place."""
+        """Return the rows of a logged name: one in all, or one for each trainer or place."""
         short = self.short(name)
         return [row for row in self.metrics if short == row.name]
 
     def row(self, name: str, place: Place | None) -> LoggedMetric | None:
         """Return the row of a logged name in a run whose KL is in `place`.
 
-        Return None where there is none, or where it depends on a place that is not known.
+        Return None if no row has the name, or if the row depends on a place that is unknown.
         """
         fitting = [row for row in self.rows(name) if row.place in (None, place) and not row.where]
         return fitting[0] if len(fitting) == 1 else None
@@ -73,7 +74,7 @@ def having(*names: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def renamed(names: Mapping[str, str], known: Iterable[LoggedMetric] = ()) -> list[LoggedMetric]:
-    """Return a row for each (theirs -> ours) of a reader that `known` has no row for."""
+    """Return a row for each library's name -> orch's name that `known` has no row for."""
     taken = {row.name for row in known}
     return [LoggedMetric(name, ours) for name, ours in names.items() if name not in taken]
 

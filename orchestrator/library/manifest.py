@@ -48,7 +48,7 @@ class ManifestError(Exception):
 
 
 class AllBut:
-    """Every value but these."""
+    """An offer: every value except these."""
 
     def __init__(self, excluded: Container[object]) -> None:
         self.excluded = excluded
@@ -86,7 +86,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Numbers from `least` to `most` (exclusive); with `null` also None, which is sent as `off`."""
+    """An offer: numbers from `least` to `most` (exclusive); with `null` None too, sent as `off`."""
 
     least: float = float("-inf")
     most: float = float("inf")
@@ -114,7 +114,7 @@ def _shown(bound: float) -> str:
 
 
 class AnyText:
-    """Every text: a path, a name, a template of the user's."""
+    """An offer: every text, such as a path, a name or a user's template."""
 
     def __contains__(self, value: object) -> bool:
         return value is None or isinstance(value, str)
@@ -146,7 +146,7 @@ def named(names: Mapping[Any, object]) -> tuple[Meaning, ...]:
 
 
 def without_evaluation(cadence: Cadence) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entry of a cadence of evaluations, for a library that gets none of it."""
+    """Return the ledger entry of the evaluation cadence of a library that does not get it."""
     every = cadence.evaluate_every_steps
     if every is None:
         return ()
@@ -167,21 +167,21 @@ def without_evaluation(cadence: Cadence) -> tuple[LedgerEntry, ...]:
 class Row:
     """One way for a field to reach the library, for some cells and releases.
 
-    A row sends its field under `key`, unless `carried_by` names what holds the field instead: a
-    file that orch writes, or the library's own fixed value. If a row has both, the key has another
-    source (the path of that file). `field` may be a section of the settings (`loss.clip`) that no
-    row divides. Its value is then the section or None.
+    A row sends its field under `key`. If it has `carried_by`, the field's value is elsewhere: in a
+    file that orch writes, or in a fixed value of the library. If it has both, the key holds
+    something else, such as the path of that file. `field` may be a whole section of the settings
+    (`loss.clip`) if no row has a field of the section. Its value is then the section or None.
     """
 
     field: str
     key: str = ""
     offer: Offer = TEXT
     carried_by: str = ""
-    """The file of the launch that holds the field, or why nothing needs to."""
+    """The file of the launch that holds the field, or why the launch need not hold it."""
     write: Callable[[Settings], object] | None = None
-    """The value to send where `offer` alone does not give it (a quotient, a path)."""
+    """A function that returns the value to send, if `offer` does not give it (such as a path)."""
     read: Callable[[Values], object] | None = None
-    """The field's value in a launch, where `offer` alone does not give it.
+    """A function that returns the field's value in a launch, if `offer` does not give it.
 
     It may return ABSENT (the launch does not give this field) and raise KeyError (unreadable).
     """
@@ -257,7 +257,7 @@ class Constant:
     key: str
     value: object
     accepts: tuple[object, ...] = ()
-    """Values under which a stranger's launch still is a cell; empty: its value is not looked at."""
+    """Values that a cell may have in a stranger's launch. Empty: every value is accepted."""
     when: When | None = None
     since: str = ""
     until: str = ""
@@ -273,13 +273,13 @@ class ReleaseTable:
     version: str
     keys: frozenset[str]
     values: Mapping[str, frozenset[object]] = field(default_factory=dict)
-    """Key -> the only values that the release takes; of a list, the only items."""
+    """Key -> the only values that the release takes. For a key with a list, the only items."""
     added: tuple[str, ...] = ()
     """Prefixes of keys that a launch may add (Hydra's `+`), such as a worker's environment."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """Key -> its type, as annotations of Python name it; `float x 2`: two words of a command."""
     defaults: Values = field(default_factory=dict)
-    """Key -> the value it has in a launch that leaves it out, where a launch is read over them."""
+    """Key -> its value in a launch that leaves it out. Empty if launches are read without them."""
 
     def has(self, key: str) -> bool:
         """Return True if a launch of the release may send a key."""
@@ -368,7 +368,7 @@ class Manifest:
 
     library: str
     versions: tuple[str, ...]
-    """Releases it is about, newest first."""
+    """Its releases, newest first."""
     rows: tuple[Row, ...]
     tables: Mapping[str, ReleaseTable]
     default: str = ""
@@ -377,8 +377,8 @@ class Manifest:
     extensions: Mapping[str, Container[object]] = field(default_factory=dict)
     """Key -> values that a module of orch, shipped with the launch, adds to the library."""
     show: Show | None = None
-    """A function that gives a field's key and value for the ledger; None: the key, and the sent
-    value."""
+    """A function that returns a field's key and value for the ledger. None: the row's key and the
+    value that was sent."""
     version_advice: str = ""
     """Advice if a release is unknown."""
 
@@ -423,7 +423,7 @@ class Manifest:
         )
 
     def carry(self, settings: Settings) -> tuple[Carried, ...]:
-        """Return, for each field of a cell, how it is carried, in the order of the settings.
+        """Return each field of a cell with its row and sent keys, in the order of the settings.
 
         Raise UnsupportedSetting for the first field that no row carries. Raise ManifestError for a
         field that several rows carry, or that the table does not have.
@@ -432,7 +432,7 @@ class Manifest:
         carried: list[Carried] = []
         values: Values | None = None
         for name, section in settings:
-            # A thousand cells share a few sections: the rows of one are found once.
+            # A thousand cells share a few sections, so the rows of each section are looked up once.
             memo = (version, name, type(section), section)
             rows = self._rows_memo.get(memo)
             if rows is None:
@@ -539,8 +539,11 @@ class Manifest:
     def _causes(
         self, settings: Settings, values: Values, rows: Sequence[Row], version: str
     ) -> Iterator[tuple[str, Sequence[Row], Sequence[Row]]]:
-        """Yield each field on whose value rows depend and which no row offers: its name, its rows
-        for this cell, and all of its rows. Values that no cell may have come first."""
+        """Yield each field on which `rows` depend and whose value no row offers.
+
+        Each item is the name, its rows for this cell, and all of its rows. Values that no cell may
+        have come first.
+        """
         conditions = [
             (other, others, [row for row in others if _applies(row.when, settings, values)])
             for other in self._conditions(rows)
@@ -642,10 +645,10 @@ class Manifest:
         launch: Values,
         effective: Values,
     ) -> LedgerEntry:
-        """Return the entry of a field, from the cache if all that it was made of is the same.
+        """Return the entry of a field, from the cache if no input of the entry changed.
 
-        What it is made of: the row, the value, the keys sent, status and note, and the keys of the
-        launch that were looked at when it was made.
+        The inputs are the row, the value, the sent keys, status and note, and the keys of the
+        launch that were read while the entry was made.
         """
         row, value, _, sent = carried
         account = row.account(settings) if callable(row.account) else row.account
@@ -683,7 +686,7 @@ class Manifest:
     def _kept(self) -> list[Carried]:
         """Return the list that keeps every Carried of `_proved` alive.
 
-        The identity of a dead object may be reused.
+        Python may give the identity of a deleted object to a new one.
         """
         return []
 
@@ -755,7 +758,7 @@ class Manifest:
 
         def value_of(name: str) -> object:
             if name not in known:
-                known[name] = ABSENT  # so that a condition on the field itself is not met
+                known[name] = ABSENT  # no condition on the field itself may hold while it is read
                 known[name] = self._value(name, launch, effective, version, value_of, faults)
             return known[name]
 
@@ -798,7 +801,7 @@ class Manifest:
     def unreadable(self, launch: Values, version: str, *, taught: bool = False) -> Iterator[Fault]:
         """Yield a fault for each key of a launch whose value is not in the key's closed list.
 
-        It does so even if nothing reads the key. `taught`: the launch ships orch's module that adds
+        It checks keys that no row reads, too. `taught`: the launch ships orch's module that adds
         `extensions`.
         """
         effective = _over_defaults(launch, self.tables[version])
@@ -958,7 +961,7 @@ def _applies(when: When | None, settings: Settings, values: Values) -> bool:
 
 
 def _born(name: str) -> str | None:
-    """Return the field of BIRTH_VALUES that `name` is, or is in; None if there is none."""
+    """Return the entry of BIRTH_VALUES that is `name` or a section around it, or None."""
     parts = name.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((prefix for prefix in prefixes if prefix in BIRTH_VALUES), None)
@@ -977,7 +980,7 @@ def _plain_section(values: Values, section: str) -> str:
 
 @lru_cache(maxsize=64)
 def _unasked(name: str) -> Row:
-    """Return the row of a field that is younger than a manifest. It offers the first value only."""
+    """Return the row of a field that is newer than a manifest. It offers the first value only."""
     value = BIRTH_VALUES[name]
     note = "orch has no row for it in this library, which does as it did before the field existed"
     return Row(
@@ -1006,7 +1009,7 @@ def _offered(row: Row, version: str) -> tuple[object, ...]:
 
 
 class _OverDefaults(Mapping[str, object]):
-    """A view of a launch over its release's defaults. It copies neither."""
+    """A view of a launch over its release's defaults, without a copy of either."""
 
     def __init__(self, launch: Values, defaults: Values) -> None:
         self.launch, self.defaults = launch, defaults
@@ -1025,13 +1028,13 @@ class _OverDefaults(Mapping[str, object]):
 
 
 class _Recorded(Mapping[str, object]):
-    """A view of a launch that keeps the keys which were looked at, with their values."""
+    """A view of a launch that records every key that is read, with its value."""
 
     def __init__(self, launch: Values) -> None:
         self._launch = launch
         self.read: dict[str, object] = {}
         self.all_of_it = False
-        """Every key was looked at: what is made of it depends on the whole launch."""
+        """True once somebody iterated over it: the result may depend on every key."""
 
     def __getitem__(self, key: str) -> object:
         value = self.read[key] = self._launch.get(key, ABSENT)
@@ -1056,7 +1059,7 @@ class _Recorded(Mapping[str, object]):
 
 @dataclass(frozen=True, slots=True)
 class _KnownEntry:
-    """A ledger entry, and all that it was made of besides row, value and account."""
+    """A ledger entry with its inputs, apart from row, value and account."""
 
     sent: Values
     launch: Values

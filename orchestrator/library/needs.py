@@ -1,7 +1,7 @@
 """needs.json: the part of a cell that a launch needs and that no key of its library carries.
 
-It holds the library's release, the prompts, and, under `asked`, the fields of the cell that have
-the same keys in several cells. OpenRLHF's and TRL's launches carry it, and reading one needs it.
+It holds the library's release, the prompts, and, under `asked`, fields of the cell that the keys do
+not distinguish. `parse` needs it to read a launch of OpenRLHF, TRL or SkyRL that orch wrote.
 """
 
 import json
@@ -22,13 +22,16 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 def needs_file(
     release: str, prompts: Mapping[str, object], values: Iterable[tuple[str, object]]
 ) -> tuple[Mapping[str, object], str]:
-    """Return needs.json as a mapping and as text. `release`: `trl==1.9.0`."""
+    """Return needs.json as a mapping and as text. `release` is such as `trl==1.9.0`."""
     plain = {"library": release, "prompts": prompts, "asked": dict(values)}
     return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
-    """Return `prompts` and `asked` of a launch's needs.json. Append a fault if it has neither."""
+    """Return `prompts` and `asked` of a launch's needs.json. Append a fault if they are not there.
+
+    Both are then empty.
+    """
     try:
         plain = json.loads(files[NEEDS])
         prompts, values = plain["prompts"], plain["asked"]
@@ -43,7 +46,7 @@ def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, An
 
 
 def name_of(path: str) -> str:
-    """Return a name for a model or a data set, made of the last part of its path."""
+    """Return a name for a model or a data set: the last part of its path."""
     last = path.rstrip("/").rpartition("/")[2]
     return _NOT_IN_NAMES.sub("-", last).lstrip("._+-")[:64] or "unknown"
 
@@ -88,9 +91,9 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
 
 
 def settings_of(plain: Mapping[str, object], launch: str, keys: str) -> Settings:
-    """Return the settings that a launch's keys make. Raise SpecError if they make none.
+    """Return the settings with these values. Raise SpecError if they are not valid.
 
-    `launch` names the launch and `keys` its keys, for a user: "the flags".
+    `launch` and `keys` name the launch and its keys in the error, such as "the flags".
     """
     try:
         return Settings.model_validate(plain)

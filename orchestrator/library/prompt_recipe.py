@@ -9,7 +9,7 @@ from orchestrator.settings import Data, Frozen
 
 PLAN_FILE = "prompts.json"
 VERSION = 1
-"""Raised when the same recipe gives other prompts: keys change, and nothing old is taken."""
+"""Raise it if the same recipe gives other prompts. Keys then change, so no old folder is reused."""
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "chat": ("train.parquet", "validation.parquet"),
     "labelled": ("train.jsonl", "validation.jsonl"),
@@ -27,7 +27,7 @@ class PromptRecipe(Frozen):
     """The content of prompts.json: the prepared prompts that a plan reads in its folder `data/`."""
 
     prepared: str
-    """Name of the folder of prepared prompts: the data's name and a hash of all that shapes it."""
+    """Name of the folder of prepared prompts: the data's name and a hash of the whole recipe."""
     format: str
     data: Data
 
@@ -60,5 +60,5 @@ def _text(data: Data, prompts_format: str) -> str:
 
 
 def of_plan(files: Mapping[str, str]) -> PromptRecipe | None:
-    """Return the recipe in a plan's files; None for a backend that brings its own prompts."""
+    """Return the recipe in a plan's files, or None for a backend with prompts of its own."""
     return PromptRecipe.model_validate_json(files[PLAN_FILE]) if PLAN_FILE in files else None

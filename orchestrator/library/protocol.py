@@ -8,7 +8,7 @@ Its folder may also hold data files, all of them optional:
     probes.py                              runs the library's own functions (orchestrator.probes)
     evidence/<version>.json                results measured with probes.py (`orch matrix`)
 
-Requirements that hold for every member:
+Requirements for every member:
 
 **Cost.** Importing the package, and every member of it, imports neither the library nor torch.
 `translate` takes at most 0.1 ms a cell once it is warm, because `orch plan` translates whole grids.
@@ -56,21 +56,21 @@ class ShippedPrompts(NamedTuple):
 
 
 class SharedProcess(NamedTuple):
-    """The way in which a library trains several cells in one process."""
+    """How to train several cells of a library in one process."""
 
     entry: str
     """`module:function(cells, watch)`: trains cells, each a Cell with its AttemptPaths, to their
-    ends. It reports each end and each line of log to watch
-    (orchestrator.launch.together.SharedCells), and asks it between train steps which cells must
-    stop."""
+    ends. It reports each end and each line of log to `watch`
+    (orchestrator.launch.together.SharedCells). Between train steps it asks `watch` which cells
+    must stop."""
     at_most: int
-    """Cells in one process."""
+    """Most cells in one process."""
     shape: Callable[[Settings], Hashable]
     """A function of a cell's settings. Cells with equal results can share a process."""
 
 
 class Curvature(NamedTuple):
-    """The response of a base policy to an update, for the bound of docs/decisions/083."""
+    """How far an update moves a base policy, for the bound of docs/decisions/083."""
 
     largest: float
     """Largest eigenvalue of the Fisher matrix of a response, scaled by the roots of its
@@ -83,14 +83,14 @@ class BatchPrediction(NamedTuple):
     """A dialect's prediction of one rollout batch, in the order and under the names of its dump."""
 
     step: int
-    """Train steps after the batch."""
+    """Number of train steps of the run after the batch."""
     observed: Mapping[str, float]
-    """Quantity (rollout_dump.OBSERVED) -> value, the mean over the batch's train steps. What cannot
-    be predicted is missing."""
+    """Quantity (rollout_dump.OBSERVED) -> its mean over the batch's train steps. A quantity that
+    cannot be predicted is absent."""
     advantages: Values | None = None
-    """Of each token, from the log-probabilities that the trainer reported, where it did."""
+    """The advantage of each token, from the log-probabilities that the trainer reported, if any."""
     logp_policy: Values | None = None
-    """By the policy before the batch's first train step. None without a policy."""
+    """Log-probabilities before the batch's first train step. None without a policy."""
     weights: Mapping[str, Any] | None = None
     """The policy after the batch, Hugging Face name -> tensor. None without a policy."""
 
@@ -107,7 +107,7 @@ class LaunchReader(Protocol):
     name: str
     title: str
     release_marks: ReleaseMarks | None
-    """The marks of the library and its release in a text; None: its launches are not read."""
+    """The marks of the library and its release in a text. None if `audit` reads no launch."""
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's."""
 
@@ -130,26 +130,25 @@ class Backend(Protocol):
     title: str
     """The library's name as its authors write it, for sentences."""
     versions: tuple[str, ...]
-    """Releases it drives. The first trains the cells that name none."""
+    """Releases that orch drives. The first trains the cells that name no release."""
     capabilities: Mapping[str, Sequence[object]]
     """Dotted field of Settings -> the values that some release takes. Fields that are not listed
     take every value that Settings takes. Each listed value is translated for at least one cell."""
     prompts_format: str | None
-    """Entry of orchestrator.library.prompt_recipe.FORMATS in which it reads prompts, which
-    `orch data prepare` writes; None: it brings its own."""
+    """The entry of orchestrator.library.prompt_recipe.FORMATS in which `orch data prepare` writes
+    its prompts. None if the backend has prompts of its own."""
     own_evaluation: tuple[str, ...]
-    """Metrics `eval/...` that it logs itself while it trains, besides those of lm-eval."""
+    """Metrics `eval/...` that the library logs while it trains, besides those of lm-eval."""
     tasks_dir: Path | None
     """Folder of lm-eval task files that only its policies understand."""
     policies_dir: Path | None
-    """Folder of the policies that ship with it: a spec names them `<name>:<policy>`."""
+    """Folder of policies shipped with the backend. A spec names them `<name>:<policy>`."""
     release_marks: ReleaseMarks | None
-    """The marks of the library and its release in a text; None: `audit` reads nothing."""
+    """The marks of the library and its release in a text. None if `audit` reads no launch."""
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's, for `orch explain`."""
     shared_process: SharedProcess | None
-    """The way in which cells of one shape share a process on this machine; None: each has its
-    own."""
+    """How cells of one shape share a process on this machine. None if each has its own."""
     dumps_rollouts: bool
     """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
     batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
@@ -159,16 +158,16 @@ class Backend(Protocol):
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the prompts of a task that ships with the backend; None for no task of it.
 
-        A spec names it `<backend>:<task>` as the path of its data. `count`: how many to train on;
-        None: as many as the backend thinks right. Pure.
+        A spec names the task as `<backend>:<task>`, the path of its data. `count`: the number of
+        prompts to train on, or None for the backend's default. Pure.
         """
         ...
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
 
-        The seeds that a library takes are an interval, and no other refusal depends on the seed:
-        orch checks the smallest and the largest of a cell's.
+        The seeds that a library takes must be an interval, and no other refusal may depend on the
+        seed, because orch checks only the smallest and the largest seed of a cell.
 
         The ledger has one entry for every leaf of `cell.settings`. An entry that names a key gives
         the value that the launch really sends under it. Raise UnsupportedSetting for a cell that
@@ -220,18 +219,19 @@ class Backend(Protocol):
         ...
 
     def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
-        """Return anybody's launch as `parse` can read it, of so many rollout batches. Pure.
+        """Return anybody's launch, of `batches` rollout batches, as `parse` can read it. Pure.
 
-        What only belongs to its machines, its logs or its evaluation is left out, and listed. What
-        decides the objective is kept, also where no cell has it: `parse` then refuses it.
+        Arguments that belong only to its machines, its logs or its evaluation are left out and
+        listed. Arguments that decide the objective are kept, even if no cell can have them: `parse`
+        then refuses them.
         """
         ...
 
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
         """Return a plan of `translate` with the arguments of anybody's launch that it lacks. Pure.
 
-        The plan's own values win. Every argument of `argv` with another value in the plan is a
-        deviation. Return None if the library's arguments cannot be put together so.
+        The plan's values win: every argument of `argv` with another value in the plan is listed as
+        a deviation. Return None if the library's arguments cannot be combined.
         """
         ...
 
@@ -256,18 +256,19 @@ class Backend(Protocol):
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return the cell at this backend's own small scale, trained in a dialect.
 
-        Slug, studies, axes and seed stay, and `declared` becomes the cell's settings. Only the seed
-        may depend on the seed: orch rehearses one seed, and the others follow. Return the same cell
-        if it has this scale already. Return None for a backend without a small scale.
+        Slug, studies, axes and seed stay, and `declared` becomes the cell's settings. No setting
+        but the seed may depend on the seed, because orch calls this for one seed and derives the
+        others. Return the same cell if it has this scale already, or None for a backend without a
+        small scale.
         """
         ...
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        """Return the tasks that replace the spec's at the small scale; none: keep the spec's."""
+        """Return the tasks that replace the spec's at the small scale, or () to keep the spec's."""
         ...
 
     def curvature(self, settings: Settings) -> Curvature | None:
-        """Return how the policy that a cell starts from answers to an update; None: unknown."""
+        """Return how far an update moves the policy that a cell starts from, or None if unknown."""
         ...
 
     def replay(
@@ -277,11 +278,11 @@ class Backend(Protocol):
         batches: Iterable[RolloutBatch],
         policy: Path | None,
     ) -> Iterator[BatchPrediction] | None:
-        """Yield what a dialect predicts of a run's rollout batches, in order.
+        """Yield a dialect's predictions of a run's rollout batches, in order.
 
-        policy: the Hugging Face folder that the run started from, whose training is then repeated;
-        None: take the run's own log-probabilities. Return None for a backend that trains in no
-        dialect but its own.
+        policy: the Hugging Face folder that the run started from; the training is then repeated.
+        None: the predictions use the run's own log-probabilities. Return None for a backend that
+        trains only in its own dialect.
         """
         ...
 
@@ -340,7 +341,7 @@ class LibraryBackend(ABC):
         """Return the semantics of a release; see Backend."""
 
     def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
-        """Return nothing: a checkpoint is its folder."""
+        """Return []: a checkpoint is one folder."""
         return []
 
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
@@ -348,7 +349,7 @@ class LibraryBackend(ABC):
         return None
 
     def cpu_launch(self, plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
-        """Return what the package's own `cpu_launch` makes of it; None if it has none."""
+        """Return the result of the package's function `cpu_launch`, or None without one."""
         own = _own_function(type(self).__module__, "cpu_launch")
         changed: CpuLaunch | None = None if own is None else own(plan, place)
         return changed
@@ -358,11 +359,11 @@ class LibraryBackend(ABC):
         return Trimmed(tuple(argv))
 
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
-        """Return None: anybody's arguments are not put into its launches."""
+        """Return None: this backend adopts no arguments of other launches."""
         return None
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return what the package's own `audit` reads in it; None if it has none."""
+        """Return the result of the package's function `audit`, or None without one."""
         own = _own_function(type(self).__module__, "audit")
         reading: LaunchReading | None = None if own is None else own(launch)
         return reading
@@ -372,11 +373,11 @@ class LibraryBackend(ABC):
         return None
 
     def curvature(self, settings: Settings) -> Curvature | None:
-        """Return None: it is not known."""
+        """Return None: the curvature is unknown."""
         return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        """Return nothing: the spec's own tasks are used."""
+        """Return (): the spec's tasks are used."""
         return ()
 
     def replay(
@@ -386,13 +387,13 @@ class LibraryBackend(ABC):
         batches: Iterable[RolloutBatch],
         policy: Path | None,
     ) -> Iterator[BatchPrediction] | None:
-        """Return None: it trains in no dialect but its own."""
+        """Return None: this backend trains only in its own dialect."""
         return None
 
 
 @cache
 def _own_function(package: str, name: str) -> Callable[..., Any] | None:
-    """Return the function of a package's module, both of one name; None without that module."""
+    """Return the function `name` of the module `name` in a package, or None without that module."""
     try:
         if find_spec(f"{package}.{name}") is None:
             return None

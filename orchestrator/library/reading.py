@@ -1,4 +1,4 @@
-"""The parts that readers of launches share: flags of a command, the release, a fork's own source.
+"""Functions that readers of launches share: flags of a command, the release, a fork's source.
 
 A library that orch only reads exports a `ReadLibrary`. Its reader of one launch inherits
 `ReleaseReader`.
@@ -29,7 +29,7 @@ _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 
 
 class Stock(NamedTuple):
-    """The keys that a launch is held against: a release's, or those of a fork's own source."""
+    """The keys to check a launch against: those of a release, or of a fork's source."""
 
     version: str
     because: str
@@ -37,9 +37,9 @@ class Stock(NamedTuple):
     table: ReleaseTable
     others: tuple[ReleaseTable, ...]
     named: str = ""
-    """The release that something names and that has no table."""
+    """The release that something names and orch has no table of, or an empty text."""
     guessed: bool = False
-    """Nothing names the release."""
+    """True if nothing names the release."""
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -96,7 +96,7 @@ class ReadLibrary:
 
 
 class ReleaseReader:
-    """Read one launch under the rules of one release."""
+    """A reader of one launch under the rules of one release."""
 
     written = "{key}={value}"
     """The form of a key in the library's launches."""
@@ -107,33 +107,36 @@ class ReleaseReader:
         """Reasons why the KL cannot be determined."""
 
     def number(self, key: str) -> float | None:
-        """Return a number that the KL depends on. If it cannot be read, the KL is unknown."""
+        """Return a number that decides the KL. If it is None, note that the KL is unknown."""
         number = self.keys.number(key)
         if number is None:
             self.unknown.append(self.keys.why_unknown(key))
         return number
 
     def switch(self, key: str) -> bool | None:
-        """Return a switch that the KL depends on. If it cannot be read, the KL is unknown."""
+        """Return a switch that decides the KL. If it is None, note that the KL is unknown."""
         on = self.keys.switch(key)
         if on is None:
             self.unknown.append(self.keys.why_unknown(key))
         return on
 
     def estimator(self, key: str, names: Mapping[str, str]) -> str | None:
-        """Return orch's name of an estimator; if the library has no such one, the KL is unknown."""
+        """Return orch's name of an estimator, or None for a name that the library does not have.
+
+        Note then that the KL is unknown.
+        """
         name = self.keys.text(key) or ""
         if name not in names:
             self.unknown.append(self.keys.why_unknown(key))
         return names.get(name)
 
     def put(self, key: str, value: str) -> Edit:
-        """Return the edit that gives a key this value, in the line that gives it now."""
+        """Return the edit that sets a key to this value, on the line that sets it now."""
         written = self.written.format(key=key, value=value)
         return Edit(key, written, self.keys.lines(key)[:1])
 
     def discounts(self, names: Mapping[str, str]) -> str:
-        """Return the discounts that are not 1, for a user. `names`: the shown name of each key."""
+        """Return the discounts that are not 1, in words. `names`: key -> its name for a user."""
         values = {shown: self.keys.number(key) for key, shown in names.items()}
         return ", ".join(f"{name} {v:g}" for name, v in values.items() if v not in (None, 1.0))
 
@@ -141,9 +144,9 @@ class ReleaseReader:
 def clip_range(
     low: float | None, high: float | None, *, symmetric: bool = False
 ) -> tuple[float, float] | None:
-    """Return the bounds of a clip; None if one is unknown.
+    """Return the bounds of a clip, or None if one is unknown.
 
-    `symmetric`: an upper bound that is not given is the lower one.
+    `symmetric`: without an upper bound, the lower one counts for both.
     """
     if symmetric and high is None:
         high = low
@@ -172,11 +175,12 @@ def stock(
     own: Sequence[str] = (),
     facts_of: Callable[[str], Mapping[str, KeyFact]] | None = None,
 ) -> Stock:
-    """Return the keys that decide for a launch.
+    """Return the keys to check a launch against.
 
-    `own`: paths, in a project, of the source of the library's parser. If one lies beside the
-    launch, `facts_of` reads its keys, and they replace the release's. Otherwise the release is the
-    one that something names, else the newest that has the launch's keys. `because` is the reason.
+    The release is the one that something names, else the newest that has the launch's keys;
+    `because` is the reason. `own`: paths, in a project, of the source of the library's parser. If
+    the launch's project has one of these files, the keys that `facts_of` reads from it replace the
+    release's.
     """
     pinned, named, guessed = launch.versions.get(library), "", False
     if pinned is not None:
@@ -239,7 +243,7 @@ def written_flags(
 
 
 def has_hole(words: Sequence[CommandWord]) -> str:
-    """Return the reason why words of a command are not known as a whole; empty if all are."""
+    """Return why some words of a command are unknown, or an empty text if all are known."""
     for word in words:
         if word.text.strip(UNKNOWN) == "" and UNKNOWN in word.text:
             return f"it may come from {word.why[0] if word.why else 'outside the script'}"

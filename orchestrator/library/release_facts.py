@@ -19,10 +19,10 @@ class Option(NamedTuple):
     """One key of a release."""
 
     kind: str
-    """Its type, as the library names it."""
+    """The key's type, as the library names it."""
     default: object = None
     values: tuple[object, ...] | None = None
-    """All values that it takes; None: the library has no list of them."""
+    """All values that the key takes, or None if the library has no list of them."""
 
 
 Options = Mapping[str, Option]

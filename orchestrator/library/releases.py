@@ -12,7 +12,7 @@ from orchestrator.library.manifest import ReleaseTable
 RELEASE_NUMBER = re.compile(
     r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
 )
-"""A release alone on a line, or after `version =`."""
+"""A release number alone on a line, or after `version =`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class CommandCall:
     program: str
     """The keyword that names the program."""
     usual: str
-    """The program where none is named."""
+    """The program of a call that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ReleaseMarks:
     """
 
     hint: str
-    """Regular expression of words without which a text holds no launch of the library. Words of
+    """Regular expression of words. A text without a match has no launch of the library. Words of
     several libraries (`use_kl`, `main_`) are known without it."""
     aliases: tuple[str, ...] = ()
     """Further names under which a release is given (`orch audit --library NAME@VERSION`)."""
@@ -70,8 +70,8 @@ class ReleaseMarks:
     amended: (
         Callable[[Callable[[str], str | None], Mapping[str, str]], Iterable[tuple[str, str]]] | None
     ) = None
-    """Entries that replace those recognised so far in a project. Called with a reader of the
-    project's files (None: no such file) and these entries."""
+    """A function that returns entries of a project which replace those recognised so far. Its
+    arguments are a reader of the project's files (None: no such file) and the entries so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,11 @@ class Releases:
     keys: Mapping[str, tuple[int, int]]
 
     def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
-        """Return the releases that refuse the fewest keys, and the keys that decided.
+        """Return the indices of the releases that refuse the fewest keys, and the deciding keys.
 
-        A key that no release takes is a fork's. Forks bring newer keys into an old release, and
-        keep none that their release has dropped: of two releases apart, theirs is the older.
+        A key that no release takes is a fork's. A fork adds newer keys to an old release, and keeps
+        no key that its release has dropped. So if releases that are not neighbours fit equally
+        well, the older one is the fork's.
         """
         refused, dropped = [0] * len(self.versions), [0] * len(self.versions)
         telling = []
@@ -106,7 +107,7 @@ class Releases:
         return fitting, telling
 
     def table(self, version: str) -> ReleaseTable | None:
-        """Return every key of a listed release, or None for another one."""
+        """Return the table of a listed release, or None for another release."""
         if version not in self.versions:
             return None
         at = self.versions.index(version)
@@ -114,7 +115,7 @@ class Releases:
         return ReleaseTable(version, keys)
 
     def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
-        """Return the keys that `among` is the last release to have."""
+        """Return the given keys whose last release is the one with the index `among`."""
         return [
             key
             for key, values in given.items()
@@ -137,14 +138,15 @@ def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> Re
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers, for comparing: `0.3.0.post1` -> (0, 3, 0)."""
+    """Return a version as numbers that can be compared: `0.3.0.post1` -> (0, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
 
 
 def nearest(versions: Sequence[str], version: str) -> int:
     """Return the index in `versions` of a release, or of the listed release next to it.
 
-    That is the newest listed release of the same minor, else the newest one that is not newer.
+    That is the newest listed release of the same minor version, else the newest of those that are
+    not newer than `version`.
     """
     wanted = numbers(version)
     if wanted in (known := [numbers(each) for each in versions]):

@@ -1,7 +1,7 @@
-"""Read the keys of a library's own parser out of its source, without importing or running it.
+"""Read the keys of a library's own parser from its source, without an import of it.
 
-The tables of keys of the libraries that are only read were made with these functions, from every
-release. `orch audit` uses them on a fork whose source lies beside a script.
+These functions made the tables of keys of the libraries that orch only reads, from every release.
+`orch audit` uses them for a fork whose source is in the project of a script.
 """
 
 import ast
@@ -15,9 +15,9 @@ _SIMPLE = ("int", "float", "str", "bool")
 
 
 class KeyFact(NamedTuple):
-    """A key of a parser: type as annotations name it, default as text, closed list of values.
+    """A key of a parser: its annotated type, its default as text, its closed list of values.
 
-    A `switch` takes no value, and its default is `false`.
+    A key of the type `switch` takes no value, and its default is `false`.
     """
 
     kind: str = ""
@@ -58,10 +58,10 @@ def _flag(arguments: dict[str, ast.expr]) -> KeyFact:
 
 @lru_cache(maxsize=128)
 def fields(text: str, name: str) -> dict[str, KeyFact]:
-    """Return the fields of a dataclass by dotted key, those of nested ones and of its bases too.
+    """Return the fields of a dataclass in a text, by dotted key, with those of nested dataclasses.
 
-    The classes are those of the text. A class that it does not have adds nothing. Return an empty
-    dictionary if it has no such class.
+    Fields of base classes count too. A nested or base class from another file adds nothing. Return
+    {} if the text does not define the class.
     """
     classes = {each.name: each for each in _parsed(text).body if isinstance(each, ast.ClassDef)}
     return dict(_fields(name, classes, 0))
@@ -110,7 +110,7 @@ def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
 
 
 def _parsed(text: str) -> ast.Module:
-    """Return the syntax tree; an empty one for a text that Python cannot parse."""
+    """Return the syntax tree of a text, or an empty tree if Python cannot parse it."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -124,7 +124,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _names(node: ast.expr) -> Iterator[str]:
-    """Yield the names in an annotation, also in one that is a text."""
+    """Yield the names in an annotation. A quoted annotation counts as one name."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
             yield each.id

@@ -1,1 +1,1 @@
-"""What `kl` means in each library and version: measured in the library's own code."""
+"""Measure the meaning of `kl` in each release of each library, in the library's own code."""

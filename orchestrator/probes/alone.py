@@ -1,9 +1,9 @@
-"""What a KL is in the own functions of a library that orch only reads (decision 089).
+"""The measured KL of libraries that orch only reads, in their own functions (decision 089).
 
-Such a library has no translation, so its functions are asked with its own words:
-`backends/<library>/kl_probe.py` says which, in a checkout that somebody points to, and
-`measured.json` beside it keeps the answers with their release and commit. The whole trainer is not
-run: what it puts around a function is written in kl_probe.py as the trainer writes it.
+orch translates no cell for such a library, so the library's own option names select the functions.
+`backends/<library>/kl_probe.py` calls them out of a checkout, whose path somebody gives.
+`measured.json` beside it keeps the results with their release and commit. The trainer does not run:
+kl_probe.py repeats the trainer's code around each function.
 """
 
 import json
@@ -26,7 +26,7 @@ def libraries() -> tuple[str, ...]:
 
 
 def read(library: str) -> Mapping[str, Any]:
-    """Return what was measured of a library, by release, oldest first; empty if nothing was."""
+    """Return release -> measurement of a library, oldest release first; {} if none was measured."""
     file = kept_file(library, KEPT)
     plain: Mapping[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     return plain
@@ -65,7 +65,7 @@ def chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """Return the rows of a table: release, name, place, what it computes, and its objectives."""
+    """Return rows of a table: release, name, place, estimator, objectives on- and off-policy."""
     rows = []
     for library, version in releases:
         for row in read(library).get(version, {"rows": ()})["rows"]:
@@ -80,7 +80,7 @@ def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
 
 
 def provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each release: the commit, and the functions that were measured."""
+    """Return a sentence for each release, with its commit and the functions that were measured."""
     sentences = []
     for library, version in releases:
         about = read(library).get(version)
@@ -106,7 +106,7 @@ _NOTHING: Mapping[str, None] = dict.fromkeys(
 
 
 def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
-    """Store what was measured of a release, one row a line."""
+    """Write the measurement of a release to its file, one row a line. Return the file."""
     file = kept_file(library, KEPT)
     releases = {**read(library), version: measurement}
     parts = []

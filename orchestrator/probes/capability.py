@@ -15,7 +15,7 @@ from orchestrator.settings import Kl
 
 Release = tuple[str, str]
 RANK = ("exact", "approximated", "extension")
-"""From the best; an entry's status is the worst of its fields'."""
+"""Statuses from the best to the worst. A KL term has the worst status of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CapabilityRow:
     reason: str
     """The reason of a refusal."""
     on_policy: Mapping[str, Any] | None
-    """The measurement; None where there is none."""
+    """The measurement, or None if the term was not measured."""
     off_policy: Mapping[str, Any] | None
 
     @property
@@ -83,8 +83,10 @@ def row(library: str, version: str, kl: Kl) -> CapabilityRow:
 
 
 def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
-    """Return what was measured of a term: objective, terms, scale, agrees, deviation; or `refused`,
-    or `error`."""
+    """Return the measurement of a term, or None if it was not measured.
+
+    Its keys are objective, terms, scale, agrees and deviation; or only `refused`; or `error`.
+    """
     return _measured(library, version).get((kl.estimator, kl.placement, on_policy))
 
 
@@ -139,7 +141,7 @@ def words(measured: Mapping[str, Any] | None) -> str:
 
 
 def own_launches(chosen: Sequence[Release], *, off_policy: bool) -> list[tuple[str, str, str]]:
-    """Return the launches in a library's own words that were measured: release, name, objective."""
+    """Return release, name and objective of measured launches that no cell is translated into."""
     when = "off_policy" if off_policy else "on_policy"
     return [
         (f"{library}@{version}", each["name"], words(each[when]))
@@ -177,7 +179,7 @@ def short(row: CapabilityRow, off_policy: bool) -> str:
 
 
 def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[str, Any]:
-    """Return one JSON document: the rows, and the evidence that they rest on."""
+    """Return one JSON document with the rows and their evidence."""
     return {
         "rows": [asdict(each) for each in rows],
         "evidence": {

@@ -1,4 +1,4 @@
-"""The cells that libraries are measured with: one small run, and every KL term it could have."""
+"""The cells for measurements of libraries: one small run, with every KL term that it could have."""
 
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -35,7 +35,7 @@ BETA = 0.5
 CONSTANT_TOKENS = 8
 _PLACE = AttemptPaths(Path("plan"), Path("attempt"), Path("checkpoints"))
 _RESOURCES = (Resources(num_nodes=2, gpus_per_node=4), Resources(num_nodes=1, gpus_per_node=4))
-"""Two nodes, or one for a library that orch starts on one only."""
+"""Two nodes, or one node for a library that orch starts on only one."""
 SUM_OF_RESPONSE: tuple[LossAggregation, int] = ("constant", 1)
 """The loss aggregation of a cell whose KL term has no mean over tokens."""
 
@@ -70,10 +70,10 @@ def settings(
 
 
 def fitting(library: str, version: str, kl: Kl, *, on_policy: bool = True, **more: Any) -> Settings:
-    """Return settings that the backend takes. Raise UnsupportedSetting if there are none.
+    """Return settings with a KL term that the backend accepts. Raise UnsupportedSetting for none.
 
-    Tried are a mean over tokens, then SUM_OF_RESPONSE; off-policy each with minibatches, or with
-    staleness where the library has no minibatches.
+    The loss is a mean over tokens, else SUM_OF_RESPONSE. Off-policy it has minibatches, or
+    staleness if the library has no minibatches.
     """
     first: UnsupportedSetting | None = None
     wanted = settings(library, version, kl, on_policy=on_policy, **more)
@@ -92,7 +92,7 @@ def fitting(library: str, version: str, kl: Kl, *, on_policy: bool = True, **mor
 
 
 def _another(wanted: Settings, field: str) -> Settings | None:
-    """Return the same question in other settings, where a field of it is refused; or None."""
+    """Return other settings for the same measurement after a field was refused, or None."""
     if field == "batch.num_minibatches" and wanted.batch.num_minibatches > 1:
         batch = wanted.batch.model_copy(update={"num_minibatches": 1})
         steps = wanted.num_train_steps // wanted.batch.num_minibatches
@@ -142,7 +142,7 @@ def _base(
 
 
 def translated(wanted: Settings) -> LaunchPlan:
-    """Return the launch of those settings. Raise UnsupportedSetting where the library refuses."""
+    """Return the launch of these settings. Raise UnsupportedSetting if the library refuses them."""
     backend = plugins.load(wanted.backend.name)
     *larger, smallest = _RESOURCES
     for resources in larger:
@@ -185,7 +185,7 @@ def terms() -> Iterator[Kl]:
 
 
 def libraries() -> dict[str, tuple[str, ...]]:
-    """Return backends that have a library to probe, with their releases, newest first."""
+    """Return backend -> its releases, newest first, for backends with a library to probe."""
     return {
         name: plugins.load(name).versions for name in plugins.names() if plugins.has_probes(name)
     }

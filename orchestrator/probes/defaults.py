@@ -1,7 +1,8 @@
 """The loss of a launch in each release of a library, with the defaults of that release.
 
-A backend that keeps `default_probe.py` (answers runner.py) and `defaults.json` (its answers) has
-releases here that orch does not drive: the source of each is enough, nothing of it is imported.
+It covers releases that orch does not drive, for a backend with `default_probe.py` (called by
+runner.py) and `defaults.json` (the results). It needs only the source of a release and imports
+nothing from it.
 """
 
 import json
@@ -23,15 +24,17 @@ LAUNCHES: Mapping[str, tuple[str, ...]] = {
     "nothing": (),
     "beta": ("--beta", str(BETA)),
 }
-"""The KL settings of a launch: none, or the coefficient alone."""
+"""Name -> the KL options of a launch: none, or the coefficient alone."""
 KEPT = "defaults.json"
 
 
 def measured_defaults(
     library: str, version: str, where: ProbeTarget, defaults: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Return the objective of each of LAUNCHES in a release, on- and off-policy, with its measured
-    gradient, and which function it rests on."""
+    """Return the measured objective of each of LAUNCHES in a release, on- and off-policy.
+
+    Each has its gradient. `sources` has the hash of each function that was run.
+    """
     inquiry = Inquiry(library, version)
     for on_policy in (True, False):
         for index, setting in enumerate(models(on_policy)):
@@ -59,7 +62,7 @@ def measured_defaults(
 
 
 def _kept(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer with its gradient at the first policy, rounded."""
+    """Return a measurement with its gradient at the first policy only, rounded to 6 digits."""
     if "error" in answer:
         return dict(answer)
     first = [float(f"{x:.6g}") + 0.0 for x in answer["gradient"][0]]
@@ -67,20 +70,20 @@ def _kept(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(library: str) -> Mapping[str, Any]:
-    """Return what was measured of a library, by release, oldest first; empty if nothing was."""
+    """Return release -> measurement of a library, oldest release first; {} if none was measured."""
     file = plugins.folder(library) / KEPT
     plain: Mapping[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     return plain
 
 
 def as_text(releases: Mapping[str, Any]) -> str:
-    """Return the file's text: one release a line."""
+    """Return the text of the file, one release a line."""
     lines = ",\n".join(f" {json.dumps(v)}: {json.dumps(each)}" for v, each in releases.items())
     return f"{{\n{lines}\n}}\n"
 
 
 def write(library: str, releases: Mapping[str, Any]) -> Path:
-    """Store what was measured."""
+    """Write the measurements to the library's file. Return the file."""
     file = plugins.folder(library) / KEPT
     file.write_text(as_text(releases), encoding="utf-8")
     return file

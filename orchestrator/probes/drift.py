@@ -1,6 +1,6 @@
-"""The changes when a cell moves from one release of a library to another: launch and mathematics.
+"""Compare two releases of a library for a cell: the launches and the mathematics.
 
-Pure: both releases' launches are translations, both releases' mathematics is evidence.
+Pure: the launches come from `translate`, the mathematics from the evidence of both releases.
 """
 
 import json
@@ -21,7 +21,7 @@ from orchestrator.settings import BackendRef, Kl
 
 Translate = Callable[[Cell, AttemptPaths], LaunchPlan]
 ChangeKind = Literal["renamed", "argument", "file", "refused", "offered", "objective", "ledger"]
-"""renamed: the value is the same; objective: what was measured in the releases' own code."""
+"""`renamed`: another key, the same value. `objective`: as measured in the releases' own code."""
 
 _PLACE = AttemptPaths(Path("plan"), Path("attempt"), Path("checkpoints"))
 
@@ -38,7 +38,7 @@ class ReleaseChange:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A change, and all cells that change in exactly this way."""
+    """A group of cells that change in the same way, and the changes."""
 
     cells: tuple[Cell, ...]
     changes: tuple[ReleaseChange, ...]
@@ -47,8 +47,7 @@ class Drift:
 def drift(
     cells: Sequence[Cell], before: Release, after: Release, translate: Translate
 ) -> list[Drift]:
-    """Return cells grouped by what changes for them, whatever the values. Cells without changes are
-    left out."""
+    """Return cells grouped by their changes, whatever the values. Leave out unchanged cells."""
     groups: dict[tuple[object, ...], list[tuple[Cell, tuple[ReleaseChange, ...]]]] = {}
     for cell in cells:
         changed = tuple(changes(cell, before, after, translate))
@@ -65,7 +64,7 @@ def drift(
 
 
 def _kind_of(change: ReleaseChange) -> object:
-    """Return what makes two cells' changes alike: values of arguments may differ, as seeds do."""
+    """Return a key that is equal for like changes. Values of arguments may differ, as seeds do."""
     if change.kind in ("renamed", "argument", "file"):
         return change.kind, change.what
     return change
@@ -75,7 +74,7 @@ MOST_VALUES = 3
 
 
 def _merged(same: Sequence[ReleaseChange]) -> ReleaseChange:
-    """Return one change of several cells, with the values that it has there."""
+    """Return like changes of several cells as one change, with the values of all."""
     before, after = (
         list(dict.fromkeys(getattr(change, side) for change in same))
         for side in ("before", "after")
@@ -122,7 +121,7 @@ def code_changes(before: Release, after: Release) -> list[str]:
 def _plan(cell: Cell, release: Release, translate: Translate) -> LaunchPlan | str:
     library, version = release
     backend = BackendRef(name=library, version=version)
-    # The id stays: it names folders in the launch, and would differ by the version alone.
+    # Keep the cell's id: it names folders in the launch, and the version alone would change it.
     moved = cell.model_copy(
         update={"settings": cell.settings.model_copy(update={"backend": backend})}
     )
@@ -142,8 +141,7 @@ def _unversioned(plan: LaunchPlan, release: Release) -> list[dict[str, str]]:
 
 
 def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseChange]:
-    """Yield changed arguments. First those that only have another name: the same value, and the
-    name most like it."""
+    """Yield changed arguments, the renamed ones first: equal values under similar names."""
     removed = {key: value for key, value in old.items() if key not in new}
     added = {key: value for key, value in new.items() if key not in old}
     renamed: dict[str, str] = {}
@@ -166,11 +164,11 @@ def _moved(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[ReleaseCh
 
 
 LIKE = 0.4
-"""Names less alike than this are two settings that happen to have the same value."""
+"""Two names less similar than this, from 0 to 1, are different settings with an equal value."""
 
 
 def _likeness(key: str, other: str, removed: Mapping[str, str], added: Mapping[str, str]) -> float:
-    """Return how alike two names of one value are, 0 to 1; 1 where nothing else has that value."""
+    """Return the similarity of two names of one value, 0 to 1; 1 if no other name has the value."""
     value = removed[key]
     alone = [list(each.values()).count(value) for each in (removed, added)] == [1, 1]
     return 1.0 if alone and len(value) > 3 else SequenceMatcher(None, key, other).ratio()
@@ -195,7 +193,7 @@ def arguments(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _files(plan: LaunchPlan) -> dict[str, str]:
-    """Return every file's settings by key, where it has keys; else its text."""
+    """Return the settings of every file by key. A file without keys is one entry, its text."""
     texts: dict[str, str] = {}
     for name, text in plan.files.items():
         tree = _tree(name, text)
@@ -249,7 +247,7 @@ def _shortened(value: str | None) -> str:
 
 
 def _objectives(cell: Cell, before: Release, after: Release) -> Iterator[ReleaseChange]:
-    """Yield the change if the measured objective of the cell's KL term differs."""
+    """Yield the change of the measured objective of the cell's KL term, if it changed."""
     kl = cell.settings.kl
     if kl.placement is None:
         return
@@ -294,7 +292,10 @@ def _plain(measured: Mapping[str, Any]) -> str:
 
 
 def _curves(measured: Mapping[str, Any], kl: Kl) -> dict[str, str]:
-    """Return in words every name with the value of the cell's estimator, where the cell uses it."""
+    """Return name -> its measured curve in words, for names with the value of the cell's estimator.
+
+    Only names in a place where the cell has its KL count.
+    """
     plain = entry(kl.estimator).base if kl.estimator in TABLE else ""
     return {
         f"{each['name']} in the {each['place']}": curve_text(EstimatorCurve(**_fields(each)))

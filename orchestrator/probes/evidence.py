@@ -15,7 +15,7 @@ from orchestrator.files import write_text
 ReleaseEvidence = Mapping[str, Any]
 
 VOLATILE = ("gradient", "deviation", "moved", "policy_weights", "kl_weights")
-"""Numbers whose last digits depend on the machine; compared within CLOSE."""
+"""Fields with numbers whose last digits depend on the machine. They are compared within CLOSE."""
 CLOSE = 1e-6
 
 
@@ -26,7 +26,7 @@ def path(library: str, version: str) -> Path:
 
 @cache
 def read(library: str, version: str) -> ReleaseEvidence | None:
-    """Return the evidence on a release, or None where nothing was measured."""
+    """Return the evidence on a release, or None if it was not measured."""
     file = path(library, version)
     if not file.exists():
         return None
@@ -41,7 +41,7 @@ def read(library: str, version: str) -> ReleaseEvidence | None:
 
 
 def write(evidence: ReleaseEvidence) -> Path:
-    """Store it, one entry a line where entries are many, so that versions can be compared."""
+    """Write the evidence to its file, one entry of a long list a line. Return the file."""
     file = path(evidence["library"], evidence["version"])
     file.parent.mkdir(exist_ok=True)
     write_text(file, as_text(evidence))
@@ -68,8 +68,9 @@ def as_text(evidence: ReleaseEvidence) -> str:
 
 
 def differences(one: Any, other: Any, at: str = "") -> list[str]:
-    """Yield where two documents of evidence differ, numbers of VOLATILE fields taken as equal
-    within CLOSE: `cells[3].objective: 'zero' -> 'surrogate'`.
+    """Return the differences of two documents of evidence: `cells[3].objective: 'zero' -> ...`.
+
+    Numbers of VOLATILE fields are equal if they differ by at most CLOSE.
     """
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = list(dict.fromkeys([*one, *other]))
@@ -84,27 +85,27 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
     return [] if one == other else [f"{at}: {one!r} -> {other!r}"]
 
 
-# What one name of a library computes for one token, as measured. Plain data without NumPy.
+# The measured KL of one token under one name of a library. Plain data without NumPy.
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatorCurve:
-    """The value that one name of a library computes for one token."""
+    """The measured value and gradient of one estimator's name in a library, for one token."""
 
     value: str
-    """Whose value it has; `?` if nobody's."""
+    """The estimator of orch with this value, or `?` if none has it."""
     gradient: str
-    """Whose gradient it has; `sg_rho_k2` for w k1 with the weight held fixed."""
+    """The estimator of orch with this gradient, or `?`. `sg_rho_k2`: w k1 with w constant."""
     straight_through: bool
-    """The gradient is not the value's own."""
+    """True if the gradient is not the derivative of the value."""
     value_bound: float | None
-    """The value stays within plus and minus this."""
+    """The largest absolute value, if the library clamps it."""
     flat_below: float | None
-    """For log pi / pi_ref below this there is no gradient."""
+    """The gradient is 0 if log pi / pi_ref is below this."""
     flat_above: float | None
-    """... and above this."""
+    """The gradient is 0 if log pi / pi_ref is above this."""
     weight_bound: float | None
-    """The importance weight is at most this."""
+    """The largest importance weight, if the library bounds it."""
     deviation: float
     """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
 

@@ -1,4 +1,4 @@
-"""Surprises in the evidence, as sentences; each is derived."""
+"""Derive from the evidence the sentences that would surprise a user."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ BEST = ("sequence_reverse_kl", "token_reverse_kl")
 
 
 def findings(known: Sequence[Release]) -> list[str]:
-    """Return sentences about those releases; one that holds in several releases stands once."""
+    """Return sentences about these releases. A sentence true of several names them together."""
     releases_by_sentence: dict[str, list[Release]] = {}
     for release in known:
         measured = evidence.read(*release)
@@ -170,7 +170,7 @@ RULES: tuple[Callable[[EvidenceMapping], Iterator[str]], ...] = (
 )
 
 
-# What of a release's mathematics was not measured: read in its source, or left out.
+# Mathematics of a release that was not measured: read in its source, or left out of rehearsals.
 
 
 Unmeasured = tuple[str, str, str]
@@ -179,7 +179,7 @@ LEFT_OUT = "left out of the rehearsal"
 
 
 def unmeasured_differences(library: str, version: str) -> list[Unmeasured]:
-    """Return differences that were read and not measured; then what a rehearsal leaves out."""
+    """Return the differences that were only read in the source, then those no rehearsal has."""
     meaning = semantics(BackendRef(name=library, version=version))
     read = [
         (
@@ -194,7 +194,7 @@ def unmeasured_differences(library: str, version: str) -> list[Unmeasured]:
 
 
 def grouped_by_releases(known: Sequence[Release]) -> dict[Unmeasured, list[Release]]:
-    """Return the same entries, each with the releases that share it."""
+    """Return each unmeasured difference of these releases, with the releases that share it."""
     by: dict[Unmeasured, list[Release]] = {}
     for release in known:
         for sentence in unmeasured_differences(*release):

@@ -1,4 +1,4 @@
-"""The estimator that a library's per-token KL is: its value, gradient, bounds and weight."""
+"""Identify the estimator of a library's per-token KL: its value, gradient, bounds and weight."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -53,21 +53,21 @@ from orchestrator.records import LaunchPlan
 from orchestrator.settings import Kl, RatioLevel, Settings
 
 Key = tuple[Any, ...]
-"""Of a question and its answer."""
+"""The key of a question and of its answer."""
 WEIGHTS: Mapping[str, float | None] = {"on": None, "off": 0.7, "far": 5.0}
-"""log pi / pi_rollout of the tokens of each curve; in `far` a bounded weight is at its bound."""
+"""Curve -> log pi / pi_rollout of its tokens. In `far` a bounded weight is at its bound."""
 _AMONG = np.isin(CURVE, NEAR)
 CLOSE = 1e-6
-"""Agreement of two numbers of the size of 1: libraries round some steps to float32."""
+"""Tolerance of numbers near 1. It is not smaller because libraries round some steps to float32."""
 
 FORMS = tuple(
     name for name, each in TABLE.items() if each.is_of_a_token and not each.is_straight_through
 )
-"""The estimators whose value and gradient are looked for in a library's function."""
+"""The estimators whose value and gradient are compared with a library's function."""
 
 
 def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
-    """Return what an estimator is, from the answers to `kl` on curve(WEIGHTS[name])."""
+    """Return the curve of an estimator, from the answers to `kl` on curve(WEIGHTS[name])."""
     value = {name: as_array(each, "value")[0] for name, each in answers.items()}
     gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
     bound_of, (below, above) = value["on"], flat_beyond(gradient["on"])
@@ -103,7 +103,10 @@ def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
 
 
 def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]:
-    """Return the form that fits where weights are 1 and where they are moderate, and how well."""
+    """Return the estimator nearest to the curves `on` and `off`, and its largest difference.
+
+    Return "?" if none is within 10 * CLOSE.
+    """
     best = ("?", float("inf"))
     for form in FORMS:
         off = max(
@@ -118,11 +121,12 @@ def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]
 def _through(
     value: Mapping[str, FloatTable], gradient: Mapping[str, FloatTable], whose: str
 ) -> bool:
-    """Return True if the gradient differs from the value's own.
+    """Return True if the gradient is not the derivative of the value.
 
-    That is the slope of the estimator whose value it is, or, of an unknown one, central
-    differences. The weight is the same along a curve; where it is part of the value, its own
-    gradient is the value again.
+    The derivative is the slope of the estimator with this value, or central differences if no
+    estimator has it. All tokens of a curve have one importance weight, so differences do not show
+    the weight's gradient. That gradient is the value itself, so it is added where the value has
+    the weight.
     """
     step = NEAR[1] - NEAR[0]
     if whose in TABLE:
@@ -140,7 +144,7 @@ def _through(
 
 
 def _bound_of_weight(gradient: Mapping[str, FloatTable]) -> float | None:
-    """Return the gradient's weight where pi / pi_rollout is large, if it is not that ratio."""
+    """Return the gradient's weight at a large pi / pi_rollout, or None if it is that ratio."""
     on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
     bound = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
     return None if bound > 0.9 * largest else bound
@@ -155,7 +159,10 @@ def _bound(value: FloatTable, whose: str) -> float | None:
 
 
 def flat_beyond(gradient: FloatTable) -> tuple[float | None, float | None]:
-    """Return where the gradient stops, going away from 0 in both directions."""
+    """Return the log-ratios below and above which the gradient is 0, each None if there is none.
+
+    gradient: [len(CURVE)], one token at each point of CURVE.
+    """
     zero = np.abs(gradient) <= 1e-12
     zero |= ~np.isfinite(gradient)
     below = np.flatnonzero(~zero & (CURVE < -0.5))
@@ -165,7 +172,7 @@ def flat_beyond(gradient: FloatTable) -> tuple[float | None, float | None]:
     return (low if zero[0] else None), (high if zero[-1] else None)
 
 
-# How a KL term enters a library's update: which tokens and rollouts it moves, by what weight.
+# Measure how a KL term enters an update: the tokens and rollouts that it moves, and the weights.
 
 
 CLOSE_WEIGHTS = 1e-4
@@ -181,9 +188,11 @@ BATCHES = {
 
 
 def prepare(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
-    """Ask about k1 in the reward with each advantage, and about a KL in the loss with each
-    aggregation. Return the fields that the backend refuses in some, and the factor from the unit of
-    each advantage's loss to that of a mean over tokens, for `reward`.
+    """Add the questions about k1 in the reward and a KL in the loss.
+
+    The former are asked with each advantage, the latter with each aggregation. Return two mappings:
+    advantage or aggregation -> the field that the backend refuses in it; and advantage -> the
+    factor from the unit of its loss to that of a mean over tokens, which `reward` needs.
     """
     for name, batch in BATCHES.items():
         inquiry.batch(name, batch)
@@ -215,24 +224,27 @@ def prepare(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
 
 
 def _averaged(aggregation: str) -> Iterator[tuple[Key, Kl]]:
-    """Yield what shows the weights of tokens: no KL, and each estimator that may be in the loss."""
+    """Yield key and KL term for the weights of tokens: no KL, then each of IN_LOSS in the loss."""
     yield ("aggregation", aggregation, None), term("none", None)
     for estimator in IN_LOSS:
         yield ("aggregation", aggregation, estimator), term(estimator, "loss")
 
 
 TOKENS_A_RESPONSE = sum(LENGTHS) / len(LENGTHS)
-"""Of `two_groups`: the factor from a sum over a response's tokens to a mean over tokens."""
+"""Mean tokens of a response of `two_groups`: the factor from a sum over its tokens to a mean."""
 
 
 def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
-    """Ask how a KL in the reward of a launch enters."""
+    """Add the questions about a KL in the reward of a launch, one for each of BATCHES."""
     for batch in BATCHES:
         inquiry.question((*key, batch), "update", launch, batch)
 
 
 def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | None:
-    """Return the launch; with a staleness of one step for a library that is never on-policy."""
+    """Return the launch, or None and note the refused field.
+
+    A library that is never on-policy gets a staleness of one step.
+    """
     try:
         return translated(wanted)
     except UnsupportedSetting as error:
@@ -245,11 +257,11 @@ def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | 
 def reward(
     answers: Mapping[Any, Mapping[str, Any]], key: tuple[Any, ...], beta: float = BETA
 ) -> dict[str, Any]:
-    """Return how a KL in the reward enters: `within` its rollout, and what of `others` it moves.
+    """Return which tokens the KL of one token moves through the reward.
 
-    within: response (each token of the response), to_go (its token and those before it), token
-    (itself), none. others: leave_one_out or group_mean (inside such a baseline), batch (whitening),
-    none (outside).
+    `within`, in its own rollout: response (all tokens), to_go (the token and those before it),
+    token (itself), none. `others`, in other rollouts: leave_one_out or group_mean (the KL is inside
+    that baseline), batch (inside a whitening), none (outside).
     """
     error = next((answers[(*key, b)]["error"] for b in BATCHES if "error" in answers[(*key, b)]), 0)
     if error:
@@ -268,7 +280,7 @@ def reward(
 
 
 def _advantages(answer: Mapping[str, Any]) -> FloatTable:
-    """Return what multiplies each token's score, [N, T], on-policy; the loss is a token mean."""
+    """Return the factor of each token's score, [N, T], on-policy. The loss is a token mean."""
     return -as_array(answer, "gradient") * sum(LENGTHS)
 
 
@@ -302,8 +314,10 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
 
 
 def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
-    """Return the weights of tokens in the policy loss and in a KL in the loss, for two responses of
-    3 and 1 tokens."""
+    """Return the weights of tokens in the policy loss and in a KL in the loss.
+
+    The batch is `ragged`: two responses of 3 and 1 tokens.
+    """
     keys = [("aggregation", aggregation, each) for each in IN_LOSS]
     questions = {
         "policy": answers[("aggregation", aggregation, None)],
@@ -327,8 +341,9 @@ def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str
 
 
 def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the log-ratio to the rollout policy above which the policy loss, without a clip, has
-    no gradient; None if there is none up to 30.
+    """Return `flat_above`: the log pi / pi_rollout above which an unclipped policy loss is flat.
+
+    It is None if the loss has a gradient up to 30.
     """
     gradient = as_array(answers[("ratios",)], "gradient")[0]
     return {"flat_above": flat_beyond(gradient)[1]}
@@ -347,16 +362,16 @@ def _aggregation(weights: FloatTable) -> str:
     return "other"
 
 
-# Which objective a library's whole update optimises, by its exact expected gradient.
+# Identify the objective of a library's whole update by its exact expected gradient.
 
 
 NUM_TOKENS = 3
 TOLERANCE = 1e-6
-"""Relative; libraries add 1e-8 to a divisor here and there, and round a ratio to float32."""
+"""Relative. Libraries add 1e-8 to some divisors and round some ratios to float32."""
 
 
 def models(on_policy: bool) -> Sequence[LabSetting]:
-    """Return the policies at which a gradient must agree with an objective to bear its name."""
+    """Return the policies at which a gradient must equal that of an objective to be named so."""
     return generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
 
 
@@ -366,7 +381,7 @@ def name(on_policy: bool, index: int) -> str:
 
 
 def prepare_objectives(inquiry: Inquiry) -> None:
-    """Put the batches of every model into the inquiry."""
+    """Add the batch of every model to the inquiry."""
     for on_policy in (True, False):
         for index, setting in enumerate(models(on_policy)):
             inquiry.batch(name(on_policy, index), every_group(setting))
@@ -375,7 +390,7 @@ def prepare_objectives(inquiry: Inquiry) -> None:
 def ask_for_update(
     inquiry: Inquiry, key: Key, launch: int, on_policy: bool, what: str = "update"
 ) -> None:
-    """Ask for the update of a launch at every model, or for its loss alone."""
+    """Add the questions for a launch's update at every model. `what="loss"`: for its loss alone."""
     for index in range(len(models(on_policy))):
         inquiry.question((*key, index), what, launch, name(on_policy, index), only="gradient")
 
@@ -386,13 +401,13 @@ class AskedCell(NamedTuple):
     kl: Kl
     on_policy: bool
     key: Key | str
-    """Of the answers; or the field that the backend refuses."""
+    """The key of its answers, or, as a text, the field that the backend refuses."""
     summed: bool = False
-    """The loss sums a response's tokens; else it is a mean over tokens."""
+    """True if the loss sums a response's tokens; False if it is a mean over tokens."""
 
 
 def every_cell(inquiry: Inquiry) -> Iterator[AskedCell]:
-    """Ask about every KL term, on- and off-policy."""
+    """Add the questions about every KL term, on- and off-policy. Yield each term."""
     for kl in terms():
         for on_policy in (True, False):
             launch = launch_of(inquiry.library, inquiry.version, kl, on_policy)
@@ -422,9 +437,9 @@ def measured(
     beta: float = BETA,
     over: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the objective whose gradient the library's update has, or what the library raised.
+    """Return the objective whose gradient the library's update has, or the library's error.
 
-    `over`: the estimators over the vocabulary whose own objectives are candidates.
+    `over`: estimators over the vocabulary, whose objectives are then candidates too.
     """
     settings_ = models(on_policy)
     replies = [answers[(*key, index)] for index in range(len(settings_))]
@@ -455,17 +470,17 @@ def measured(
 
 
 def _towards_rollout(setting: LabSetting) -> LabSetting:
-    """Return the setting regularised towards the rollout policy, not the reference policy."""
+    """Return the setting with the rollout policy as the reference policy."""
     return replace(setting, reference=setting.sampler)
 
 
 def compared(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what orch says of such a term, if the measurement agrees, and how far it is off: max
-    |measured - closed form|, in units of one sequence's gradient.
+    """Compare a measurement with orch's verdict on the term.
 
-    Off-policy a KL in the reward may be that of the rollout policy, computed once, or that of the
-    policy being updated: `reward_kl_of` is whichever the library has; `ratio` is there where the
-    library has one importance ratio a response.
+    Return `verdict`; `agrees`; and `deviation`, which is max |measured - closed form| in units of
+    one sequence's gradient. Off-policy a KL in the reward is either that of the rollout policy,
+    computed once, or that of the policy being updated: `reward_kl_of` names the one that agrees.
+    `ratio` is present if the library has one importance ratio for each response.
     """
     comparison: dict[str, Any] = {}
     for of, ratio in product(_whose(kl, on_policy), _ratios(kl, on_policy)):
@@ -486,8 +501,10 @@ def compared(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _ratios(kl: Kl, on_policy: bool) -> tuple[RatioLevel, ...]:
-    """Return the importance ratios that a KL in the reward may have: off-policy, one a response
-    too, where the laboratory has that."""
+    """Return the importance ratios that a KL in the reward may have.
+
+    Off-policy it may also be one for each response, if the laboratory has that estimator so.
+    """
     several = not on_policy and kl.placement == "reward" and entry(kl.estimator).is_plain
     return ("token", "sequence") if several and entry(kl.estimator).is_of_a_token else ("token",)
 
@@ -509,15 +526,17 @@ def _deviation(
     return float(f"{np.abs(gradient - closed).max() / size:.1g}")
 
 
-# What a library does about KL when a launch says nothing about it.
+# Measure the KL terms of a launch without KL options.
 
 
 SILENCE_CLOSE = 1e-6
 
 
 def _batches() -> dict[str, ProbeBatch]:
-    """Put in rollouts with a KL to the reference policy, with none, and with one to the rollout
-    policy instead; task rewards and advantages are 0."""
+    """Return batches with a KL to the reference policy, without KL, and to the rollout policy.
+
+    Task rewards and advantages are 0.
+    """
     some = ProbeBatch(**{**two_groups(), "rewards": [0.0] * 8})
     some["mask"] = [[1.0] * 3] * 8
     some["advantages"] = [[0.0] * 3] * 8
@@ -531,7 +550,7 @@ def _batches() -> dict[str, ProbeBatch]:
 
 
 def ask_about_silence(inquiry: Inquiry, launch: int) -> None:
-    """Ask about a launch that says nothing about KL."""
+    """Add the questions about a launch without KL options."""
     for name, batch in _batches().items():
         inquiry.batch(name, batch)
         inquiry.question(("silent", "reward", name), "advantages", launch, name)
@@ -539,8 +558,8 @@ def ask_about_silence(inquiry: Inquiry, launch: int) -> None:
 
 
 def silent_terms(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the KL terms that are on: in the `reward`, in the `loss`, and in the loss to the
-    rollout policy (`proximal`); each an estimator and its beta, or None.
+    """Return the active KL terms: `reward`, `loss`, and `proximal` (in the loss, to the rollout
+    policy). Each is an estimator and its beta, or None.
     """
     batches = _batches()
     some, stale = batches["silent"], batches["silent, stale"]
@@ -561,7 +580,10 @@ def _gradient(answers: Mapping[Any, Mapping[str, Any]], name: str) -> FloatTable
 
 
 def _fitted(gradient: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | None:
-    """Return the estimator and beta whose value or gradient at x was measured."""
+    """Return the estimator and beta that give the measured values or gradients at x, or None for 0.
+
+    closed: a function of an estimator's name and x.
+    """
     if np.abs(gradient).max() <= SILENCE_CLOSE * 1e-2:
         return None
     for form in plain_names():
@@ -572,7 +594,7 @@ def _fitted(gradient: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] 
     return {"estimator": "?", "beta": None}
 
 
-# Measuring one release of a library: everything the matrix says about it, as one document.
+# Measure one release of a library: all of its evidence as one document.
 
 
 Answered = Mapping[Any, Mapping[str, Any]]
@@ -620,7 +642,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
 
 
 def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
-    """Ask for the curve of every name the library has for an estimator, in each place."""
+    """Add the questions about every estimator's name of the library. Return place and name."""
     for at, weight in WEIGHTS.items():
         inquiry.batch(f"curve {at}", curve(weight))
     questions = []
@@ -643,7 +665,7 @@ def _name(question: tuple[str, str], answers: Answered) -> dict[str, Any]:
 
 
 def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Ask about launches of the library's own that no cell is translated into."""
+    """Add the questions about launches that no cell is translated into. Return name and launch."""
     natives = []
     for label, native in probes.natives(inquiry.version).items():
         launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
@@ -691,7 +713,7 @@ def _cells(questions: list[AskedCell], answers: Answered) -> Iterator[dict[str, 
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with as many digits of its gradient as machines agree on."""
+    """Return the entry with 8 digits of its gradient, as many as are equal on all machines."""
     if "gradient" not in values:
         return dict(values)
     rows = [[float(f"{x:.8g}") for x in row] for row in values["gradient"]]

@@ -1,4 +1,4 @@
-"""Measure the KL of a library that orch only reads, in the functions of a checkout."""
+"""Measure the KL of a library that orch only reads, in functions of its checkout."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ BETA = 1.0
 def measure(
     library: str, version: str, folder: Path, python: Path | None = None
 ) -> Mapping[str, Any]:
-    """Return what each launch of a library's kl_probe.py is, in the functions of a checkout."""
+    """Return the measurement of each launch in a library's kl_probe.py, out of a checkout."""
     inquiry = Inquiry(library, version)
     prepare_objectives(inquiry)
     for name, weight in WEIGHTS.items():
@@ -59,7 +59,8 @@ def _row(
     failed = next((each["error"] for each in curves.values() if "error" in each), None)
     if failed:
         return {"error": failed}
-    # A bound of the value after the weight leaves no gradient where the weight is large: no bound.
+    # The value may be clamped after it is weighted. Its gradient is then 0 at a large weight, and
+    # that is no bound of the weight.
     known = {k: v for k, v in asdict(classify(curves)).items() if v is not None}
     if known.get("weight_bound") == 0:
         del known["weight_bound"]
@@ -80,20 +81,20 @@ def _has_gradient(answer: Mapping[str, Any]) -> bool:
 
 
 def _launches(library: str, version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return what is asked of a release: a name for people, the KL's place, a launch's words."""
+    """Return the launches to measure in a release: a name for people, the KL's place, the words."""
     module = import_module(f"backends.{library}.kl_probe")
     launches: Sequence[tuple[str, str, Sequence[str]]] = module.launches(version)
     return launches
 
 
 def _whole(library: str) -> Sequence[str]:
-    """Return the places in which the update as a whole can be asked for."""
+    """Return the places of a KL for which the probe runs the whole update."""
     places: Sequence[str] = import_module(f"backends.{library}.kl_probe").WHOLE
     return places
 
 
 def _commit(folder: Path) -> str:
-    """Return the commit of a checkout, or of the archive of one, or an empty text."""
+    """Return the commit of a checkout or of an archive with a file COMMIT; else an empty text."""
     note = folder / "COMMIT"
     if note.is_file():
         return note.read_text(encoding="utf-8").strip()

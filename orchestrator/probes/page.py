@@ -71,7 +71,7 @@ MEANS = {
 
 
 def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
-    """Return the page for those releases, as Markdown; `read_only`: of libraries measured alone."""
+    """Return the page about these releases, as Markdown. `read_only`: of libraries only read."""
     known = [release for release in chosen if evidence.read(*release)]
     rows = matrix(known)
     parts = [
@@ -200,7 +200,7 @@ def _curve(name: Mapping[str, Any]) -> EstimatorCurve:
 def _objectives(
     rows: Sequence[CapabilityRow], known: Sequence[Release], *, off_policy: bool
 ) -> str:
-    """Return one row a term. Releases of a library with equal columns share one."""
+    """Return one row for each KL term. Releases of a library with equal columns share a column."""
     by = {(row.label, row.library, row.version): row for row in rows}
     labels = list(dict.fromkeys(row.label for row in rows))
     columns: dict[tuple[str, ...], list[Release]] = {}
@@ -276,7 +276,7 @@ def _alone(releases: Sequence[Release]) -> TextTable:
 
 
 def _names(known: Sequence[Release]) -> TextTable:
-    """Return every name; releases of a library that agree on it share a row."""
+    """Return a row for each estimator's name. Releases of a library that agree share a row."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for library, version in known:
         for each in _read((library, version))["names"]:

@@ -1,10 +1,10 @@
-"""Asking a library's own functions what they compute: one process of its Python, many questions.
+"""Run a library's own functions in one process of its Python, for many questions.
 
 The protocol (JSON; runner.py answers it with a backend's probes.py):
 
 asked
-    launches   [{"argv": [...], "files": {name: text}}]: launches as `translate` makes them. What is
-               measured is what a launch asks for: names and defaults are the library's own.
+    launches   [{"argv": [...], "files": {name: text}}]: launches as `translate` makes them. They
+               decide which functions run: names and defaults are the library's own.
     batches    {name: Batch}
     questions  [{"ask", "launch": index, "batch": name, "dtype": "float64" | "float32",
                "more": arrays that replace the batch's, "place": only for kl,
@@ -13,13 +13,13 @@ answers, one a question, in order
     kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with "place" `reward` or
                 `loss`: the function and the estimator that the launch uses there. No mask applied.
     advantages  {"rewards": [N, T], "advantages": [N, T]}: rewards of tokens after a KL in the
-                reward was taken off (as the library keeps them), and what comes of them. The KL is
-                of `old`.
+                reward was subtracted (as the library keeps them), and the advantages that follow.
+                The KL is of `old`.
     loss        {"loss": number, "gradient": [N, T] = d loss / d logp}: policy loss, and a KL in the
                 loss, of the batch as one micro-batch on one device.
-    update      all of advantages, then all of loss, with those advantages. The rewards' KL is of
-                `old`, the loss's of `logp`.
-    any         {"error": "Kind: sentence"}: what the library raised.
+    update      `advantages`, then `loss` with those advantages. The KL in the reward is of `old`,
+                that in the loss of `logp`.
+    any         {"error": "Kind: sentence"}: the exception that the library raised.
 """
 
 import contextlib
@@ -49,26 +49,26 @@ NumberRows = Sequence[Sequence[float]]
 
 
 class ProbeBatch(TypedDict, total=False):
-    """Arrays of N rollouts of at most T tokens; [N, T] unless said."""
+    """Arrays of N rollouts of at most T tokens. An array is [N, T] unless its text has a shape."""
 
     logp: NumberRows
-    """log pi of the policy being trained, of the sampled tokens."""
+    """log pi of the sampled tokens, by the policy being trained."""
     ref: NumberRows
-    """log pi of the reference policy."""
+    """log pi of the sampled tokens, by the reference policy."""
     old: NumberRows
-    """log pi of the rollout policy, as the trainer has it: constant."""
+    """log pi of the sampled tokens, by the rollout policy, as the trainer has it. Constant."""
     mask: NumberRows
     """1 for tokens of the response, 0 for padding at the end."""
     rewards: Sequence[float]
-    """[N] the task's reward of each response."""
+    """[N]: the task's reward of each response."""
     groups: Sequence[int]
-    """[N] which prompt a rollout answers; the rollouts of a group stand together."""
+    """[N]: the number of each rollout's prompt. Rollouts of one prompt are consecutive."""
     advantages: NumberRows
-    """Only for `loss`."""
+    """Only for the question `loss`."""
 
 
 class ProbeQuestion(TypedDict, total=False):
-    """One question; see the protocol above."""
+    """One question of the protocol above."""
 
     ask: str
     launch: int
@@ -88,11 +88,11 @@ class ProbeLaunch(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers of a library, and the definitions in it that were run."""
+    """The answers of a library, and the definitions of its source that were run."""
 
     answers: Sequence[Mapping[str, Any]]
     sources: Mapping[str, Mapping[str, Any]]
-    """`file:definition` -> line, sha256 of its text."""
+    """`file:definition` -> its line and the sha256 of its text."""
     torch: str
 
 
@@ -118,9 +118,9 @@ def ask(
     questions: Sequence[ProbeQuestion],
     probes: Path | None = None,
 ) -> Answers:
-    """Run a library's own functions, through `probes` in the place of its probes.py if it is given.
+    """Run a library's functions through its probes.py, or through the file `probes`.
 
-    Raise EnvironmentFault if they cannot be run there.
+    Return the answers. Raise EnvironmentFault if the functions cannot be run there.
     """
 
     inquiry = {"launches": launches, "batches": batches, "questions": questions}
@@ -142,11 +142,11 @@ def ask(
     return Answers(reply["answers"], reply["sources"], reply["torch"])
 
 
-# Many questions to one release of a library, asked in one process and found again by name.
+# Collect many questions to one release of a library for one process. Keep each answer under a key.
 
 
 class Inquiry:
-    """Collects questions; `put` sends them all to one process."""
+    """Questions to one release, which `put` sends to one process."""
 
     def __init__(self, library: str, version: str) -> None:
         self.library, self.version = library, version
@@ -155,16 +155,16 @@ class Inquiry:
         self._questions: dict[Hashable, ProbeQuestion] = {}
 
     def launch(self, plan: LaunchPlan, *more: str) -> int:
-        """Add a launch to ask about, with further arguments. Return its number."""
+        """Add a launch with further arguments. Return its number for questions."""
         return self.raw({"argv": [*plan.argv, *more], "files": dict(plan.files)})
 
     def raw(self, launch: ProbeLaunch) -> int:
-        """Add a launch of arguments and files as they are. Return its number."""
+        """Add a launch of arguments and files as they are. Return its number for questions."""
         self._launches.append(launch)
         return len(self._launches) - 1
 
     def batch(self, name: str, batch: ProbeBatch) -> None:
-        """Add a batch that questions name."""
+        """Add a batch under a name for questions."""
         self._batches[name] = batch
 
     def question(
@@ -177,7 +177,7 @@ class Inquiry:
         place: str = "",
         only: str = "",
     ) -> None:
-        """Add a question whose answer is kept under `key`; `only` one part of it is wanted."""
+        """Add a question. `key`: of its answer. `only`: the one part of the answer to keep."""
         fresh: ProbeQuestion = {"ask": what, "launch": launch, "batch": batch, "place": place}
         if only:
             fresh["only"] = [only]
@@ -186,7 +186,7 @@ class Inquiry:
     def put(
         self, where: ProbeTarget, probes: Path | None = None
     ) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
-        """Send all questions. Return the answers by key, and the whole reply."""
+        """Send all questions. Return key -> answer, and the whole reply."""
         reply = ask(
             self.library,
             self.version,
@@ -199,11 +199,11 @@ class Inquiry:
         return dict(zip(self._questions, reply.answers, strict=True)), reply
 
 
-# Where a release's source lies: in an environment of `orch env`, or in a checkout.
+# Locate a release's source: in an environment of `orch env`, or in a checkout.
 
 
 class ProbeSource(NamedTuple):
-    """The place of a release's code, and the commit of the source if it is a checkout."""
+    """Where to run a release's code, and the commit of a checkout."""
 
     where: ProbeTarget
     commit: str
@@ -218,11 +218,12 @@ def sources(
     source: Path | None = None,
     within: Path | None = None,
 ) -> Iterator[ProbeSource]:
-    """Yield where a release can be probed, for as long as the caller needs it.
+    """Yield where a release can be probed. The place exists until the caller goes on.
 
-    `python`: has torch (default: this one). `source`: the folder of the library's package; else it
-    is taken from the contract environment (in `within`, or where environments lie), or from the
-    repository that the library's variable names. Raises EnvironmentFault if it is nowhere.
+    `python`: a Python with torch (default: this one). `source`: the folder of the library's
+    package. Without it the package is that of the contract environment (in `within`, or in the
+    folder of environments), else that of the repository in the library's variable. Raise
+    EnvironmentFault if none of them has it.
     """
     with_torch = python or Path(sys.executable)
     if source:
@@ -251,7 +252,7 @@ def sources(
 
 
 def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
-    """Yield the sources of a commit of the given repository: the folder above the package."""
+    """Yield the folder above the package, with the sources of a commit of the given repository."""
     (variable, *_) = lock_of(library, version, "gpu").words("variable")
     repository = os.environ.get(variable)
     if not repository:
@@ -270,14 +271,14 @@ def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
     return folder / "src"
 
 
-# What libraries are asked about: batches, and what is read from their answers about them.
+# The batches of the questions, and the quantities computed from the answers.
 
 
 GROUP = 2
 
 
 def every_group(setting: LabSetting) -> ProbeBatch:
-    """Return every group of two rollouts that a policy can write, once; task rewards are 0."""
+    """Return every ordered pair of rollouts that a policy can write, as a group. Rewards are 0."""
     batch = Sequences(setting)
     rows = _rows(len(batch.tokens))
     old = batch.logp_old[:, :-1]
@@ -294,8 +295,11 @@ def every_group(setting: LabSetting) -> ProbeBatch:
 def expected_gradient(
     setting: LabSetting, gradient: Sequence[Sequence[float]], beta: float
 ) -> FloatTable:
-    """Return [2 parameters]: a loss's gradient in every_group's log-probabilities, expected over
-    rollouts, per sequence and unit of beta. The loss is taken for a mean over tokens."""
+    """Return the expected gradient [2 parameters] of a loss, per sequence and unit of beta.
+
+    It comes from the loss's gradient in the log-probabilities of every_group. The loss counts as a
+    mean over tokens.
+    """
     batch = Sequences(setting)
     rows = _rows(len(batch.tokens))
     probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
@@ -306,7 +310,7 @@ def expected_gradient(
 
 
 def _rows(count: int) -> FloatTable:
-    """Return which sequence each row holds: all pairs, one after the other."""
+    """Return the number of the sequence in each row of every_group: all pairs, in order."""
     return np.array(list(product(range(count), repeat=GROUP))).reshape(-1)
 
 
@@ -316,16 +320,17 @@ def _listed(table: FloatTable) -> list[list[float]]:
 
 
 CURVE = np.round(np.arange(-3000, 3001) / 100, 2)
-"""log pi / pi_ref of tokens, past every bound."""
+"""log pi / pi_ref of tokens, from below every bound of a library to above it."""
 
 
 NEAR = CURVE[np.abs(CURVE) <= 1.5]
-"""... within every bound of k1, k2, k3 and abs at 10."""
+"""The points of CURVE at which no clamp at 10 changes k1, k2, k3 or abs."""
 
 
 def curve(log_weight: float | None = None) -> ProbeBatch:
-    """Return one rollout with a token at each point of CURVE, on-policy; with `log_weight`, at each
-    point of NEAR, with that log pi / pi_rollout.
+    """Return one rollout with a token at each point of CURVE, on-policy.
+
+    With `log_weight` it has a token at each point of NEAR, all with this log pi / pi_rollout.
     """
     points = CURVE if log_weight is None else NEAR
     old = points - (log_weight or 0.0)
@@ -357,7 +362,7 @@ STEP = 1e-3
 
 
 def two_groups(changed: float = 0.0) -> ProbeBatch:
-    """Return two groups of four rollouts, on-policy; token AT has `changed` more KL (k1)."""
+    """Return two groups of four rollouts, on-policy. Token AT has `changed` more KL (k1)."""
     rng = np.random.default_rng(5)
     logp = -rng.uniform(0.2, 2.0, (len(LENGTHS), max(LENGTHS)))
     ref = logp - rng.uniform(-0.5, 0.5, logp.shape)
@@ -396,7 +401,7 @@ def ragged() -> ProbeBatch:
 
 
 def as_array(answer: Mapping[str, Any], key: str) -> FloatTable:
-    """Return an array of an answer. Raise EnvironmentFault if the library raised instead."""
+    """Return an array of an answer. Raise EnvironmentFault if the library raised an error."""
     if "error" in answer:
         raise EnvironmentFault(f"the library's own functions raised {answer['error']}")
     return np.asarray(answer[key], dtype=float)

@@ -1,11 +1,11 @@
-"""Asking a library's own functions: runs under any Python with torch, never imported by orch.
+"""Call a library's own functions. Runs under any Python with torch; orch never imports it.
 
     python runner.py PROBES VERSION [FOLDER] < asked.json
 
 PROBES is a backend's probes.py; FOLDER holds the library's package (default: where this Python
-finds it). The protocol is in asking.py. Nothing of the library is imported: what is asked for is
-executed from its installed source files, with stand-ins for what those import and torch arithmetic
-does not need (Ray, vLLM, DeepSpeed, ...).
+finds it). The protocol is in protocol.py. The library is not imported: single definitions run from
+its installed source files. Imports that torch arithmetic does not need (Ray, vLLM, DeepSpeed, ...)
+are stand-ins.
 """
 
 import __future__
@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 KNOWN = frozenset(sys.stdlib_module_names) | {"torch", "numpy"}
-"""Packages that a library's file may really import."""
+"""Packages whose imports in a library's file are real; all others are stand-ins."""
 
 
 class _Kind(type):
-    """Gives a class every attribute that is read from it, and any subscript."""
+    """The type of a class that has every attribute and every subscript."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -43,7 +43,7 @@ class StandIn(metaclass=_Kind):
     def __new__(cls, *arguments: Any, **_: Any) -> Any:
         """Return a decorated function unchanged; a stand-in for anything else."""
         bare = len(arguments) == 1 and callable(arguments[0])
-        return arguments[0] if bare else object.__new__(cls)  # as a decorator it changes nothing
+        return arguments[0] if bare else object.__new__(cls)  # a decorator without arguments
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -58,12 +58,12 @@ class StandIn(metaclass=_Kind):
 
 
 class Sources:
-    """A library's installed files, and what has been used of them."""
+    """A library's installed files, and the definitions of them that were run."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.used: dict[str, dict[str, Any]] = {}
-        """`file:function` -> its first line and the hash of its text."""
+        """`file:definition` -> its first line and the hash of its text."""
         self._texts: dict[str, str] = {}
         self._trees: dict[str, ast.Module] = {}
         self._code: dict[tuple[object, ...], tuple[types.CodeType, list[str]]] = {}
@@ -71,15 +71,14 @@ class Sources:
     def load(
         self, file: str, only: Sequence[str] | None = None, *, as_main: bool = False, **within: Any
     ) -> types.ModuleType:
-        """Return a module made of a file, or of some of its definitions (`f`, `Class`,
-        `Class.method`).
+        """Return a module made of a file, or only of some definitions (`f`, `Class.method`).
 
-        `within` gives it names it would import, or replaces functions of its own. Annotations are
-        not evaluated. Raises LookupError if the file has no such definition.
+        `within`: names for the module, in place of its imports and its own functions. Annotations
+        are not evaluated. Raise LookupError if the file has no such definition.
         """
         module = types.ModuleType(Path(file).stem)
         sys.modules[f"_asked.{id(module)}"] = module
-        module.__name__ = f"_asked.{id(module)}"  # dataclasses look their module up
+        module.__name__ = f"_asked.{id(module)}"  # dataclasses look up their module in sys.modules
         module.__dict__.update(within, **({"__name__": "__main__"} if as_main else {}))
         code, absent = self._compiled(file, tuple(only or ()), frozenset(within))
         module.__dict__.update((name, type(name, (StandIn,), {})) for name in absent)
@@ -91,7 +90,7 @@ class Sources:
     def _compiled(
         self, file: str, only: tuple[str, ...], names: frozenset[str]
     ) -> tuple[types.CodeType, list[str]]:
-        """Return what is to be executed, and the names that it would import in vain."""
+        """Return the compiled definitions, and the names whose imports need a stand-in."""
         key = (file, only, names)
         if key not in self._code:
             tree = self._tree(file)
@@ -118,7 +117,7 @@ class Sources:
         return self._trees[file]
 
     def assigned(self, file: str, method: str, attribute: str, within: Mapping[str, Any]) -> Any:
-        """Return what `self.attribute = ...` in a method evaluates to."""
+        """Return the value of the expression in `self.attribute = ...` of a method."""
         for node in ast.walk(_find(self._tree(file), method, file)):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{attribute}":
                 code = compile(ast.Expression(node.value), file, "eval")
@@ -126,7 +125,7 @@ class Sources:
         raise LookupError(f"{file}: {method} assigns no self.{attribute}")
 
     def uses(self, file: str, name: str) -> None:
-        """Put a definition on record as one that answers came from."""
+        """Record a definition in `used`."""
         if f"{file}:{name}" in self.used:
             return
         node = _find(self._tree(file), name, file)
@@ -151,7 +150,7 @@ def _find(tree: ast.Module, name: str, file: str) -> Any:
 def _real_imports(
     node: ast.Import | ast.ImportFrom, names: frozenset[str], absent: list[str]
 ) -> Iterator[ast.stmt]:
-    """Return the imports that work here; add other names that are not given to `absent`."""
+    """Yield the imports of KNOWN packages. Append other names to `absent`, except `names`."""
     module = node.module if isinstance(node, ast.ImportFrom) else None
     relative = isinstance(node, ast.ImportFrom) and node.level
     for alias in node.names:
@@ -169,7 +168,7 @@ def _real_imports(
 def answers(
     probes: Any, sources: Sources, version: str, inquiry: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yield one answer a question, in order. What a library raises is its answer."""
+    """Yield one answer for each question, in order. An exception of the library is an answer."""
     import torch
 
     own_float = torch.Tensor.float
@@ -182,7 +181,7 @@ def answers(
     }
     for each in inquiry["questions"]:
         kind = each.get("dtype", "float64")
-        # Libraries cast to float32 here and there: in double precision nothing is rounded so.
+        # Libraries call .float() in some places. In double precision that must not round.
         to = (lambda self: self.double()) if kind == "float64" else own_float
         setattr(torch.Tensor, "float", to)  # noqa: B010  (mypy: no method is assigned to)
         batch = dict(batches[each["batch"], kind])
@@ -197,7 +196,7 @@ def answers(
                 read[at] = library.read(launch["argv"], launch["files"])
             reply = _answer(library, each, read[at], batch)
             reply = {key: reply[key] for key in each.get("only", reply)}
-        except Exception as error:  # the library's, which is what was asked for
+        except Exception as error:  # the library's own: report it as the answer
             reply = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
         yield reply
     setattr(torch.Tensor, "float", own_float)  # noqa: B010  (mypy: no method is assigned to)
@@ -226,7 +225,7 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
 
 
 def _gradient(value: Any, logp: Any) -> Any:
-    """Return d value / d logp, in the batch's shape; zero where nothing depends on it."""
+    """Return d value / d logp, [N, T]; zero where the value does not depend on logp."""
     import torch
 
     if not value.requires_grad:
@@ -244,7 +243,7 @@ def _tensor(key: str, value: Any, kind: str) -> Any:
 
 
 def main() -> None:
-    """Answer standard input. What libraries print goes to standard error."""
+    """Read questions on stdin and write answers on stdout. Prints of libraries go to stderr."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,11 +1,12 @@
-"""Does the library do what its dialect predicts? A run's own rollouts, replayed and compared.
+"""Compare a library's training with the prediction of its dialect, on a run's own rollouts.
 
-proof     a run's rollout batches against the prediction: the worst difference of each quantity
+proof     compare a run's rollout batches with the prediction: the worst difference by quantity
 run       one run on disk: its cell, its rollouts, the policy that it started from
 small     a cell at a scale that its library trains here in seconds
-checks    what must hold in any run: KL 0 at the first step, trainer = sampler, reward = scorer
-real      a launch rehearsed with its real library
-cells     the cells by which a release is proven
-text      the tables
-page      proofs kept beside a backend, and docs/proofs.md
+checks    invariants of any run: KL 0 at the first step, trainer = sampler, reward = scorer
+real      rehearse a launch with its real library
+script    read somebody's launch script as a cell and further arguments
+cells     the cells that prove a release
+text      tables
+page      proofs stored beside a backend, and docs/proofs.md
 """

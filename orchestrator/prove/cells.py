@@ -1,4 +1,4 @@
-"""The cells by which a release is proven: each place of the KL, and several train steps a batch."""
+"""The cells that prove a release: each place of the KL, and several train steps for each batch."""
 
 from collections.abc import Iterator
 
@@ -27,13 +27,13 @@ _LOSSES: tuple[dict[str, object], ...] = (
     {"aggregation": "sequence_mean"},
     {"aggregation": "constant", "constant_tokens": 1},
 )
-"""Tried in order: a library may take only some of them."""
+"""Sections for the loss, tried in order, because a library may accept only some of them."""
 
 
 def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
-    """Yield the cells that a release takes, by name, in fp32 if the release has it.
+    """Yield name and cell for each of WANTED that a release accepts, in fp32 if the release can.
 
-    Raise EnvironmentFault if the release takes none, or orch has no hook for its rollouts.
+    Raise EnvironmentFault if the release accepts none, or if orch has no hook for its rollouts.
     """
     if not plugins.load(library).dumps_rollouts:
         raise EnvironmentFault(

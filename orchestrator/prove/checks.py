@@ -1,4 +1,4 @@
-"""Invariants of any run, whatever its dialect. Each check reports its observation."""
+"""Check the invariants of a run, which no dialect changes. Each check reports its observation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,16 +17,16 @@ from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions
 
 AT_START = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-3}
-"""Format of the passes -> the largest |log pi - log pi_ref| of one policy scored twice."""
+"""Number format of the passes -> the largest |log pi - log pi_ref| of one policy scored twice."""
 AGREE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
-"""Format of the passes -> the largest mean difference of a token's probability between trainer and
-sampler, on equal weights. The sampler here computes in fp32."""
+"""Number format of the passes -> the largest mean difference between the probabilities that trainer
+and sampler give to a token, on equal weights. The sampler here computes in fp32."""
 SAMPLES = 64
-"""Prompts that a saved policy answers."""
+"""Number of prompts that a saved policy answers."""
 
 
 class Check(NamedTuple):
-    """One invariant. `holds` None: it could not be checked, and `found` is the reason."""
+    """The result for one invariant. `holds` is None if unchecked; `found` is then the reason."""
 
     name: str
     holds: bool | None
@@ -44,7 +44,7 @@ def checks(run: Run, cell_dir: CellDir, options: NodeOptions) -> Iterator[Check]
 
 
 def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:
-    """Yield what can be checked of a run without rollouts: its log and its checkpoints."""
+    """Yield the checks of a run without rollouts: of its log and its checkpoints."""
     backend = plugins.load(cell.settings.backend.name)
     name, steps = "orch reads the library's log", set()
     try:
@@ -147,7 +147,7 @@ def _learns(run: Run) -> Check:
 
 
 def _metrics(run: Run, cell_dir: CellDir) -> Check:
-    """Compare orch's reading of the library's log with what the hook saw in the process."""
+    """Compare orch's reading of the library's log with the values that the hook recorded."""
     name = "orch reads the library's log"
     backend = plugins.load(run.cell.settings.backend.name)
     logged: dict[int, float] = {}
@@ -173,14 +173,16 @@ def _metrics(run: Run, cell_dir: CellDir) -> Check:
 
 
 def _grad_norms(batch: RolloutBatch) -> Iterator[float]:
-    """Yield the mean over a batch's train steps, then what the library itself reports: OpenRLHF the
-    last of them."""
+    """Yield the norms that a log may have: the mean over the train steps, then reported ones.
+
+    OpenRLHF reports the norm of the last train step.
+    """
     yield batch.observed["grad_norm"]
     yield from (value for name, value in batch.reported.items() if name.endswith("grad_norm"))
 
 
 def _dumped(attempt: Path) -> list[int]:
-    """Return the train steps at whose end an attempt wrote rollouts."""
+    """Return the train steps after which an attempt wrote rollouts."""
     return [int(path.stem) for path in (attempt / rollout_dump.FOLDER).glob("[0-9]*.json")]
 
 

@@ -1,4 +1,4 @@
-"""Proofs kept beside a backend, one file a release, and the page that shows them."""
+"""Store proofs beside a backend, one file for each release, and write the page of them."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wr
 
 
 def store(library: str, version: str, proofs: Iterable[tuple[str, Proof]]) -> Path:
-    """Keep the proofs of a release beside its backend. Return the file."""
+    """Write the proofs of a release beside its backend. Return the file."""
     path = plugins.folder(library) / FOLDER / f"{version}.json"
     rows = [{"cell": name, **_plain(proof)} for name, proof in proofs]
     content = {"library": library, "version": version, "proofs": rows}
@@ -58,7 +58,7 @@ def _plain(proof: Proof) -> dict[str, object]:
 
 
 def stored() -> Iterator[dict[str, Any]]:
-    """Yield the kept proofs of every release, by library and file name."""
+    """Yield the stored proofs of every release, by library, the last file name first."""
     for library in plugins.names():
         for path in sorted((plugins.folder(library) / FOLDER).glob("*.json"), reverse=True):
             content = read_json(path)
@@ -67,7 +67,7 @@ def stored() -> Iterator[dict[str, Any]]:
 
 
 def page() -> str:
-    """Return the page, Markdown."""
+    """Return the page as Markdown."""
     names = [PLAIN_NAMES[name] for name in SHOWN]
     titles = ("library", "cell", "passes", "train steps", *names)
     lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]

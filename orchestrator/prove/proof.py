@@ -1,4 +1,4 @@
-"""Compare what a library computed with what its dialect predicts of the same rollouts."""
+"""Compare a library's results with its dialect's prediction for the same rollouts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isnan
@@ -17,9 +17,10 @@ TOLERANCE: Mapping[str, float] = {"fp32": 1e-4, "bf16": 0.25, "fp16": 0.1}
 
 The replay computes in fp32. Two fp32 trainers differ by the order of their sums: 2e-6 after 16
 train steps of verl. bf16 keeps 8 bits of a number, and the two policies drift apart: up to 0.11
-after 8 train steps. A bf16 proof tells a wrong objective from rounding only if it is far off."""
+after 8 train steps. A bf16 proof shows a wrong objective only if its error exceeds that rounding.
+"""
 ADVANTAGE_TOLERANCE: Mapping[str, float] = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 5e-3}
-"""Of advantages, which follow from the run's own log-probabilities."""
+"""The same for advantages, which the replay computes from the run's own log-probabilities."""
 QUANTITIES = (
     "advantages",
     "kl_reward",
@@ -31,9 +32,9 @@ QUANTITIES = (
     "learning_rate",
     "weights",
 )
-"""The order of a table. `logp` is not among them: the gradient's norm is wrong if it is."""
+"""Quantities in the order of a table. A wrong `logp` shows in `grad_norm`, so it is not listed."""
 ZERO_ON_POLICY = frozenset({"policy_loss", "loss"})
-"""Sums of advantages, which cancel: measured against the mean size of an advantage."""
+"""Sums of advantages, which cancel. Their differences are relative to an advantage's mean size."""
 FLOOR = 1e-6
 
 
@@ -42,12 +43,12 @@ class Quantity(NamedTuple):
 
     name: str
     worst: float
-    """Relative to the largest value in the run. Weights: to the distance that they moved."""
+    """The difference relative to the largest value in the run; of weights, to their movement."""
     step: int
-    """The train step of the worst."""
+    """The train step of the worst difference."""
     predicted: float
     observed: float
-    """Both at that step; of advantages and weights 0, because they are many numbers."""
+    """Both values at that step. Advantages and weights have 0, because they are many numbers."""
     tolerance: float
 
     @property
@@ -57,7 +58,7 @@ class Quantity(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """A run against its dialect."""
+    """The comparison of a run with its dialect."""
 
     library: str
     version: str
@@ -85,9 +86,9 @@ def prove(
 ) -> Proof:
     """Return the comparison of a run with its dialect.
 
-    policy: the folder that the run started from; None: quantities that need the policy are not
-    compared, for the reason `because`. weights: train step -> the policy that the library saved, a
-    file of torch or a Hugging Face folder. Raise EnvironmentFault for rollouts that cannot be
+    policy: the folder that the run started from. Without it, quantities that need the policy are
+    not compared, and `because` is the reason. weights: train step -> the policy that the library
+    saved, a torch file or a Hugging Face folder. Raise EnvironmentFault for rollouts that cannot be
     replayed.
     """
     if not batches:
@@ -124,7 +125,7 @@ def prove(
 
 
 def passes_of(settings: Settings, dialect: Dialect, batches: Sequence[RolloutBatch]) -> str:
-    """Return the number format of a run's passes: its stand-ins', else the cell's or dialect's."""
+    """Return the number format of a run's passes: that of its stand-ins, else cell or dialect."""
     return batches[0].passes or str(precision_of(settings, dialect)[0])
 
 
@@ -152,7 +153,7 @@ def _compared(
 
 
 def _distance(one: float, other: float) -> float:
-    """Return the distance; infinite if either is no number."""
+    """Return the absolute difference, with infinity in the place of NaN."""
     distance = abs(one - other)
     return float("inf") if isnan(distance) else distance
 
@@ -194,7 +195,7 @@ def _weights(
     policy: Path,
     precision: str,
 ) -> Iterator[Quantity]:
-    """Yield the distance of the last policy that the library saved, of the distance it moved."""
+    """Yield the error of the last saved policy, divided by the distance that training moved it."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""Rehearse a launch with the real library: its own arguments, a few real steps, this machine."""
+"""Rehearse a launch with the real library: its own arguments, few train steps, this machine."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
 
 BATCHES = 4
-"""Rollout batches of a rehearsal."""
+"""Number of rollout batches of a rehearsal."""
 
 
 class RealRehearsal(NamedTuple):
@@ -29,35 +29,34 @@ class RealRehearsal(NamedTuple):
     others: tuple[Cell, ...]
     """Declared cells that are the same at small scale."""
     deviations: tuple[Deviation, ...]
-    """All in which it differed from the launch: fields of the cell, then arguments, variables and
-    parts."""
+    """Every difference from the launch: fields of the cell, then arguments, variables and parts."""
     ending: Ending
     checks: tuple[Check, ...] = ()
     proof: Proof | None = None
     fault: str = ""
-    """The reason why there is no proof."""
+    """Why the rehearsal has no proof; empty if it has one."""
 
     @property
     def holds(self) -> bool:
-        """Return True if it ran and nothing was found wrong."""
+        """Return True if the cell trained, the proof holds and no check failed."""
         wrong = any(each.holds is False for each in self.checks)
         proven = self.proof is None or self.proof.holds
         return self.ending.state == "succeeded" and not wrong and proven and not self.fault
 
 
 class Chosen(NamedTuple):
-    """A cell at small scale, with the declared cells that it stands for."""
+    """A cell at small scale, with the declared cells that it represents."""
 
     small: Small
     declared: tuple[Cell, ...]
     argv: tuple[str, ...] = ()
-    """The launch of a script, whose further arguments it gets."""
+    """The words of a script's launch. The rehearsal gets the arguments that the plan lacks."""
     trimmed: tuple[Deviation, ...] = ()
     """Arguments that were removed from that launch, or set in it."""
 
 
 def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
-    """Return the declared cells of libraries at small scale, each training run once."""
+    """Return declared cells of libraries at small scale. Cells with one training run become one."""
     by_name: dict[str, Chosen] = {}
     for cell in cells:
         if cell.scale == "micro":
@@ -84,10 +83,10 @@ def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
 def rehearse(
     each: Chosen, folder: Path, say: Callable[[str], None] = lambda _text: None
 ) -> RealRehearsal:
-    """Train a cell at small scale with its real library, and look at what it did.
+    """Train a cell at small scale with its real library. Return its checks and its proof.
 
-    What an earlier rehearsal of it left is removed: the library would go on from there.
-    Raise OrchError if the library cannot be run here at all.
+    Remove the files of an earlier rehearsal first, because the library would continue from them.
+    Raise OrchError if the library cannot run here.
     """
     declared, cell = each.declared[0], each.small.cell
     library = cell.settings.backend.name
@@ -116,7 +115,7 @@ def rehearse(
 
 
 def summary(outcomes: Iterable[RealRehearsal]) -> Iterator[str]:
-    """Yield a sentence for everything that went wrong."""
+    """Yield a sentence for each failure."""
     for each in outcomes:
         name = each.declared.slug
         if each.ending.state != "succeeded":

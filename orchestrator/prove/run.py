@@ -15,7 +15,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 
 LARGEST_BYTES = 400_000_000
-"""A policy whose weights are larger is not trained again here unless somebody names its folder."""
+"""Bytes of weights. A larger policy is trained again only if the user names its folder."""
 
 
 class Run(NamedTuple):
@@ -25,16 +25,16 @@ class Run(NamedTuple):
     dialect: Dialect
     batches: tuple[RolloutBatch, ...]
     policy: Path | None
-    """The policy it started from; None: it is not on this machine, or too large."""
+    """Folder of the policy it started from, or None if it is not on this machine or too large."""
     without_policy: str
-    """The reason for None."""
+    """Why `policy` is None; empty if it is not."""
     weights: dict[int, Path]
     """Train step -> the policy that the run saved with its rollouts."""
     exports: dict[int, Path]
-    """Train step -> a checkpoint that is a Hugging Face folder of fp32 weights, not rounded."""
+    """Train step -> a checkpoint that is a Hugging Face folder with fp32 weights."""
 
     def proof(self, dialect: Dialect | None = None) -> Proof:
-        """Return the run against its own dialect, or against another."""
+        """Return the comparison of the run with its own dialect, or with another one."""
         return prove(
             self.cell.settings,
             dialect or self.dialect,
@@ -48,8 +48,8 @@ class Run(NamedTuple):
 def read_run(cell_dir: CellDir, policy: Path | None = None) -> Run:
     """Return a run from its cell's directory.
 
-    policy: the folder that it started from, where that is elsewhere now. Raise EnvironmentFault for
-    a run without rollouts or with damaged ones.
+    policy: the folder of the policy that it started from, if that was moved. Raise EnvironmentFault
+    for a run without rollouts or with damaged ones.
     """
     cell = cell_dir.read_cell()
     folders = [attempt.path / rollout_dump.FOLDER for attempt in cell_dir.attempts()]

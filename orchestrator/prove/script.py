@@ -1,4 +1,4 @@
-"""Anybody's launch script as a cell and its other arguments, for a real rehearsal."""
+"""Read anybody's launch script as a cell and further arguments, for a real rehearsal."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from orchestrator.records import Cell
 from orchestrator.settings import BackendRef, Resources
 
 LARGEST = 1_000_000
-"""Bytes of a script."""
+"""Most bytes of a script."""
 
 
 class ScriptLaunch(NamedTuple):
@@ -28,11 +28,11 @@ class ScriptLaunch(NamedTuple):
 
 
 def script_launches(path: Path, batches: int) -> Iterator[ScriptLaunch]:
-    """Yield the launches of a script that a library here can rehearse, in its usual case.
+    """Yield the launches that a script makes without arguments and that a library can rehearse.
 
-    batches: rollout batches that it is to train. The script is read, never run. Raise
-    UnreadableScript for a file without a launch, SpecError for a launch that is no cell, with every
-    reason.
+    batches: the number of rollout batches to train. The script is read and never run. Raise
+    UnreadableScript for a file without a launch, and SpecError, with every reason, for a launch
+    that no cell describes.
     """
     if path.stat().st_size > LARGEST:
         raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no launch script")

@@ -1,8 +1,8 @@
-"""Cells at a scale that their library trains on this machine in seconds, and the training of one.
+"""Reduce cells to a scale that their library trains here in seconds, and train them.
 
-What decides the objective is kept: estimator, placement, beta, advantage, loss, clip, minibatches,
-temperature. What only makes the run large is small: the policy, the prompts, the batch. Passes are
-in fp32 where the library takes that.
+Settings of the objective stay: estimator, placement, beta, advantage, loss, clip, minibatches,
+temperature. Settings of size become small: the policy, the prompts, the batch. Passes are in fp32
+if the library accepts that.
 """
 
 import os
@@ -30,14 +30,14 @@ from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resou
 
 POLICY = "micro:elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
-"""The chat template of the small policy: libraries that require one get the prompt itself."""
+"""Chat template of the small policy, for libraries that need one. It returns the prompt itself."""
 ROLLOUTS = 64
-"""Of a train step, about."""
+"""The number of rollouts of a train step, approximately."""
 LEARNING_RATE = 1e-3
 RESPONSE_TOKENS, PROMPT_TOKENS = 6, 10
 NUM_PROMPTS = 256
 NOWHERE = AttemptPaths(Path("/prove/plan"), Path("/prove/attempt"), Path("/prove/checkpoints"))
-"""For a translation that starts nothing."""
+"""Paths for a translation that starts nothing."""
 LONGEST_SECONDS, SILENT_SECONDS = 600.0, 240.0
 
 
@@ -49,9 +49,9 @@ class Small(NamedTuple):
 
 
 def small(declared: Cell, folder: Path, *, batches: int, **changes: object) -> Small:
-    """Return a declared cell at small scale, trained for so many rollout batches.
+    """Return a declared cell at small scale, with `batches` rollout batches.
 
-    folder: where its policy is put. changes: sections or fields of Settings that are set besides.
+    folder: the folder for its policy. changes: further sections or fields of Settings to set.
     """
     settings = declared.settings
     updates, group = settings.batch.num_minibatches, min(settings.rollout.group_size, 16)
@@ -102,7 +102,7 @@ def small(declared: Cell, folder: Path, *, batches: int, **changes: object) -> S
 
 
 def _in_fp32(cell: Cell) -> Cell | None:
-    """Return the cell with passes in fp32; None if its library does not take that."""
+    """Return the cell with passes in fp32, or None if its library does not accept that."""
     settings = cell.settings
     precision = settings.precision.model_copy(update={"training": "fp32"})
     chosen = settings.model_copy(update={"precision": precision})
@@ -113,9 +113,9 @@ def _in_fp32(cell: Cell) -> Cell | None:
 
 
 def on_few_gpus(cell: Cell) -> Cell:
-    """Return the cell on as few GPUs as its library has a launch for: some need one for each part.
+    """Return the cell on the fewest GPUs with which its library has a launch.
 
-    Raise UnsupportedSetting if it takes the cell on no number of them.
+    Some libraries need a GPU for each part. Raise UnsupportedSetting if none of the numbers works.
     """
     backend = plugins.load(cell.settings.backend.name)
     refused: UnsupportedSetting | None = None
@@ -160,7 +160,7 @@ _WHY: Mapping[str, str] = {
 
 
 def policy(folder: Path) -> Path:
-    """Return a copy of the shipped policy with a chat template, made if it is not there."""
+    """Return the folder of a shipped policy with a chat template. Make it if it does not exist."""
     if not folder.exists():
         owner, _, name = POLICY.partition(":")
         policies = plugins.load(owner).policies_dir
@@ -174,7 +174,7 @@ def policy(folder: Path) -> Path:
 
 
 def questions(folder: Path) -> Path:
-    """Return a file of prompts for the small policy, with one for validation beside it."""
+    """Return a file of prompts for the small policy. Write it and one for validation beside it."""
     if not folder.exists():
         folder.mkdir(parents=True)
         for name, first, count in (("train", 0, NUM_PROMPTS), ("validation", 50_000, 64)):
@@ -185,7 +185,7 @@ def questions(folder: Path) -> Path:
 
 
 def cell_of(library: str, version: str, settings: Mapping[str, object]) -> Cell:
-    """Return a cell for a proof: RLOO on the small policy; `settings` sets sections of it."""
+    """Return a cell for a proof: RLOO on the small policy, with these sections of Settings."""
     plain = {
         "model": {"name": "elder", "path": str(NOWHERE.plan_dir / "policy")},
         "data": {
@@ -217,7 +217,7 @@ def cell_of(library: str, version: str, settings: Mapping[str, object]) -> Cell:
 def environment_of(library: str, version: str) -> Environment:
     """Return the environment that trains a release here.
 
-    Raise EnvironmentFault with the command that makes it, if there is none.
+    Raise EnvironmentFault, with the command that makes it, if no environment trains the release.
     """
     lock_of(library, version, "cpu")
     environment = find_installed(library, version, "cpu")
@@ -230,11 +230,10 @@ def environment_of(library: str, version: str) -> Environment:
 
 
 def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaunch:
-    """Return a cell's launch as it runs here, in fp32 where the library or its stand-ins can.
+    """Return a cell's launch on a CPU, in fp32 if the library or its stand-ins can.
 
-    Raise UnsupportedSetting if the library has none.
-
-    argv: anybody's launch, whose further arguments it gets.
+    argv: anybody's launch, whose further arguments the result has. Raise UnsupportedSetting if the
+    library has no launch on a CPU.
     """
     backend = plugins.load(cell.settings.backend.name)
     plan = backend.translate(cell, place)
@@ -264,9 +263,9 @@ def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaun
 def train(
     cell: Cell, cell_dir: CellDir, environment: Environment, argv: Sequence[str] = ()
 ) -> tuple[CpuLaunch, Ending]:
-    """Train a cell on this machine, in an attempt of its own. Return its launch and its ending.
+    """Train a cell on this machine in a new attempt. Return its launch and its ending.
 
-    argv: anybody's launch, whose further arguments it gets. A later call goes on from the last
+    argv: anybody's launch, whose further arguments it gets. A later call continues from the last
     checkpoint, as the library does.
     """
     cell_dir.make(cell)

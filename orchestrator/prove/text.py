@@ -1,4 +1,4 @@
-"""Proofs, checks and deviations as rows of tables."""
+"""Write proofs, checks and deviations as rows of tables."""
 
 from collections.abc import Iterable, Sequence
 
@@ -41,7 +41,7 @@ def _values(quantity: Quantity) -> tuple[str, str]:
 
 
 def heading(proof: Proof) -> str:
-    """Return one line on what was compared."""
+    """Return one line: release, train steps, passes and dialect of the compared run."""
     dialect = f", dialect {proof.dialect}" if proof.dialect else ""
     return (
         f"{proof.library} {proof.version}: {proof.num_steps} train steps in {proof.num_batches} "
@@ -66,7 +66,7 @@ def check_rows(checks: Iterable[Check]) -> list[tuple[str, str, str]]:
 
 
 def deviation_rows(deviations: Sequence[Deviation]) -> list[tuple[str, str, str, str]]:
-    """Return a row for each thing that differs from the launch: what, there, here, why."""
+    """Return a row for each deviation: its name, the value in the launch, the value here, why."""
     return [
         (each.name, "", "", each.here or "")
         if each.kind == "part"

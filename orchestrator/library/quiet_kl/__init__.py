@@ -14,9 +14,9 @@ MODULE = "orch_quiet_kl"
 OVER_VOCABULARY = ("full", "full_forward", "rb", "rb_k1")
 """Estimators that need the next-token distributions; they have a gradient in a loss."""
 IN_REWARD_ONLY = ("k1_to_go",)
-"""Estimators of the sampled token. In a loss k1 is noise, so that orch ships none there."""
+"""Estimators of the sampled token. k1's gradient in a loss is noise, so orch ships none there."""
 ESTIMATORS: Sequence[str] = (*OVER_VOCABULARY, *IN_REWARD_ONLY)
-"""What the shipped code computes: entries of the table of estimators."""
+"""Estimators that the shipped code computes, by their names in the table of estimators."""
 
 
 @cache
