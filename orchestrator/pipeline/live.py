@@ -1,4 +1,5 @@
-"""An experiment that is looked at while it runs: how far it is, its page, its files, its cells."""
+"""An experiment that the dashboard shows while it runs: its state, its page, its files, its
+cells."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ _LOG_LINES = 100
 
 
 class LiveExperiment:
-    """One experiment as the dashboard looks at it. The spec is read again when its file changes."""
+    """One experiment, as the dashboard reads it. The spec is read again when its file changes."""
 
     def __init__(self, open_: Callable[[], Experiment]):
         self.experiment = open_()
@@ -26,7 +27,7 @@ class LiveExperiment:
         self._tails = CurveTails()
 
     def state(self) -> BoardState:
-        """Return how far it is, with a digest that changes when the page would."""
+        """Return the progress of the experiment, with a digest that changes when the page would."""
         if (modified := self._modified()) != self._spec_time:
             self.experiment, self._spec_time = self._open(), modified
         snapshot = take_snapshot(self.experiment.cells, self.experiment.folder, self._tails)

@@ -1,4 +1,4 @@
-"""Messages for the person who started the line, on standard error."""
+"""Messages for the person who started the command, on standard error."""
 
 import click
 
@@ -6,12 +6,12 @@ _shown = {"messages": True, "more": False}
 
 
 def set_quiet(quiet: bool) -> None:
-    """Leave messages out from now on, or show them again."""
+    """Suppress messages from now on, or print them again."""
     _shown["messages"] = not quiet
 
 
 def set_verbose(verbose: bool) -> None:
-    """Show more from now on: the time taken, and what stands behind a mistake."""
+    """Print more from now on: the time taken, and the cause behind a mistake."""
     _shown["more"] = verbose
 
 
@@ -21,7 +21,7 @@ def is_verbose() -> bool:
 
 
 def say(text: str) -> None:
-    """Print a message on standard error, unless messages are left out."""
+    """Print a message on standard error, unless messages are suppressed."""
     if _shown["messages"]:
         click.echo(text, err=True)
 

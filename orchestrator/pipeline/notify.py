@@ -26,7 +26,7 @@ from orchestrator.spec.site_options import OnEnd, slurm_options
 
 RunEnd = Literal["finished", "failed", "cancelled", "interrupted"]
 COMMAND_SECONDS, WEBHOOK_SECONDS = 60, 10
-"""How long each may take."""
+"""Time limits of a command and of a webhook."""
 
 
 def notify(experiment: Experiment, ended: RunEnd | None, page: Path | None = None) -> None:

@@ -1,4 +1,5 @@
-"""The whole line for one experiment: train what is missing, then review all from disk."""
+"""The whole pipeline for one experiment: train the missing cells, then do the later stages from
+disk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ class LineResult(NamedTuple):
 
 
 def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> "Plan":
-    """Return what would be done for the chosen cells; all of them if `where` is empty."""
+    """Return the plan of the chosen cells; of all cells if `where` is empty."""
     every = plan_cells(experiment.cells, experiment.folder)
     return every.only({cell.id for cell in chosen.cells}) if where else every
 
@@ -56,14 +57,15 @@ def run(
     take_over: bool = False,
     budget: float | None = None,
 ) -> LineResult:
-    """Train the chosen cells that are missing, then evaluate, mirror and report; tell of its end.
+    """Train the chosen cells that are missing, then evaluate, mirror, report, and notify.
 
-    experiment: every cell of the spec, which the report is about. plan: of the chosen cells. wait:
-    on a cluster, return only when all jobs have ended. take_over: submit what another user has
-    submitted and this one cannot see. budget: GPU-hours that training may reach.
+    experiment: every cell of the spec; the report shows all of them. plan: the plan of the chosen
+    cells. wait: on a cluster, return only when all jobs have ended. take_over: also submit cells
+    whose jobs another user submitted and this user cannot see. budget: the limit of GPU-hours of
+    training.
 
-    `site.options.on_end` gets a message once no chosen cell is with a scheduler or still to be
-    submitted, if there was something to do.
+    `site.options.on_end` gets a message once the scheduler has no chosen cell and none is left to
+    submit, if this run did anything.
     """
     try:
         result = _run(
@@ -124,7 +126,8 @@ def _run(
 
 
 def review(experiment: Experiment, chosen: Experiment) -> Review:
-    """Do all stages after training, from disk: score the chosen cells, mirror and report all."""
+    """Do all stages after training, from disk: score the chosen cells, then mirror and report all
+    cells."""
     records = stages.collect_records(experiment)
     code = stages.print_faults(records)
     ids = {cell.id for cell in chosen.cells}

@@ -1,4 +1,4 @@
-"""The stages after launch. Each begins from the run directories."""
+"""The stages after launch. Each one starts from the run directories."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -35,12 +35,13 @@ from orchestrator.tracking import MirrorReport
 
 
 def collect_records(experiment: Experiment) -> list[Record]:
-    """Return the records of the chosen cells, each with the faults of what could not be read."""
+    """Return the records of the chosen cells. Each record names the files that could not be
+    read."""
     return collect(experiment.cells, experiment.folder)
 
 
 def print_faults(records: Sequence[Record]) -> int:
-    """Print what could not be read. Return 1 if there was anything, for the exit code."""
+    """Print the faults of the records. Return the exit code: 1 if there is any fault, else 0."""
     faults = [fault for record in records for fault in record.faults]
     for fault in faults:
         say(fault)
@@ -48,7 +49,7 @@ def print_faults(records: Sequence[Record]) -> int:
 
 
 def scores_and_faults(experiment: Experiment) -> "ScoreIndex":
-    """Return the scores on disk. Print what keeps them from being averaged or compared."""
+    """Return the scores on disk. Print why some of them cannot be averaged or compared."""
     index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
     for fault in index.faults:
         say(fault)
@@ -131,8 +132,11 @@ def mirror(
     quiet: bool = False,
     dry_run: bool = False,
 ) -> "MirrorReport":
-    """Bring MLflow up to date (`only`: the runs of these cells). Unless `quiet`, print where to
-    look. dry_run: only count what would change."""
+    """Update MLflow (`only`: the runs of these cells). Print the address of the runs, unless
+    `quiet`.
+
+    dry_run: only count the changes.
+    """
     every = _milestones()
 
     def show(done: int, total: int) -> None:
@@ -170,7 +174,8 @@ def compare_records(
     scores: Sequence[Score],
     items: "ItemScores | None" = None,
 ) -> "Comparison":
-    """Return the statistics of what is on disk. `items`: of the score index; None: read here."""
+    """Return the statistics of the results on disk. items: from the score index; None: read them
+    here."""
     if items is None:
         items = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder).items
     return compare(experiment.spec, records, scores, items)
@@ -190,11 +195,10 @@ def write_report(
 ) -> Path:
     """Write index.html and report.md. Return the path of the page.
 
-    With `figures`, also write each figure as PNG and PDF; without, remove those of an earlier
-    page, because they would say something else. `faults`: what is wrong with the scores.
-
-    `sections` are the page's own beside the usual ones, with `data` for their figures. The page's
-    date is that of the newest result, so that the same results give the same page.
+    figures: also write each figure as PNG and PDF. Without it, remove the figures of an earlier
+    page, because they would differ from this page. faults: sentences about scores. sections:
+    further sections of the page, with `data` for their figures. The page has the date of the newest
+    result, so that the same results give the same page.
     """
     folder = target or experiment.folder.report
     built = build_report(
@@ -265,7 +269,8 @@ def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
 
 
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:
-    """Return a function that is true about `count` times from 0 to the total, and at the end."""
+    """Return a function that returns True about `count` times while its argument grows from 0 to
+    the total, and at the end."""
     last = 0
 
     def reached(done: int, total: int) -> bool:

@@ -1,4 +1,4 @@
-"""Train what is missing: here, or by jobs of a cluster."""
+"""Train the missing cells on this machine, or with jobs of a cluster."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
     """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0.
 
-    plan: of these cells at least. What has ended in it is not looked at again.
+    plan: a plan that contains at least these cells. A cell that has ended by this plan is not read
+    again.
     """
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
@@ -71,10 +72,10 @@ def on_cluster(
     budget: float | None,
     take_over: bool = False,
 ) -> tuple[int, bool]:
-    """Submit what is missing. With `wait`, return only when the jobs have ended.
+    """Submit the missing cells. With `wait`, return only when the jobs have ended.
 
-    Return the exit code, and True if training is over: no chosen cell is with the scheduler or
-    still to be submitted.
+    Return the exit code, and True if training is over: the scheduler has no chosen cell and none is
+    left to submit.
     """
     options = slurm_options(chosen.spec.site.options)
     if plan.pending:
@@ -132,9 +133,10 @@ def scripts_of(chosen: Experiment, plan: "Plan") -> list[str]:
 
 
 def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
-    """Return a function that returns the cells a budget pays for, at each submission.
+    """Return a function that is called at each submission and returns the cells that a budget
+    covers.
 
-    It prints its sentence again only when that has changed.
+    The function prints its sentence only if the sentence has changed.
     """
     last = ""
 
@@ -154,7 +156,7 @@ def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cel
 def _refuse_impossible(chosen: Experiment, options: "SlurmOptions") -> None:
     """Raise EnvironmentFault for jobs that can never start, by the cluster's own answers.
 
-    SLURM takes some of them all the same. Print what may pass.
+    SLURM accepts some of these jobs nevertheless. Print warnings about jobs that may start.
     """
     answers = read_cluster()
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
@@ -172,7 +174,8 @@ def _refuse_impossible(chosen: Experiment, options: "SlurmOptions") -> None:
 
 @contextmanager
 def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
-    """Remove a folder that was made inside, if it ends with a refusal and nothing was submitted."""
+    """Remove a folder that was created inside the context, if a refusal ends it and nothing was
+    submitted."""
     new = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         yield
@@ -232,7 +235,7 @@ def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, C
 
 
 def keep_spec(experiment: Experiment) -> None:
-    """Write the spec as it is launched, beside its cells."""
+    """Write the spec into the experiment's folder, as it is launched."""
     experiment.folder.open()
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
@@ -241,7 +244,8 @@ def keep_spec(experiment: Experiment) -> None:
 def paid_part(
     budget: float | None, whole: Experiment, experiment: Experiment, plan: "Plan"
 ) -> Experiment:
-    """Return the experiment without the pending cells that the budget does not pay; print which."""
+    """Return the experiment without the pending cells that the budget does not cover. Print
+    which."""
     if budget is None:
         return experiment
     wanted = {row.cell.id for row in plan.pending if row.cell is not None}

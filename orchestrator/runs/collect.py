@@ -1,6 +1,7 @@
-"""Read run directories into Records. One broken file costs only itself.
+"""Read run directories into Records. One broken file costs only that file.
 
-Nothing is written but a cache: the metrics of ended cells, as columns (columns.py)."""
+Write only a cache: the metrics of ended cells, as columns (columns.py).
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -26,10 +27,10 @@ from orchestrator.runs.state import read_state
 
 
 def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
-    """Return one Record a cell, in order; a cell that was never launched is `planned`.
+    """Return one Record per cell, in order. A cell that was never launched is `planned`.
 
-    What cannot be read is named in `Record.faults` and left out; the rest is kept. Raise
-    RunFolderError only for a folder that is not orch's or has a newer format.
+    Leave out files that cannot be read, and name them in `Record.faults`. Raise RunFolderError only
+    for a folder that is not orch's or has a newer format.
     """
     folder.check()
     columns = columns_in(folder.path)
@@ -41,8 +42,10 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
 def collect_without_kept(
     cells: Iterable[Cell], folder: RunFolder
 ) -> tuple[list[Record], dict[str, KeptRows]]:
-    """Return the records, and cell id -> where its metrics are kept as columns: what is kept is not
-    read, and those records have no metrics."""
+    """Return the records, and cell id -> the rows of the column cache that have its metrics.
+
+    Do not read these rows: a record whose metrics are cached has no metrics.
+    """
     folder.check()
     columns = columns_in(folder.path)
     kept: dict[str, KeptRows] = {}
@@ -115,7 +118,7 @@ def _parsed(
     state: State,
     faults: list[str],
 ) -> tuple[MetricPoint, ...]:
-    """Return the metrics of a cell from the logs of its attempts; add to `faults`."""
+    """Return the metrics of a cell from the logs of its attempts. Add sentences to `faults`."""
     logged: list[list[MetricPoint]] = []
     for attempt, ended in zip(attempts, exits, strict=True):
         steps = (point.step for points in logged for point in points)
@@ -156,10 +159,10 @@ def _points(
     nothing_left: bool,
     faults: list[str],
 ) -> list[MetricPoint]:
-    """Return the points of an attempt's log; add to `faults` what is wrong with it.
+    """Return the points of an attempt's log. Add what is wrong with the log to `faults`.
 
-    nothing_left: an earlier attempt logged the last train step, and was ended before it could
-    say so. This one then ends well without a step of its own.
+    nothing_left: an earlier attempt logged the last train step and was killed before it wrote its
+    exit record. Then this attempt may succeed without any step.
     """
     points: list[MetricPoint] = []
     num_read, foreign = 0, list[str]()
@@ -198,7 +201,8 @@ def _points(
 def _read_points(
     backend: Backend, attempt: AttemptDir, ended: ExitRecord | None
 ) -> Iterator[MetricPoint]:
-    """Yield the points of a log: of a pulled attempt those that were shared, in canonical names."""
+    """Yield the points of a log. For a pulled attempt, yield the points that `push` shared, in
+    canonical names."""
     if ended is None or not ended.origin:
         yield from backend.read_metrics(attempt.path)
         return
@@ -207,9 +211,9 @@ def _read_points(
 
 
 def _lost_lines(path: Path, num_points: int) -> list[str]:
-    """Return sentences about lines that gave no point; parse only a file with such lines.
+    """Return sentences about lines that gave no point. Parse only a file that has such lines.
 
-    num_points: the points that the backend read in it.
+    num_points: the number of points that the backend read from the file.
     """
     faults: list[str] = []
     try:

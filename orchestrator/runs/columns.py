@@ -1,13 +1,13 @@
-"""The metrics of ended cells as columns: what was parsed once is not parsed again.
+"""The metrics of ended cells as columns, so that no log is parsed twice.
 
-runs/<experiment>/columns/*.parquet have a row for each train step and a column for each metric.
-Each process writes files of its own, whole; several small ones are merged into one. The schema's
-metadata says which rows are of which cell, and of which state of its `attempts/`: path, size and
-time of change of every file in it, and the code that parsed them.
+runs/<experiment>/columns/*.parquet have one row per train step and one column per metric. Each
+process writes complete files of its own. Several small files are merged into one. The schema's
+metadata lists, for each cell, its rows and the state of its `attempts/`: path, size and time of
+change of every file, and a digest of the code that parsed them.
 
-It is a cache. Rows count only while that state is the same, so an attempt more, an edited log and a
-backend that reads otherwise are parsed again. Without it, everything is; cells with a fault are
-never kept, so that each is named again.
+This is a cache. Rows are valid only while that state is the same. After a new attempt, an edited
+log or a change of the backend's parser, the logs are parsed again. Cells with a fault are never
+cached, so that each reading reports the fault.
 """
 
 import hashlib
@@ -33,23 +33,24 @@ from orchestrator.rundir import CellDir, RunFolder
 
 FORMAT = 1
 WORTH_KEEPING = 100_000
-"""Values: fewer are parsed as quickly as pyarrow is imported."""
+"""Number of values below which a cache is useless: parsing them takes no longer than the import of
+pyarrow."""
 VALUES_A_FILE = 10_000_000
 MAX_SMALL_FILES = 16
-"""With more files of less than half of that, they are merged."""
+"""Number of files smaller than half of that, above which they are merged."""
 SETTLED_NS = 5_000_000_000
 """Nanoseconds after a change in which a second one may have the same time."""
 _KEY = b"orch"
 _OF_A_ROW = ("cell", "step", "time")
-"""The columns that are no metrics: names of metrics have a slash."""
+"""Columns that are not metrics. Names of metrics contain a slash, so they never collide."""
 
 
 class KeptRows(NamedTuple):
-    """Where the metrics of a cell are kept."""
+    """The rows of one cell in a file of columns."""
 
     path: Path
     state: str
-    """Digest of what they were parsed from."""
+    """Digest of the files from which they were parsed."""
     start: int
     stop: int
 
@@ -67,7 +68,8 @@ class Columns:
             self._note(path)
 
     def state_of(self, cell_dir: CellDir, backend: str) -> str | None:
-        """Return a digest of all that the metrics are parsed from; None if that just changed."""
+        """Return a digest of all files from which the metrics are parsed; None if one just
+        changed."""
         entries, latest = _entries(f"{cell_dir.path}/attempts")
         if not entries or time.time_ns() - latest < SETTLED_NS:
             return None
@@ -75,7 +77,7 @@ class Columns:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def rows(self, cell_dir: CellDir, state: str | None) -> KeptRows | None:
-        """Return where the metrics of a cell are kept, or None if its logs must be parsed."""
+        """Return the cached rows of a cell, or None if its logs must be parsed."""
         rows = self._rows.get(cell_dir.path.name)
         return None if rows is None or state is None or rows.state != state else rows
 
@@ -95,7 +97,8 @@ class Columns:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is new, if it is much. Where nothing can be written, it is parsed again."""
+        """Write the new rows if there are many. If the folder is not writable, a later run parses
+        the logs again."""
         self._tables.clear()
         if self._num_new < WORTH_KEEPING:
             return
@@ -111,7 +114,7 @@ class Columns:
             return
 
     def _write(self, table: Any, rows: Mapping[str, tuple[str, int, int]]) -> Path:
-        """Write one file as a whole; its name is of this process and this moment alone."""
+        """Write one complete file. Its name is unique to this process and moment."""
         import io
 
         import pyarrow.parquet as pq
@@ -128,7 +131,7 @@ class Columns:
         return self._path / name
 
     def _note(self, path: Path) -> None:
-        """Learn which rows a file has. One that cannot be read counts as not there."""
+        """Read which rows a file has. Ignore a file that cannot be read."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -203,7 +206,8 @@ class _Table:
             self._values[:, place] = column.to_numpy()
 
     def points(self, start: int, stop: int) -> tuple[MetricPoint, ...]:
-        """Return the points of some rows. Rows with the same names share them."""
+        """Return the points of some rows. Rows with the same metric names share one tuple of
+        names."""
         import numpy as np
 
         is_there = self._is_there[start:stop]

@@ -36,7 +36,7 @@ class MirrorStore(Protocol):
 
 
 def is_up_to_date(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> bool:
-    """Return whether the later stages were done for exactly what is on disk now."""
+    """Return True if the later stages were done for exactly the files that are on disk now."""
     try:
         mark = read_json(experiment.folder.path / _NAME)
     except RunFolderError:  # torn by a kill: as if it were not there
@@ -45,7 +45,7 @@ def is_up_to_date(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> bo
 
 
 def mark_complete(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> None:
-    """Record that the later stages are done for what is on disk now."""
+    """Record that the later stages are done for the files that are on disk now."""
     fingerprint = _fingerprint(experiment, plan, mirror)
     write_text(experiment.folder.path / _NAME, f'{{"digest": "{fingerprint}"}}\n')
 

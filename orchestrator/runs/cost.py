@@ -213,7 +213,7 @@ def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
 
 
 def _has_not_begun(row: PlanRow) -> bool:
-    """Return True if no attempt of the cell can have begun, by its state alone."""
+    """Return True if the state alone shows that no attempt of the cell has begun."""
     waits = row.state in ("planned", "submitted", "pending")
     return waits and row.attempts <= 1 and row.exit is None
 
@@ -288,11 +288,11 @@ class EvaluationSpending(NamedTuple):
     """The GPU-hours that evaluation jobs have used."""
 
     used: float = 0.0
-    """GPU-hours of those that ended."""
+    """GPU-hours of evaluation jobs that ended."""
     each: float = 0.0
-    """GPU-hours that another is expected to take; 0 before the first has ended."""
+    """Expected GPU-hours of one more evaluation job; 0 before the first one has ended."""
     cells: int = 0
-    """Cells that are scored."""
+    """Cells that have a score."""
 
 
 NO_EVALUATIONS = EvaluationSpending()
@@ -314,7 +314,7 @@ def evaluation_spending(folder: RunFolder) -> EvaluationSpending:
 
 
 class Afforded(NamedTuple):
-    """The cells that a budget pays and those it does not pay, in the order of the spec."""
+    """The cells that a budget covers and those that it does not cover, in the order of the spec."""
 
     paid: tuple[Cell, ...]
     unpaid: tuple[Cell, ...]

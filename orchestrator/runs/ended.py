@@ -1,12 +1,13 @@
-"""The index of ended cells: what has ended is not opened again.
+"""The index of ended cells. A cell that has ended is not opened again.
 
-runs/<experiment>/index/<host>-<pid>.tsv has a line for each ended cell that one orch has seen:
-directory, the times of change of attempts/ and of its last attempt, number of attempts, the exit
-record. Each process appends to a file of its own, so no append is shared between machines.
+runs/<experiment>/index/<host>-<pid>.tsv has one line for each ended cell that this process of orch
+has read: its directory, the times of change of attempts/ and of its last attempt, the number of
+attempts, and the exit record. Each process appends to its own file, so machines never append to the
+same file.
 
-The index is a cache. A line counts only while both times are those of the folders: whatever is
-added or removed in them, a new attempt or another exit record, changes them. Without the index, or
-with lines cut off, cells are read from their folders, and it is written anew.
+The index is a cache. A line is valid only while both times are those of the folders, because a new
+attempt or a new exit record changes them. If the index is missing or has cut lines, the cells are
+read from their folders and the index is written again.
 """
 
 import os
@@ -78,7 +79,8 @@ class EndedIndex:
         self._new.append(_written(cell_dir.path.name, line))
 
     def flush(self) -> None:
-        """Append what is new. A folder that cannot be written to is read again the next time."""
+        """Append the new lines. If the folder is not writable, the cells are read again the next
+        time."""
         if not self._new:
             return
         new, self._new = self._new, []

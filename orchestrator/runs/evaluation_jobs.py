@@ -1,4 +1,5 @@
-"""The states of evaluation jobs: from the exit records they wrote, else from the scheduler."""
+"""The states of evaluation jobs, from their exit records, or from the scheduler if they wrote
+none."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -36,15 +37,15 @@ class _Element(NamedTuple):
     element: int
     exit: ExitRecord | None
     word: str
-    """The state in which it ended, from the name of its file; empty while there is none."""
+    """The state in which the job ended, from the name of its file; empty before its end."""
 
 
 def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str, EvaluationState]:
-    """Return cell's directory -> its last evaluation job, for cells that have one.
+    """Return the directory of each cell -> its last evaluation job, for cells that have one.
 
-    states: of the cells asked about, by directory. Write nothing. The scheduler is asked, in the
-    call that is made for training anyway, only about trained cells whose evaluation has no exit
-    record.
+    states: cell's directory -> state, for the cells in question. Write nothing. Ask the scheduler
+    only about trained cells whose evaluation has no exit record, in the same call that asks about
+    training.
     """
     elements_of: dict[str, list[_Element]] = {}
     for sent in submissions.read(folder).values():
@@ -92,7 +93,7 @@ def _evaluation_state(
 
 
 def _poll(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
-    """Return state and exit record of an evaluation that has written none."""
+    """Return state and exit record of an evaluation job that wrote no exit record."""
     if state != "succeeded":
         return ("pending" if state in _WAITS else "cancelled"), None
     if element.sent.job is None:
@@ -113,14 +114,14 @@ def _lost(why: str, failure: str = "lost") -> ExitRecord:
 
 
 def may_repeat(state: EvaluationState, options: SlurmOptions) -> bool:
-    """Return whether a failed evaluation is submitted again without a person asking for it."""
+    """Return True if a failed evaluation is submitted again automatically."""
     if state.state != "failed" or state.exit is None:
         return False
     return state.failures <= retry_limit(state.exit.failure, options)
 
 
 def forgive(folder: RunFolder, names: Iterable[str]) -> set[str]:
-    """Let failed evaluations of trained cells go again; return their directories."""
+    """Allow failed evaluations of trained cells to be submitted again. Return their directories."""
     failed = failed_evaluations(folder, names)
     for each in failed.values():
         if each.exit is not None:
@@ -141,7 +142,7 @@ def failed_evaluations(folder: RunFolder, names: Iterable[str]) -> dict[str, Eva
 def record_ends(
     folder: RunFolder, states: Mapping[str, State], evaluations: Mapping[str, EvaluationState]
 ) -> None:
-    """Write exit records that only the scheduler knew, and mark submissions that are over."""
+    """Write the exit records that only the scheduler knew. Mark submissions that have ended."""
     for each in evaluations.values():
         if each.exit is not None and not each.written:
             submissions.write_end(folder, each.submission, each.element, each.exit)
@@ -160,6 +161,6 @@ def record_ends(
 
 
 def counts(evaluations: Iterable[EvaluationState]) -> dict[str, int]:
-    """Return how many are in each state."""
+    """Return the number of evaluation jobs in each state."""
     states = [each.state for each in evaluations]
     return {state: states.count(state) for state in dict.fromkeys(states)}

@@ -1,9 +1,9 @@
 """The program of an evaluation job: export the checkpoints of one cell, then score them.
 
-python -m orchestrator.runs.evaluation_task     SLURM's variables say which element
+    python -m orchestrator.runs.evaluation_task     SLURM's variables name the element
 
-How it ended is kept beside its submission, in classes of its own (`export`): training is not at
-fault.
+The job writes its ending into the folder of its submission, with separate failure classes
+(`export`), because a failed evaluation is no failure of the training.
 """
 
 import os
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(task: ArrayTask, stop: worker.StopSignals) -> int:
-    """Export and score the cell's checkpoints, and write how that ended; return the exit code."""
+    """Export and score the cell's checkpoints, and write the ending. Return the exit code."""
     began = time.time()
     if Path(task.manifest["cwd"]).is_dir():
         os.chdir(task.manifest["cwd"])  # relative paths mean what they meant to the submitter
@@ -86,7 +86,7 @@ def run(task: ArrayTask, stop: worker.StopSignals) -> int:
 
 
 def _check_gpus(task: ArrayTask) -> None:
-    """Raise BadNodeError for a bad GPU, as before a training: another node is tried then."""
+    """Raise BadNodeError for a bad GPU, as before a training: orch then tries another node."""
     count = int(task.manifest["gpus"])
     if count and task.options.gpu_check and (fault := gpu_fault(count)):
         raise BadNodeError(f"node {node_name()}: {fault}")
@@ -105,7 +105,8 @@ def _score(task: ArrayTask) -> None:
 
 
 def _export(task: ArrayTask, record: Record, *, every: bool) -> None:
-    """Export what evaluation will read, before it does, so that a failure has its own class."""
+    """Export all checkpoints before evaluation reads them, so that a failed export has its own
+    class."""
     options = node_options(task.manifest["options"])
     for checkpoint in record.checkpoints if every else record.checkpoints[-1:]:
         export(record.cell, checkpoint, task.cell_dir, options)

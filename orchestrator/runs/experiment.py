@@ -27,8 +27,7 @@ class Experiment:
 
     spec: Spec
     declared: tuple[Cell, ...]
-    """Cells as the spec declares them, fewer may be left once they are rehearsed; empty after a
-    selection."""
+    """The number of cells in the spec. A rehearsal may have fewer. Empty after a selection."""
     cells: tuple[Cell, ...]
     where: LaunchKind
     folder: RunFolder
@@ -62,7 +61,7 @@ class Experiment:
 
 
 def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read a spec and expand it for the site it runs at. Write nothing."""
+    """Read a spec and expand it for the site at which it runs. Write nothing."""
     spec = load(Path(path), overrides)
     declared = expand(spec)
     where = site_of(spec)
@@ -79,8 +78,8 @@ def _scale(spec: Spec, where: LaunchKind) -> Literal["micro", "full"]:
 def at_scale(cells: Sequence[Cell], scale: Literal["micro", "full"]) -> Sequence[Cell]:
     """Return the cells as they run at a site.
 
-    At micro scale every cell is rehearsed. At full scale cells run as declared, except those of the
-    embedded trainer, which are rehearsals anywhere.
+    At micro scale, every cell is rehearsed. At full scale, cells run as declared. Only cells of the
+    embedded trainer are rehearsals at every scale.
     """
     if scale == "micro":
         return rehearse(cells)
@@ -118,12 +117,15 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
 
 
 _FEW = 100
-"""So many cells are read sooner than a spec is expanded."""
+"""For at most this number of cells, reading them from disk is faster than expanding the spec."""
 
 
 def _launched(spec: Spec, folder: RunFolder, scale: Literal["micro", "full"]) -> Iterator[Cell]:
-    """Yield every cell on disk. Those of the spec are expanded from it and not read: that takes a
-    tenth of the time and of the memory. Others (of an earlier spec, of a search) are read."""
+    """Yield every cell on disk.
+
+    Take the cells of the spec from its expansion and do not read them: this takes a tenth of the
+    time and memory. Read the other cells, of an earlier spec or of a search.
+    """
     directories = folder.cells()
     declared: dict[str, Cell] = {}
     if len(directories) > _FEW:

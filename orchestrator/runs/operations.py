@@ -69,9 +69,9 @@ def _would_cancel(cell_dir: CellDir) -> OperationResult:
 
 
 def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
-    """Let failed and cancelled cells run again, from their last checkpoint if they have one.
+    """Allow failed and cancelled cells to run again, from their last checkpoint if they have one.
 
-    On a cluster, failed evaluation jobs of trained cells go again too.
+    On a cluster, this also allows failed evaluation jobs of trained cells.
     """
     folder.open()
     cells = list(cells)

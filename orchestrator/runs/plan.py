@@ -81,7 +81,8 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rows in the order of the spec, then what left it."""
+    """The rows of a spec's cells, in the order of the spec, then the directories that left the
+    spec."""
 
     rows: tuple[PlanRow, ...]
 
@@ -113,12 +114,12 @@ class Plan:
 
 
 def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
-    """Return every cell with its state and why it would run or not, then the orphans.
+    """Return every cell with its state and the reason why it would run or not, then the orphans.
 
-    cells: all of the spec, since what is on disk and not among them is an orphan; `Plan.only`
-    selects afterwards. A cell whose directory is missing but whose slug is on disk with other
-    settings, in a study it shares, is `changed`. Raise RunFolderError for a folder that is not
-    orch's.
+    cells: all cells of the spec, because a directory on disk whose cell is not among them is an
+    orphan. Select afterwards with `Plan.only`. A cell is `changed` if its directory is missing, and
+    its slug is on disk with other settings in a study that both share. Raise RunFolderError for a
+    folder that is not orch's.
     """
     folder.check()
     with one_look(folder) as look:
@@ -176,7 +177,7 @@ def _why(cell: Cell, directory: CellDir, state: CellState) -> tuple[Reason, str]
 
 
 def _begun_again(cell: Cell, directory: CellDir, state: CellState) -> str:
-    """Return how often a cell was begun again, and from where; empty if it never was."""
+    """Return how often a cell was started again, and from which step; empty if it never was."""
     if state.attempts < 2:
         return ""
     step = checkpoint_step(cell, directory)

@@ -68,7 +68,7 @@ def survey(folder: RunFolder) -> list[tuple[CellDir, CellState]]:
 
 
 def is_ended(state: State) -> bool:
-    """Return whether a cell in this state has ended for good."""
+    """Return True if a cell in this state has ended for good."""
     return state in ENDED
 
 
@@ -85,10 +85,10 @@ _SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})
 
 
 def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> bool:
-    """Return whether a cell that stopped is submitted again without a person asking for it.
+    """Return True if a cell that stopped is submitted again automatically.
 
-    A configuration error is never tried again: it would fail again. A collapse is a result and no
-    failure, and never comes here.
+    A configuration error is never tried again, because it would fail again. A collapse is a result
+    and not a failure, so it never gets here.
     """
     if state.state == "planned":
         return True
@@ -104,15 +104,15 @@ def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> boo
 
 
 def retry_limit(failure: str, options: SlurmOptions) -> int:
-    """Return how often a failure of this class is tried again."""
+    """Return the number of retries for a failure of this class."""
     limits: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
     return limits.get(failure, RETRIES.get(failure, 0))
 
 
 def _count(cell_dir: CellDir, failure: str) -> int:
-    """Return how many attempts ended in this class.
+    """Return the number of attempts that ended in this class.
 
-    One without an exit record counts in each class of `_SILENT`.
+    An attempt without an exit record counts in each class of `_SILENT`.
     """
     count = 0
     for attempt in cell_dir.attempts():

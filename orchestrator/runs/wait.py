@@ -1,4 +1,4 @@
-"""Submit cells to a cluster, again where that is allowed, and wait until all have ended."""
+"""Submit cells to a cluster, retry those that may be retried, and wait until all have ended."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,13 +39,13 @@ class SubmitRequest(NamedTuple):
     tell: Callable[[str], None]
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
     take_over: bool = False
-    """Submit as well what another user has submitted and this one cannot see."""
+    """Also submit cells whose jobs another user submitted and this user cannot see."""
     admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
-    """Return the ids of those cells, of all that would be submitted, that a budget covers."""
+    """A function: the ids of all cells to submit -> the ids that a budget covers."""
 
 
 def start(request: SubmitRequest) -> Submitted:
-    """Submit what is to be trained; failed cells too, where their class of failure allows it."""
+    """Submit the cells to train. Include failed cells if their class of failure allows a retry."""
     folder, options = request.folder, request.options
     folder.open()
     busy, wanted = [], []
@@ -97,7 +97,7 @@ def _admitted(
 
 
 def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
-    """Submit evaluations that failed and may be tried again, or that never were submitted."""
+    """Submit evaluations that failed and may be retried, and those that were never submitted."""
     if not request.evaluate:
         return
     with one_look(request.folder) as look:
@@ -136,15 +136,15 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
 def evaluation_states(
     folder: RunFolder, looks: Sequence[tuple[Cell, CellState]]
 ) -> tuple[dict[str, State], dict[str, EvaluationState]]:
-    """Return the states of these cells by directory, and of their evaluation jobs."""
+    """Return the states of these cells by directory, and the states of their evaluation jobs."""
     states = {folder.cell(cell).path.name: state.state for cell, state in looks}
     return states, evaluation_jobs.last_evaluations(folder, states)
 
 
 def wait(request: SubmitRequest) -> Launched:
-    """Wait until no cell is with the scheduler and none may be tried again.
+    """Wait until the scheduler has no cell and no cell may be retried.
 
-    Ctrl-C ends the waiting only: jobs go on.
+    Ctrl-C ends only the waiting: jobs continue.
     """
     seen_before: dict[str, str] = {}
     unpaid: set[str] = set()
@@ -184,7 +184,7 @@ def wait(request: SubmitRequest) -> Launched:
 
 
 def num_waiting(scores: Mapping[str, EvaluationState]) -> int:
-    """Return how many evaluations are with the scheduler, or in an unknown state."""
+    """Return the number of evaluations that the scheduler has or whose state is unknown."""
     return sum(each.state in ("pending", "unknown") for each in scores.values())
 
 

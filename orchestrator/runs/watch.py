@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 
 MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
-"""The first that a cell measures is the one shown."""
+"""The main metrics. The first one that a cell measures is shown."""
 
 MOVING: frozenset[str] = frozenset({"submitted", "pending", "running"})
 _FIRST_BYTES = 8 << 20
-"""Of a file that is longer, what stands before its end by this much is not looked at."""
+"""Bytes at the end of a long file that are read first; the lines before them are ignored."""
 _FOREIGN_SECONDS = 30.0
-"""Metrics that are not in metrics.jsonl are read whole, by the backend, and no oftener."""
+"""Seconds between two readings by the backend, of metrics that are not in metrics.jsonl: it reads
+the whole log each time."""
 
 
 @dataclass
@@ -42,7 +43,7 @@ class AttemptCurve:
 
     step: int = 0
     points: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Main metric -> step -> value."""
+    """Main metric -> step -> value, as far as the file was read."""
     position: int = 0
     read_at: float = float("-inf")
 
@@ -75,7 +76,7 @@ class CurveTails:
         self.bytes_read = 0
 
     def curve(self, cell: Cell, attempt: AttemptDir, *, moving: bool) -> AttemptCurve:
-        """Return the attempt's curve as far as it is written."""
+        """Return the attempt's curve up to the last line on disk."""
         known = self._curves.get(attempt.path)
         curve = known or self._curves.setdefault(attempt.path, AttemptCurve())
         if not attempt.metrics.exists():
@@ -126,7 +127,7 @@ class CellLine:
     outcome: str = ""
     detail: str = ""
     trace: str = ""
-    """Differs when anything about it did."""
+    """A digest that changes with any file of the cell."""
 
     @property
     def total(self) -> int:
@@ -158,7 +159,7 @@ class ProgressSnapshot:
 
     @property
     def steps_left(self) -> int:
-        """Return the steps left in cells that go on by themselves."""
+        """Return the number of steps left in cells that continue without a person."""
         ended = ("succeeded", "failed", "cancelled")
         return sum(max(0, line.total - line.step) for line in self.lines if line.state not in ended)
 
@@ -169,7 +170,7 @@ class ProgressSnapshot:
 
     @property
     def live(self) -> bool:
-        """Return True if a cell is in a state that moves."""
+        """Return True if a cell is in a state that can change without a person."""
         return any(line.state in MOVING for line in self.lines)
 
     @property
@@ -215,7 +216,7 @@ def take_snapshot(
 
 
 def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
-    """Return sizes and times of the files that a cell's report is made from. Read none of them."""
+    """Return sizes and times of the files from which a cell's report is made. Read none of them."""
     trace: list[object] = [len(attempts)]
     files = [f for a in attempts[-1:] for f in (a.metrics, a.stdout, a.exit, a.path / "logs")]
     for path in (*files, evaluations):
@@ -280,7 +281,8 @@ class LaunchProgress:
         self._steps_total = sum(cell.settings.num_train_steps for cell in self.cells)
         self._steps_done = 0
         self._steps_found: dict[str, int] = {}
-        """Steps of resumed cells that were there when they started: not this run's speed."""
+        """Train steps that resumed cells already had: they do not count for the speed of this
+        run."""
 
     def take(self, event: LaunchEvent) -> str:
         """Count an event; return the line to print for it, or nothing."""
@@ -334,7 +336,7 @@ class LaunchProgress:
         return min(self._steps_total, self._steps_done + sum(reached))
 
     def fraction(self) -> float:
-        """Return the train steps done over all that were to be done, between 0 and 1."""
+        """Return the train steps done, divided by all train steps of this run, between 0 and 1."""
         return self.steps() / max(1, self._steps_total)
 
     def seconds_left(self) -> float | None:
