@@ -1,4 +1,4 @@
-"""Charts as PNG, PDF and SVG, by vl-convert: no browser, no network."""
+"""Write charts as PNG, PDF and SVG with vl-convert, without a browser or a network."""
 
 import contextlib
 import os
@@ -19,16 +19,16 @@ FORMATS = ("png", "pdf", "svg")
 PPI = 84
 PNG_START = b"\x89PNG\r\n\x1a\n"
 POINTS = 0.75
-"""Of a pixel, in a PDF."""
+"""PDF points per pixel."""
 LETTER, MARGIN = 6.1, 16
-"""Pixels of a letter of a row's name, and beside it."""
+"""Pixels per letter of a row's name, and pixels next to the name."""
 GAP = 14
 
 
 def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> Spec:
-    """Return a view with its rows, as wide as it may be, in a theme's colours.
+    """Return a view's specification with its rows, a width and a theme's colours.
 
-    The page does the same with the view's JSON: dashboards/figures.js.
+    dashboards/figures.js does the same in the browser.
     """
     shown: Spec = colored(narrowed(view["spec"], rows), theme)
     shown["data"] = {"values": rows}
@@ -49,7 +49,7 @@ def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> 
 
 
 def narrowed(spec: Any, rows: Rows) -> Any:
-    """Return a specification whose scales, legends and layers are those that its rows need."""
+    """Return a specification without the layers, scale values and legends that no row needs."""
     if isinstance(spec, list):
         return [narrowed(each, rows) for each in spec]
     if not isinstance(spec, dict):
@@ -90,7 +90,7 @@ def sheet(
     width: int = 960,
     theme: Theme = LIGHT,
 ) -> Spec:
-    """Return one specification of several views, side by side in columns, for a file."""
+    """Return one specification for a file: several views in columns, with title and notes."""
     charts = []
     for view, rows in views:
         named = {"title": view["title"]} if view["title"] else {}
@@ -112,9 +112,9 @@ def sheet(
 
 
 def without_readings(spec: Any) -> Any:
-    """Return a specification without what only a pointer can reach, and without names of layers.
+    """Return a specification without tooltips and without names of layers.
 
-    Layers of one name in several views would share their rows in a file.
+    A file cannot show tooltips. In one file, layers with the same name would share their rows.
     """
     if isinstance(spec, list):
         layers = (e for e in spec if not (isinstance(e, dict) and e.get("name") == "reading"))
@@ -138,7 +138,7 @@ def svg_of(spec: Spec) -> str:
 
 
 def converted(svg: str, ending: str) -> bytes:
-    """Return a drawing as a file of this ending: png, pdf or svg."""
+    """Return an SVG drawing as the bytes of a png, pdf or svg file."""
     import vl_convert
 
     if ending == "svg":
@@ -152,7 +152,7 @@ def converted(svg: str, ending: str) -> bytes:
 
 
 def _packed(png: bytes) -> bytes:
-    """Return a PNG whose pixels are compressed again: vl-convert prefers speed to size."""
+    """Return the PNG with its pixels compressed again: vl-convert writes large files quickly."""
     chunks: list[tuple[bytes, bytes]] = []
     at = len(PNG_START)
     while at < len(png):
@@ -173,9 +173,9 @@ def _in_points(size: re.Match[str]) -> str:
 
 
 def script() -> str:
-    """Return the page's script: Vega, Vega-Lite and Vega-Embed of vl-convert's own release.
+    """Return the page's script: Vega, Vega-Lite and Vega-Embed in the versions of vl-convert.
 
-    Bundling takes two CPU seconds: it is kept in the user's cache, one file a release.
+    Bundling takes two CPU seconds, so store the script in the user's cache, one file per release.
     """
     import vl_convert
 
@@ -184,8 +184,8 @@ def script() -> str:
     kept = (Path(base) if base else Path.home() / ".cache") / "orch" / name
     with contextlib.suppress(OSError, ValueError):
         return kept.read_text(encoding="utf-8")
-    bundle: Any = vl_convert.javascript_bundle  # its stub asks for a snippet, which it needs not
+    bundle: Any = vl_convert.javascript_bundle  # its stub requires a snippet; the code does not
     text: str = bundle()
-    with contextlib.suppress(OSError, OrchError):  # a home that cannot be written
+    with contextlib.suppress(OSError, OrchError):  # a read-only home directory
         write_bytes(kept, text.encode())
     return text

@@ -1,4 +1,4 @@
-"""What charts are made of: curves with bands, dots with intervals, fields of a map."""
+"""Vega-Lite parts of charts: curves with bands, dots with intervals, maps of fields."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,33 +8,33 @@ from orchestrator.charts.style import STAR, Spec
 
 Rows = list[dict[str, Any]]
 HEIGHT, STEP = 190, 21
-"""Pixels: of a panel of curves, of a row of dots."""
+"""Height in pixels of a panel of curves, and of a row of dots."""
 
 
 class ChartView(TypedDict):
-    """One chart without its width, its theme and, mostly, its rows."""
+    """A chart without its width and theme, and usually without its rows."""
 
     title: str
-    """Said above it; empty where panels have titles of their own."""
+    """The title above the chart; empty if its panels have titles."""
     spec: Spec
-    """A layer, or a facet by the field `panel` of layers. A layer with `needs` is left out where no
-    row has that field."""
+    """Layers, or a facet of layers by the field `panel`. A layer with `needs` is left out if no row
+    has that field."""
     least: int
-    """Pixels that a panel is wide at the least; a screen that is narrower has its own width."""
+    """Minimum width of a panel in pixels. A narrower screen uses its own width."""
     most: NotRequired[int]
     names: NotRequired[str]
     """The field whose values are the names of rows, to the left of the panels."""
     rows: NotRequired[Rows]
     table: NotRequired[str]
-    """Where rows come from that the view does not hold: see report/drawing.py."""
+    """The table that has the rows if the view does not: see report/drawing.py."""
     at: NotRequired[list[int]]
-    """The configurations it draws, whatever is chosen; every chosen one where it is absent."""
+    """Indices of the configurations to draw; if absent, draw those that the reader selects."""
     panels: NotRequired[list[tuple[str, list[int]]]]
-    """Panels of curves that no choice changes: title, configurations."""
+    """Panels of curves that the reader's selection does not change: title, configurations."""
     variant: NotRequired[str]
-    """The choice of panels that it is for."""
+    """The selection of panels for which the view is drawn."""
     extra: NotRequired[bool]
-    """Drawn only on demand."""
+    """True: draw the view only on demand."""
 
 
 Looks = Mapping[str, Spec]
@@ -43,7 +43,7 @@ _LINES = {"symbolType": "stroke", "symbolOpacity": 1, "symbolFillColor": "transp
 
 
 def quantity(field: str, title: str | None, **more: Any) -> Spec:
-    """Return the channel of a number. `more`: of its scale."""
+    """Return the channel of a number. `more`: properties of its scale."""
     return {
         "field": field,
         "type": "quantitative",
@@ -55,7 +55,7 @@ def quantity(field: str, title: str | None, **more: Any) -> Spec:
 def series(
     field: str, looks: Looks, *channels: str, legend: bool = True, dots: bool = False
 ) -> Spec:
-    """Return channels by which series are told apart. `dots`: not lines stand in the legend."""
+    """Return the channels that distinguish series. `dots`: the legend shows dots, not lines."""
     shown: Spec = {"legend": (_DOTS if dots else _LINES) if legend else None}
     return {
         channel: {"field": field, "type": "nominal", "title": None, "scale": looks[channel]} | shown
@@ -64,13 +64,13 @@ def series(
 
 
 def faceted(layers: Spec) -> Spec:
-    """Return panels of the same layers, one for each value of the field `panel`."""
+    """Return a facet of the same layers, with one panel per value of the field `panel`."""
     facet = {"field": "panel", "type": "nominal", "sort": None, "title": None}
     return {"facet": facet, "spacing": {"row": 10, "column": 14}, "spec": layers}
 
 
 def reading(*fields: tuple[str, str] | tuple[str, str, str]) -> list[Spec]:
-    """Return what is read under the pointer: field, title and, for a number, its format."""
+    """Return the tooltip of a mark. Each field has a name, a title and, for a number, a format."""
     return [
         {"field": one[0], "title": one[1], "type": "quantitative", "format": one[2]}
         if len(one) == 3
@@ -98,10 +98,10 @@ def curves(
     panels: bool = True,
     measured: str = "mean",
 ) -> Spec:
-    """Return curves over steps, with bands, marks where they end early, and readings.
+    """Return curves over steps, with bands, tooltips, and marks at curves that end early.
 
-    Rows: step, value, low, high, name; `raw` behind a smoothed value; `thin` for one of many;
-    `cut` and `collapsed`, in the last row of a curve that is so.
+    Fields of rows: step, value, low, high, name; `raw`, the value before smoothing; `thin`, True
+    for one of many curves; `cut` and `collapsed`, in the last row of such a curve.
     """
     x = quantity("step", x_title)
     x["axis"] = {"tickCount": 5}
@@ -193,8 +193,9 @@ def dots(
 ) -> Spec:
     """Return rows of dots with intervals, the first row on top.
 
-    Rows: name, term, value, low, high; `from` and `to` of a wider interval; `each`, the values of
-    seeds; `base` for a model before training. `scale`: of the axis of values.
+    Fields of rows: name, term, value, low, high; `from` and `to`, a wider interval; `each`, the
+    values of the seeds; `base`, True for a model before training. `scale`: properties of the scale
+    of values.
     """
     x = quantity("value", x_title, **(scale or {}))
     x["axis"] = {"tickCount": 4}
@@ -274,9 +275,10 @@ def dots(
 
 
 def field_map(columns: Sequence[str], rows: Sequence[str], x_title: str, y_title: str) -> Spec:
-    """Return a map of painted fields, from 0 to 1, with what is written in each, and bounds.
+    """Return a map of fields with colours, texts and bounds.
 
-    Rows: column and row, from 0, the lowest row first; z, text, says. Bounds: column, place.
+    Fields of rows: column and row (indices from 0, the lowest row first); z, the colour from 0 to
+    1; text, written in the field; says, its tooltip. Bounds have column and place.
     """
 
     def axis(field: str, names: Sequence[str], title: str) -> Spec:

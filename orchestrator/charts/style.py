@@ -1,8 +1,8 @@
-"""Colours, dashes and marks of charts: one table, for light and dark ground.
+"""Colours, dashes and marks of charts, in one table for light and dark backgrounds.
 
-A specification names a colour as `$c0`; `Theme` gives the value. Series have Okabe and Ito's
-colours, darkened or lightened to be seen on their ground, and a dash and a shape each, so that
-neither colour nor dash alone carries the meaning.
+A specification names a colour as `$c0`, and a `Theme` maps the name to a colour. Series have Okabe
+and Ito's colours, made darker or lighter to contrast with the background. Each series also has a
+dash and a shape, so that a reader can distinguish series without colours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ _RAMPS = {
     "light": ("#14448f", "#7a2a9e", "#c2347a", "#e06a1a"),
     "dark": ("#5d9bf5", "#b58af2", "#f07fb4", "#ffc07a"),
 }
-"""Ordered values take falling darkness, so that the order is seen."""
+"""Colours of ordered values. Brightness shows the order."""
 
 
 def _mixed(stops: Sequence[str], share: float) -> str:
-    """Return the colour at a share of the way along evenly spaced stops."""
+    """Return the colour at a position from 0 to 1 along evenly spaced stops."""
     at = share * (len(stops) - 1)
     pair = stops[int(at)], stops[min(int(at) + 1, len(stops) - 1)]
     one, other = ([int(text[i : i + 2], 16) for i in (1, 3, 5)] for text in pair)
@@ -86,13 +86,13 @@ STAR = (
 )
 NO_KL = "no KL"
 USUAL = ("k1.reward", "k3.loss", "k1.loss", "k3.reward", "k1.both", "k3.both")
-"""Configurations of the paper, so that each has one look in every figure."""
+"""Configurations of the paper. Each has the same look in every figure."""
 
 
 def series_looks(names: Iterable[str]) -> Mapping[str, Spec]:
     """Return the scales of colour, dash and shape of series without an order.
 
-    `no KL` is grey. A name of the paper keeps its look, whatever is drawn beside it.
+    `no KL` is grey. A configuration of the paper has the same look in every figure.
     """
     known = [name for name in dict.fromkeys(names) if name != NO_KL]
     order = list(dict.fromkeys([*USUAL, *known])) if set(known) & set(USUAL) else known
@@ -106,7 +106,7 @@ def series_looks(names: Iterable[str]) -> Mapping[str, Spec]:
 
 
 def ordered_looks(names: Sequence[str]) -> Mapping[str, Spec]:
-    """Return the scales of series with an order, such as betas: one ramp. `no KL` is grey."""
+    """Return the scales of ordered series, such as betas: colours of one ramp. `no KL` is grey."""
     order = [name for name in names if name != NO_KL]
     last = max(len(order) - 1, 1)
     ramp = [f"$r{round(i * (RAMP_STEPS - 1) / last)}" for i in range(len(order))]
@@ -122,7 +122,7 @@ def _scale(names: Sequence[str], values: Sequence[Any], none: Any) -> Spec:
 
 
 def config(font: str = "Liberation Sans, Arial, sans-serif") -> Spec:
-    """Return the look that all charts share, as Vega-Lite's `config`."""
+    """Return the common look of all charts as Vega-Lite's `config`."""
     return {
         "background": "transparent",
         "font": font,

@@ -1,1 +1,1 @@
-"""The laboratory: the objective whose gradient a KL configuration really is, with proof."""
+"""The KL laboratory: derive the objective whose gradient a KL configuration computes."""

@@ -1,8 +1,8 @@
-"""The page docs/beyond_the_paper.md: what the laboratory and measured runs say beyond the paper.
+"""The page docs/beyond_the_paper.md: results of the laboratory and of runs beyond the paper.
 
-`orch lab --page` prints it. Everything exact is derived when it is called, the sampled check from
-its seeds; the sections on runs are those of report/measured.py. A test holds the page to what the
-command prints.
+`orch lab --page` prints it. The exact numbers are derived at each call, and the sampled check runs
+from fixed seeds. report/measured.py writes the sections on runs. A test compares the page with the
+output of the command.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ FORMS: tuple[tuple[str, Placement], ...] = (
 )
 SEEDS, TRIALS, SEQUENCES = range(5), 40, 200
 T_95 = 2.776
-"""Student's t of four degrees of freedom."""
+"""Student's t for a 95 % interval with four degrees of freedom (five seeds)."""
 
 CANNOT = """\
 - The laboratory is one small model: names of objectives hold for every policy, sizes do not. Its
@@ -74,7 +74,7 @@ does not.
 
 
 def page(measured: Iterable[str] = ()) -> str:
-    """Return the page as Markdown. `measured`: the lines of its sections on runs."""
+    """Return the page as Markdown. `measured`: the lines of the sections on runs."""
     parts = (_head(), _quiet(), _sampled(), measured, _questions(), _tail())
     return "\n".join(line for part in parts for line in part) + "\n"
 

@@ -1,8 +1,8 @@
-"""The catalogue of objectives that a KL term's gradient may belong to: kinds, words, formulas.
+"""The catalogue of objectives that a KL term's gradient can belong to: kinds, words, formulas.
 
-q is the policy, p the reference policy, μ the rollout policy; c the state (the tokens so far),
-which token-level objectives hold fixed; w = q / μ of a token. Plain data without NumPy, so that
-`orch plan` can name objectives cheaply.
+q is the policy, p the reference policy, μ the rollout policy. c is the state (the tokens so far),
+which token-level objectives hold fixed. w = q / μ of a token. The module does not import NumPy, so
+that `orch plan` can name objectives quickly.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from orchestrator.estimators import TABLE, EstimatorEntry, plain_names, vocabula
 
 
 class ObjectiveKind(StrEnum):
-    """The kind of objective whose gradient a KL term is, in expectation."""
+    """A kind of objective. A KL term's expected gradient is the gradient of such an objective."""
 
     SEQUENCE_REVERSE_KL = "sequence_reverse_kl"
     TOKEN_REVERSE_KL = "token_reverse_kl"  # noqa: S105  (not a password)
@@ -22,13 +22,13 @@ class ObjectiveKind(StrEnum):
     TOKEN_FORWARD_KL = "token_forward_kl"  # noqa: S105  (not a password)
     ZERO = "zero"
     SURROGATE = "surrogate"
-    """Some other objective, which the words name."""
+    """Another objective, named by the candidate's words."""
     MIXTURE = "mixture"
     """A signed sum of objectives."""
     NONE = "none"
-    """There is no KL term."""
+    """No KL term."""
     UNKNOWN = "unknown"
-    """No combination of the candidates; only a probe can end here."""
+    """No signed sum of candidates. Only a probe of foreign code can have this kind."""
 
 
 class Candidate(NamedTuple):
@@ -45,10 +45,10 @@ def surrogates() -> tuple[str, ...]:
 
 
 def catalogue() -> Mapping[str, Candidate]:
-    """Return every candidate by its key, the plainest objectives first.
+    """Return every candidate by its key, the simplest objectives first.
 
-    Each plain estimator of the table adds candidates: its mean under a policy, with the policy's
-    states free or held, with its samples or the rollout policy's.
+    Each plain estimator of the table adds its mean as a candidate: with variable or fixed states,
+    under the policy's samples or the rollout policy's.
     """
     plain, over = ([TABLE[name] for name in names] for names in (plain_names(), vocabulary_names()))
     return _catalogue(tuple(plain), tuple(over))
@@ -115,7 +115,7 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
     for k in plain:
         words = f"mean of {k.symbol} under the frozen rollout policy"
         formula = f"∇ E_μ Σ_t {k.symbol}"
-        if k.name == "k1":  # its gradient is the score alone, whatever the reference policy
+        if k.name == "k1":  # its gradient is the score: the reference policy has no effect
             words = "unlikelihood of the rollout policy's samples"
             formula = "∇ E_μ log q = -∇ KL(μ‖q)"
         yield f"sampled_{k.name}", words, formula
@@ -151,9 +151,9 @@ def _over_vocabulary(over: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str,
 
 
 def _ppo_costs(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]]:
-    """Yield key, cost and owner of the cost of PPO's local surrogates.
+    """Yield key, cost and owner of each of PPO's local surrogates.
 
-    An empty owner stands for the policy.
+    The owner is the policy whose cost it is: ` of μ`, or an empty text for the policy itself.
     """
     for k in plain:
         yield f"ppo_{k.name}", k.symbol, ""
@@ -164,7 +164,10 @@ def _ppo_costs(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str]
 
 
 class Naming(NamedTuple):
-    """`gradient = scale * sum of (sign * candidate)`; no terms and kind unknown if none fits."""
+    """The name of a gradient: `gradient = scale * sum of (sign * candidate)`.
+
+    Without terms, the kind is ZERO for no gradient, or UNKNOWN if no candidates fit.
+    """
 
     kind: ObjectiveKind
     terms: tuple[tuple[int, str], ...]
@@ -172,12 +175,12 @@ class Naming(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return the objective in words: `0` for no gradient."""
+        """Return the objective in words, or `0` for no gradient."""
         return self._joined([catalogue()[key].words for _, key in self.terms])
 
     @property
     def formula(self) -> str:
-        """Return the objective as a formula: `0` for no gradient."""
+        """Return the objective as a formula, or `0` for no gradient."""
         return self._joined([catalogue()[key].formula for _, key in self.terms])
 
     def _joined(self, names: Sequence[str]) -> str:

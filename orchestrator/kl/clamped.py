@@ -1,4 +1,4 @@
-"""What the bounds of a token's KL leave of its gradient, exactly, on the laboratory's model."""
+"""Compute the exact effect of clamping each token's KL on its gradient, on the toy model."""
 
 from typing import NamedTuple
 
@@ -9,26 +9,27 @@ from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.settings import Placement
 
 RARE = (ToyPolicy(-3.9, 0.0), ToyPolicy(0.0, 0.0), ToyPolicy(-3.9, 0.0))
-"""Policy, reference, rollout policy: 2% for a token that the reference gives 50%."""
+"""Policy, reference, rollout policy. The policy gives 2% to a token, the reference gives it 50%."""
 
 
 class ClampEffect(NamedTuple):
-    """The pull of the expected gradient within the bounds, over that of the one without."""
+    """The share of the expected gradient that remains with the clamp, at three settings."""
 
     near: float
-    """0.08 nats from the reference."""
+    """At 0.08 nats from the reference."""
     far: float
-    """18 nats from it."""
+    """At 18 nats from the reference."""
     rare: float
-    """At a token that the policy has nearly given up."""
+    """At a token that the policy rarely writes (RARE)."""
 
 
 def clamp_effect(
     clamp: Clamp, estimator: str, placement: Placement, *, old: bool = False
 ) -> ClampEffect:
-    """Return what a clamp leaves of a term's expected gradient, along the one without it.
+    """Return the share of a term's expected gradient that remains with a clamp.
 
-    `old`: from samples of the rollout policy. A term without a gradient keeps all of it.
+    It is the projection of the clamped gradient on the free one, in lengths of the free one. It is
+    1 for a term without a gradient. `old`: True if the rollout policy wrote the samples.
     """
     fractions = []
     for policy, reference, rollout in (NEAR, FAR, RARE):

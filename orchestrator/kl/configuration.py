@@ -1,4 +1,4 @@
-"""The KL configurations of the laboratory: where and how an estimate enters an update."""
+"""The KL configurations of the laboratory: estimator, placement, ratio, baseline and clamp."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -11,28 +11,28 @@ from orchestrator.settings import Placement
 
 @dataclass(frozen=True, slots=True)
 class KlConfiguration:
-    """One KL term as the gradient it adds to a loss, with beta = 1, summed over tokens.
+    """A KL term. It adds a gradient to the loss, here with beta = 1, summed over tokens.
 
     With x_t = log pi/pi_ref, w_t = pi/pi_rollout, s_t = grad log pi of token t:
     reward: (sum_t KL_t) (sum_t w_t s_t), KL_t without gradient (paper eq. 7, 8);
-    loss: sum_t grad KL_t (paper eq. 9); reward_and_loss: their sum.
+    loss: sum_t grad KL_t (paper eq. 9); reward_and_loss: the sum of both.
     """
 
     estimator: str
-    """An entry of the table of estimators."""
+    """The name of an entry in the table of estimators."""
     placement: Placement
     ratio: Ratio = "token"
-    """Importance ratio of the policy-gradient term of a reward, and of a rho form in a loss."""
+    """Importance ratio of a reward's policy-gradient term, and of a rho estimator in a loss."""
     centring: Centring = "none"
     """Baseline of the KL in the reward, over a group of `group_size` rollouts."""
     group_size: int | None = None
     reward_kl_of: str = "policy"
-    """The policy whose log-probabilities give the KL in the reward: the `policy` being updated
-    (paper eq. 7) or the `rollout` policy, as in libraries, once per rollout batch."""
+    """The policy whose log-probabilities give the KL in the reward: the updated `policy` (paper
+    eq. 7), or the `rollout` policy (libraries compute it once per rollout batch)."""
     clamp: Clamp = UNCLAMPED
     charge: Credit | None = None
-    """The tokens whose KL in the reward is charged to a token; None: as the estimator's entry has
-    it."""
+    """The tokens whose KL in the reward multiplies a token's score; None: the choice of the
+    estimator's entry."""
 
     def __post_init__(self) -> None:
         if self.estimator == NONE:
@@ -56,7 +56,7 @@ class KlConfiguration:
 
     @property
     def credit(self) -> Credit:
-        """Return the tokens whose KL in the reward is charged to a token."""
+        """Return the tokens whose KL in the reward multiplies a token's score."""
         return self.charge or entry(self.estimator).credit
 
     def _check_ratio(self) -> None:
@@ -89,8 +89,8 @@ class KlConfiguration:
     def label(self) -> str:
         """Return the label, such as `k1.reward`, `k3.both` or `rho_k3.loss@sequence`.
 
-        The KL's policy, centring and clamp follow where they are not the default: `k1.reward-
-        leave_one_out(4)`.
+        Append the KL's policy, its centring and its clamp if they are not the default:
+        `k1.reward-leave_one_out(4)`.
         """
         text = f"{self.estimator}.{self.placement.replace('reward_and_loss', 'both')}"
         if self.ratio != "token":
@@ -112,14 +112,14 @@ FIGURE_1 = (
     KlConfiguration("k3", "reward"),
     KlConfiguration("k3", "loss"),
 )
-"""The four of the paper's Table 1 and Fig. 1."""
+"""The four configurations in the paper's Table 1 and Fig. 1."""
 
 
 def extended() -> tuple[KlConfiguration, ...]:
-    """Return all distinct estimators, placements and ratios that a spec may ask for.
+    """Return all distinct combinations of estimator, placement and ratio that a spec may have.
 
-    The straight-through forms are left out: in the loss they have the gradient of k2, in the
-    reward that of their base. So are those of the likeliest tokens: of two tokens they are all.
+    Leave out the straight-through forms: their gradient is k2's in the loss and their base's in the
+    reward. Leave out the top-k forms: with two tokens they sum over all of them.
     """
     plain = [name for name, each in TABLE.items() if each.in_specs and each.is_plain]
     weighted = [name for name, each in TABLE.items() if each.in_specs and each.is_weighted]

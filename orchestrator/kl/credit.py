@@ -1,13 +1,13 @@
-"""Moments of a gradient whose KL in the reward is charged to some tokens only.
+"""Moments of the gradient if each token's score is multiplied by the KL of some tokens only.
 
-One sequence's gradient is sum_t s_t R_t + l_t, with R_t = own k_t + later (k_{t+1} + ...): the KL
-to go, that of later tokens, or the token's own. With S the sum of the scores so far, a token adds
-own s k + later k S + l. So the moments of (S, A), A the gradient so far, follow by dynamic
-programming over the count, as in laboratory.py.
+One sequence's gradient is sum_t s_t R_t + l_t, with R_t = own k_t + later (k_{t+1} + ...). R_t is
+the KL to go (own = later = 1), the KL of later tokens (own = 0), or the token's own (later = 0).
+Let S be the sum of the scores so far. Then a token adds own s k + later k S + l to the gradient A.
+So the moments of (S, A) follow by dynamic programming over the count, as in laboratory.py.
 
-A baseline over a group of n is that of each position: the mean of R_t of the other sequences. What
-it adds to the variance is a U-statistic of second order, of s_t and R_u of two sequences. It uses
-E[s_t | state] = 0, which holds for scores weighted by the token ratio, and for on-policy ones.
+In a group of n, the baseline of R_t is the mean of R_t over the other n - 1 sequences. It adds a
+U-statistic of second order to the variance: a sum over s_t and R_u of two different sequences. The
+formula uses E[s_t | state] = 0, which holds on-policy and for scores weighted by the token ratio.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 FloatTable = np.ndarray[Any, np.dtype[Any]]
 
 PARTS = {"to_go": (1.0, 1.0), "later": (0.0, 1.0), "token": (1.0, 0.0)}
-"""Of each credit: whether a token is charged its own KL, and that of later tokens."""
+"""Credit -> (own, later): the factors of a token's own KL and of later tokens' KL in R_t."""
 
 
 def credited(
@@ -29,11 +29,12 @@ def credited(
     group: int | None,
     shrink: float = 1.0,
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean, variance and root mean square of one sequence's gradient, [parameters].
+    """Return mean, variance and root mean square of one sequence's gradient, [parameters] each.
 
-    `chance` and `kl` [V, T]: token, count. `score` and `inner` [parameters, V, T]. `group`: the
-    size of the groups over which R_t is centred, leave-one-out, and of whose mean the variance is
-    taken (times the size); None: no baseline. `shrink` multiplies the KL in the reward.
+    `chance` and `kl` are [V, T], by token and count. `score` and `inner` are [parameters, V, T].
+    `group`: the number of sequences in a group with a leave-one-out baseline; the variance is then
+    the variance of a group's mean times `group`. None: no baseline. `shrink` multiplies the KL in
+    the reward.
     """
     own, later = (shrink * part for part in PARTS[credit])
     num_tokens = chance.shape[1]
@@ -52,9 +53,13 @@ def credited(
 def _sums(
     chance: FloatTable, kl: FloatTable, score: FloatTable, own: list[FloatTable]
 ) -> tuple[FloatTable, FloatTable]:
-    """Return E[A] and E[A^2], [parameters]. `own` [T] of [parameters, V, T]: added by a token."""
+    """Return E[A] and E[A^2], [parameters] each.
+
+    `own`: one array [parameters, V, T] for each of T steps, the part of A that depends on no other
+    token.
+    """
     rows, num_tokens = len(score), chance.shape[1]
-    m = np.zeros((6, rows, num_tokens + 1))  # E of 1, S, S^2, A, S A, A^2, by count
+    m = np.zeros((6, rows, num_tokens + 1))  # E of 1, S, S^2, A, S A, A^2, for each count
     m[0, :, 0] = 1
     for t in range(num_tokens):
         n = t + 1
@@ -79,7 +84,7 @@ def _sums(
 
 
 class _Walk:
-    """The moments of R_t and of s_t R_u, over the states of the sampling policy."""
+    """The moments of R_t and s_t R_u over the states that the sampling policy visits."""
 
     def __init__(
         self, chance: FloatTable, kl: FloatTable, score: FloatTable, own: float, later: float
@@ -135,7 +140,7 @@ class _Walk:
 
 
 def _occupancies(chance: FloatTable) -> FloatTable:
-    """Return [T, counts]: the probability of each count before token t."""
+    """Return the probability of each count before each token, [T, counts]."""
     num_tokens = chance.shape[1]
     result = np.zeros((num_tokens, num_tokens))
     at = np.eye(1, num_tokens + 1)[0]
@@ -148,6 +153,6 @@ def _occupancies(chance: FloatTable) -> FloatTable:
 
 
 def _after(value: FloatTable, chance: FloatTable) -> FloatTable:
-    """Return [V, T]: the value [T + 1] of the count after each token."""
+    """Return the value at the count that follows each token, [V, T]. `value`: [T + 1], by count."""
     num_tokens = chance.shape[1]
     return np.stack([value[y % 2 : num_tokens + y % 2] for y in range(len(chance))])

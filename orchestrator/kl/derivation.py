@@ -1,9 +1,9 @@
 """Derive the verdicts: compare every configuration's exact gradient with every objective.
 
-The rows of orch's own estimators are stored in verdicts.json, so that `orch plan` need not compute
-them. A test derives them again and compares. Write the file with `orch lab --verdicts >
-orchestrator/kl/verdicts.json`. The rows of an added estimator are derived when they are first
-needed (`derive_one`).
+verdicts.json stores the rows of orch's own estimators, so that `orch plan` need not compute them. A
+test derives them again and compares. Write the file with `orch lab --verdicts >
+orchestrator/kl/verdicts.json`. `derive_one` derives the rows of an added estimator at the first
+use.
 """
 
 import json
@@ -27,28 +27,28 @@ from orchestrator.kl.objectives import (
 )
 
 NEAR = (ToyPolicy(0.1, 0.005), ToyPolicy(0.0, 0.0), ToyPolicy(0.09, 0.0045))
-"""Policy, reference, rollout policy: early in training, 0.08 nats from the reference."""
+"""Policy, reference, rollout policy early in training: 0.08 nats from the reference."""
 
 FAR = (ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), ToyPolicy(-0.2, -0.07))
 """The laboratory's default for Fig. 1: 18 nats from the reference."""
 
 NEAR_WIDE = (wide_policy(1.0, 0.04), wide_policy(1.0, 0.0), wide_policy(1.0, 0.035))
-"""As NEAR, over eight tokens, for an estimator that keeps some of them: 0.03 nats."""
+"""The same as NEAR for eight tokens and the top-k estimators: 0.03 nats from the reference."""
 
 FAR_WIDE = (wide_policy(1.3, 1.4), wide_policy(1.0, 0.0), wide_policy(1.3, 1.3))
-"""As FAR, over eight tokens."""
+"""The same as FAR for eight tokens and the top-k estimators."""
 
 NUM_TOKENS = 32
 
 ROUNDING = 1e-9
-"""A relative bias below it is rounding: every exact one is below 1e-12."""
+"""A smaller relative bias counts as 0. An unbiased term has a computed bias below 1e-12."""
 
 
 def derive(estimators: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Return one row per configuration, on- and off-policy: objective, terms, bias, pull, noise.
 
-    `estimators`: the estimators to derive; None: all that a spec may ask for. Raise LaboratoryError
-    for an estimator whose entry is wrong; `problems` describes the faults.
+    `estimators`: names of entries; None: all that a spec may have. Raise LaboratoryError with the
+    first fault that `problems` returns for an entry.
     """
     chosen = tuple(names() if estimators is None else estimators)
     for name in chosen:
@@ -61,7 +61,7 @@ def derive(estimators: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
 
 def _kinds(estimators: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield estimators that are compared with the same candidates, at the same settings."""
+    """Yield groups of estimators that have the same candidates and the same settings."""
     over = [name for name in estimators if entry(name).is_of_vocabulary]
     yield [name for name in estimators if name not in over]
     yield from ([name] for name in over)
@@ -74,22 +74,22 @@ def derive_one(form: EstimatorEntry) -> tuple[dict[str, Any], ...]:
 
 
 def as_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as JSON, one a line."""
+    """Return the rows as a JSON list with one row per line."""
     return "[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]"
 
 
 def problems(form: EstimatorEntry) -> list[str]:
-    """Return the contradictions of an entry, as sentences; an empty list if it has none.
+    """Return one sentence for each contradiction in an entry.
 
-    Compare its slope with central differences of its value. Compare its mean with the reverse KL:
-    they must be equal if the entry says so, and differ if not.
+    The slope must equal central differences of the value. The mean must equal the reverse KL if
+    `is_reverse_kl` is True, and differ from it otherwise.
     """
     x = np.concatenate([np.linspace(-2.0, -0.05, 40), np.linspace(0.05, 2.0, 40)])
     faults = []
     if form.is_plain or form.is_of_vocabulary:
         numeric = (form.value(x + _STEP) - form.value(x - _STEP)) / (2 * _STEP)
         off = np.abs(form.slope(x) - numeric) / (1 + np.abs(numeric))
-        if not off.max() < _CLOSE:  # also where it is NaN
+        if not off.max() < _CLOSE:  # `not <` is also True for NaN
             i = int(off.argmax())
             faults.append(
                 f"the slope of the KL estimator '{form.name}' is not the derivative of its value: "
@@ -128,14 +128,17 @@ def _rows(estimators: Sequence[str], on_policy: bool) -> Iterator[dict[str, Any]
 
 
 def judged(configuration: KlConfiguration, *, on_policy: bool) -> dict[str, Any]:
-    """Return the row of any configuration, with its objective's formula, derived now."""
+    """Derive the row of any configuration and return it with its objective's formula."""
     (row,) = _judged([configuration], on_policy)
     terms = tuple((sign, key) for sign, key in row["terms"])
     return row | {"formula": Naming(ObjectiveKind(row["objective"]), terms).formula}
 
 
 def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Iterator[dict[str, Any]]:
-    """Yield objective, terms, bias, pull and noise of configurations of one kind (`_kinds`)."""
+    """Yield objective, terms, bias, pull and noise of each configuration.
+
+    All estimators must be in one group of `_kinds`.
+    """
     estimators = dict.fromkeys(each.estimator for each in configurations)
     over = [name for name in estimators if entry(name).is_of_vocabulary]
     wide = any(entry(name).top for name in over)
@@ -162,7 +165,7 @@ def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Itera
 
 
 def _configurations(estimators: Sequence[str], on_policy: bool) -> Iterator[KlConfiguration]:
-    """Yield every configuration that a spec can ask for, and those with the sequence ratio."""
+    """Yield every valid configuration with the token ratio or the sequence ratio."""
     ratios: Sequence[Ratio] = ("token", "sequence")
     for estimator in estimators:
         for placement in PLACEMENTS:
@@ -181,17 +184,20 @@ def _at(where: tuple[LabPolicy, LabPolicy, LabPolicy], on_policy: bool) -> LabSe
 
 
 def _bias(mean: FloatTable, truth: FloatTable) -> float:
-    """Return |expected gradient - gradient of the sequence reverse KL| / |the latter|."""
+    """Return |mean - truth| / |truth|. `truth`: the gradient of the sequence reverse KL."""
     gap = np.linalg.norm(mean - truth) / np.linalg.norm(truth)
     return 0.0 if gap < ROUNDING else float(f"{gap:.4g}")
 
 
 def _pull(mean: FloatTable, truth: FloatTable) -> float:
-    """Return the length of the mean gradient along the true one: 1 equal, 0 none, < 0 opposite."""
+    """Return the projection of the mean on the true gradient, in lengths of the true gradient.
+
+    1: as strong as the true gradient. 0: no pull. Negative: the opposite direction.
+    """
     pull = mean @ truth / (truth @ truth)
     return 0.0 if abs(pull) < ROUNDING else float(f"{pull:.4g}")
 
 
 def _noise(variance: FloatTable, truth: FloatTable) -> float:
-    """Return the deviation of one sequence's gradient / |gradient of the sequence reverse KL|."""
+    """Return the standard deviation of one sequence's gradient, in lengths of `truth`."""
     return float(f"{np.sqrt(variance.sum()) / np.linalg.norm(truth):.4g}")

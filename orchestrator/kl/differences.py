@@ -1,4 +1,4 @@
-"""The differences between dialects, one by one and in words: the steps of an ablation."""
+"""The differences between dialects, each with words. An ablation changes one at a time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,16 +7,16 @@ from orchestrator.kl.library_semantics import Bounds, Dialect
 
 
 class Difference(NamedTuple):
-    """One way in which dialects differ."""
+    """A difference between dialects, as one or more fields of Dialect."""
 
     title: str
     fields: tuple[str, ...]
     settings: tuple[str, ...]
     """The settings whose meaning differs."""
     words: Callable[[Any], str]
-    """The first field's value, in words."""
+    """The function that returns the first field's value in words."""
     not_compared: str = ""
-    """Why it was not compared with a function of the libraries; empty where it was."""
+    """The reason why no test compares it with the libraries' code; empty if a test does."""
 
 
 def _clamp_words(bounds: Bounds) -> str:
@@ -200,12 +200,12 @@ def differing(one: Dialect, other: Dialect) -> tuple[str, ...]:
 
 
 def describe(dialect: Dialect, name: str) -> str:
-    """Return in words how a dialect behaves in this difference."""
+    """Return the dialect's side of a difference in words."""
     difference = DIFFERENCES[name]
     return difference.words(getattr(dialect, difference.fields[0]))
 
 
 def with_difference(one: Dialect, name: str, other: Dialect) -> Dialect:
-    """Return dialect `one` with this difference as dialect `other` has it."""
+    """Return dialect `one` with the fields of this difference from dialect `other`."""
     fields = DIFFERENCES[name].fields
     return one.model_copy(update={field: getattr(other, field) for field in fields})

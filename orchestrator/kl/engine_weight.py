@@ -1,7 +1,7 @@
-"""The importance weight of a sample against the engine that wrote it.
+"""Importance weights that correct the mismatch between the trainer and the inference engine.
 
-A trainer multiplies its policy loss with it, its KL in the loss, or both. The functions take NumPy
-arrays and torch tensors: the exact laboratory and the embedded trainer share them.
+A trainer multiplies its policy loss, its KL in the loss, or both by the weight. The functions take
+NumPy arrays and torch tensors, so the exact laboratory and the embedded trainer share them.
 """
 
 from math import inf
@@ -12,16 +12,16 @@ from orchestrator.kl.estimators import where
 from orchestrator.settings import CorrectionKind, EngineCorrection
 
 Correction = Literal["none", CorrectionKind]
-"""The weight for the engine's mismatch, of proximal over engine, or none. See CorrectionKind."""
+"""The kind of weight, from the ratio proximal policy / engine; or none. See CorrectionKind."""
 
 Ratio = Literal["token", "ppo_clip", "cispo", "gspo", "none"]
-"""The weight of the policy loss, of policy over proximal: the token's; the token's, clipped as PPO
-does; the token's, bounded without loss of its gradient (CISPO); the geometric mean over the
-sequence, clipped (GSPO); or none."""
+"""The ratio policy / proximal policy in the policy loss. `token`: each token's ratio. `ppo_clip`:
+the token's ratio with PPO's clip. `cispo`: the token's ratio, bounded, and the token keeps its
+gradient. `gspo`: the clipped geometric mean over the sequence. `none`: 1."""
 
 
 class EngineWeight(NamedTuple):
-    """A weight and its bounds."""
+    """A kind of weight with its bounds."""
 
     kind: Correction
     least: float = 0.0
@@ -29,16 +29,16 @@ class EngineWeight(NamedTuple):
 
 
 def weight_of(correction: EngineCorrection) -> EngineWeight:
-    """Return the weight that the settings of a cell ask for."""
+    """Return the weight that a cell's settings describe."""
     most = inf if correction.most is None else correction.most
     return EngineWeight(correction.kind, correction.least, most)
 
 
 def ratio_of_unit(kind: Correction, log_ratio: Array, mask: Array | None = None) -> Array:
-    """Return the ratios that a correction bounds: of tokens [..., T], or of sequences [..., 1].
+    """Return the ratios that a correction bounds: per token [..., T], or per sequence [..., 1].
 
-    log_ratio [..., T]: of proximal over engine. mask [..., T]: 1 for response tokens, else 0; None:
-    every token is one.
+    log_ratio: [..., T], the log of proximal policy / engine. mask: [..., T], 1 for response tokens
+    and 0 for others; None: all tokens are response tokens.
     """
     if mask is not None:
         log_ratio = log_ratio * mask
@@ -50,9 +50,9 @@ def ratio_of_unit(kind: Correction, log_ratio: Array, mask: Array | None = None)
 
 
 def weights(weight: EngineWeight, log_ratio: Array, mask: Array | None = None) -> Array:
-    """Return the factor of each token, [..., T], or [..., 1] where a sequence has one.
+    """Return the weights after their bounds: per token [..., T], or per sequence [..., 1].
 
-    The arguments are those of `ratio_of_unit`.
+    Arguments as for `ratio_of_unit`.
     """
     if weight.kind == "none":
         return 0.0 * log_ratio + 1.0

@@ -1,11 +1,11 @@
 """Compute the KL estimate of each token, with its gradient, for NumPy arrays and torch tensors.
 
-The estimators themselves are the table of orchestrator/estimators.py, which this module re-exports.
-This module adds what a trainer does with one: importance ratios, clamps, centring over a group.
+This module re-exports the table of estimators (orchestrator/estimators.py). It adds the operations
+of a trainer on an estimate: importance ratios, clamps, centring over a group.
 
-x = log pi_theta - log pi_ref of a sampled token (so log r = -x). w = pi_theta / pi_rollout, of the
-token or of its whole sequence. NumPy is imported inside functions, because backends import this
-module for their clamps.
+x = log pi_theta - log pi_ref of a sampled token (so log r = -x). w = pi_theta / pi_rollout of the
+token or of its sequence. Functions import NumPy themselves, because backends import this module for
+their clamps and must not load NumPy.
 """
 
 from math import inf
@@ -61,12 +61,12 @@ Ratio = Literal["token", "sequence", "sequence_mean", "none"]
 over its sequence, their geometric mean (GSPO), or none."""
 
 Centring = Literal["none", "leave_one_out", "same_batch_mean"]
-"""The baseline that is subtracted from the KL of a rollout: none, the mean of the other rollouts of
-its group, or the mean of the whole group."""
+"""The baseline of a rollout's KL: none, the mean over the other rollouts of its group, or the mean
+over all rollouts of its group."""
 
 
 class Clamp(NamedTuple):
-    """The bounds of a library on an estimate: on |log r| before it, on |estimate| after it."""
+    """A library's bounds: on |log r| before the estimate, and on |estimate| after it."""
 
     log_ratio: float | None = None
     value: float | None = None
@@ -85,11 +85,12 @@ def token_kl(
     mask: Array | None = None,
     clamp: Clamp = UNCLAMPED,
 ) -> Array:
-    """Return the KL estimate of each token, shape of `logp` ([..., T], nats).
+    """Return the KL estimate of each token in nats, in the shape of `logp`, [..., T].
 
-    With torch it is differentiable in `logp`, with the gradient that the estimator's entry names.
-    `logp_rollout` is needed by the weighted forms and carries no gradient; `mask` ([..., T], 1 for
-    response tokens) bounds the product of a sequence ratio.
+    With torch it is differentiable in `logp`, with the gradient form of the estimator's entry. The
+    weighted forms need `logp_rollout`, which gets no gradient. `mask` ([..., T], 1 for response
+    tokens) selects the tokens of a sequence ratio. Raise TypeError if an estimator needs
+    `logp_rollout` or whole distributions instead.
     Source: paper eq. 11, 14; blog §3, §6; verl 0.9.1 core_algos.kl_penalty for `+`.
     """
     x = logp - logp_ref
@@ -100,6 +101,8 @@ def token_kl(
         raise TypeError(f"estimator '{estimator}' needs whole distributions: use vocabulary_kl")
     value = clamped_value(form.base, x, clamp)
     if form.is_straight_through:
+        # `through - detach(through)` has value 0 and gradient slope(x) * grad x. The sum has the
+        # value of the base estimator and the gradient of k2.
         through = detach(form.slope(x)) * x
         return through - detach(through) + detach(value)
     if not form.is_weighted:
@@ -111,7 +114,7 @@ def token_kl(
 
 
 def vocabulary_kl(estimator: str, logps: Array, logps_ref: Array) -> Array:
-    """Return the KL estimate of each state [...], in nats, from log-probabilities [..., V]."""
+    """Return the KL estimate of each state in nats, [...]. The log-probabilities are [..., V]."""
     form, chance = entry(estimator), _exp(logps)
     kept = _kept(form, logps, logps_ref)
     total = (chance * form.value(logps - logps_ref) * kept).sum(-1)
@@ -122,9 +125,10 @@ def vocabulary_kl(estimator: str, logps: Array, logps_ref: Array) -> Array:
 
 
 def vocabulary_slope(estimator: str, logps: Array, logps_ref: Array) -> Array:
-    """Return h [..., V]: the gradient of vocabulary_kl is the sum over tokens of pi h grad log pi.
+    """Return h, [..., V]. The gradient of vocabulary_kl is the sum over tokens of pi h grad log pi.
 
-    With value g(x), h = g + g' at the tokens that enter, that of the tail at the others, or 0.
+    With value g(x), h = g + g' at the tokens that the estimator keeps. At the other tokens h is the
+    tail's g + g', or 0 without a tail.
     """
     form = entry(estimator)
     kept = _kept(form, logps, logps_ref)
@@ -139,12 +143,15 @@ def vocabulary_slope(estimator: str, logps: Array, logps_ref: Array) -> Array:
 
 
 def _kept(form: EstimatorEntry, logps: Array, logps_ref: Array) -> Array:
-    """Return [..., V]: 1.0 at the tokens that the estimator sums over, else 0.0."""
+    """Return 1.0 at the tokens that the estimator sums over and 0.0 at others, [..., V]."""
     return _likeliest(logps_ref if form.top_of == "reference" else logps, form.top)
 
 
 def _likeliest(logps: Array, top: int | None) -> Array:
-    """Return [..., V]: 1.0 at the `top` likeliest tokens and their equals, else 0.0."""
+    """Return 1.0 at the `top` likeliest tokens (and ties) and 0.0 at others, [..., V].
+
+    None: 1.0 everywhere.
+    """
     if top is None or top >= logps.shape[-1]:
         return 0.0 * detach(logps) + 1.0
     if hasattr(logps, "detach"):
@@ -157,21 +164,25 @@ def _likeliest(logps: Array, top: int | None) -> Array:
 
 
 def _tail(logps: Array, logps_ref: Array, kept: Array) -> Array:
-    """Return log pi / pi_ref of the tokens that are not kept, as one token; 0 without any."""
+    """Return log pi / pi_ref of all tokens that are not kept, taken as one token, [...].
+
+    Return 0 if all are kept.
+    """
     own, theirs = ((_exp(each) * (1.0 - kept)).sum(-1) for each in (logps, logps_ref))
     return _log(own.clip(_LEAST)) - _log(theirs.clip(_LEAST))
 
 
 _LEAST = 1e-37
-"""The smallest normal number of float32, about."""
+"""Lower bound of a probability before its logarithm; float32's smallest normal number is
+1.2e-38."""
 
 
 def importance_ratio(
     logp: Array, logp_rollout: Array, ratio: Ratio, mask: Array | None = None
 ) -> Array:
-    """Return pi_theta / pi_rollout, differentiable in `logp`: [..., T], or [..., 1] of a sequence.
+    """Return pi_theta / pi_rollout: per token [..., T], or per sequence [..., 1].
 
-    With the ratio `none` it is 1.
+    It is differentiable in `logp`. It is 1 for the ratio `none`.
     """
     log_ratio = logp - detach(logp_rollout)
     if mask is not None:
@@ -186,14 +197,14 @@ def importance_ratio(
 
 
 def clamped_value(plain: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
-    """Return the value of a plain estimator at x, within the bounds of `clamp`."""
+    """Return the value of a plain estimator at x with the bounds of `clamp`, in the shape of x."""
     return _bounded(entry(plain).value(_bounded(x, clamp.log_ratio)), clamp.value)
 
 
 def slope(estimator: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
-    """Return d estimate / d log pi_theta without the ratio's own gradient; 0 where a clamp binds.
+    """Return d estimate / d log pi_theta without the gradient of a ratio; 0 where a clamp binds.
 
-    A clamp does not bind on the gradient of a straight-through form.
+    A clamp does not change the gradient of a straight-through form.
     """
     form = entry(estimator)
     if form.is_straight_through:
@@ -205,7 +216,7 @@ def slope(estimator: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
 
 
 def centre(kl: Array, centring: Centring) -> Array:
-    """Return the KL of each rollout ([..., G], G rollouts of a group) less its baseline."""
+    """Return the KL of each rollout minus its baseline, [..., G] for groups of G rollouts."""
     if centring == "none":
         return kl
     total = kl.sum(-1)[..., None]
@@ -218,7 +229,7 @@ def centre(kl: Array, centring: Centring) -> Array:
 
 
 def detach(x: Array) -> Array:
-    """Return x without its gradient; NumPy arrays have none."""
+    """Return x without its gradient. Return a NumPy array unchanged."""
     return x.detach() if hasattr(x, "detach") else x
 
 
@@ -243,7 +254,7 @@ def _log(x: Array) -> Array:
 
 
 def where(condition: Array, x: Array) -> Array:
-    """Return x where the condition holds, else 0."""
+    """Return x where the condition is True, and 0 elsewhere."""
     if hasattr(x, "detach"):
         return x.where(condition, x.new_zeros(()))
     import numpy as np

@@ -26,7 +26,7 @@ from orchestrator.kl.montecarlo import MonteCarloEstimate, monte_carlo
 from orchestrator.kl.objectives import gradients
 
 DEFAULT = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), num_tokens=32)
-"""orch's parameters: with them all that the paper says of its Fig. 1 holds."""
+"""orch's parameters. With them every statement of the paper on its Fig. 1 is true."""
 
 CAVEAT = (
     "The paper does not state the parameters of its Fig. 1; the defaults are ours. Which one "
@@ -45,9 +45,9 @@ def figure1(
 ) -> dict[str, Any]:
     """Return bias and variance of every configuration's gradient, exact and by Monte-Carlo.
 
-    A bias is |expected gradient - gradient of the sequence reverse KL|; a variance is that of a
-    trial, the mean over `sequences` sequences. Per parameter, a and b of the policy. No
-    configurations: all of them.
+    Both are for each parameter of the policy, a and b. A bias is |expected gradient - gradient of
+    the sequence reverse KL|. A variance is the variance of a trial's mean over `sequences`
+    sequences. Without configurations, use `extended()`.
     """
     configurations = configurations or extended()
     truth = gradients(setting)["sequence_reverse_kl"]
@@ -113,14 +113,14 @@ FORMATS = (".png", ".pdf", ".svg")
 PLACES = {"reward": "$c0", "loss": "$c2", "both": "$c5"}
 PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
 FILE_WIDTH = 1500
-"""Pixels of Fig. 1 as a file."""
+"""Width of Fig. 1 in a file, in pixels."""
 
 
 def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[ChartView]:
-    """Return bias and variance of gradients, a row a configuration, on log axes.
+    """Return charts of bias and variance on log axes, with one row per configuration.
 
-    Filled dots are exact, rings are sampled; a bias that is exactly zero has no dot. rows: of
-    `figure1`, or those of a report's `data["laboratory"]`.
+    Filled dots are exact and rings are sampled. A bias of exactly zero has no dot. rows: the
+    `configurations` of `figure1`, or of a report's `data["laboratory"]`.
     """
     return [_gradient_view(rows, *panel, title) for panel in PANELS]
 
@@ -165,9 +165,9 @@ def _gradient_view(
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """Draw Fig. 1 as PNG, PDF or SVG: the paper's four configurations above the extended set.
+    """Draw Fig. 1 as PNG, PDF or SVG: the paper's four configurations, and below them all.
 
-    Raise LaboratoryError on a file that is not PNG, PDF or SVG, or cannot be written.
+    Raise LaboratoryError for another file format, or if the file cannot be written.
     """
     _check_format(path)
     four = [row for row in data["configurations"] if row["in_paper"]]
@@ -180,9 +180,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
 
 def draw_term(estimator: str, path: Path) -> None:
-    """Draw penalty and gradient of an estimator against the log-ratio, beside the reverse KL's.
+    """Draw penalty and gradient of an estimator and of the reverse KL against the log-ratio.
 
-    Raise LaboratoryError for an estimator over the vocabulary, and as `draw` does.
+    Raise LaboratoryError for an estimator over the vocabulary, for another file format, or if the
+    file cannot be written.
     """
     form = entry(estimator)
     if form.is_of_vocabulary:

@@ -1,19 +1,19 @@
 """The exact laboratory: bias and variance of a KL term's gradient on a small autoregressive model.
 
 The model is the paper's (eq. 17, 18). A policy writes T binary tokens; P(y_t = 1) =
-sigmoid(a + b c), where c counts the ones so far. All that happens at a token depends on (c, y)
-alone, so a table has shape [2, T]: token y, count c. For what depends on the size of a vocabulary,
-a `WidePolicy` has V tokens, of which c counts the odd ones; tables are [V, T].
+sigmoid(a + b c), where c counts the ones so far. Every quantity of a token depends only on (c, y),
+so a table has shape [2, T]: token y, count c. For effects of the vocabulary's size, a `WidePolicy`
+has V tokens, c counts the odd ones, and tables are [V, T].
 
-Per sequence every configuration's gradient is W (F S + L): F is the KL summed over tokens, S the
-(weighted) score, L the gradient taken inside the sum, W the ratio of the sequence or 1. F, S and L
-are sums over tokens of tables f, s, l, so their joint moments follow by dynamic programming over
-the count: `moments` carries E[F^i S^j L^k; c] from token to token, O(T) each, for all rows
-(configurations and parameters) at once. `exact` combines them to a mean and a variance. A KL in the
-reward that is charged to some tokens only has moments of its own: credit.py.
+The gradient of one sequence is W (F S + L) for every configuration. F is the KL summed over tokens,
+S the (weighted) score, L the sum of each token's own gradient, W the ratio of the sequence or 1. F,
+S and L are sums over tokens of tables f, s, l, so their joint moments follow by dynamic programming
+over the count. `moments` carries E[F^i S^j L^k; c] from token to token in O(T) each, for all rows
+(configurations and parameters) at once. `exact` combines them to a mean and a variance. If a
+token's score is multiplied by the KL of some tokens only, credit.py computes the moments.
 
-`Sequences` writes out every sequence of the model, as a trainer would see a batch; the probes of
-other people's code use it.
+`Sequences` lists every sequence of the model as one batch. The probes of other people's code use
+it.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, voca
 PARAMETERS = ("a", "b")
 
 MAX_LOGIT = 300.0
-"""Beyond it a token's probability is below 1e-130, and ratios of sequences overflow."""
+"""Maximum |logit|. Beyond it a token's probability is below 1e-130 and sequence ratios overflow."""
 
 
 class ToyPolicy(NamedTuple):
@@ -43,11 +43,11 @@ class ToyPolicy(NamedTuple):
     b: float
 
     def logits(self, num_tokens: int) -> FloatTable:
-        """Return [T], the logit of a 1, by count."""
+        """Return the logit of a 1 by count, [T]."""
         return self.a + self.b * np.arange(num_tokens)
 
     def logp(self, num_tokens: int) -> FloatTable:
-        """Return [2, T], the log-probability of a 0 and of a 1, by count."""
+        """Return the log-probability of a 0 and of a 1 by count, [2, T]."""
         logits = self.logits(num_tokens)
         return np.stack([-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)])
 
@@ -56,16 +56,16 @@ class WidePolicy(NamedTuple):
     """A policy over V tokens: softmax of a_v + b_v c, with 0 for token 0; c counts odd tokens."""
 
     a: tuple[float, ...]
-    """Of tokens 1 to V - 1."""
+    """Parameters of tokens 1 to V - 1."""
     b: tuple[float, ...]
 
     def logits(self, num_tokens: int) -> FloatTable:
-        """Return [V, T]: token, count."""
+        """Return the logit of each token by count, [V, T]."""
         a, b = (np.array((0.0, *each))[:, None] for each in self)
         return np.asarray(a + b * np.arange(num_tokens))
 
     def logp(self, num_tokens: int) -> FloatTable:
-        """Return [V, T], the log-probability of each token, by count."""
+        """Return the log-probability of each token by count, [V, T]."""
         logits = self.logits(num_tokens)
         return np.asarray(logits - np.logaddexp.reduce(logits, axis=0))
 
@@ -77,8 +77,8 @@ LabPolicy = ToyPolicy | WidePolicy
 class LabSetting:
     """The policies of an experiment (trained, reference, rollout) and the number of tokens T.
 
-    Raise LaboratoryError for parameters that are not finite, for less than one token, and for a
-    rollout policy that never writes what the policy writes.
+    Raise LaboratoryError for parameters that are not finite, for less than one token, and for
+    logits beyond MAX_LOGIT.
     """
 
     policy: LabPolicy
@@ -129,13 +129,13 @@ class LabSetting:
 
 
 class Tables(NamedTuple):
-    """The quantities of one token, [V, T] each, V = 2; `score` is [parameters, V, T]."""
+    """The quantities of one token by token and count, [V, T]; `score` is [parameters, V, T]."""
 
     logp: FloatTable
     logp_ref: FloatTable
     logp_rollout: FloatTable
     score: FloatTable
-    """d log pi / d (a, b) = (y - P(1)) (1, c); of a WidePolicy by every a_v, then every b_v."""
+    """d log pi / d (a, b) = (y - P(1)) (1, c). For a WidePolicy: first all a_v, then all b_v."""
 
     @property
     def x(self) -> FloatTable:
@@ -163,7 +163,7 @@ def tables(setting: LabSetting) -> Tables:
 
 
 class SequenceMoments(NamedTuple):
-    """Moments of (F, S, L) under the measure they were taken with; each ends in [rows]."""
+    """Moments of (F, S, L) under one measure. The last axis of each array is [rows]."""
 
     fs: FloatTable
     """[3, 3, rows]: E[F^i S^j]."""
@@ -176,8 +176,8 @@ class SequenceMoments(NamedTuple):
 def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
     """Return the moments up to F^2 S^2, F S L and L^2.
 
-    All tables are [V, T, rows]: token, count, row. `measure` is the weight of a token (its
-    probability, times a power of a ratio for moments of a weighted sum); it need not add up to 1.
+    All tables are [V, T, rows]: token, count, row. `measure` is the weight of a token: its
+    probability, times a power of its ratio for a weighted sum. It need not sum to 1.
     """
     num_tokens, rows = measure.shape[1:]
     kind = measure.dtype
@@ -223,7 +223,7 @@ class ConfigurationSums(NamedTuple):
     s: FloatTable
     l: FloatTable  # noqa: E741  (f, s and l: the three tables of a configuration)
     weighted: float
-    """The power of the sequence's ratio that W is: 1, 1/T for the geometric mean, or 0."""
+    """The exponent of the sequence's ratio in W: 1, 1/T for the geometric mean, or 0."""
 
 
 class Exact(NamedTuple):
@@ -232,16 +232,16 @@ class Exact(NamedTuple):
     mean: FloatTable
     """The expected gradient."""
     variance: FloatTable
-    """The variance of one sequence's gradient; with centring, G times the variance of a group's
-    mean."""
+    """The variance of one sequence's gradient. With centring: the variance of a group's mean, times
+    the group's size."""
     magnitude: FloatTable
-    """Root mean square of one sequence's gradient: the scale on which a mean is zero."""
+    """Root mean square of one sequence's gradient. A mean far below it counts as zero."""
 
 
 def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exact:
-    """Return expected gradient and variance of every configuration.
+    """Return mean, variance and magnitude of every configuration's gradient.
 
-    Raise LaboratoryError if the rollout policy is so different that a variance overflows.
+    Raise LaboratoryError if a variance overflows: the rollout policy differs too much.
     """
     table = tables(setting)
     sums = [sums_of(configuration, table) for configuration in configurations]
@@ -269,7 +269,7 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
 
 
 def estimates(setting: LabSetting) -> dict[str, tuple[float, float]]:
-    """Return mean and variance over sequences of each plain estimate itself, in nats."""
+    """Return mean (nats) and variance of each plain estimate, summed over a sequence's tokens."""
     table, plain = tables(setting), plain_names()
     f = np.stack([clamped_value(name, table.x) for name in plain], axis=-1)
     nothing = np.zeros_like(f)
@@ -283,7 +283,7 @@ def estimates(setting: LabSetting) -> dict[str, tuple[float, float]]:
 
 
 def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
-    """Return the tables of a configuration, off-policy in general (w = 1 on-policy)."""
+    """Return the tables of a configuration. On-policy every w is 1."""
     form = entry(configuration.estimator)
     x, w, score, clamp = table.x, table.w, table.score, configuration.clamp
     powers = {"sequence": 1.0, "sequence_mean": 1 / table.x.shape[1]}
@@ -311,7 +311,10 @@ def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
 
 
 def charged(configuration: KlConfiguration, logp: FloatTable, logp_ref: FloatTable) -> FloatTable:
-    """Return the KL of each token in the reward, [V, T] or [T], of the policy with `logp`."""
+    """Return the KL in the reward of each token [V, T], or of each state [T].
+
+    `logp`: [V, T], the policy whose KL is in the reward.
+    """
     form = entry(configuration.estimator)
     if form.is_of_vocabulary and not form.in_reward:
         return np.asarray(vocabulary_kl(form.name, logp.T, logp_ref.T))
@@ -320,7 +323,7 @@ def charged(configuration: KlConfiguration, logp: FloatTable, logp_ref: FloatTab
 
 
 def averaged(estimator: str, table: Tables) -> FloatTable:
-    """Return [parameters, 1, T]: the gradient of the estimate of each state."""
+    """Return the gradient of a vocabulary estimate at each state, [parameters, 1, T]."""
     inner = vocabulary_slope(estimator, table.logp.T, table.logp_ref.T).T
     return np.asarray((np.exp(table.logp) * inner * table.score).sum(1, keepdims=True))
 
@@ -328,7 +331,7 @@ def averaged(estimator: str, table: Tables) -> FloatTable:
 def _credited(
     configuration: KlConfiguration, sums: ConfigurationSums, table: Tables
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean, variance and root mean square, where some tokens only are charged a KL."""
+    """Return mean, variance and root mean square for a credit other than `sequence`."""
     group = None if configuration.centring == "none" else configuration.group_size
     shrink = 1.0
     if configuration.centring == "same_batch_mean" and group is not None:
@@ -339,9 +342,9 @@ def _credited(
 
 
 def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> list[SequenceMoments]:
-    """Return the moments of each configuration's (F, S, L) under sampling times W^power.
+    """Return the moments of each configuration's (F, S, L), weighted by W^power.
 
-    Unweighted configurations have one measure, so their rows are computed once, at power 0.
+    For configurations without a sequence ratio W is 1: compute them at power 0 only.
     """
     rows = [i for i, each in enumerate(sums) if each.weighted or power == 0]
     if not rows:
@@ -371,7 +374,7 @@ _NONE = SequenceMoments(np.empty(0), np.empty(0), np.empty(0))
 
 
 def _stack(parts: list[Any]) -> FloatTable:
-    """Return [V, T, P rows], parameters innermost, from [rows] of [P parameters, V, T]."""
+    """Stack n tables of [P, V, T] to one array [V, T, n P], with the P parameters innermost."""
     stacked = np.stack(parts)
     return np.ascontiguousarray(
         np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1)
@@ -403,10 +406,10 @@ def _statistics(
 def _covariance(
     at_0: SequenceMoments, at_1: SequenceMoments, at_2: SequenceMoments, n: int
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean, variance over groups of n and third moment with L of a centred KL.
+    """Return mean and variance over groups of n of a centred KL, and its covariance with L.
 
-    Leave-one-out centring makes a group's mean of X (F - mean of the others' F), X = W S, the
-    sample covariance of X and F. Variance of a sample covariance: Kendall and Stuart, vol. 1, §13.
+    With X = W S, the mean over a group of X (F - mean of the others' F) is the sample covariance of
+    X and F. Source of its variance: Kendall and Stuart, vol. 1, §13.
     """
     x, y, xy = at_1.fs[0, 1], at_0.fs[1, 0], at_1.fs[1, 1]
     xx, yy = at_2.fs[0, 2], at_0.fs[2, 0]
@@ -429,7 +432,7 @@ def _covariance(
 
 
 class Sequences:
-    """Every sequence of a setting of two tokens, [N = 2^T, T + 1], the last column padding."""
+    """A batch of all N = 2^T sequences of a binary setting, [N, T + 1]; the last column pads."""
 
     def __init__(self, setting: LabSetting) -> None:
         self.setting = setting
@@ -442,13 +445,16 @@ class Sequences:
         self.probability = np.exp((self.logp_old * self.mask).sum(1))
 
     def logp_of(self, policy: LabPolicy) -> FloatTable:
-        """Return log-probabilities [N, T + 1]. The padding has one too, as in a trainer."""
+        """Return log-probabilities [N, T + 1]. The padding also has one, as in a trainer."""
         table = policy.logp(self.setting.num_tokens)
         padding = np.full((len(self.tokens), 1), table[0, 0])
         return np.concatenate([self.taken(table), padding], axis=1)
 
     def logp_for_autograd(self) -> tuple[Any, Any]:
-        """Return the policy's parameters and its log-probabilities, connected torch tensors."""
+        """Return the policy's parameters [2] and its log-probabilities [N, T + 1] as tensors.
+
+        The log-probabilities are differentiable in the parameters.
+        """
         import torch
 
         theta = torch.tensor([*self.setting.policy], dtype=torch.float64, requires_grad=True)
@@ -459,11 +465,11 @@ class Sequences:
         return theta, torch.cat([self.taken(table), padding], dim=1)
 
     def taken(self, table: Array) -> Array:
-        """Return [..., N, T]: a table's values at the tokens of each sequence."""
+        """Return the values of a table [..., 2, T] at each sequence's tokens, [..., N, T]."""
         return table[..., self.tokens, self.counts]
 
     def per_sequence(self, values: Array) -> Array:
-        """Return [N]: values per token ([N, T + 1]) summed over the response, or [N] unchanged."""
+        """Return values per sequence, [N]: sum [N, T + 1] over the response; keep [N] as it is."""
         if values.ndim == 1:
             return values
         return values[:, :-1].sum(1)

@@ -1,13 +1,13 @@
-"""Library semantics: the meaning of equal settings in one library and release, its dialect.
+"""Library semantics: the dialect of a release, which is the meaning that it gives to settings.
 
 Two libraries with the same cell may clamp the KL in different places, put it inside or outside the
-group's baseline, or divide the loss by something else. A `Dialect` has one field for each such
+group's baseline, or divide the loss by different numbers. A `Dialect` has one field for each such
 difference. Each backend gives the dialects of its releases as data. The embedded trainer takes a
-dialect as a parameter, and rehearses a library's cell with it. The default of a field is the
-embedded trainer's own way. `PLAIN` has only defaults.
+dialect as a parameter to rehearse a library's cell. The default of each field is the embedded
+trainer's behaviour without a dialect. `PLAIN` has only defaults.
 
-A dialect is written as text, `kl_clamp=20/10+kl_reward=to_go`. The text names only the fields that
-are not plain. Two releases with equal texts compute the same.
+The text of a dialect, such as `kl_clamp=20/10+kl_reward=to_go`, names only the fields that are not
+plain. Two releases with equal texts compute the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,57 +30,57 @@ from orchestrator.settings import (
 
 Bounds = tuple[float | None, float | None]
 FormatOrModels = NumberFormat | Literal["model"]
-"""A number format, or the one that the model's own configuration names."""
+"""A number format, or `model`: the format in the model's configuration file."""
 
 
 class Dialect(Frozen):
-    """The computations of one release, as far as libraries differ. Every default is plain."""
+    """The computations of one release in which libraries differ. Every default is plain."""
 
     kl_clamp: Bounds = (None, None)
     """Bounds on |log-ratio| before an estimate and on |estimate| after it; no gradient beyond."""
     kl_clamp_of: tuple[str, ...] | None = None
-    """The plain estimators that are held within them; None: every one."""
+    """The plain estimators that `kl_clamp` applies to; None: all."""
     kl_ratio_max: PositiveFloat | None = None
-    """None: a weighted or straight-through estimator has its own gradient in the loss. A number:
-    they all have that of k2, weighted by the ratio without its gradient, and by this at most."""
+    """None: weighted and straight-through estimators keep their gradients in the loss. A number:
+    all have k2's gradient times the detached ratio, and the ratio is at most this number."""
     kl_reward: Literal["inside", "outside", "to_go", "token"] = "inside"
-    """A KL in the reward: summed over the response and inside the group's baseline; summed, but
-    subtracted after the baseline; the sum of this token and those after it, after the baseline;
-    the token's own, after the baseline."""
+    """The KL in the reward. `inside`: summed over the response, before the group's baseline.
+    `outside`: summed over the response, subtracted after the baseline. `to_go`: each token's sum
+    over itself and later tokens, after the baseline. `token`: each token's, after the baseline."""
     kl_reward_policy: Literal["rollout", "batch_start"] = "rollout"
-    """The policy whose log-probabilities give a KL in the reward: the one that sampled, or the
+    """The policy whose log-probabilities give a KL in the reward: the policy that sampled, or the
     policy before the batch's first train step."""
     kl_loss_mean: Literal["as_policy", "token_mean", "sequence_mean"] = "as_policy"
-    """The aggregation of a KL in the loss: that of the policy loss, or always the same."""
+    """The aggregation of a KL in the loss: the policy loss's aggregation, or a fixed one."""
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
     """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
     ratio_level: Literal["token", "sequence_if_kl_reward"] = "token"
-    """One importance ratio a token; or, in cells whose reward is charged an estimate of the sampled
-    tokens, all of the response alike, one a response: the product of its tokens', clipped as
-    one."""
-    ratio_bound: PositiveFloat | None = None
-    """Bound on |log-ratio| of the policy loss before its exponential; no gradient beyond."""
+    """`token`: one importance ratio per token. `sequence_if_kl_reward`: if `has_kl_of_the_response`
+    is true for the cell, one ratio per response, the product of its tokens' ratios, clipped
+    once.""" ratio_bound: PositiveFloat | None = None """Bound on |log-ratio| in the policy loss
+    before the exponential; no gradient beyond."""
     std_epsilon: PositiveFloat = 1e-6
     """The number that grpo adds to the group's standard deviation."""
     micro_batch: PositiveInt | None = None
-    """None: token_mean divides by the tokens of the minibatch. A number: so many rollouts are
-    averaged over their own tokens, then those means."""
+    """None: token_mean divides by the tokens of the minibatch. A number n: average over the tokens
+    of each n rollouts, then average those means."""
     mean_over: Literal["minibatch", "batch"] = "minibatch"
-    """token_mean divides by the tokens of the minibatch, or by the mean tokens of the minibatches
-    of its rollout batch, so that every token of the batch has one weight."""
+    """token_mean divides by the tokens of the minibatch, or by the mean number of tokens of its
+    batch's minibatches. With `batch`, every token of the batch has the same weight."""
     constant_is_tokens: bool = False
-    """Aggregation `constant` divides by the tokens of the minibatch instead."""
+    """True: aggregation `constant` divides by the tokens of the minibatch."""
     decay_of: Literal["all", "matrices"] = "all"
-    """The weights that weight decay shrinks; `matrices` excludes biases and norms."""
+    """The parameters that weight decay shrinks; `matrices` excludes biases and norms."""
     warmup_from_zero: bool = False
-    """The first train step of a warm-up has learning rate 0, not a first step up."""
+    """True: the first train step of a warm-up has learning rate 0."""
     schedule_per_batch: bool = False
-    """The learning rate moves once a rollout batch (of a synchronous run), not each train step."""
+    """True: in a synchronous run, the learning rate changes once per rollout batch, not per train
+    step."""
     staleness: Literal["exact", "up_to"] = "exact"
-    """max_staleness_steps is the lag of every batch, or a bound on it."""
+    """`exact`: max_staleness_steps is the lag of every batch. `up_to`: it is the largest lag."""
     precision: tuple[FormatOrModels, FormatOrModels, FormatOrModels] = ("fp32", "fp32", "fp32")
-    """Number formats of training, rollout and checkpoint in a cell that does not set them. The
-    embedded trainer computes in fp32 and imitates no other, so no rehearsal depends on it."""
+    """Number formats of training, rollout and checkpoint if a cell does not set them. The embedded
+    trainer always computes in fp32, so no rehearsal depends on this field."""
 
     def clamps(self, estimator: str) -> bool:
         """Return True if `kl_clamp` limits the value of this estimator."""
@@ -98,17 +98,17 @@ PLAIN = Dialect()
 
 
 class Semantics(NamedTuple):
-    """The dialect of a release, and the facts about the release that no field of it expresses."""
+    """The dialect of a release, and further facts about the release that no field expresses."""
 
     dialect: Dialect
     omits: tuple[str, ...] = ()
-    """Sentences on what the embedded trainer does not imitate."""
+    """One sentence for each behaviour that the embedded trainer does not imitate."""
     native: Dialect | None = None
-    """The dialect of a launch that is not from orch, if orch's cells go through an extension."""
+    """The dialect of launches without orch's extension, if orch's cells use one."""
 
 
 def parse(text: str) -> Dialect:
-    """Return the dialect that a text names. Raise EnvironmentFault with the faulty field."""
+    """Return the dialect of a text. Raise EnvironmentFault for an unknown field or a bad value."""
     return _parse(text)
 
 
@@ -156,7 +156,7 @@ def _spelled(value: object) -> str:
 
 
 def relevant(dialect: Dialect, settings: Settings) -> Dialect:
-    """Return the dialect with every field made plain that cannot change this cell.
+    """Return the dialect, with the default for every field that cannot change this cell.
 
     Two cells with equal settings and equal relevant dialects are one training run.
     """
@@ -168,7 +168,7 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
 
 
 def precision_of(settings: Settings, dialect: Dialect) -> tuple[FormatOrModels, ...]:
-    """Return the formats of training, rollout and checkpoint: the cell's, else the dialect's."""
+    """Return the formats of training, rollout and checkpoint: the cell's, or else the dialect's."""
     formats = (getattr(settings.precision, name) for name in Precision.model_fields)
     return tuple(own or usual for own, usual in zip(formats, dialect.precision, strict=True))
 
@@ -184,15 +184,17 @@ def in_loss(settings: Settings) -> bool:
 
 
 def has_kl_of_the_response(kl: Kl) -> bool:
-    """Return True if the KL is in the reward alone, of the sampled tokens, and charged to all of
-    the response alike: what TRL's RLOOTrainer trains."""
+    """Return True if the KL is only in the reward and estimates the sampled tokens' KL.
+
+    TRL's RLOOTrainer trains such a term: the whole response gets the sum as its penalty.
+    """
     return kl.placement == "reward" and entry(kl.estimator).is_of_a_token
 
 
 def _clamps(dialect: Dialect, settings: Settings) -> bool:
-    """Return True if the clamp matters.
+    """Return True if the clamp can change this cell.
 
-    It does not clamp the gradient of a straight-through form.
+    A clamp does not change a straight-through form's gradient in the loss.
     """
     if settings.kl.beta == 0 or not dialect.clamps(settings.kl.estimator):
         return False
@@ -211,7 +213,7 @@ def _ratio_weighs(dialect: Dialect, settings: Settings) -> bool:
 
 
 def _ratio_is_one(dialect: Dialect, settings: Settings) -> bool:
-    """Return True if no importance ratio of the policy loss can differ from 1."""
+    """Return True if every importance ratio of the policy loss is 1."""
     to_engine = dialect.ratio_to == "rollout" and settings.loss.correction is None
     other = to_engine and _engine_differs(settings)
     return settings.batch.num_minibatches == 1 and not other
@@ -222,15 +224,15 @@ def _stale(_: Dialect, settings: Settings) -> bool:
 
 
 def _engine_differs(settings: Settings) -> bool:
-    """Return True if the policy that samples may be another one than the trainer's own."""
+    """Return True if the policy that samples may differ from the trainer's policy."""
     rounded = settings.precision.rollout not in (None, "fp32")
     return settings.max_staleness_steps > 0 or rounded
 
 
 def _two_policies(_: Dialect, settings: Settings) -> bool:
-    """Return True if the dialect chooses between the engine's policy and the trainer's own.
+    """Return True if the engine's policy may differ from the trainer's and the dialect chooses one.
 
-    A correction of the cell has chosen.
+    If the cell has a correction, the correction determines the policies.
     """
     return _engine_differs(settings) and settings.loss.correction is None
 
@@ -268,7 +270,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
 
 
 def _mean_of_policy(dialect: Dialect, settings: Settings) -> str:
-    """Return the aggregation that the policy loss has in effect."""
+    """Return the effective aggregation of the policy loss."""
     if settings.loss.aggregation == "token_mean" and dialect.micro_batch is None:
         return "token_mean"
     if settings.loss.aggregation == "constant" and dialect.constant_is_tokens:

@@ -1,9 +1,9 @@
 """Monte-Carlo estimates to compare with the exact laboratory: the paper's Fig. 1 (§3.3).
 
-A sequence is described by how often each (count, token) occurs. While the count is c, the number of
-zeros before the next one is geometric. So a whole sequence costs T + 1 draws, whatever its order,
-and every sum along it is one row of a matrix product. `sweep` estimates how often the orderings of
-Fig. 1 hold over random parameters of the model.
+The sampler draws for each sequence how often each (count, token) occurs. While the count is c, the
+number of zeros before the next one has a geometric distribution. So a sequence needs one draw per
+count, and every sum over its tokens is one row of a matrix product. `sweep` estimates how often the
+orderings of Fig. 1 hold over random parameters of the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ TRIALS_AT_ONCE = 20
 
 
 class MonteCarloEstimate(NamedTuple):
-    """Statistics over trials, [configurations, 2 parameters]; a trial is a mean over sequences."""
+    """Statistics over trials, [configurations, 2 parameters]. A trial is a mean over sequences."""
 
     mean: FloatTable
     variance: FloatTable
@@ -61,7 +61,8 @@ def monte_carlo(
 ) -> MonteCarloEstimate:
     """Estimate every configuration's gradient from the same `trials` x `sequences` samples.
 
-    Raise LaboratoryError on a centred configuration: its exact variance needs no sampling.
+    Raise LaboratoryError for a configuration with centring, and for a policy over more than two
+    tokens: only the exact laboratory has these.
     """
     if trials < 2 or sequences < 1:
         raise LaboratoryError(
@@ -92,7 +93,10 @@ def monte_carlo(
 def sample_visits(
     policy: ToyPolicy, num_tokens: int, count: int, rng: np.random.Generator
 ) -> FloatTable:
-    """Return [count, 2 T]: how often each sequence wrote a 0, then a 1, at counts 0 .. T - 1."""
+    """Return the number of zeros (first T columns) and ones (last T) that each sequence has.
+
+    The shape is [count, 2 T]. The column within each half is the count at that token.
+    """
     rate = np.logaddexp(0.0, policy.logits(num_tokens))
     zeros = np.floor(rng.standard_exponential((count, num_tokens)) / rate)
     written = np.cumsum(np.minimum(zeros, num_tokens) + 1, axis=1)
@@ -106,7 +110,10 @@ def sample_visits(
 def _estimator(
     setting: LabSetting, configurations: Sequence[KlConfiguration]
 ) -> Callable[[FloatTable], FloatTable]:
-    """Return a function: visits -> [sequences, configurations * 2], one matrix product."""
+    """Return a function from visits [n, 2 T] to gradients [n, configurations * 2].
+
+    Equal tables share a column, so one matrix product computes all sums.
+    """
     table = tables(setting)
     columns: dict[bytes, int] = {}
     weights: list[FloatTable] = []
@@ -144,7 +151,10 @@ def _in_order(
     count: int,
     rng: np.random.Generator,
 ) -> FloatTable:
-    """Return [sequences, configurations * 2], token by token: of a KL charged to some tokens."""
+    """Return gradients [count, configurations * 2] for credits other than `sequence`.
+
+    They depend on the order of the tokens, so sample token by token.
+    """
     table = tables(setting)
     rows = [
         (sums.f[0], sums.s[j], sums.l[j], *PARTS[configuration.credit])
@@ -177,10 +187,10 @@ ORDERINGS = (
     "k1 in loss has a lower variance than k1 in reward",
     "k3 in reward has the highest bias and k1 in loss the lowest variance",
 )
-"""Each for both parameters at once. The paper's Fig. 1 shows them all."""
+"""Each must hold for both parameters. All hold in the paper's Fig. 1."""
 
 A_RANGE, B_RANGE = 1.5, 0.15
-"""a and b of the policy and of the reference policy are uniform in +- these."""
+"""Ranges of the uniform draws: a in +- A_RANGE and b in +- B_RANGE, for policy and reference."""
 
 
 def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Compute exact gradients of the catalogue's objectives, and name the objective of a gradient.
 
-The gradients are computed by occupancies and value functions, not by the moments of laboratory.py.
+This module computes gradients from occupancies and value functions, and laboratory.py from moments.
 So naming an objective compares two independent calculations. `name_objective` requires agreement at
-several settings that have no symmetry.
+several settings without symmetry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,24 +24,24 @@ from orchestrator.kl.laboratory import (
 )
 
 TOLERANCE = 1e-9
-"""Relative to the largest gradient compared; the two calculations agree to 1e-13."""
+"""Relative to the largest gradient in the comparison. The two calculations agree to 1e-13."""
 
 MAX_TERMS = 3
 TINY = 1e-300
-"""Divided by where everything is zero: policy and reference policy are one."""
+"""Lower bound of a divisor, for settings in which all gradients are zero."""
 
 GENERIC = (
     (ToyPolicy(0.37, 0.11), ToyPolicy(-0.23, 0.19), ToyPolicy(0.05, 0.23)),
     (ToyPolicy(-0.61, 0.07), ToyPolicy(0.42, -0.13), ToyPolicy(-0.29, -0.17)),
     (ToyPolicy(0.83, -0.21), ToyPolicy(0.19, 0.08), ToyPolicy(1.12, -0.05)),
 )
-"""Policy, reference policy, rollout policy: parameters with no symmetry between them."""
+"""Policy, reference policy, rollout policy, with parameters that have no symmetry."""
 
 
 def gradients(setting: LabSetting, over: Sequence[str] = ()) -> dict[str, FloatTable]:
     """Return the exact gradient [parameters] of every candidate that is distinct in this setting.
 
-    `over`: the estimators over the vocabulary whose own objectives are candidates.
+    `over`: estimators over the vocabulary. Their objectives are candidates too.
     """
     table = tables(setting)
     q, mu = _Walk(setting.policy, table), _Walk(setting.sampler, table)
@@ -74,7 +74,7 @@ def gradients(setting: LabSetting, over: Sequence[str] = ()) -> dict[str, FloatT
 def _over_vocabulary(
     name: str, q: "_Walk", mu: "_Walk", table: Tables, *, on_policy: bool
 ) -> dict[str, FloatTable]:
-    """Return the objectives of an estimator over the vocabulary."""
+    """Return the gradients of the objectives of an estimator over the vocabulary."""
     inner = vocabulary_slope(name, table.logp.T, table.logp_ref.T).T
 
     def cost(logp: FloatTable) -> FloatTable:
@@ -101,7 +101,10 @@ def _over_vocabulary(
 
 
 def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]:
-    """Return the objectives that hold the states of `walk` fixed: only the next token varies."""
+    """Return the gradients of the objectives in which only the next token depends on the policy.
+
+    `walk` gives the states, which stay fixed.
+    """
     result = {
         f"token_reverse_kl{at}": walk.direct(table.x, table.logp),
         f"token_forward_kl{at}": -walk.direct(np.ones_like(table.x), table.logp_ref),
@@ -117,7 +120,7 @@ def _token_level(walk: "_Walk", table: Tables, at: str) -> dict[str, FloatTable]
 
 
 class _Walk:
-    """One policy's occupancy of the states (t, c), and its expected future costs."""
+    """One policy's occupancy of the states (t, c). Its methods return gradients [parameters]."""
 
     def __init__(self, policy: LabPolicy, table: Tables) -> None:
         self.score = table.score
@@ -138,10 +141,11 @@ class _Walk:
         return gradient
 
     def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
-        """Return the gradient [parameters] of a frozen cost, for the next token of `logp_token`.
+        """Return the gradient of a frozen cost [V, T], if `logp_token` gives the next token.
 
-        States and future are those of this policy. With the policy's own token distribution this is
-        the gradient of its expected cost. With another's it is the gradient of PPO's surrogate.
+        This policy gives the states and the later tokens. With this policy's own `logp_token` the
+        result is the gradient of its expected cost. With another policy's it is the gradient of
+        PPO's surrogate.
         """
         num_tokens = cost.shape[1]
         token = np.exp(logp_token)
@@ -155,7 +159,7 @@ class _Walk:
 
 
 def wide_policy(scale: float, phase: float) -> WidePolicy:
-    """Return a policy over eight tokens, without symmetry: waves of this size and phase."""
+    """Return a policy over eight tokens without symmetry. Its logits are waves over the tokens."""
     tokens = np.arange(1, 8)
     a, b = scale * np.sin(1.7 * tokens + phase), scale * np.cos(2.3 * tokens + phase) / 10
     return WidePolicy(tuple(map(float, a)), tuple(map(float, b)))
@@ -165,13 +169,13 @@ WIDE = tuple(
     (wide_policy(1.3, shift), wide_policy(1.0, shift + 0.4), wide_policy(1.2, shift + 0.2))
     for shift in (0.0, 1.1, 2.7)
 )
-"""As GENERIC, over eight tokens: for what depends on the size of the vocabulary."""
+"""The same as GENERIC for eight tokens: for estimators that keep only some tokens."""
 
 
 def generic_settings(
     *, on_policy: bool, num_tokens: int = 5, wide: bool = False
 ) -> tuple[LabSetting, ...]:
-    """Return the settings at which a gradient must agree with an objective to get its name."""
+    """Return the settings at which a gradient must equal an objective's gradient to be named so."""
     return tuple(
         LabSetting(policy, reference, num_tokens, None if on_policy else rollout)
         for policy, reference, rollout in (WIDE if wide else GENERIC)
@@ -185,12 +189,12 @@ def name_objective(
     magnitude: float,
     tolerance: float = TOLERANCE,
 ) -> Naming:
-    """Return the shortest signed sum of at most three candidates equal to `gradient` everywhere.
+    """Return the shortest signed sum of at most three candidates that equals `gradient`.
 
-    `gradient` [settings, parameters]; `candidates`: one mapping per setting, key -> [parameters].
-    `magnitude` is the size of one sequence's gradient: a mean far below it is zero. Where no sum is
-    equal, return a single candidate proportional to it, with its scale; else kind unknown.
-    Ties go to the order of the catalogue.
+    `gradient`: [settings, parameters]. `candidates`: one mapping per setting, key -> [parameters].
+    `magnitude`: the size of one sequence's gradient; a mean far below it is zero. If no sum is
+    equal, return a candidate that is proportional to the gradient, with its scale. Otherwise return
+    the kind UNKNOWN. Of equal sums, the first in the catalogue wins.
     """
     target = np.asarray(gradient).reshape(-1)
     if np.abs(target).max() <= tolerance * magnitude:
@@ -235,8 +239,8 @@ def distances(
 ) -> dict[str, float]:
     """Return the distance of `gradient` to each candidate, nearest first: |g - c| / max(|g|, |c|).
 
-    Norms are over all settings and both parameters; 0 is equality. The distance from zero is in
-    units of the longest candidate.
+    Norms are over all settings and both parameters; 0 is equality. The distance `zero` is |g| over
+    the longest of the gradient and all candidates.
     """
     others = {
         key: np.stack([np.asarray(each[key]) for each in candidates])

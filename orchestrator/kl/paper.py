@@ -1,4 +1,4 @@
-"""The paper's observations of training with a KL configuration, and the places of its equations.
+"""The paper's observations of training with each KL configuration, and its equation numbers.
 
 The paper is A Comedy of Estimators (arXiv 2512.21852). On-policy: Qwen2.5-7B and
 Llama-3.1-8B-Instruct on MATH, β 0.05 to 1 (§4.1). Minibatches: Qwen2.5-7B, four updates a batch
@@ -17,7 +17,7 @@ SEVERITY: tuple[Behaviour, ...] = ("not studied", "stable", "unstable", "collaps
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The behaviour of training, the details, and the section and figure that report it."""
+    """A behaviour of training, its details, and the section and figure of the paper."""
 
     behaviour: Behaviour
     text: str
@@ -81,11 +81,14 @@ OBSERVATIONS: Mapping[tuple[str, Regime], Observation] = {
         "unstable", "Unstable without any KL term in some cases.", "§4.2, Fig. 7"
     ),
 }
-"""Observations by label (`k1.reward`; every estimator without KL is `none`) and regime."""
+"""(label, regime) -> observation. The label is `k1.reward` etc., or `none` without a KL term."""
 
 
 def observation(label: str, regimes: tuple[Regime, ...]) -> Observation:
-    """Return the paper's observation in these regimes: the worst behaviour, and all texts."""
+    """Return the paper's observation in these regimes: the worst behaviour with all texts.
+
+    Return NOT_STUDIED if the paper has none.
+    """
     studied = [OBSERVATIONS[label, each] for each in regimes if (label, each) in OBSERVATIONS]
     if not studied:
         return NOT_STUDIED
@@ -111,4 +114,4 @@ EQUATIONS: Mapping[str, str] = {
     "sg_rho_k2.loss": "blog §6.2, for tokens",
     "rho_k3.loss": "blog §6.2, for tokens",
 }
-"""The places of the equations in the paper, on-policy or with the token ratio in the loss."""
+"""Label -> equations of the expected gradient, on-policy or with the token ratio in the loss."""

@@ -1,8 +1,8 @@
-"""Probe any KL code: name the objective that its gradient belongs to.
+"""Probe any KL code: name the objective whose gradient it computes.
 
-The function is run on every sequence of the autoregressive model, weighted by the sequence's
-probability under the rollout policy. So its expected gradient is exact. The objective is then named
-in the same way as for orch's own configurations.
+The probe calls the function on every sequence of the toy model and weights each sequence by its
+probability under the rollout policy. So the expected gradient is exact. `name_objective` then names
+it, as for orch's own configurations.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ from orchestrator.kl.objectives import (
 KlTerm = Callable[[Any, Any, Any, Any], Any]
 """(logp, logp_ref, logp_old, mask), each [N, T + 1], -> [N, T + 1], [N], or one number.
 
-The last column is padding: mask 0. One number is taken as the mean over what it was given, and
-asked for sequence by sequence.
+The last column is padding: mask 0. If the function returns one number, the probe takes it as a mean
+over the batch and calls the function for each sequence separately.
 """
 
 ProbeKind = Literal["loss", "reward"]
@@ -46,9 +46,9 @@ class Probe:
 
     naming: Naming
     gradient: FloatTable
-    """[settings, 2 parameters]."""
+    """The expected gradient, [settings, 2 parameters]."""
     distances: dict[str, float]
-    """To each candidate of catalogue.py, nearest first; see objectives.distances."""
+    """The distance to each candidate of catalogue.py, nearest first; see objectives.distances."""
 
     @property
     def objective(self) -> str:
@@ -66,12 +66,12 @@ def probe(
     credit: Credit = "sequence",
     settings: Sequence[LabSetting] | None = None,
 ) -> Probe:
-    """Return the objective whose gradient `term` is, exactly, over every sequence of the model.
+    """Return the objective whose gradient `term` computes, from every sequence of the toy model.
 
-    Differentiate a `loss` term as autograd does. With NumPy, use differences in the policy, which
-    cannot see a stop-gradient. Multiply a `reward` term by the score, with the given importance
-    `ratio` and `credit`. Raise LaboratoryError, with the reason, for a result of the wrong shape,
-    for NaN or infinity, and for a loss without a gradient.
+    Differentiate a `loss` term with autograd. With NumPy, use finite differences in the policy,
+    which ignore a stop-gradient. Multiply a `reward` term by the score, with the importance `ratio`
+    and the `credit`. Raise LaboratoryError for a result of the wrong shape, for NaN or infinity,
+    and for a loss without a gradient.
     """
     settings = settings or generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
     gradient = np.stack([_expected(term, each, kind, arrays, ratio, credit) for each in settings])
@@ -109,7 +109,7 @@ def _torch_loss(term: KlTerm, batch: Sequences) -> FloatTable:
 
 
 def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
-    """Return the gradient by fourth-order differences in the policy; sampling is kept fixed."""
+    """Return the gradient by fourth-order differences in the policy, with fixed sampling, [2]."""
     total = np.zeros(2)
     for j, (factor, weight) in product(range(2), ((-2, 1), (-1, -8), (1, 8), (2, -1))):
         moved: list[Any] = list(batch.setting.policy)
@@ -135,7 +135,7 @@ def _reward(
 
 
 def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
-    """Return the KL that multiplies each token's score, [N, T] or [N, 1]."""
+    """Return the KL that multiplies each token's score: [N, T], or [N, 1] for the sequence."""
     if credit == "sequence":
         per_sequence: FloatTable = batch.per_sequence(kl)[:, None]
         return per_sequence
@@ -152,7 +152,7 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
 
 
 def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:
-    """Return the term's values, [N, T + 1] or [N], after checking them."""
+    """Call the term, check its values, and return them, [N, T + 1] or [N]."""
     rest = (like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
     arrays = (logp, *rest)
     values = _checked(term(*arrays), logp)

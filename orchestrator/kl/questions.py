@@ -1,8 +1,8 @@
-"""The questions that are asked most about a KL term, by name, each answered with derived numbers.
+"""The most frequent questions about KL terms, by name, each answered with derived numbers.
 
-A question is data: what is asked, what holds, what to use instead, and the configurations whose
-objective, bias and noise the exact laboratory derives when the question is answered. The ranks are
-those of a reading of public threads on GitHub in November 2026, of which it is a sample.
+A question is data: its text, the answer, a recommendation, and configurations. The exact laboratory
+derives the objective, bias and noise of the configurations when the answer is printed. The order
+comes from a sample of public GitHub threads, read in November 2026.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ SETTINGS = (
     "and clips do is of T = 10, a task reward for more ones than zeros, and first order in β. "
     "Other policies have other numbers; the objective with a name is the same for every one."
 )
-"""Where the numbers are from, and what they cannot show."""
+"""The source of the numbers and their limits."""
 
 Table = tuple[Sequence[str], list[Sequence[str]]]
 """Columns, rows."""
@@ -42,21 +42,21 @@ Table = tuple[Sequence[str], list[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question; its numbers are computed by `tables`."""
+    """A question with its answer. `tables` computes its numbers."""
 
     name: str
     asks: str
     answer: str
     instead: str
     terms: tuple[tuple[KlConfiguration, bool], ...] = ()
-    """Configurations, and whether each is on-policy."""
+    """Pairs of a configuration and a flag, True for on-policy."""
     more: Callable[[], Table] | None = None
     estimator: str = ""
-    """The estimator of a token that a picture shows."""
+    """The estimator in the question's picture."""
 
 
 def tables(question: Question) -> Iterator[Table]:
-    """Yield the tables of an answer, computed now."""
+    """Compute and yield the tables of an answer."""
     if question.terms:
         yield _TERMS, [_term(*each) for each in question.terms]
     if question.more is not None:
@@ -92,7 +92,7 @@ def _forces(who: ThreePolicies, cases: Sequence[tuple[str, PolicyLoss, str]]) ->
 
 
 def corrections() -> Table:
-    """Return what corrections of the engine's mismatch do to beta."""
+    """Return the effects of engine corrections on beta."""
     cases = []
     for words, how in (
         ("no correction", {}),
@@ -112,7 +112,7 @@ def corrections() -> Table:
 
 
 def clips() -> Table:
-    """Return what clips and ratio levels do to beta, for a KL in the reward and in the loss."""
+    """Return the effects of clips and ratio levels on beta, in the reward and in the loss."""
     return _forces(
         FAR_AHEAD,
         [
@@ -130,7 +130,7 @@ def clips() -> Table:
 
 
 def difficulties(group_size: int = 8) -> Table:
-    """Return what the group's deviation does to beta, per difficulty of the prompt."""
+    """Return the effects of the group's standard deviation on beta, by difficulty of the prompt."""
     rows: list[Sequence[str]] = []
     for success in (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98):
         scale = group_std(success, group_size)
@@ -331,4 +331,4 @@ _ALL = (
     ),
 )
 QUESTIONS = {question.name: question for question in _ALL}
-"""By name: ten by rank in the review, then GSPO's and GRPO's."""
+"""By name: first the ten most frequent questions in order, then the questions on GSPO and GRPO."""

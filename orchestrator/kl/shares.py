@@ -1,4 +1,4 @@
-"""The interval of a share that was counted."""
+"""The confidence interval of a share."""
 
 from math import sqrt
 
@@ -6,7 +6,7 @@ Z_95 = 1.959964
 
 
 def wilson(count: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of the share `count / n`; [0, 1] where nothing was counted."""
+    """Return Wilson's 95 % interval of the share `count / n`, or (0, 1) if n is 0."""
     if not n:
         return 0.0, 1.0
     share = count / n

@@ -1,11 +1,11 @@
-"""Surrogates as numbers: by how much what surrounds a KL term rescales its beta.
+"""Compute by which factor the rest of a loss rescales the beta of its KL term.
 
-beta is a price: KL against task reward. A clip, a truncated importance weight or a division by the
-group's deviation changes the force of the one and not of the other, or of both by other factors.
-`forces` computes both forces exactly, over every sequence of the laboratory's model, with three
-policies: the policy, the proximal one (the trainer's own old policy, to which ratios are) and the
-engine that wrote the samples (quantised, other kernels, stale). `group_std` gives the factor of a
-division by the deviation of a group's rewards, per difficulty of the prompt.
+beta is the price of KL in units of task reward. A clip, a truncated importance weight or a division
+by the group's deviation changes the force of one and not of the other, or both by different
+factors. `forces` computes both forces exactly, over every sequence of the toy model, with three
+policies: the policy, the proximal policy (the trainer's old policy, the denominator of ratios) and
+the engine that wrote the samples (quantised, with other kernels, or stale). `group_std` returns the
+factors of a division by the standard deviation of a group's rewards, by difficulty of the prompt.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from orchestrator.settings import Placement
 
 
 class ThreePolicies(NamedTuple):
-    """Who acts in an update of T tokens."""
+    """The policies of one update, and the number of tokens T."""
 
     policy: ToyPolicy
     proximal: ToyPolicy
@@ -35,7 +35,7 @@ class ThreePolicies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """How a policy loss weights its samples."""
+    """The weights of samples in a policy loss: ratio, clip and engine correction."""
 
     ratio: Ratio = "token"
     low: float = 0.2
@@ -46,7 +46,7 @@ class PolicyLoss:
     most: float = 2.0
     """Bounds of the correction."""
     corrects_kl: bool = False
-    """Whether the correction multiplies a KL in the loss too."""
+    """True: the correction also multiplies a KL in the loss."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.least < self.most:
@@ -56,38 +56,40 @@ class PolicyLoss:
 
 
 class Force(NamedTuple):
-    """An expected gradient beside the true one."""
+    """An expected gradient in comparison with the true gradient."""
 
     pull: float
-    """Its length along the true one, in lengths of that."""
+    """Its projection on the true gradient, in lengths of the true gradient."""
     off: float
-    """Its distance from the true one, in lengths of that."""
+    """Its distance from the true gradient, in lengths of the true gradient."""
 
 
 class Forces(NamedTuple):
-    """What drives an update."""
+    """The two forces in an update: task reward and KL."""
 
     reward: Force
-    """Beside the gradient of the policy's expected task reward."""
+    """The true gradient is that of the policy's expected task reward."""
     kl: Force
-    """Beside the gradient of the sequence-level reverse KL."""
+    """The true gradient is that of the sequence-level reverse KL."""
 
     @property
     def beta_factor(self) -> float:
-        """Return the effective beta over the beta that is set."""
+        """Return the effective beta over the configured beta."""
         return self.kl.pull / self.reward.pull
 
 
 MISMATCH = ThreePolicies(
     ToyPolicy(0.3, -0.02), ToyPolicy(0.25, -0.015), ToyPolicy(0.1, 0.01), ToyPolicy(0.0, 0.0)
 )
-"""An update that is a few steps from its proximal policy, whose engine samples another one."""
+"""An example of a mismatch: the policy is a few steps from the proximal policy, and the engine
+samples from a third policy."""
 
 NEAR_BEHIND = ThreePolicies(NEAR[0], NEAR[2], NEAR[2], NEAR[1])
-"""The update of the verdicts off-policy: a rollout policy one tenth nearer the reference."""
+"""The setting of the off-policy verdicts: the rollout policy is one tenth nearer the reference."""
 
 FAR_AHEAD = MISMATCH._replace(policy=ToyPolicy(0.6, -0.03), proximal=ToyPolicy(0.1, 0.01))
-"""An update so far from its proximal policy, which sampled, that a clip of 0.2 binds."""
+"""An example of a long lag: the policy is so far from the rollout policy that a clip of 0.2
+binds."""
 
 
 def forces(
@@ -95,10 +97,10 @@ def forces(
 ) -> Forces:
     """Return the forces of the task reward and of a KL term, to first order in beta.
 
-    The task reward is 1 where more than half the tokens are ones; its baseline is its mean. A KL in
-    the reward is the proximal policy's, without its mean; the clip asks for the sign of the task
-    reward's advantage. A KL in the loss is the policy's, with rho forms' ratio to the proximal one.
-    Raise LaboratoryError for an estimator over the vocabulary.
+    The task reward is 1 if more than half the tokens are ones, and its baseline is its mean. A KL
+    in the reward is the proximal policy's KL minus its mean, and the clip uses the sign of the task
+    reward's advantage. A KL in the loss is the policy's KL; the ratio of a rho form is policy /
+    proximal policy. Raise LaboratoryError for an estimator over the vocabulary.
     """
     form = entry(estimator)
     if not form.is_of_a_token:
@@ -157,25 +159,24 @@ def _policy_weight(how: PolicyLoss, log_ratio: FloatTable, gained: FloatTable) -
 
 
 class WeightEffect(NamedTuple):
-    """The effect of a weight for the engine's mismatch, in the laboratory's example of one."""
+    """The effect of an engine correction, in the laboratory's example of a mismatch."""
 
     beta: float
-    """Effective beta with the weight over the one without it."""
+    """Effective beta with the weight over effective beta without it."""
     smallest: float
     largest: float
-    """The weights of the samples, before their bounds."""
+    """The smallest and the largest weight of the samples, before the bounds."""
     cut: float
-    """The share of samples (tokens, or sequences) whose weight is out of its bounds."""
+    """The share of samples (tokens or sequences) whose weight is outside the bounds."""
 
 
 def weight_effect(
     weight: EngineWeight, estimator: str, placement: Placement, *, corrects_kl: bool = False
 ) -> WeightEffect:
-    """Return what a weight does to the beta of a term, exactly, in MISMATCH with the token's ratio.
+    """Return the exact effect of a weight on the beta of a term, in MISMATCH with the token ratio.
 
-    Of a KL in the loss that the weight does not multiply, the factor is the same for every
-    estimator. Raise LaboratoryError for an estimator over the vocabulary, and where there is no
-    gradient to compare.
+    If the weight does not multiply a KL in the loss, the factor is the same for every estimator.
+    Raise LaboratoryError for an estimator over the vocabulary, and if no gradient remains.
     """
     how = PolicyLoss(
         correction=weight.kind, least=weight.least, most=weight.most, corrects_kl=corrects_kl
@@ -206,21 +207,21 @@ class GroupStd(NamedTuple):
     reward: float
     """The factor on the gradient of the prompt's success rate."""
     beta_in_loss: float
-    """Effective beta over beta of a KL in the loss, which is not divided."""
+    """Effective beta over beta for a KL in the loss, which is not divided."""
     beta_in_reward: float
-    """The same of a KL in the reward that does not depend on success, in groups of unequal
-    rewards, as beta goes to 0."""
+    """Effective beta over beta for a KL in the reward, in groups of unequal rewards, as beta goes
+    to 0. The KL must not depend on success."""
     equal: float
-    """The share of groups with equal rewards: there a KL in the reward is scaled to unit
-    deviation, whatever beta, and one in the loss stands alone."""
+    """The share of groups with equal rewards. In them a KL in the reward has unit deviation for
+    every beta, and a KL in the loss is the only force."""
 
 
 def group_std(success: float, group_size: int) -> GroupStd:
     """Return the exact factors for a prompt that is solved with probability `success`.
 
-    The deviation is the unbiased one (verl 0.9.1 compute_grpo_outcome_advantage; TRL 1.16.0), no
-    epsilon. The baseline is the mean of the whole group. Raise LaboratoryError for a probability
-    outside (0, 1) or a group below 2.
+    The standard deviation has the divisor n - 1 and no epsilon (verl 0.9.1
+    compute_grpo_outcome_advantage; TRL 1.16.0). The baseline is the mean of the group. Raise
+    LaboratoryError for a probability outside (0, 1) or a group below 2.
     """
     p, n = success, group_size
     if not 0 < p < 1 or n < 2:
@@ -236,11 +237,12 @@ def group_std(success: float, group_size: int) -> GroupStd:
 
 
 def group_mean(success: float, group_size: int) -> GroupStd:
-    """Return the exact factors of Dr. GRPO: the group's mean is subtracted, nothing is divided.
+    """Return the exact factors of Dr. GRPO, which subtracts the group's mean and divides nothing.
 
-    The mean contains the rollout itself, so that a share 1 / G of reward and of a KL in the reward
-    is lost, at every difficulty; a KL in the loss loses none. Its constant length divides policy
-    loss and KL in the loss alike, and changes neither factor. Raise as `group_std` does.
+    The mean contains the rollout itself. So reward and KL in the reward lose the share 1 / G, at
+    every difficulty, and a KL in the loss loses nothing. The constant length divides the policy
+    loss and a KL in the loss equally and changes no factor. Raise LaboratoryError as `group_std`
+    does.
     """
     known = group_std(success, group_size)
     kept = 1 - 1 / group_size
@@ -248,4 +250,4 @@ def group_mean(success: float, group_size: int) -> GroupStd:
 
 
 UNBOUNDED = inf
-"""The `most` of a correction that truncates nothing."""
+"""The `most` of a correction without an upper bound."""

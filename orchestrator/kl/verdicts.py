@@ -1,13 +1,13 @@
-"""Verdicts on KL terms: the objective that a term's gradient really follows, and advice.
+"""Verdicts on KL terms: the objective whose gradient a term computes, and advice.
 
-A verdict on `k3 in the loss, on-policy` names the objective whose gradient the term's expectation
-is, its distance from the gradient of the sequence-level reverse KL, the paper's observations of
-such training, and the effects of the advantage, the clip and the staleness on the term. `verdict`
-judges a KL term, `verdict_of` a cell.
+A verdict on `k3 in the loss, on-policy` names the objective of the term's expected gradient, its
+distance from the gradient of the sequence-level reverse KL, the paper's observations of such
+training, and the effects of the advantage, the clip and the staleness on the term. `verdict` judges
+a KL term, `verdict_of` a cell.
 
 Objective and bias come from verdicts.json, which derivation.py computes with the exact laboratory.
-This module adds words, observations and advice. It imports nothing heavy, because `orch plan` needs
-thousands of verdicts.
+This module adds words, observations and advice. It does not import NumPy, because `orch plan` needs
+thousands of verdicts quickly.
 """
 
 import json
@@ -28,10 +28,11 @@ from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, Ratio
 
 
 class Bias(NamedTuple):
-    """The distance of the expected gradient from that of the sequence reverse KL.
+    """The distance of the expected gradient from the gradient of the sequence reverse KL.
 
-    Its unit is the length of the latter. 0: unbiased. It is exact, on the laboratory's model at T =
-    32: `near` the reference policy (0.08 nats) and `far` from it (18 nats).
+    Its unit is the length of the gradient of the sequence reverse KL; 0 is unbiased. It is exact on
+    the laboratory's model with T = 32, `near` the reference policy (0.08 nats) and `far` from it
+    (18 nats).
     """
 
     text: str
@@ -41,7 +42,7 @@ class Bias(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Advice in words, and the labels of the recommended terms (none: keep the term)."""
+    """Advice in words, with the labels of the recommended terms (none: keep the term)."""
 
     text: str
     use: tuple[str, ...]
@@ -49,7 +50,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class GradientVerdict:
-    """The verdict on one KL term: its objective, bias and noise, the paper, and advice."""
+    """A verdict on one KL term: its objective, bias and noise, the paper's observation, advice."""
 
     objective: ObjectiveKind
     summary: str
@@ -63,10 +64,10 @@ class GradientVerdict:
     terms: tuple[tuple[int, str], ...] = ()
     """The signed candidates (catalogue.py) whose sum is the expected gradient."""
     plain: str = ""
-    """How hard it pulls towards the reference policy, for somebody who reads no equations."""
+    """The strength of its pull towards the reference policy, in words without equations."""
     pull: float = 0.0
-    """Share of the sequence reverse KL's pull that its expected gradient has, near the reference
-    policy."""
+    """Projection of its expected gradient on the gradient of the sequence reverse KL, near the
+    reference policy, in lengths of the latter."""
     noise: float = 0.0
     """Standard deviation of one sequence's gradient near the reference policy, in lengths of the
     gradient of the sequence reverse KL."""
@@ -86,12 +87,14 @@ def verdict(
 ) -> GradientVerdict:
     """Return the verdict on a KL term.
 
-    `ratio`: the importance ratio, `token` (PPO) or `sequence`. `reward_kl_of`: the policy whose
-    log-probabilities give the KL in the reward: `rollout`, as libraries do once per rollout batch,
-    or `policy` (paper eq. 7). `regimes`: the paper's experiments that are like this one (empty: all
-    the on- or off-policy ones). Raise LaboratoryError for a combination without meaning, for
-    example the sequence ratio with both placements. An estimator without rows in verdicts.json is
-    derived now, which loads NumPy and takes some tenths of a second.
+    `ratio`: the importance ratio, `token` (PPO), `sequence` or `sequence_mean` (GSPO).
+    `reward_kl_of`: the policy whose log-probabilities give the KL in the reward: `rollout` (once
+    per rollout batch, as in libraries) or `policy` (paper eq. 7). `regimes`: the paper's
+    experiments to cite (empty: all on- or off-policy ones). Raise LaboratoryError for a combination
+    without meaning, for example the sequence ratio with both placements.
+
+    Derive an estimator that verdicts.json lacks now. That loads NumPy and takes some tenths of a
+    second.
     """
     like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
     if kl.placement is None or kl.beta == 0:
@@ -121,11 +124,10 @@ def verdict(
 
 
 def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
-    """Return the verdict on a cell. On-policy: one minibatch per batch, and no staleness.
+    """Return the verdict on a cell. It is on-policy with one minibatch per batch and no staleness.
 
-    `dialect`: the meaning of the settings in the cell's library. A KL in the reward that is
-    computed when a batch's first train step begins is the updated policy's, if that is the only
-    train step.
+    `dialect`: the meaning of the settings in the cell's library. If a library computes the KL in
+    the reward at the start of a batch's only train step, it is the updated policy's KL.
     """
     regimes: list[Regime] = []
     if settings.batch.num_minibatches > 1:
@@ -155,13 +157,13 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
 
 
 def _ratio_level(settings: Settings) -> RatioLevel:
-    """Return the importance ratio of the cell's KL term: of the rho form, or of the policy loss."""
+    """Return the ratio level that weights the KL term: the policy loss's if it is in the reward."""
     in_reward = settings.kl.placement == "reward"
     return settings.loss.ratio_level if in_reward else settings.kl.ratio_level
 
 
 def _of_policy(settings: Settings, dialect: Dialect) -> bool:
-    """Return True if the reward's KL is the updated policy's, and ratios are to the sampler."""
+    """Return True if the reward's KL is the updated policy's and ratios divide by the sampler."""
     at_start = dialect.kl_reward_policy == "batch_start" and dialect.ratio_to == "rollout"
     return at_start and settings.batch.num_minibatches == 1
 
@@ -202,7 +204,7 @@ def _row_of(
 def _of_the_mean(
     estimator: str, placement: Placement, on_policy: bool, reward_kl_of: str
 ) -> Mapping[str, Any]:
-    """Return the row of GSPO's ratio, derived now: verdicts.json has none."""
+    """Derive and return the row for GSPO's ratio, which verdicts.json lacks."""
     from orchestrator.kl.derivation import judged
 
     configuration = KlConfiguration(
@@ -222,7 +224,7 @@ def _stored_estimators() -> frozenset[str]:
 
 
 def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    """Return the rows of an estimator that verdicts.json lacks, derived now."""
+    """Derive and return the rows of an estimator that verdicts.json lacks, or no rows."""
     if is_stored(estimator):
         return {}
     from orchestrator.kl.derivation import derive_one
@@ -250,9 +252,9 @@ def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
 
 
 def _studied_as(kl: Kl, on_policy: bool) -> str:
-    """Return the label of the same gradient in the paper.
+    """Return the label of the term in the paper that has the same gradient.
 
-    In the reward `k3+` is k3, and on-policy every ratio there is 1.
+    In the reward, `k3+` equals k3. On-policy in the reward, every ratio is 1.
     """
     estimator, form = kl.estimator, entry(kl.estimator)
     if kl.placement == "reward" and (form.is_straight_through or (on_policy and form.is_weighted)):
@@ -284,13 +286,13 @@ PULLS = (
     (1.75, "pulls half as hard again as the true KL"),
     (2.5, "pulls twice as hard as the true KL"),
 )
-"""Largest share of the true pull -> what it is called."""
+"""(upper bound of the share of the true pull, its words)."""
 SIDEWAYS = 0.3
-"""Part of the gradient across the true one, in its lengths, from which on it is named."""
+"""Minimum part of a gradient perpendicular to the true one (in its lengths) to mention."""
 
 
 def plain_words(bias: Bias, near: float, far: float) -> str:
-    """Return how hard a term pulls near the reference policy and far from it, in plain words.
+    """Return the strength of a term's pull near the reference policy and far from it, in words.
 
     near, far: the term's pull along the gradient of the sequence reverse KL, as a share of it.
     """
@@ -363,7 +365,7 @@ OFF_POLICY = ("rho_k3.loss", "k1.reward")
 def advise(
     estimator: str, placement: Placement, on_policy: bool, kind: ObjectiveKind, pull: float
 ) -> Remedy:
-    """Return the recommended term, by the objective and its pull near the reference policy."""
+    """Return advice for an objective and its pull near the reference policy."""
     if on_policy:
         return _on_policy(kind, pull)
     return _off_policy(estimator, placement, kind, pull)
@@ -416,7 +418,7 @@ def _off_policy(estimator: str, placement: Placement, kind: ObjectiveKind, pull:
 
 
 WEAK = 0.2
-"""Below this share of the reverse KL's pull near the reference policy, a term hardly counts."""
+"""A term with a smaller share of the reverse KL's pull near the reference hardly regularises."""
 
 
 def _warning(pull: float) -> str:
