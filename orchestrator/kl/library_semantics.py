@@ -55,10 +55,11 @@ class Dialect(Frozen):
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
     """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
     ratio_level: Literal["token", "sequence_if_kl_reward"] = "token"
-    """`token`: one importance ratio per token. `sequence_if_kl_reward`: if `has_kl_of_the_response`
-    is true for the cell, one ratio per response, the product of its tokens' ratios, clipped
-    once.""" ratio_bound: PositiveFloat | None = None """Bound on |log-ratio| in the policy loss
-    before the exponential; no gradient beyond."""
+    """`token`: one importance ratio per token. `sequence_if_kl_reward`: in cells for which
+    `has_kl_of_the_response` is True, one ratio per response: the product of its tokens' ratios,
+    clipped once."""
+    ratio_bound: PositiveFloat | None = None
+    """Bound on |log-ratio| in the policy loss before the exponential; no gradient beyond."""
     std_epsilon: PositiveFloat = 1e-6
     """The number that grpo adds to the group's standard deviation."""
     micro_batch: PositiveInt | None = None
