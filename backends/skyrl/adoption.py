@@ -1,4 +1,4 @@
-"""Anybody's launch of SkyRL as one that orch can read, and its overrides in a plan of orch's."""
+"""Trim anybody's launch of SkyRL until orch can read it, and add its overrides to orch's plan."""
 
 from collections.abc import Mapping, Sequence
 
@@ -48,7 +48,7 @@ _ENTRIES = ("skyrl.train.entrypoints.main_base", "skyrl_train.entrypoints.main_b
 
 
 def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
-    """Return a launch of so many rollout batches, without what belongs to its machines."""
+    """Return a launch of `batches` rollout batches, without arguments for its machines."""
     kept, deviations, steps = list[str](), list[Deviation](), None
     for word in argv:
         key, equals, value = word.partition("=")
@@ -66,7 +66,7 @@ def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
 
 
 def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
-    """Return the plan with the overrides of a launch that it lacks."""
+    """Return the plan with those overrides of a launch that it lacks."""
     own, given = read(_overrides(plan.argv)), read(_overrides(argv))
     added = [word for word in _overrides(argv) if word.partition("=")[0] not in own]
     changed = [

@@ -1,8 +1,8 @@
-"""What a launch of SkyRL written by anybody asks of its KL, release by release.
+"""Read the KL of anybody's launch of SkyRL, release by release.
 
-Read in skyrl-train 0.1 to 0.4 and skyrl 0.1.0 to 0.4.0: config/ppo_base_config.yaml or
+Sources in skyrl-train 0.1 to 0.4 and skyrl 0.1.0 to 0.4.0: config/ppo_base_config.yaml or
 train/config/config.py (AlgorithmConfig), utils/ppo_utils.py, trainer.py, workers/worker.py.
-KL in the loss, as k3 with 0.001, is on by default in all of them.
+All of them have k3 in the loss with beta 0.001 by default.
 """
 
 import json
@@ -61,7 +61,7 @@ CAPS: Mapping[str, tuple[str, float]] = {
     level: (f"{ALGORITHM}.off_policy_correction.{level}_tis_ratio_clip_high", default)
     for level, default in (("token", 2.0), ("sequence", 5.0))
 }
-"""tis_ratio_type -> the key of its upper bound, and the bound that it has by default."""
+"""tis_ratio_type -> the key of its upper bound, and the default bound."""
 _FLAG = re.compile(r"^(--[a-z]+\.[\w.]+)=(.*)$", re.DOTALL)
 """A key with dashes, which OmegaConf.from_cli takes for another key."""
 LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
@@ -79,7 +79,7 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
 }
 """policy_loss_type -> its name, and the ratio that multiplies the advantage."""
 TO_SAMPLER = ("rollout_is", "dppo", "importance_sampling")
-"""Losses whose ratio is to the rollout engine's policy, also when that lags."""
+"""Policy losses whose ratio is to the rollout engine's policy, even if that policy is older."""
 _ASYNC = re.compile(r"async")
 """Entry points that sample while the policy is updated: examples/train/{async,fully_async}."""
 DEFAULTS = {
@@ -114,7 +114,7 @@ NOT_KEYS = (
     f"{ALGORITHM}.kl_estimator",
     f"{ALGORITHM}.kl_loss_type",
 )
-"""Names that look like keys and are none: Hydra's `+` adds them and nothing reads them."""
+"""Names that look like keys and are none. Hydra's `+` adds them; SkyRL never reads them."""
 
 _OLD = re.compile(r"skyrl_train[./]|^examples\.(?!train\.)[\w.]+$")
 _OLD_KEYS = re.compile(
@@ -122,7 +122,7 @@ _OLD_KEYS = re.compile(
     r"|weight_sync_backend|async_engine|gpu_memory_utilization|vllm_\w+|model_dtype"
     r"|enforce_eager)=?"
 )
-"""skyrl-train's; skyrl 0.1.0 and 0.2.0 take them as well."""
+"""Keys of skyrl-train. skyrl 0.1.0 and 0.2.0 accept them too."""
 _NEW = re.compile(
     r"(^|/)skyrl[./](train|backends)|^generator\.inference_engine\.|examples\.train\."
 )
@@ -135,13 +135,13 @@ ESTIMATORS = MANIFEST.meanings(KL_TYPE, NEWEST)
 OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "train 0.1-0.4", "0.4.0", "0.2.0"
 LAST_WITH_OLD_KEYS = "0.2.0"
 DISTILLS = re.compile(r"on_policy_distill")
-"""examples/on_policy_distillation: the KL to the reference model, which is the teacher, takes the
-place of the reward, token by token, whatever the estimator and the coefficient."""
+"""Entry points of examples/on_policy_distillation. The KL to the reference model, the teacher,
+replaces the reward token by token, whatever the estimator and the coefficient."""
 NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 1340)"
 
 
 def audit(launch: Launch) -> LaunchReading | None:
-    """Return what SkyRL makes of a launch; None for a launch of something else."""
+    """Return the audit's reading of a launch, or None if it does not start SkyRL."""
     entry, rest = _entry(launch.words)
     if launch.words and (entry is None or _NOT_RL.search(entry)):
         return None
@@ -167,7 +167,7 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
-    """Return the keys and the table of their release, or of all where it has none of its own."""
+    """Return the keys with their release's table, or with the table of all releases without one."""
     own = tables().get(version)
     old = version == OLD_RELEASE
     in_files = frozenset(key for each in launch.documents for key in each.values)
@@ -185,7 +185,7 @@ def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
 
 @cache
 def _train_keys() -> ReleaseTable:
-    """Return every key that skyrl-train's configuration has had, and sections that take any."""
+    """Return the table of all keys that skyrl-train ever had, and of sections that take any key."""
     facts = json.loads(Path(__file__).with_name("train_keys.json").read_text(encoding="utf-8"))
     return ReleaseTable("skyrl-train", frozenset(facts["keys"]), {}, tuple(facts["added"]))
 
@@ -231,7 +231,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
 
 
 class _Judge:
-    """One launch under one release's rules."""
+    """The reading of one launch under one release's rules."""
 
     def __init__(
         self, keys: Keys, entry: str | None, version: str, because: str, launch: Launch
@@ -320,13 +320,13 @@ class _Judge:
         return regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
 
     def _controller(self) -> str:
-        """Return what moves the β of a KL in the reward; the loss has none."""
+        """Return the controller that moves the β of a KL in the reward. The loss has none."""
         key = f"{CONTROL}.type"
         in_reward = self.keys.has(key) and self.keys.switch(USE_REWARD)
         return f"{key} adaptive" if in_reward and self.keys.text(key) == "adaptive" else ""
 
     def _surroundings(self) -> Surroundings:
-        """Return what stands around the KL. The KL in the loss is a mean of means of responses."""
+        """Return the surroundings of the KL. The KL in the loss is a mean of responses' means."""
         keys, unread = self.keys, []
 
         def read(key: str) -> str:
@@ -386,7 +386,7 @@ class _Judge:
         )
 
     def _engine_weight(self, level: str) -> EngineWeight | None:
-        """Return the truncation for the laboratory (off_policy_correction_utils.py)."""
+        """Return the truncation as the laboratory's weight (off_policy_correction_utils.py)."""
         if level not in CAPS or self.keys.text(USE_TIS) == "true":
             return None
         key, default = CAPS[level]
@@ -422,7 +422,7 @@ class _Judge:
             yield f"{self.entry} hands these keys to SkyRL's trainer unchanged"
 
     def _newer(self, loss: InLoss) -> Iterator[str]:
-        """Yield the assumed release where another release would change the answer."""
+        """Yield a note with the assumed release if another release would change the reading."""
         if loss.active and self.old and self.because.startswith("its"):
             yield "the code is skyrl-train's: a fork that gave the KL a gradient has it in the loss"
         if loss.active and self.because.startswith("the newest"):

@@ -1,10 +1,10 @@
-"""SkyRL's exports: Hugging Face directories, ready for evaluation.
+"""Find SkyRL's exports: Hugging Face directories, ready for evaluation.
 
     checkpoints/exports-x<m>/global_step_<n>/policy   after n rollout batches of m train steps each
-    checkpoints/state                                 what SkyRL resumes from
+    checkpoints/state                                 the state from which SkyRL resumes
 
-SkyRL's step is a rollout batch; the folder's name says how many train steps that is, so that it can
-be read with nothing else at hand.
+A step of SkyRL is a rollout batch. The folder's name has the train steps of a batch, so that a
+reader needs no other file.
 """
 
 import contextlib
@@ -20,28 +20,28 @@ _UPDATES = re.compile(r".*-x(\d+)")
 
 
 def exports_of(checkpoints_dir: Path, updates: int) -> Path:
-    """Return the folder of the exports of a launch with so many train steps a rollout batch."""
+    """Return the folder of exports of a launch with `updates` train steps for each batch."""
     return checkpoints_dir / f"exports-x{updates}"
 
 
 def state_of(checkpoints_dir: Path) -> Path:
-    """Return the folder of what SkyRL resumes from."""
+    """Return the folder of the state from which SkyRL resumes."""
     return checkpoints_dir / "state"
 
 
 def updates_of(folder: Path) -> int | None:
-    """Return the train steps of a SkyRL step from a folder's name, or None if it names none."""
+    """Return the train steps of a SkyRL step in a folder's name, or None for another name."""
     match = _UPDATES.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Return whole exports, oldest first, by train steps."""
+    """Return the complete exports, oldest first, by train steps."""
     return sorted(each for each in _exports(checkpoints_dir) if is_complete(each.path))
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
-    """Return all exports, whole or not. What SkyRL resumes from is none of them."""
+    """Return all exports, complete or not. SkyRL's resume state is no export."""
     return [each.path for each in sorted(_exports(checkpoints_dir))]
 
 

@@ -1,4 +1,4 @@
-"""SkyRL's launch on a CPU: its entry point, Ray, FSDP workers and generator, without GPUs."""
+"""Turn a plan for SkyRL into one on a CPU: entry point, Ray, FSDP workers, generator, no GPU."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ _IN_FP32 = (
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
-    """Return the launch on a CPU; None for a release other than 0.4.0."""
+    """Return the launch on a CPU, or None for a release other than 0.4.0."""
     if plan.version != VERSION:
         return None
     overrides = [write(key, value) for key, (value, _) in _CHANGED.items()]

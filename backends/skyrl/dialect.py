@@ -1,9 +1,9 @@
-"""What SkyRL means by a cell where the embedded trainer means something else: 0.2.0 to 0.4.0.
+"""The differences between SkyRL 0.2.0 to 0.4.0 and the embedded trainer in what a cell means.
 
 Sources: backends/skyrl_train/utils/ppo_utils.py (compute_approx_kl, ppo_policy_loss, advantage
 estimators), backends/skyrl_train/workers/worker.py (the KL in the loss), train/trainer.py
-(apply_reward_kl_penalty). The KL in the reward is summed over the response inside the group's
-baseline, which is plain.
+(apply_reward_kl_penalty). The KL in the reward is summed over the response, inside the group's
+plain baseline.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 K3_CLAMP = Clamp(log_ratio=20.0, value=10.0)
-"""Of compute_approx_kl; the bounds are verl's."""
+"""The clamp in compute_approx_kl, with the same bounds as verl's."""
 
 _NEWER = Dialect(
     kl_clamp=K3_CLAMP,
@@ -26,9 +26,10 @@ _NEWER = Dialect(
     staleness="up_to",
     precision=("bf16", "bf16", "fp32"),
 )
-"""Asynchronously through the loss that orch_skyrl.py registers, whose ratio is to the sampler."""
+"""The dialect since 0.3.0. Asynchronous cells use orch_skyrl.py's loss: ratios to the sampler."""
 _OLDER = _NEWER.model_copy(update={"ratio_to": "batch_start"})
-"""Before 0.3.0 its own PPO loss trains asynchronously; its old policy is the current one."""
+"""The dialect before 0.3.0. SkyRL's own PPO loss trains asynchronous cells, and its old policy is
+the current one."""
 
 _OMITS = (
     "weights change while a response is being sampled: its tokens are of several policies",
@@ -38,5 +39,5 @@ _OMITS = (
 
 @cache
 def semantics(version: str | None) -> Semantics:
-    """Return the dialect of a release; None: the newest. Raise UnsupportedSetting for another."""
+    """Return the dialect of a release; None: the newest. Raise UnsupportedSetting for others."""
     return Semantics(_NEWER if counts_steps(MANIFEST.release(version)) else _OLDER, _OMITS)

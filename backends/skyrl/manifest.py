@@ -1,7 +1,7 @@
-"""How each field of a cell reaches SkyRL 0.4.0, 0.3.0 and 0.2.0: one table.
+"""One table: how each field of a cell reaches SkyRL 0.4.0, 0.3.0 and 0.2.0.
 
 Keys are SkyRL's overrides. Keys that begin with `orch.` are options of launch/orch_skyrl.py, which
-every launch runs. `needs.json`, which orch writes beside a launch, holds what no key says.
+every launch runs. `needs.json`, which orch writes beside a launch, holds the fields without a key.
 options.json holds the keys, types, defaults and closed lists of each release.
 """
 
@@ -80,20 +80,20 @@ FIXED: Values = {
     f"{SAMPLING}.min_p": 0.0,
     f"{SAMPLING}.logprobs": 1,
 }
-"""Said in every launch, whatever the cell: not left to a default that a release may move."""
+"""Keys and values that every launch sends, because a release may change their defaults."""
 
 NO_CLIP = (1.0, 1e9)
-"""eps_clip_low and eps_clip_high of no clip: SkyRL bounds the ratio by e^20 < 1e9 before it."""
+"""eps_clip_low and eps_clip_high without a clip. SkyRL bounds the ratio by e^20 < 1e9 before."""
 LOSSES = ("regular", "dual_clip", "orch_rollout_ppo", "orch_rollout_dual_clip")
-"""Policy losses of cells: without and with a dual clip, SkyRL's own and those of orch_skyrl.py."""
+"""Policy losses of cells, without and with a dual clip: first SkyRL's, then orch_skyrl.py's."""
 
 
 @cache
 def tables() -> dict[str, ReleaseTable]:
-    """Return what each release takes, by its own configuration.
+    """Return release -> the table of keys that its configuration has.
 
-    `trainer.fully_async.enabled` has no default in them: where a launch does not say it, an entry
-    point may still train asynchronously.
+    `trainer.fully_async.enabled` has no default here, because some entry points train
+    asynchronously without it.
     """
     releases = release_facts.load(Path(__file__).with_name("options.json"))
     return {
@@ -106,7 +106,7 @@ def tables() -> dict[str, ReleaseTable]:
 
 
 class _Paths:
-    """Every path but those of policies and data that are shipped with the embedded trainer."""
+    """An offer: every path except policies and data shipped with the embedded trainer."""
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str) and not value.startswith("micro:")
@@ -116,7 +116,7 @@ class _Paths:
 
 
 class _Clips:
-    """Every clip but the pair of numbers that asks for none."""
+    """An offer: every clip except the two numbers that mean none."""
 
     def __contains__(self, value: object) -> bool:
         return value is None or (isinstance(value, Clip) and (value.low, value.high) != NO_CLIP)
@@ -126,7 +126,7 @@ class _Clips:
 
 
 class _Given:
-    """Every value but None."""
+    """An offer: every value except None."""
 
     def __contains__(self, value: object) -> bool:
         return value is not None
@@ -136,7 +136,7 @@ class _Given:
 
 
 def is_asynchronous(launch: Values) -> bool:
-    """Return whether a launch trains asynchronously, if its entry point reads what it says."""
+    """Return True if a launch's settings ask for asynchronous training."""
     return bool(launch.get(ENABLED, launch.get(ASYNCHRONOUS, False)))
 
 
@@ -146,8 +146,10 @@ def _needed(launch: Values, part: str, name: str) -> object:
 
 
 def _data(name: str) -> Row:
-    """Return the row of a field of `data`: that of needs.json. Of a launch that orch did not write,
-    name and path are those of the first file that it trains on."""
+    """Return the row of a field of `data`, whose value is in needs.json.
+
+    A launch that orch did not write has the name and path of its first training file.
+    """
 
     def read(launch: Values) -> object:
         needs: Any = launch.get(NEEDS) or {}
@@ -181,7 +183,7 @@ def _advantage(launch: Any) -> str:
 
 
 def _clip(launch: Any) -> Clip | None:
-    """Return the clip that a policy loss and its three numbers stand for."""
+    """Return the clip of a policy loss and its three numbers, or None without a clip."""
     kind, low, high = launch[LOSS_TYPE], float(launch[CLIP_LOW]), float(launch[CLIP_HIGH])
     if kind not in LOSSES:
         raise KeyError(kind)
@@ -681,5 +683,5 @@ MANIFEST = Manifest(
 
 
 def counts_steps(version: str) -> bool:
-    """Return whether a release counts train steps, not epochs only."""
+    """Return True if a release counts train steps, False if it counts only epochs."""
     return numbers(version) >= numbers(COUNTS_STEPS)

@@ -1,4 +1,4 @@
-"""SkyRL's logs under orch's names: TensorBoard's files, or what it printed where there are none."""
+"""Read SkyRL's logs under canonical names: TensorBoard's files, else the console log."""
 
 import ast
 import math
@@ -29,30 +29,30 @@ NAMES: Mapping[str, str] = {
     "async/staleness_max": "rollout/staleness_max",
     "timing/step": "time/step_seconds",
 }
-"""SkyRL's key -> the canonical name. It logs the KL as its estimator has it, averaged over each
-response's tokens, then over responses, and no k1 per sequence: there is no train/kl_reference."""
+"""SkyRL's key -> canonical name. SkyRL logs its own estimator of the KL, averaged over each
+response's tokens, then over responses. It logs no k1 per sequence: train/kl_reference is absent."""
 
 REWARD = "reward/avg_raw_reward"
 _BESIDE = ("eval/", "timing/")
-"""Beginnings of names that an evaluation logs too."""
+"""Prefixes of names that an evaluation logs too."""
 _EVALUATED = re.compile(r"eval/(.+)/(avg_score|pass_at_(\d+))")
 _STEP = re.compile(r"^(.*?)Step (\d+): *$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_RAY = re.compile(r"^\([^()\n]*pid=\d+[^()\n]*\) ?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 _LONGEST_REPORT = 2000
-"""Lines after which a printed report that does not end is taken for torn."""
+"""Most lines of a printed report. A longer one counts as cut off."""
 
 
 def tensorboard_of(attempt_dir: Path, updates: int) -> Path:
-    """Return the folder of an attempt's event files; its name holds the train steps of a step."""
+    """Return the folder of an attempt's event files. Its name has the train steps of a step."""
     return attempt_dir / f"tensorboard-x{updates}"
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
-    """Yield the metrics of an attempt: a point for each logged step, counted in train steps.
+    """Yield one point for each logged step of an attempt. Its step is the number of train steps.
 
-    Raise LogFault after the last point if the log has none of the names that we know.
+    Raise LogFault after the last point if the log has no name known to orch.
     """
     folders = [path for path in sorted(attempt_dir.glob("tensorboard-x*")) if updates_of(path)]
     any_point = False
@@ -67,14 +67,14 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         yield from _printed(attempt_dir / "stdout", updates, names_by_step)
         _check(attempt_dir / "stdout", names_by_step)
     elif folders:
-        names_by_step.pop(max(names_by_step), None)  # it may just be being written
+        names_by_step.pop(max(names_by_step), None)  # SkyRL may not have written all of it yet
         _check(folders[0], names_by_step)
 
 
 def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
-    """Raise LogFault if steps have none of the names we know, or no reward.
+    """Raise LogFault if the steps have no name known to orch, or no reward.
 
-    A step with evaluations alone does not count: a run logs one before it trains or goes on.
+    A step with only evaluations does not count, because a run logs one before it trains or resumes.
     """
     trained = [
         names
@@ -89,7 +89,7 @@ def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
 
 
 def canonical(key: str) -> str | None:
-    """Return the canonical name of a metric of SkyRL; None if orch has no name for it."""
+    """Return the canonical name of a metric of SkyRL, or None if orch has no name for it."""
     evaluated = _EVALUATED.fullmatch(key)
     if evaluated is None:
         return NAMES.get(key)
@@ -118,7 +118,7 @@ def _named(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number, which SkyRL may print as text; None for anything else."""
+    """Return a finite number, or None for another value. SkyRL prints some numbers as text."""
     try:
         number = float(value)  # type: ignore[arg-type]  # TypeError is caught below
     except (TypeError, ValueError):
@@ -146,7 +146,7 @@ def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> It
 
 
 def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
-    """Return the dictionary printed on the next lines; None if the log ends inside it."""
+    """Return the dictionary on the next lines, or None if the log ends inside it."""
     text = ""
     for _, line in zip(range(_LONGEST_REPORT), lines, strict=False):
         text += f"{line}\n"
@@ -160,6 +160,6 @@ def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
 
 
 def _time(head: str) -> float:
-    """Unix seconds of a line's beginning, or 0 where it has none."""
+    """Return the Unix time at the beginning of a line, or 0 if it has none."""
     match = _TIME.search(head)
     return datetime.fromisoformat(match[0]).timestamp() if match else 0.0

@@ -1,4 +1,4 @@
-"""SkyRL's overrides, `key=value` with YAML values (OmegaConf's dotlist), written and read."""
+"""Write and read SkyRL's overrides: `key=value` with YAML values (OmegaConf's dotlist)."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _WORD_OF = {True: "true", False: "false", None: "null"}
 
 
 def write(key: str, value: object) -> str:
-    """Return one override. Text that YAML could take for something else is quoted."""
+    """Return one override. Quote text that YAML could read as something else."""
     return f"{key}={written(value)}"
 
 
@@ -41,13 +41,13 @@ def written(value: object) -> str:
 
 
 def _quoted(item: object) -> str:
-    """Return an element of a list as text; strings are quoted, as bare text may hold `,` or `]`."""
+    """Return an element of a list as text. Quote strings, because they may contain `,` or `]`."""
     text = written(item)
     return json.dumps(text) if isinstance(item, str) and text[:1] != '"' else text
 
 
 def read(arguments: Iterable[str]) -> dict[str, object]:
-    """Return key -> value of each override; the last of a key counts, as in SkyRL."""
+    """Return key -> value of the overrides. The last of a key counts, as in SkyRL."""
     values: dict[str, object] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -68,7 +68,7 @@ def _value(text: str) -> object:
 def _yaml(text: str) -> object:
     """Return the value of text that is YAML and not JSON: `['a']`, `1.e-6`, `.5`.
 
-    Orch writes no such text; people do.
+    People write such text; orch does not.
     """
     import yaml
 

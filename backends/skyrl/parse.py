@@ -1,7 +1,7 @@
-"""A launch of SkyRL, read back: what it asks for, by whoever wrote it.
+"""Read a launch of SkyRL, written by orch or by anybody, as settings.
 
-Everything SkyRL would take without a word, and do otherwise than it says, is a fault here: its
-configuration checks the names of keys, not the types of their values.
+SkyRL's configuration checks the names of keys and not the types of their values. So a value that
+SkyRL accepts and then treats differently is a fault here.
 """
 
 import json
@@ -49,7 +49,7 @@ _TRAINING: Values = {
     if key.startswith((ALGORITHM, "trainer.update_epochs_per_batch", "generator."))
     and key not in _HARMLESS
 }
-"""Keys that would change what is trained on, and what orch always says of them."""
+"""Keys that would change the training data, with the values that orch always sends."""
 _KINDS = {
     "bool": "true or false",
     "int": "an integer",
@@ -60,7 +60,7 @@ _KINDS = {
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-    """Return what a launch asks for. Raise SpecError with every fault found."""
+    """Return the settings of a launch. Raise SpecError with every fault."""
     given = read(argument for argument in argv if "=" in argument)
     needed = _needed(files)
     version = _version(given, needed)
@@ -108,7 +108,7 @@ def _needed(files: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _version(given: Values, needed: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the release of a launch: the one it names, else the newest that has its keys."""
+    """Return the release that a launch names, else the newest release with its keys."""
     version = needed.get("backend", {}).get("version")
     if version in VERSIONS:
         return str(version)
@@ -126,7 +126,7 @@ def _wrong_types(given: Values, table: ReleaseTable) -> Iterator[Fault]:
 
 
 def _contradictions(values: Values, given: Values) -> Iterator[Fault]:
-    """Yield what is no cell in any reading of the launch."""
+    """Yield a fault for each combination of values that no cell has."""
     if values[IN_REWARD] and values[IN_LOSS]:
         yield Fault(
             "SkyRL refuses use_kl_in_reward with use_kl_loss, which is on by default: "
@@ -149,12 +149,15 @@ def _integer(values: Values, key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-# What SkyRL takes without a word and does otherwise than the launch says.
+# Values that SkyRL accepts and then does not follow.
 
 
 def _silent(values: Values, given: Values, argv: str, num_prompts: object) -> Iterator[Fault]:
-    """`values`: the launch over SkyRL's defaults. `argv`: its words, for its entry point.
-    `num_prompts`: of its data, where that is known."""
+    """Yield a fault for each value that SkyRL accepts and does not follow.
+
+    `values`: the launch over SkyRL's defaults. `argv`: its words, which name the entry point.
+    `num_prompts`: the number of its prompts, if known.
+    """
     for key, value in _TRAINING.items():
         if key in given and not equal(given[key], value):
             yield Fault(

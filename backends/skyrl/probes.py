@@ -1,8 +1,8 @@
 """SkyRL's own KL, rewards, advantages and policy loss, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside SkyRL's installed source; nothing of orch is imported. The
-trainer's and the policy worker's methods are SkyRL's; Ray and the model are stood in for: a forward
-pass returns the log-probabilities asked about. One minibatch, one micro-batch, one device.
+A Python with torch runs it on SkyRL's installed source, without an import of orch. The methods of
+trainer and policy worker are SkyRL's. Ray and the model are stand-ins: a forward pass returns the
+batch's log-probabilities. One minibatch, one micro-batch, one device.
 """
 
 import json
@@ -27,11 +27,11 @@ STOOD_IN = (
     "log-probabilities asked about"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
-"""An estimator orch can ask of SkyRL in each place; `names` replaces it."""
+"""Place -> an estimator that orch can send to SkyRL. The arguments of `names` replace it."""
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Place, name and further arguments of every estimator SkyRL has a name for."""
+    """Return place, name and further arguments of every estimator that SkyRL has a name for."""
     return [
         (place, name, (f"{ALGORITHM}kl_estimator_type={name}",))
         for place in ("reward", "loss")
@@ -63,7 +63,7 @@ class TrainingBatch(dict[str, Any]):
 
 
 class BackwardReached(BaseException):
-    """The worker has reached its backward pass."""
+    """Raised when the worker reaches its backward pass."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -159,12 +159,12 @@ class SkyRl:
                 registry.register(name, function)
 
     def kl(self, config: Any, _place: str, batch: Mapping[str, Any]) -> Any:
-        """[N, T]; one estimator serves both places."""
+        """Return the KL [N, T]. SkyRL has one function for both places."""
         name = config.trainer.algorithm.kl_estimator_type
         return self.utils.compute_approx_kl(batch["logp"], batch["ref"], kl_estimator_type=name)
 
     def advantages(self, config: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Token rewards and advantages, before they are scaled for the loss."""
+        """Return token rewards and advantages [N, T], before SkyRL scales them for the loss."""
         import torch
 
         mask = batch["mask"]
@@ -249,5 +249,5 @@ def _value(text: str) -> Any:
 
 
 def open_library(sources: Any, _version: str) -> SkyRl:
-    """SkyRL, to be asked."""
+    """Return SkyRL's functions for runner.py."""
     return SkyRl(sources)

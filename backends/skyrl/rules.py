@@ -1,4 +1,4 @@
-"""What SkyRL refuses, or should, of fields taken together: GPUs, batches and data."""
+"""Refuse combinations of fields that SkyRL cannot train as asked: GPUs, batches and data."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Resources, Settings
 
 MOST_TOKENS = 8192
-"""Of a micro batch, whose logits are the largest thing in a GPU's memory."""
+"""Most tokens of a micro batch. Its logits take the most memory of a GPU."""
 
 
 class GpuLayout(NamedTuple):
-    """GPUs of the policy (the reference policy shares them) and engines of one GPU each."""
+    """The GPUs that train, which the reference policy shares, and the engines of one GPU each."""
 
     num_nodes: int
     gpus_per_node: int
@@ -20,14 +20,14 @@ class GpuLayout(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """GPUs that train."""
+        """Return the number of GPUs that train."""
         return self.num_nodes * self.gpus_per_node
 
 
 def gpu_layout(resources: Resources, *, asynchronous: bool) -> GpuLayout:
-    """Share the GPUs. On policy all of them do both in turn; asynchronously half of them train.
+    """Return the split of the GPUs: all train and sample in turn, or, asynchronously, half train.
 
-    Raise UnsupportedSetting for resources that cannot be shared so.
+    Raise UnsupportedSetting for resources that cannot be split so.
     """
     nodes, gpus = resources.num_nodes, resources.gpus_per_node
     if gpus < 1:
@@ -53,7 +53,7 @@ def gpu_layout(resources: Resources, *, asynchronous: bool) -> GpuLayout:
 
 
 def check(settings: Settings, version: str) -> None:
-    """Raise UnsupportedSetting for a rollout batch that the data or the trainer cannot have."""
+    """Raise UnsupportedSetting for a rollout batch that the data or the trainer does not allow."""
     known, batch = settings.data.num_prompts, settings.batch.num_prompts
     if known is not None and known < batch and counts_steps(version):
         raise _refused(
@@ -76,7 +76,7 @@ def check(settings: Settings, version: str) -> None:
 def sequences_per_gpu(settings: Settings, layout: GpuLayout) -> int:
     """Return the sequences of a minibatch on each GPU that trains.
 
-    Raise UnsupportedSetting where they do not divide: SkyRL would round down and drop prompts.
+    Raise UnsupportedSetting if they do not divide, because SkyRL would round down and drop prompts.
     """
     prompts = settings.batch.num_prompts // settings.batch.num_minibatches
     each, rest = divmod(prompts * settings.rollout.group_size, layout.ranks)
@@ -92,9 +92,10 @@ def sequences_per_gpu(settings: Settings, layout: GpuLayout) -> int:
 
 
 def micro_batch(sequences: int, tokens: int) -> int:
-    """Return how many sequences of up to `tokens` tokens to hold at once: a divisor of `sequences`.
+    """Return the size of a micro batch: a divisor of `sequences` within MOST_TOKENS.
 
-    Changes memory, not results. MOST_TOKENS is a guess, not measured.
+    Sequences have up to `tokens` tokens. The size changes memory and no results. MOST_TOKENS is a
+    guess, not a measurement.
     """
     largest = min(sequences, max(1, MOST_TOKENS // tokens))
     return next(n for n in range(largest, 0, -1) if sequences % n == 0)

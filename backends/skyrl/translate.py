@@ -1,4 +1,4 @@
-"""A cell as a launch of SkyRL."""
+"""Translate a cell to a launch of SkyRL."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -27,11 +27,11 @@ from orchestrator.settings import Cadence, Data, Settings
 ENTRY, REWARD, DUMP = "orch_skyrl.py", "reward.py", "orch_skyrl_dump.py"
 PROMPTS_FORMAT = "chat"
 PYTHON = "python"
-"""Of SkyRL's environment, first on PATH where the launch runs."""
+"""The Python of SkyRL's environment, which is first on PATH in a launch."""
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """Return the launch of a cell. Raise UnsupportedSetting for what SkyRL cannot express."""
+    """Return the launch of a cell. Raise UnsupportedSetting for a cell that SkyRL cannot train."""
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = MANIFEST.carry(settings)
@@ -76,8 +76,11 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def needs(settings: Settings) -> tuple[Mapping[str, object], str]:
-    """Return what no key carries, as data and as the text of needs.json: what `data/train.parquet`
-    is to be made of, names, and number formats that the library has without a key."""
+    """Return the fields without a key, as data and as the text of needs.json.
+
+    They describe the content of `data/train.parquet`, names, and number formats that the library
+    fixes.
+    """
     requested = tuple(
         (name, value)
         for name, value in (
@@ -135,7 +138,10 @@ def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
 
 
 def _cadence(cadence: Cadence, settings: Settings) -> Iterator[tuple[str, object]]:
-    """In rollout batches, rounded up to whole ones; SkyRL does both after the last one, too."""
+    """Yield the keys of the cadence, in rollout batches, rounded up.
+
+    SkyRL also evaluates and saves after the last batch.
+    """
     updates = settings.batch.num_minibatches
     steps = settings.num_train_steps
     save = -(-(cadence.checkpoint_every_steps or steps) // updates)
@@ -147,9 +153,9 @@ def _cadence(cadence: Cadence, settings: Settings) -> Iterator[tuple[str, object
 def _of_cadence(
     settings: Settings, version: str, overrides: Mapping[str, object]
 ) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entry of checkpoints that no cadence asked for, if there are some.
+    """Return the ledger entry of checkpoints that no cadence asked for, if the launch saves some.
 
-    A launch of a release that counts no steps passes over its prompts once.
+    A launch of a release that counts no steps uses its prompts once.
     """
     batch, known = settings.batch, settings.data.num_prompts
     if known is None or not counts_steps(version):
@@ -171,7 +177,7 @@ def _of_cadence(
 
 
 def _dump_files() -> dict[str, str]:
-    """Return what writes a launch's rollouts."""
+    """Return the files that write a launch's rollouts: name -> text."""
     return {DUMP: _text(DUMP), f"{rollout_dump.MODULE}.py": rollout_dump.source()}
 
 

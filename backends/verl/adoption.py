@@ -1,4 +1,4 @@
-"""Anybody's launch of verl as one that orch can read, and its overrides in a plan of orch's."""
+"""Trim anybody's launch of verl until orch can read it, and add its overrides to orch's plan."""
 
 from collections.abc import Mapping, Sequence
 
@@ -65,7 +65,7 @@ _LEFT_OUT: Mapping[str, str] = {
 
 
 def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
-    """Return a launch of so many rollout batches, without what belongs to its machines."""
+    """Return a launch of `batches` rollout batches, without arguments for its machines."""
     if MAIN not in argv:
         return Trimmed(tuple(argv))
     start = list(argv).index(MAIN) + 1
@@ -88,7 +88,7 @@ def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
 
 
 def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
-    """Return the plan with the overrides of a launch that it lacks, their marks kept."""
+    """Return the plan with those overrides of a launch that it lacks. Keep Hydra's marks."""
     own, given = split(plan.argv), split(argv)
     words = list(argv[argv.index(MAIN) + 1 :]) if MAIN in argv else []
     added = [word for word in words if word.lstrip("+").partition("=")[0] not in own]

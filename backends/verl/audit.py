@@ -86,7 +86,7 @@ _READ = (
     *(CLIP_LOW, CLIP_HIGH, ENTROPY, WEIGHTS, THRESHOLD, REJECTION, BYPASS, MODE),
 )
 DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in _READ}
-"""The same in every release that has the key (composed by Hydra), but for OLD_ENTROPY."""
+"""Key -> its default, composed by Hydra. Only that of the entropy changed (OLD_ENTROPY)."""
 OLD_ENTROPY = "0.001"
 """entropy_coeff in the releases before 0.4.0."""
 DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
@@ -103,7 +103,7 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
     "gpg": "nothing",
     **{name: "group_std" if kind == "grpo" else "nothing" for kind, name in TO_GO.items()},
 }
-"""What core_algos.py divides the advantage by, the KL in the reward included."""
+"""Advantage estimator -> the divisor of its advantage in core_algos.py, which divides a KL too."""
 OWN_IN_MEAN = ("grpo", "grpo_vectorized", "gpg", "reinforce_plus_plus_baseline")
 LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
     "vanilla": ("", "token"),
@@ -120,9 +120,9 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
 }
 """policy_loss.loss_mode -> its name, and the ratio that multiplies the advantage."""
 _CAP = f"{ACTOR}.tis_imp_ratio_cap"
-"""The cap of importance weights between 0.5.0 and 0.6.0."""
+"""The key of the cap of importance weights from 0.5.0 to 0.6.0."""
 _OLD_WEIGHTS = "algorithm.rollout_is"
-"""The weights of 0.6.0, off without a threshold."""
+"""The key of the importance weights of 0.6.0. Without a threshold they are off."""
 _ROLLOUT_LOGPROBS = "async_training.use_rollout_log_probs"
 _BY_LENGTH = ("gspo", "geo_mean", "sapo")
 """Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
@@ -290,8 +290,9 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None) -> HeldKeys:
-    """Return the keys and their release's table, or the table of all releases if it does not
-    apply.
+    """Return the keys with their release's table, or with the table of all releases.
+
+    The latter is for launches to which the release's table does not apply.
     """
     plain = reading.entry_point == "verl.trainer.main_ppo"
     stock = plain and config in (None, "ppo_trainer", MEGATRON)
@@ -319,7 +320,7 @@ def _all_keys() -> ReleaseTable:
 
 
 def _alone(advantage: str, group: int | None) -> Iterator[str]:
-    """Yield a note on an estimator of groups that gets groups of one rollout."""
+    """Yield a note if an advantage estimator needs groups and each group is one rollout."""
     if group == 1 and advantage in (*OWN_IN_MEAN, "rloo", "rloo_vectorized"):
         yield f"{ADVANTAGE} {advantage} with {GROUP} 1: a group of one rollout has no baseline"
 
@@ -365,7 +366,7 @@ def _configures(launch: Launch) -> bool:
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    """Return the index of the assumed release, the reason, and all releases that fit as well."""
+    """Return the index of the assumed release, the reason, and the indices of all that fit."""
     known_releases = releases()
     pinned = launch.versions.get("verl")
     if pinned is not None:
@@ -409,7 +410,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
 
 
 def _example(keys: Keys, fitting: list[int]) -> Example | None:
-    """Return verl's own script that a launch copies, where its keys fit both sides of 0.4.0."""
+    """Return verl's own script that a launch copies, if its keys fit releases around 0.4.0."""
     if not keys.has(REWARD_BETA) or keys.has(USE_LOSS):
         return None
     both = fitting[0] < FIRST_WITH_SWITCH <= fitting[-1]
@@ -472,7 +473,7 @@ class _Judge:
         )
 
     def _samples_ahead(self) -> str:
-        """Return what makes rollouts lag behind the policy, or an empty text."""
+        """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
         if self.entry and _STALE.search(self.entry):
             return f"{self.entry} samples with an older policy"
         mode = self.keys.text(MODE) if self.at >= FIRST_V1 else "sync"
@@ -602,7 +603,7 @@ class _Judge:
         return InReward(beta != 0, estimator, beta), True
 
     def _ambiguous(self, on: bool | None, in_loss: InLoss) -> bool:
-        """Return True, and note why, if releases that fit as well would give another reading."""
+        """Return True, and note why, if another fitting release would give another reading."""
         eras = {i >= FIRST_WITH_SWITCH for i in self.spread}
         if len(eras) == 1 or self.keys.has(USE_REWARD) or in_loss.active or on is None:
             return False
@@ -644,7 +645,7 @@ class _Judge:
             yield from keys.inert(LOSS_TYPE, why)
 
     def _surroundings(self, group: int | None, in_reward: InReward) -> Surroundings:
-        """Return what stands around the KL in the loss of this release."""
+        """Return the surroundings of the KL term in the loss of this release."""
         keys, unread = self.keys, []
 
         def read(key: str, since: int, before: str) -> str | None:
@@ -713,9 +714,9 @@ class _Judge:
     def _correction(
         self, read: Callable[[str, int, str], str | None]
     ) -> tuple[str, EngineWeight | None, bool | None]:
-        """Return the weights against the rollout engine, in words and as the laboratory has them.
+        """Return the correction of the engine's mismatch in words and as a laboratory's weight.
 
-        The third says whether it is bypassed.
+        The third value is True if verl bypasses the trainer's old log-probabilities.
         """
         keys = self.keys
         if cap := keys.number(_CAP) if keys.has(_CAP) else None:
@@ -783,7 +784,7 @@ class _Judge:
         return ", ".join(f"{key} {value:g}" for key, value in given if value not in (None, 1))
 
     def _controller(self) -> str:
-        """Return what moves the β of a KL in the reward; the loss has none."""
+        """Return the controller that moves the β of a KL in the reward. The loss has none."""
         kind = self.keys.text(CONTROLLER) if self.keys.has(CONTROLLER) else "fixed"
         return f"{CONTROLLER} {kind}" if kind == "adaptive" else ""
 

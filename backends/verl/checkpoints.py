@@ -3,7 +3,7 @@
 checkpoints/x<M>/latest_checkpointed_iteration.txt   the newest complete one; written last
 checkpoints/x<M>/global_step_<N>/actor/              shards, and huggingface/ (config, tokenizer)
 
-One step of verl is a rollout batch, and makes M train steps. orch puts M into the directory's name.
+A step of verl is a rollout batch, that is, M train steps. orch puts M into the directory's name.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Find faults of a launch that verl accepts, and then ignores or fails on an hour later.
+"""Find faults of a launch that verl accepts. Later verl ignores the setting, or fails.
 
-Of all faults below, verl's own validate_config finds only one: an unknown loss_agg_mode.
+verl's own validate_config finds only one of the faults below: an unknown loss_agg_mode.
 """
 
 import re
@@ -55,10 +55,10 @@ KL_KEYS = (
 _LIKE_KL = re.compile(rf"(?:algorithm|{re.escape(ACTOR)})\.(?:\w+\.)*\w*kl_?\w*")
 LOGGER = "trainer.logger"
 OUTDATED_REWARD_KEYS = ("custom_reward_function.", "reward_model.")
-"""The places of before 0.8: 0.8.0 moves them to `reward.*`, 0.9.1 composes and ignores them."""
+"""Prefixes of reward keys before 0.8. 0.8.0 moves them to `reward.*`; 0.9.1 ignores them."""
 EXTERNAL = f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES"
 KeyFaults = Iterator[tuple[str, str]]
-"""Keys and what is wrong with them."""
+"""Pairs of a key and its fault in words."""
 
 
 class LaunchValues(NamedTuple):

@@ -1,4 +1,4 @@
-"""Turn a plan of verl's into one that runs without an accelerator, and list what differs. Pure."""
+"""Turn a plan for verl into one that runs without an accelerator. List the differences. Pure."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,7 +12,7 @@ from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 RELEASES = ("0.9.1",)
-"""Releases that were run so. The registries of devices and samplers are newer than 0.8.0."""
+"""Releases that ran without an accelerator. 0.8.0 has no registries of devices and samplers."""
 DEVICE, ONE_PROCESS = "orch_verl_cpu", "orch_verl_one_process"
 FOLDER = "extension"
 
@@ -32,7 +32,7 @@ _ARGUMENTS: Mapping[str, tuple[object, str]] = {
     f"{MODEL}.enable_gradient_checkpointing": (False, "the policy is small"),
     f"{ACTOR}.fsdp_config.use_torch_compile": (False, "compiling takes longer than the run"),
 }
-"""Key -> value, reason."""
+"""Key -> its value without an accelerator, and the reason."""
 _VARIABLES: Mapping[str, tuple[str, str]] = {
     "VERL_PLATFORM": ("cpu", "the platform that orch_verl_cpu.py registers"),
     "VERL_ENGINE_DEVICE": ("cuda", "verl registers its FSDP engine for GPUs and NPUs only"),
@@ -65,7 +65,7 @@ _PART_RAY = Deviation(
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
-    """Return the plan as it runs without an accelerator; None for a release that was not run so.
+    """Return the plan that runs without an accelerator, or None for a release not in RELEASES.
 
     Raise UnsupportedSetting for an asynchronous cell.
     """
@@ -107,7 +107,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
 
 
 def split(argv: Sequence[str]) -> dict[str, str]:
-    """Return Hydra's overrides by key, without their marks; the last of a key counts."""
+    """Return key -> value of Hydra's overrides, without their marks. The last of a key counts."""
     arguments = {}
     for word in argv[argv.index(MAIN) + 1 :] if MAIN in argv else ():
         key, _, value = word.lstrip("+").partition("=")
@@ -116,7 +116,7 @@ def split(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _without_twins(argv: Sequence[str], wanted: Mapping[str, object]) -> list[str]:
-    """Return argv without overrides of keys that are given again: `+key` twice is an error."""
+    """Return argv without overrides of the wanted keys, because Hydra refuses a second `+key`."""
     start = argv.index(MAIN) + 1
     return [*argv[:start], *(word for word in argv[start:] if read(word)[0] not in wanted)]
 

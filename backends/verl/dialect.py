@@ -13,7 +13,7 @@ from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 K3_CLAMP = Clamp(log_ratio=20.0, value=10.0)
-"""The clamp of kl_penalty on `k3` and `low_var_kl`."""
+"""The clamp in kl_penalty of `k3` and `low_var_kl`."""
 LOG_RATIO_BOUND = 20.0
 
 _DIALECT = Dialect(
@@ -25,8 +25,8 @@ _DIALECT = Dialect(
     staleness="up_to",
     precision=("bf16", "bf16", "bf16"),
 )
-"""Of both releases: an asynchronous launch of ours sets bypass_mode, so that ratios are to the
-sampler in both."""
+"""The dialect of both releases. An asynchronous launch of orch sets bypass_mode, so that ratios are
+to the sampler in both."""
 
 _OMITS = (
     "a response interrupted by new weights goes on with them: its tokens are of several policies",

@@ -39,7 +39,7 @@ OWN = _SIZES | {
     ADVANTAGE: "grpo",
     GROUP: "1",
 }
-"""The dataclass's own defaults."""
+"""Key -> the default in EasyR1's dataclasses."""
 STOCK = OWN | {
     USE_LOSS: "true",
     PENALTY: "low_var_kl",
@@ -47,7 +47,7 @@ STOCK = OWN | {
     GROUP: "5",
     MINIBATCH: "128",
 }
-"""Those of examples/config.yaml, on which nearly every launch builds."""
+"""Key -> the value in examples/config.yaml, the base of nearly every launch."""
 OLD = _SIZES | {
     MINIBATCH: "128",
     OLD_USE: "true",
@@ -58,7 +58,7 @@ OLD = _SIZES | {
     ADVANTAGE: "grpo",
     GROUP: "5",
 }
-"""February and March 2025: examples/grpo_example.yaml and the dataclass of the actor."""
+"""Key -> the default of February and March 2025: examples/grpo_example.yaml, actor's dataclass."""
 DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
     "grpo": "group_std",
     "gae": "batch_std",
@@ -66,7 +66,7 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
     "rloo": "nothing",
     "remax": "nothing",
 }
-"""What core_algos.py divides the advantage by, the KL in the reward included."""
+"""Advantage estimator -> the divisor of its advantage in core_algos.py, which divides a KL too."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 _ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
@@ -110,7 +110,7 @@ def _defaults(config: str, launch: Launch) -> dict[str, str]:
 
 
 def _unseen(keys: Keys, config: str, launch: Launch) -> None:
-    """Note what a missing configuration file may hold."""
+    """Record a missing configuration file. Assume EasyR1's own; any other may set every key."""
     if not config or launch.documents:
         return
     name = config.strip("'\"").rpartition("/")[2]

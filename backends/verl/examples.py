@@ -1,10 +1,10 @@
-"""Date a launch that gives the very keys of one of verl's own shell scripts.
+"""Date a launch that has exactly the keys of one of verl's own shell scripts.
 
-In April 2025 (0.4.0) `algorithm.use_kl_in_reward` took over whether the reward has the KL. A launch
-that gives the coefficient and neither switch may be older or newer, and its keys often fit both.
-examples.json has every such script of verl's repository, in each version up to August 2026: a hash
-of its keys -> [path, first day, "before" or "since" the change]. Of its 118 sets of keys, none was
-there on both sides of the change.
+Since April 2025 (0.4.0) `algorithm.use_kl_in_reward` switches the KL in the reward. A launch with
+the coefficient and neither switch may be older or newer, and its keys often fit both. examples.json
+has every such script of verl's repository, in each version up to August 2026: a hash of its keys ->
+[path, first day, "before" or "since" the change]. None of its 118 sets of keys existed both before
+and after the change.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """A script of verl's repository, the day it came, and which side of the change it is on."""
+    """A script of verl's repository, its first day, and `before` or `since` the change."""
 
     path: str
     day: str
@@ -30,7 +30,7 @@ def example(keys: Collection[str]) -> Example | None:
 
 
 def key_hash(keys: Collection[str]) -> str:
-    """Return the name of a set of keys in examples.json."""
+    """Return the hash that names a set of keys in examples.json."""
     return hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:12]
 
 

@@ -1,8 +1,8 @@
 """verl's manifest: how each field of a cell reaches releases 0.9.1 and 0.8.0.
 
-Everything orch knows about a field of verl is in a row here. `orchestrator.library.manifest` says
-what derives from the rows. options.json has the keys of each release, their defaults and closed
-lists of values, read from its configuration and source. Notes on arithmetic are of
+A row here has every fact of orch about a field in verl. `orchestrator.library.manifest` lists what
+is derived from the rows. options.json has the keys of each release, their defaults and closed
+lists of values, read from its configuration and source. Sources of the notes on arithmetic:
 trainer/ppo/core_algos.py (kl_penalty_forward, compute_policy_loss_vanilla, agg_loss),
 trainer/ppo/ray_trainer.py (apply_kl_penalty) and workers/utils/losses.py (ppo_loss).
 """
@@ -62,14 +62,14 @@ SAMPLED_IN = f"{ROLLOUT}.dtype"
 PROJECT, RULE = "trainer.project_name", f"{REWARD}.reward_kwargs.rule"
 
 DATA = "data.json"
-"""The file of a launch that says what its training file is made of."""
+"""The file of a launch that describes the content of its training file."""
 ASKED = "asked.json"
 """The file of a launch with the fields that no key of verl carries. It is written only if one is
 set."""
 OFF = 1e9
-"""Stands for no bound, where verl insists on one: clipping a ratio, a gradient norm."""
+"""The number that means no bound, for clips of verl that need one: of a ratio, a gradient norm."""
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-"""A chat template that adds nothing: verl has no way to leave templates out."""
+"""A chat template that adds nothing, because verl always applies one."""
 
 SEEDS = (f"{ACTOR}.data_loader_seed", f"{ACTOR}.fsdp_config.seed")
 LONGER_PROMPTS = "longer prompts are dropped, chat template included"
@@ -81,8 +81,8 @@ ADDED = (
     TRAINED_IN.removesuffix("param_dtype"),
     REFERENCE_IN.removesuffix("param_dtype"),
 )
-"""Prefixes of keys that are in no configuration of verl and that it, Ray or Hydra reads. Its engine
-reads `mixed_precision`, which its configuration leaves null."""
+"""Prefixes of keys that verl, Ray or Hydra reads and that no configuration of verl has. The engine
+reads `mixed_precision`, which the configuration leaves null."""
 TABLES: Mapping[str, ReleaseTable] = {
     version: replace(
         release_facts.table(version, options, added=ADDED),
@@ -126,7 +126,7 @@ PENALTIES = (
     Meaning("k3+", "k3+", "approximated", _K3_STRAIGHT, spellings=("low_var_kl+",)),
     Meaning("abs+", "abs+", note=_NO_GRADIENT),
 )
-"""In the reward; k1 is written as in Table 2 of the paper."""
+"""The estimators in the reward. k1 has the spelling of Table 2 of the paper."""
 
 LOSS_TYPES = (
     Meaning("k1", "k1", spellings=("kl",)),
@@ -138,7 +138,7 @@ LOSS_TYPES = (
     Meaning("k3+", "k3+", "approximated", _K3_STRAIGHT, spellings=("low_var_kl+",)),
     Meaning("abs+", "abs+"),
 )
-"""In the loss."""
+"""The estimators in the loss."""
 
 
 def _weighted(in_both: bool) -> tuple[Meaning, ...]:
@@ -430,7 +430,7 @@ def _unclipped(values: Values) -> object:
 
 
 CLIPPED = {"loss.clip": (ABSENT,)}
-"""Cells whose loss.clip is a section with fields of its own."""
+"""Cells with a clip: loss.clip is then a section whose fields have rows."""
 
 LOSS_ROWS = (
     Row(
@@ -557,7 +557,7 @@ LOSS_ROWS = (
 )
 
 
-# The optimizer, and the counting of steps.
+# The optimizer and the number of steps.
 
 
 def _updates(values: Values) -> int:
@@ -627,7 +627,7 @@ def _schedule_account(settings: Settings) -> Account:
 def _asynchronous(settings: Settings) -> Values:
     """Return the keys that bound staleness. verl counts in rollout batches.
 
-    It waits where a batch would be older.
+    It waits if a batch would be older than the bound.
     """
     updates = settings.batch.num_minibatches
     batches = settings.max_staleness_steps // updates
@@ -825,7 +825,7 @@ def _trained_in(ours: str, theirs: str, note: str) -> Meaning:
 
 
 def _sampled_in(note: str = "", status: Status = "exact") -> tuple[Meaning, ...]:
-    """Return the meanings of the engine's formats. `note`, `status`: of those that are not bf16."""
+    """Return the meanings of the engine's formats. Formats except bf16 have `note` and `status`."""
     return (
         Meaning(None, ABSENT, note="verl's own: bf16"),
         Meaning("bf16", "bfloat16"),
@@ -898,7 +898,7 @@ def _threshold(settings: Settings) -> object:
 
 
 def _bounds(values: Values) -> tuple[float | None, float]:
-    """Return both bounds in a launch; without a lower one verl truncates. Raise KeyError."""
+    """Return both bounds; the lower is None if verl truncates. Raise KeyError for other text."""
     text = str(values[IS_THRESHOLD])
     least, _, most = text.rpartition("_")
     try:
@@ -1005,7 +1005,7 @@ CONSTANTS = (
     Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since="0.9.0"),
     Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since="0.9.0"),
 )
-"""Keys that every launch gives and no field asks for. Without them it would not be the cell."""
+"""Keys that every launch sends and no field has. Without them it would train another cell."""
 
 MANIFEST = Manifest(
     library="verl",

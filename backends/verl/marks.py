@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 BEFORE_SWITCH = "verl before 0.4.0"
-"""Among a launch's versions, though no release: it runs one from before use_kl_in_reward."""
+"""A key of a launch's versions that is no release: the release is older than use_kl_in_reward."""
 CONFIG = "verl/trainer/config/ppo_trainer.yaml"
 _OLD = re.compile(r"VLLM_ATTENTION_BACKEND[=:]\s*[\"']?XFORMERS")
 

@@ -1,8 +1,8 @@
 """Read verl's logs under canonical names: its file logger's JSONL, else its console.
 
-The JSONL holds no times and nothing about the cell. Its file name says how to read the numbers
-(translate.metrics_file). Times are counted back from the file's last write, by the durations of the
-steps.
+The JSONL has no times and nothing about the cell. Its file name gives the scale of the numbers
+(translate.metrics_file). The time of a step is that of the file's last write, less the durations of
+later steps.
 """
 
 import json
@@ -34,7 +34,7 @@ NAMES: Mapping[str, str] = {
     "rollout_corr/rollout_is_eff_sample_size": "rollout/mismatch_ess",
     "timing_s/step": "time/step_seconds",
 }
-"""verl's name -> canonical name. If two names have one canonical name, the later one is taken."""
+"""verl's name -> canonical name. Of two names with one canonical name, the later one counts."""
 
 _TAGGED = re.compile(r"verl\.x(\d+)(?:\.c(\d+))?(\.k1)?\.jsonl")
 _VALIDATION = re.compile(r"val-core/(.+)/(?:acc|reward)/(mean@\d+)")
@@ -47,9 +47,9 @@ class LogScale(NamedTuple):
     """The scale of the numbers in one launch's log."""
 
     updates: int = 1
-    """Train steps of one step of verl's."""
+    """Train steps in one step of verl."""
     constant_tokens: int | None = None
-    """The number that token sums were divided by, if not the number of tokens."""
+    """The divisor of token sums, or None if it is the number of tokens."""
     k1_in_reward: bool = False
 
 

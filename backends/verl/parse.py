@@ -1,4 +1,4 @@
-"""Read a launch of verl, written by orch or by anybody, as the settings that it asks for."""
+"""Read a launch of verl, written by orch or by anybody, as settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
 
 
 def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:
-    """Return the overrides of a command line. A later override of a key replaces an earlier one."""
+    """Return the overrides of a command line, and the faults. The last override of a key counts."""
     if MAIN not in argv:
         return {}, [Fault(f"{MAIN} is not what this launch runs; it is all that is read here")]
     given: dict[str, object] = {}
@@ -66,7 +66,7 @@ def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:
 
 
 def _object(name: str, files: Mapping[str, str], faults: list[Fault]) -> dict[str, object]:
-    """Return what a JSON file of the launch holds; nothing for a launch without it."""
+    """Return the content of a JSON file of the launch, or {} for a launch without it."""
     if name not in files:
         return {}
     try:
@@ -93,9 +93,9 @@ def _version(given: Values, faults: list[Fault]) -> str | None:
 
 
 def _named(plain: dict[str, object], values: Values) -> dict[str, object]:
-    """Return the fields with a name for the model, and for prompts without data.json.
+    """Return the fields with names for the model, and for prompts without data.json.
 
-    The name is the last part of their path.
+    A name is the last part of a path.
     """
     model, data = plain["model"], plain["data"]
     model = {"name": name_of(str(values[f"{MODEL}.path"]))} | _section(model)

@@ -1,7 +1,7 @@
 """verl's own KL, rewards, advantages and policy loss, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside verl's installed source; nothing of orch is imported. Functions
-are verl's; only what carries tensors between them (DataProto, TensorDict, metrics) is stood in for.
+A Python with torch runs it on verl's installed source, without an import of orch. The functions are
+verl's. Only the containers of tensors between them (DataProto, TensorDict, metrics) are stand-ins.
 """
 
 import json
@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Any] = {
     f"{ACTOR}.clip_ratio_c": 3.0,
     f"{ACTOR}.entropy_coeff": 0,
 }
-"""What verl takes where a launch says nothing (trainer/config of 0.8.0 and 0.9.1)."""
+"""Key -> its default in verl (trainer/config of 0.8.0 and 0.9.1)."""
 WORDS: Mapping[str, Any] = {"null": None, "true": True, "false": False}
 
 
@@ -41,7 +41,7 @@ STOOD_IN = (
     "pass, which returns the log-probabilities asked about"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
-"""An estimator orch can ask of verl in each place; `names` replaces it."""
+"""Place -> an estimator that orch can send to verl. The arguments of `names` replace it."""
 NAMES = (
     "k1",
     "kl",
@@ -62,7 +62,7 @@ NAMES = (
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Place, name and further arguments of every estimator verl has a name for."""
+    """Return place, name and further arguments of every estimator that verl has a name for."""
     return [
         *(("reward", name, (f"algorithm.kl_penalty={name}",)) for name in NAMES),
         *(("loss", name, (f"{ACTOR}.kl_loss_type={name}",)) for name in NAMES),
@@ -114,7 +114,7 @@ class ActorConfig(SimpleNamespace):
 
 
 class VerlFunctions:
-    """verl's functions, fresh for every launch: a module of ours may have been put into them."""
+    """verl's functions. Each launch has new copies, because a module of orch may change them."""
 
     def __init__(self, sources: Any):
         self.sources = sources
@@ -159,7 +159,7 @@ class VerlFunctions:
         return core, losses, trainer
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
-        """Return verl's configuration with a launch's overrides. module: text of orch_verl.py."""
+        """Return verl's configuration with a launch's overrides, and the text of orch_verl.py."""
         given = [a.lstrip("+").partition("=") for a in argv if "=" in a]
         values = {key: _value(value) for key, _, value in given}
         return {**DEFAULTS, **values, "module": files.get("extension/orch_verl.py")}
@@ -176,7 +176,7 @@ class VerlFunctions:
         return self.taught[text]
 
     def kl(self, config: Mapping[str, Any], place: str, batch: Mapping[str, Any]) -> Any:
-        """[N, T], as ppo_loss (`loss`) or apply_kl_penalty (`reward`) asks for it."""
+        """Return the KL [N, T], as ppo_loss (`loss`) or apply_kl_penalty (`reward`) calls it."""
         core, losses, _ = self._of(config)
         if place == "reward":
             name = config["algorithm.kl_penalty"]
@@ -199,7 +199,7 @@ class VerlFunctions:
         return losses.kl_penalty(logprob=batch["logp"], ref_logprob=batch["ref"], kl_penalty=name)
 
     def advantages(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Token rewards and advantages, as the trainer makes them from `old`."""
+        """Return token rewards and advantages [N, T], as the trainer computes them from `old`."""
         import numpy as np
         import torch
 
@@ -238,7 +238,7 @@ class VerlFunctions:
         return data.batch["token_level_rewards"], data.batch["advantages"]
 
     def loss(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
-        """ppo_loss of one micro-batch that is the whole minibatch."""
+        """Return ppo_loss of one micro-batch that is the whole minibatch."""
         _, losses, _ = self._of(config)
         mask = batch["mask"]
         tensors = PaddedBatch(
@@ -257,7 +257,7 @@ class VerlFunctions:
 
 
 def _actor(config: Mapping[str, Any]) -> ActorConfig:
-    """actor_rollout_ref.actor, with its policy_loss."""
+    """Return actor_rollout_ref.actor, with its policy_loss."""
     prefix = f"{ACTOR}."
     plain = {
         key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)
@@ -275,5 +275,5 @@ def _value(text: str) -> Any:
 
 
 def open_library(sources: Any, _version: str) -> VerlFunctions:
-    """verl, to be asked."""
+    """Return verl's functions for runner.py."""
     return VerlFunctions(sources)

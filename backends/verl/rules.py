@@ -1,6 +1,6 @@
-"""Refuse combinations of fields, and of GPUs, that verl cannot run.
+"""Refuse combinations of fields and GPUs that verl cannot run.
 
-The manifest refuses values of single fields. The rules follow the order of a cell's settings. Only
+The manifest refuses values of single fields. The rules have the order of a cell's settings. Only
 the first broken rule is reported.
 """
 

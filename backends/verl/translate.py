@@ -69,10 +69,10 @@ EXTENSION = f"extension/{MODULE}.py"
 ROLLOUT_MODULE = "orch_verl_rollouts"
 ROLLOUT_HOOK = f"extension/{ROLLOUT_MODULE}.py"
 DUMPING = ("0.9.1",)
-"""Releases whose trainer is the new one (V1), which rollout_hook.py can wrap."""
+"""Releases with the trainer (V1) that rollout_hook.py can wrap."""
 CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
 TOKENS_PER_GPU = 16384
-"""Tokens of a micro-batch, unless a single sequence may be longer."""
+"""Most tokens of a micro-batch, unless a single sequence may be longer."""
 
 ORDER = (
     f"{MODEL}.path",
@@ -203,7 +203,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def _claimed_cpus(cell: Cell, version: str) -> int | None:
-    """Return the CPUs that verl's actors claim; None for a release that was not looked at.
+    """Return the CPUs that verl's actors claim, or None for a release whose claims are unknown.
 
     verl 0.9.1: each GPU's bundle has three (ResourcePoolManager.max_colocate_count). TransferQueue
     has a controller and eight storage units (transfer_queue.yaml), one each. One more is needed to
@@ -224,7 +224,7 @@ def _overrides(arguments: Mapping[str, object], version: str) -> list[str]:
 
 @cache
 def _spelled(version: str) -> tuple[tuple[str, str], ...]:
-    """Return each key of ORDER, and with a `+` if the release's configuration lacks it."""
+    """Return each key of ORDER with its spelling: a `+` before it if the configuration lacks it."""
     keys = TABLES[version].keys
     return tuple(
         (key, key if key in keys or key.startswith("hydra.") else f"+{key}") for key in ORDER
@@ -232,7 +232,7 @@ def _spelled(version: str) -> tuple[tuple[str, str], ...]:
 
 
 def needs_extension(settings: Settings) -> bool:
-    """Return True if a cell needs something that only extension.py adds to verl."""
+    """Return True if only extension.py lets verl train the cell."""
     added = (*extension.WEIGHTED, "k1_to_go")
     return settings.kl.estimator in added or settings.advantage.estimator == "reinforce"
 
@@ -301,7 +301,7 @@ def _surroundings(cell: Cell, place: AttemptPaths) -> dict[str, object]:
 
 
 def _frequency(steps: int | None, updates: int, total: int) -> int:
-    """Return a number of train steps as a number of rollout batches; None: all of them."""
+    """Return train steps as a number of rollout batches, at least 1. None means all of them."""
     return total if steps is None else max(1, round(steps / updates))
 
 
