@@ -58,13 +58,14 @@ class AxisCondition:
         return f"{self.axis}={','.join(self.values)}"
 
     def each(self) -> "tuple[AxisCondition, ...]":
-        """Return one condition for each value."""
+        """Return one condition per value."""
         return tuple(AxisCondition(self.axis, (value,)) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSide:
-    """A metric, final value of the runs that hold these axes."""
+    """One side of a claim: the final value of a metric, over the runs that satisfy the
+    conditions."""
 
     metric: str
     where: tuple[AxisCondition, ...] = ()
@@ -75,7 +76,8 @@ class ClaimSide:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`left relation right`, in every setting that `at` and `studies` leave."""
+    """A claim `left relation right`. It is judged in every setting that `at` and `studies`
+    allow."""
 
     text: str
     left: ClaimSide
@@ -86,14 +88,13 @@ class Claim:
     studies: tuple[str, ...] = ()
     """Empty: every study."""
     over_items: bool = False
-    """True: judge it with the spread between items, as a statement about the tasks they were drawn
-    from."""
+    """True: the verdict includes the spread between items, so it holds for the tasks that the items
+    come from."""
 
     @property
     def sides(self) -> tuple[ClaimSide, ...]:
-        """Return the sides that name results: one where the right side is a number or the
-        prediction.
-        """
+        """Return the sides that name results: only the left one if the right side is a number or
+        `predicted`."""
         return (self.left, self.right) if isinstance(self.right, ClaimSide) else (self.left,)
 
 
@@ -121,7 +122,7 @@ def _same_metric(left: ClaimSide, right: "ClaimSide | float | str") -> bool:
 
 
 class _Reader:
-    """The text and how far it was read."""
+    """A reader of a claim's text, with its position in the text."""
 
     def __init__(self, text: str):
         self.text, self.at = text, 0
@@ -132,7 +133,8 @@ class _Reader:
             self.at += 1
 
     def peek(self, pattern: re.Pattern[str] | str) -> str | None:
-        """Return what stands here if it matches the pattern or starts with the literal text."""
+        """Return the text at the position if it matches the pattern or starts with the literal
+        text."""
         if isinstance(pattern, str):
             return pattern if self.text.startswith(pattern, self.at) else None
         match = pattern.match(self.text, self.at)
@@ -283,9 +285,9 @@ def check_claims(
     *,
     strict: bool,
 ) -> None:
-    """Report claims that cannot be read, or that name nothing the spec declares.
+    """Report claims that cannot be parsed, and claims on names that the spec does not declare.
 
-    `strict`: a claim about no cell is a fault. It is not once overrides have narrowed the grid.
+    strict: a claim about no cell is a fault. It is no fault once overrides have reduced the grid.
     """
 
     for name, text in claims.items():

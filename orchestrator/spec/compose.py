@@ -21,7 +21,7 @@ _NAME = TypeAdapter(Name)
 
 
 class ComposedPart(NamedTuple):
-    """A document and where its content lies in the composed spec."""
+    """A document and its place in the composed spec."""
 
     prefix: Pointer
     document: YamlDocument
@@ -29,22 +29,24 @@ class ComposedPart(NamedTuple):
 
 @dataclass
 class Library:
-    """Reads the group entries beside a spec, each once, and remembers them for faults."""
+    """A reader of the group entries beside a spec. It reads each entry once and keeps it for
+    faults."""
 
     folder: Path
     faults: list[Fault]
     entries: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     parts: list[ComposedPart] = field(default_factory=list)
-    """Everything read, in order of composition; later ones win."""
+    """All documents that were read, in order of composition. Later ones win."""
     overridden: list[tuple[Pointer, str]] = field(default_factory=list)
-    """The values that the command line changed, and their text there."""
+    """Values that the command line changed, each with its text on the command line."""
 
     def names(self, group: str) -> list[str]:
-        """Return the names of a group's entries: those beside the spec, and shipped ones."""
+        """Return the names of a group's entries: those beside the spec and the shipped ones."""
         return group_names(self.folder, group)
 
     def file(self, group: str, name: str) -> Path:
-        """Return the file of an entry; one beside the spec hides a shipped one of its name."""
+        """Return the file of an entry. A file beside the spec hides a shipped one of the same
+        name."""
         own = self.folder / group / f"{name}.yaml"
         return own if own.is_file() else shipped_folder() / group / f"{name}.yaml"
 
@@ -116,7 +118,7 @@ class Library:
         at: Pointer,
         above: tuple[Path, ...],
     ) -> Iterator[ComposedPart]:
-        """Yield what one item of a defaults list names, checked."""
+        """Yield the entries that one item of a defaults list names, after checking it."""
         problem = self.missing(group, name)
         if problem:
             self.faults.append(document.fault(problem, at))
@@ -171,7 +173,8 @@ def default_items(document: YamlDocument, faults: list[Fault]) -> list[Any]:
 
 
 def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings merged; everything else of `over` replaces what is under it."""
+    """Return two nested mappings, merged. A value of `over` that is no mapping replaces the value
+    under it."""
     out = dict(under)
     for key, value in over.items():
         below = out.get(key)
@@ -184,7 +187,7 @@ def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 _FIELDS_OF_STUDY = frozenset(StudyFile.model_fields)
 KINDS = ("auto", "local", "slurm")
-"""Sites that need no file."""
+"""Kinds of sites that need no file."""
 
 
 class Override(NamedTuple):
@@ -198,7 +201,7 @@ class Override(NamedTuple):
 
 
 def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
-    """Parse the overrides. Each that cannot be parsed is a fault."""
+    """Parse the overrides. Report each one that cannot be parsed as a fault."""
     if not texts:
         return []
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -228,9 +231,9 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
 
 
 def documents(file: Path, library: Library, chosen: Mapping[str, str]) -> dict[str, Any]:
-    """Read every file of the spec into `library.parts`. Return the data that they make up.
+    """Read every file of the spec into `library.parts`. Return the composed data.
 
-    `chosen`: group -> entry, as overrides on the command line have it.
+    chosen: group -> entry, as overrides on the command line choose it.
     """
     return _walk(file, library, chosen, ())
 
@@ -265,7 +268,7 @@ def _sibling(
     at: Pointer,
     above: tuple[Path, ...],
 ) -> dict[str, Any]:
-    """Return another spec in the same folder that this one builds on."""
+    """Return the path of another spec in the same folder on which this spec builds."""
     file = library.folder / f"{name}.yaml"
     names = [path.stem for path in library.folder.glob("*.yaml")]
     if not is_name(name):
@@ -283,7 +286,8 @@ def _sibling(
 def _group_item(
     document: YamlDocument, item: object, at: Pointer, faults: list[Fault]
 ) -> tuple[str, str]:
-    """Return `{group: entry}` of a defaults list as two texts; two empty ones for anything else."""
+    """Return `{group: entry}` of a defaults list as two texts; two empty texts for any other
+    item."""
     if isinstance(item, dict) and len(item) == 1:
         group, name = next(iter(item.items()))
         group = group.removeprefix("override ").strip()
@@ -306,7 +310,7 @@ def _group_item(
 def compose(
     file: Path, overrides: Sequence[Override], data: Mapping[str, Any], faults: list[Fault]
 ) -> dict[str, Any]:
-    """Return the composed spec, unresolved. What Hydra refuses is a fault."""
+    """Return the composed spec, unresolved. Report a refusal of Hydra as a fault."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -344,7 +348,7 @@ def compose(
 
 
 def _search_path(file: Path) -> list[str]:
-    """Return the override that lets Hydra find shipped config groups too."""
+    """Return the override with which Hydra also finds shipped config groups."""
     shipped = shipped_folder()
     if file.parent.absolute() == shipped:
         return []
@@ -353,7 +357,7 @@ def _search_path(file: Path) -> list[str]:
 
 
 def _unplaced(overrides: Sequence[Override], data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault for each override whose key goes through something that has no keys."""
+    """Yield a fault for each override whose key goes through a value without keys."""
     for override in overrides:
         words = override.key.split(".")
         for size in range(len(words) - 1, 0, -1):
@@ -385,9 +389,9 @@ def _absent(override: Override, file: Path) -> Fault | None:
 
 
 def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
-    """Add Hydra's `+` to overrides of fields that a spec may have and this one has not.
+    """Add Hydra's `+` to overrides of fields that a spec may have and this spec does not have.
 
-    Whether the field exists is checked later.
+    A later step checks that the field exists.
     """
     words = override.key.split(".")
     if override.text.startswith(("+", "~")) or place(override.key, data) is not None:
@@ -405,8 +409,11 @@ def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
 
 
 def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """Return the place of a key that Hydra cannot address: a step of it has a dot, or it is the
-    name of an entry where Hydra, seeing a config group, looks for an item of the defaults list."""
+    """Return the place of a key that Hydra cannot address; None for other keys.
+
+    Hydra cannot address a key if a step of it has a dot, or if it is the name of an entry where
+    Hydra sees a config group and looks for an item of the defaults list.
+    """
     pointer = place(key, data) or _new_axis(key, data)
     if pointer and len(pointer) == 1 and pointer[0] in GROUPS and isinstance(data[key], str):
         return pointer
@@ -430,8 +437,8 @@ def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
 
 
 def _new_axis(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """Return the place of a dotted axis that a study does not have yet, as the override
-    `studies.a.axes.kl.beta=[0.1]` names it; None for any other key."""
+    """Return the place of a dotted axis that a study does not have yet, as in the override
+    `studies.a.axes.kl.beta=[0.1]`; None for any other key."""
     for size in range(4, len(words := key.split("."))):
         if words[0] != "studies" or words[size - 2] != "axes":
             continue
@@ -456,7 +463,7 @@ def _apply(composed: dict[str, Any], override: Override) -> None:
 
 
 def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
-    """Return the nearest key for an override that names none."""
+    """Return the nearest key for an override whose key does not exist."""
     for override in overrides:
         if override.adds or place(override.key, data) is not None:
             continue
@@ -473,7 +480,7 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
 
 
 def resolved(data: Mapping[str, Any], problems: list[tuple[str, Pointer]]) -> dict[str, Any]:
-    """Return the data with every `${...}` replaced by what it means."""
+    """Return the data with every `${...}` replaced by its value."""
     from omegaconf import OmegaConf
 
     if not any(mark in repr(data) for mark in ("${", "???")):

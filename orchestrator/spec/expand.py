@@ -55,7 +55,7 @@ PLACEMENTS = {**{word: word for word in get_args(Placement)}, "both": "reward_an
 
 
 class Assignment(NamedTuple):
-    """A leaf or a whole section gets a value."""
+    """An assignment of a value to a leaf or to a whole section."""
 
     field: str
     value: Any
@@ -63,25 +63,26 @@ class Assignment(NamedTuple):
 
     @property
     def section(self) -> str:
-        """Return the top-level field that it changes."""
+        """Return the top-level field that the assignment changes."""
         return self.field.partition(".")[0]
 
 
 class SpecProblem(NamedTuple):
-    """A fault, before it is known in which file and line its pointer lies."""
+    """A fault, before the file and line of its pointer are known."""
 
     message: str
     pointer: Pointer
 
 
 class UnreadableValueError(Exception):
-    """A value that cannot be read; carries the sentence."""
+    """Raised for a value that cannot be read. It carries the sentence."""
 
 
 def read(
     field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
 ) -> Iterator[Assignment]:
-    """Yield what `field: value` assigns. With an empty `field` the value holds fields."""
+    """Yield the assignments of `field: value`. With an empty `field`, the value is a mapping of
+    fields."""
     try:
         yield from _read(field, value, pointer, lookup, problems)
     except UnreadableValueError as error:
@@ -120,7 +121,7 @@ def _clears(field: str, value: object) -> bool:
 
 
 def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assignment:
-    """Read a model, data set or backend: an entry's name, `name@version`, or its content."""
+    """Read a model, data set or backend: the name of an entry, `name@version`, or the content."""
     if not isinstance(value, str | Mapping):
         raise UnreadableValueError(f"{field} is a name or a mapping; got {shown(value)}")
     try:
@@ -157,7 +158,7 @@ def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
 
 
 def put(tree: dict[str, Any], assignment: Assignment) -> None:
-    """Carry out an assignment on nested plain data."""
+    """Apply an assignment to nested plain data."""
     *parents, leaf = assignment.field.split(".")
     node = tree
     for parent in parents:
@@ -172,7 +173,7 @@ def put(tree: dict[str, Any], assignment: Assignment) -> None:
 
 
 def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
-    """Return dotted leaf -> value, for conditions to look at."""
+    """Return dotted leaf -> value, for conditions."""
     leaves: dict[str, object] = {}
     for field, value, _ in assignments:
         if isinstance(value, Mapping):
@@ -185,7 +186,7 @@ def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
 
 
 def leaf_in(leaves: Mapping[str, object]) -> Callable[[str], object]:
-    """Return a function that looks up a leaf for a condition: as assigned, else its default."""
+    """Return a function that returns a leaf for a condition: the assigned value, or the default."""
     return lambda name: leaves.get(name, DEFAULTS.get(name))
 
 
@@ -203,14 +204,14 @@ GRID_KEYS = frozenset({"product", "zip", "values"})
 
 
 class Choice(NamedTuple):
-    """One alternative of an axis: what it assigns, and on what condition it is there."""
+    """One alternative of an axis: its assignments, and the conditions under which it exists."""
 
     assign: tuple[Assignment, ...]
     when: tuple[FilterTerm, ...] = ()
 
 
 class Alternatives(NamedTuple):
-    """The choices of an axis, and how their number comes about: `1 + 2 estimator x 4 beta`."""
+    """The choices of an axis, and the formula of their number: `1 + 2 estimator x 4 beta`."""
 
     choices: tuple[Choice, ...]
     formula: str
@@ -229,12 +230,12 @@ class Axis(NamedTuple):
 
 
 class TooLargeError(Exception):
-    """An expansion that would not fit."""
+    """Raised for an expansion that would not fit into memory."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads axes and conditions of one study. What is wrong goes to `problems`."""
+    """A reader of the axes and conditions of one study. It appends faults to `problems`."""
 
     lookup: Lookup
     problems: list[SpecProblem]
@@ -340,7 +341,8 @@ class Reader:
         )
 
     def _below(self, field: str, body: dict[str, Any], pointer: Pointer) -> list[Axis] | None:
-        """Return the axes inside a product or a zip, named within the section or in full."""
+        """Return the axes inside a product or a zip. Their names are relative to the section, or
+        complete."""
         axes = []
         for name, items in body.items():
             relative = f"{field}.{name}" if field else str(name)
@@ -408,7 +410,7 @@ def formula(axes: Sequence[Axis]) -> str:
 
 
 def _couples(items: object) -> bool:
-    """Return True if these can be alternatives of an axis that is no field itself."""
+    """Return True if these can be alternatives of an axis whose name is no field."""
     if isinstance(items, dict):
         return bool(items.keys() & GRID_KEYS)
     return isinstance(items, list) and all(isinstance(item, dict) for item in items)
@@ -430,26 +432,27 @@ GridRow = tuple[Choice, ...]
 
 
 class GridRows(NamedTuple):
-    """The rows left after exclusions, those included by hand, and how their number comes about."""
+    """The rows that exclusions leave, the included rows, and the formula of their number."""
 
     product: tuple[GridRow, ...]
     included: tuple[tuple[GridRow, tuple[int, ...] | None], ...]
-    """With the seeds of their own, where they name one."""
+    """Included rows, with their own seeds if they name seeds."""
     formula: str
     axes: tuple[Axis, ...]
     broken: bool = False
-    """Something could not be read: there are no rows, and `axes` has those that could."""
+    """True if a part could not be read. Then no rows exist, and `axes` has the axes that could be
+    read."""
 
 
 def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
-    """Read and multiply the axes of a study. Return broken rows, with the problems, if that fails.
+    """Read and multiply the axes of a study. If that fails, return broken rows, with the problems.
 
-    Axes without conditions are multiplied in the order written. Then each conditional axis, in
-    the order written, adds the alternatives whose conditions hold for what is assigned so far;
-    where none holds, the axis is left out and the base keeps its value.
+    Axes without conditions are multiplied in the order written. Then each conditional axis, in the
+    order written, adds the alternatives whose conditions hold for the assignments so far. If none
+    holds, the axis is left out and the base keeps its value.
 
-    `strict`: an exclusion or a condition that never holds is a fault. It is not once overrides
-    have narrowed the grid.
+    strict: an exclusion or a condition that never holds is a fault. It is no fault once overrides
+    have reduced the grid.
     """
     at: Pointer = ("studies", study.name)
     before = len(reader.problems)
@@ -549,7 +552,7 @@ def _holds(terms: Sequence[FilterTerm], leaves: Mapping[str, object]) -> bool:
 def _without(
     grid: list[GridRow], base: dict[str, object], exclusions: list[tuple[FilterTerm, ...]]
 ) -> tuple[list[GridRow], set[int]]:
-    """Return the rows that no exclusion matches, and which exclusions matched one."""
+    """Return the rows that no exclusion matches, and the exclusions that matched a row."""
     if not exclusions:
         return grid, set()
     kept, used = [], set()
@@ -634,7 +637,7 @@ SECTIONS: dict[str, type[Frozen]] = {
     if field.section is not None and "." not in name
 }
 OUTSIDE = ("resources", "cadence")
-"""Sections that are no part of the settings."""
+"""Sections of a cell outside the settings."""
 SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
 
 
@@ -657,7 +660,8 @@ class Builder:
         self._reported: set[tuple[str, Pointer]] = set()
 
     def parts(self, row: GridRow) -> dict[str, Any]:
-        """Return validated sections and raw scalars of a row, without the sections at fault."""
+        """Return validated sections and raw scalars of a row, without the sections that have a
+        fault."""
         touched: dict[str, list[int]] = {}
         scalars: dict[str, object] = {}
         for choice in row:
@@ -680,7 +684,8 @@ class Builder:
         return parts
 
     def settings(self, parts: Mapping[str, Any], row: GridRow) -> Settings | None:
-        """Return the settings of a row with seed 0, or None after reporting why they cannot be."""
+        """Return the settings of a row with seed 0. If they have a fault, report it and return
+        None."""
         inside = {name: part for name, part in parts.items() if name not in OUTSIDE}
         if any(name not in parts for name in SECTIONS):
             self.scalars(parts, row)
@@ -692,7 +697,7 @@ class Builder:
             return None
 
     def alone(self, choices: Iterable[Choice]) -> None:
-        """Check the base, and each choice by itself, for a study whose axes cannot be read."""
+        """Check the base and each choice separately, for a study whose axes cannot be read."""
         for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
             self._section(name, ())
         self.scalars(self.base, ())
@@ -704,7 +709,7 @@ class Builder:
             self.scalars(scalars, (choice,))
 
     def scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
-        """Check scalars by themselves: of settings whose sections are at fault, and seeds."""
+        """Check scalars separately: those of settings whose sections have a fault, and seeds."""
         for name in SCALARS:
             if name in parts:
                 try:
@@ -713,8 +718,11 @@ class Builder:
                     self._report(error, name, row)
 
     def _section(self, name: str, row: GridRow, own: Set[str] = frozenset()) -> Frozen | None:
-        """Return a validated section, or None after reporting why. `own`: report only these fields,
-        for the rest may have been meant to come from an axis that cannot be read."""
+        """Return a validated section. If it has a fault, report it and return None.
+
+        own: report only faults of these fields, because an axis that cannot be read may set the
+        others.
+        """
         tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
         assigned = [a for choice in row for a in choice.assign if a.section == name]
         for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
@@ -763,7 +771,8 @@ class Builder:
             self._add(message, self._origin(field or self._mentioned(message, row), row))
 
     def _origin(self, field: str, row: GridRow) -> Pointer:
-        """Return where a field's value was written: by the last axis that set it, else the base."""
+        """Return the place where a field's value was written: in the last axis that set it, or in
+        the base."""
         assigned = [a for choice in row for a in choice.assign]
         for near in _widening(field):
             for assignment in reversed(assigned):
@@ -777,7 +786,8 @@ class Builder:
         return inside[-1] if inside and field else self.at
 
     def _mentioned(self, message: str, row: GridRow) -> str:
-        """Return the field that a rule between fields is about: one of an axis, else the first."""
+        """Return the field that a rule between fields concerns: the first one of an axis, or the
+        first one."""
         words = [word.strip(".") for word in re.findall(r"[a-z_.]+", message)]
         fields = [word for word in words if word in FIELDS]
         assigned = {a.field for choice in row for a in choice.assign}
@@ -790,7 +800,8 @@ class Builder:
 
 
 def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
-    """Return assignments, later over earlier ones, as nested data and where each field is from."""
+    """Return assignments, later ones over earlier ones, as nested data and the origin of each
+    field."""
     tree: dict[str, Any] = {}
     origins: dict[str, Pointer] = {}
     for assignment in assignments:
@@ -826,18 +837,18 @@ _LABELLED = (
     "resources",
     "cadence",
 )
-"""Fields that a standard label shows, or that change no result."""
+"""Fields that a standard label shows, or that do not change a result."""
 
 
 class Variant(NamedTuple):
-    """A row with all but its seed: checked, named and encoded once for all its seeds."""
+    """A row without its seed: checked, named and encoded once for all its seeds."""
 
     row: GridRow
     seeds: Sequence[int]
     by_hand: bool
-    """True if it is one of the included rows."""
+    """True for an included row."""
     cell: Cell
-    """With seed 0, and without the seed at the end of its slug."""
+    """The cell of seed 0, without the seed at the end of its slug."""
     id_of: Callable[[int], str]
 
     def with_seed(self, seed: int, slugs: dict[str, str]) -> Cell:
@@ -854,7 +865,7 @@ class Variant(NamedTuple):
 
 
 def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]:
-    """Return the rows of a study that are without fault, and report the faults of the others."""
+    """Return the rows of a study that have no fault. Report the faults of the others."""
     extras = _extra_labels(grid)
     rows_ = [(row, study.seeds, False) for row in grid.product]
     rows_ += [(row, study.seeds if own is None else own, True) for row, own in grid.included]
@@ -881,7 +892,7 @@ def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]
 def cells_of(
     variants: Iterable[Variant], seeds: Sequence[int], slugs: dict[str, str]
 ) -> dict[str, Cell]:
-    """Return the cells of one study by id: by seed and row, then those included by hand."""
+    """Return the cells of one study by id: first by seed and row, then the included ones."""
     product_: list[Variant] = []
     by_hand: list[Variant] = []
     for variant in variants:
@@ -911,7 +922,7 @@ def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
 
 
 def _extra_labels(grid: GridRows) -> list[str]:
-    """Return the fields that this study varies and no standard label shows."""
+    """Return the fields that this study varies and that no standard label shows."""
     choices = [c for axis in grid.axes for c in axis.alternatives.choices]
     choices += [c for row, _ in grid.included for c in row]
     fields: dict[str, None] = {}
@@ -963,8 +974,8 @@ def _cell(
 
 
 def _slug(settings: Settings, axes: Mapping[str, str], extras: list[str]) -> str:
-    """Return a readable name but for the seed: safe as a file name, the same whatever else the spec
-    declares."""
+    """Return a readable name without the seed. It is safe as a file name, and does not depend on
+    the rest of the spec."""
     words = [axes["model"], axes["data"], axes["kl"]]
     if settings.kl.estimator != "none":
         words.append(f"b{axes['beta']}")
@@ -983,28 +994,29 @@ def merged(one: Cell, other: Cell) -> Cell:
 
 
 class Expansion(NamedTuple):
-    """The cells of a spec, how each study's number comes about, and what is wrong."""
+    """The cells of a spec, the formula of each study's number of cells, and the faults."""
 
     cells: tuple[Cell, ...]
-    """With a problem: of the rows without fault, those of the first seed alone."""
+    """If the spec has a problem, only the cells of the first seed, of the rows without a fault."""
     formulas: dict[str, str]
     problems: tuple[SpecProblem, ...]
 
 
 _latest: list[tuple[weakref.ref[Spec], Expansion]] = []
-"""The last expansion: `load` checks every cell, and whoever loads a spec expands it next."""
+"""The last expansion. `load` checks every cell, and the caller of `load` expands the same spec
+next."""
 
 
 def expand(spec: Spec) -> list[Cell]:
     """Return the declared cells, each once, by study and seed, in the order written.
 
-    Raise SpecError with every cell that cannot be.
+    Raise SpecError with every cell that has a fault.
     """
     return list(_expansion_of(spec).cells)
 
 
 def how(spec: Spec) -> dict[str, str]:
-    """Return study -> how its cells come about: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
+    """Return study -> formula of its cells: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
     return dict(_expansion_of(spec).formulas)
 
 

@@ -23,7 +23,7 @@ class SettingsField(NamedTuple):
     section: type[Frozen] | None
     nullable: bool
     default: object
-    """None where there is none: the field must then be given."""
+    """None: the field has no default and must be given."""
 
 
 def _section_of(annotation: Any) -> type[Frozen] | None:
@@ -63,7 +63,7 @@ FIELDS: dict[str, SettingsField] = {
 }
 DEFAULTS: dict[str, object] = {f.name: f.default for f in FIELDS.values() if f.section is None}
 WHOLE = ("model", "data", "backend")
-"""Sections that name one thing: a value replaces them whole, where others are merged."""
+"""Sections that a value replaces as a whole. Values of other sections are merged."""
 
 LABELS: dict[str, str] = {
     "model": "model.name",
@@ -78,7 +78,8 @@ LABELS: dict[str, str] = {
 
 
 def label_of(name: str, leaf: Callable[[str], object]) -> str:
-    """Return what a cell is called on an axis, given how to look up one of its leaves."""
+    """Return the text that a cell shows on an axis. The function given returns one of its
+    leaves."""
     if name == "kl":
         estimator, placement = leaf("kl.estimator"), leaf("kl.placement")
         short = "both" if placement == "reward_and_loss" else placement

@@ -1,7 +1,8 @@
-"""Path -> Spec: read, compose, resolve, check. Every fault of a file is reported at once.
+"""Path -> Spec: read, compose, resolve, check. Report all faults of a file at once.
 
-The file goes from the check of plain data against the models, over overrides that change no cell
-(what is ignored in silence would be believed), to `load`.
+The first functions check plain data against the models. Then follows the check for overrides that
+change no cell, because a user would believe that an ignored override works. The last function is
+`load`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,8 +73,8 @@ _BELOW: dict[str | int, type[Frozen]] = {
 
 
 def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | None:
-    """Check the file against the language. Report what is at fault and take it out, so that the
-    rest is checked too."""
+    """Check the file against the language. Report faulty parts and remove them, so that the rest
+    can be checked too."""
     for _ in range(4):
         try:
             return SpecFile.model_validate(plain)
@@ -98,7 +99,8 @@ def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | No
 
 
 def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
-    """Return the part of a pydantic location that is in the data, and if an alternative failed."""
+    """Return the part of a pydantic location that is in the data, and True if an alternative
+    failed."""
     pointer: list[str | int] = []
     node = plain
     for i, key in enumerate(loc):
@@ -123,7 +125,8 @@ def _known(pointer: Pointer) -> tuple[str, ...]:
 
 
 def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
-    """Return where a setting belongs, if an unknown field is one that stands elsewhere."""
+    """Return the right place of a setting, if an unknown field has the name of a field
+    elsewhere."""
     name, _, below = (str(pointer[-1]) if pointer else "").partition(".")
     meant = get_close_matches(name, Settings.model_fields, 1, 0.8)
     if detail["type"] != "extra_forbidden" or not meant:
@@ -133,7 +136,8 @@ def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
 
 
 def _without(plain: Any, pointer: Pointer) -> Any:
-    """Return the data without one of its parts. A list is left out whole."""
+    """Return the data without one of its parts. If the part is in a list, leave out the whole
+    list."""
     if not pointer or not isinstance(plain, dict):
         return plain
     key, rest = pointer[0], pointer[1:]
@@ -145,7 +149,7 @@ def _without(plain: Any, pointer: Pointer) -> Any:
 def valid(
     kind: type[Frozen], plain: dict[str, Any], at: Pointer, problems: list[SpecProblem]
 ) -> Frozen | None:
-    """Return the data as a model, or None. Faults are appended to `problems`, below `at`."""
+    """Return the data as a model, or None. Append faults to `problems`, with places below `at`."""
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
@@ -165,7 +169,7 @@ def _model_below(owner: Any, key: str | int) -> Any:
 
 
 NAMED = ("model", "data", "backend")
-"""Fields that take a name."""
+"""Fields whose value is a name."""
 
 
 def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
@@ -201,7 +205,7 @@ def _of_a_base(key: str) -> tuple[str | None, str]:
 
 
 def _values(cell: Cell, field: str) -> tuple[object, ...]:
-    """Return what may have been written for a cell's value of a field."""
+    """Return all texts that may have been written for a cell's value of a field."""
     steps = field.split(".")
     node: object = cell if steps[0] in OUTSIDE else cell.settings
     for step in steps:
@@ -258,7 +262,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
 
 
 def _stop(path: Path, faults: Sequence[Fault]) -> None:
-    """Raise SpecError if there is any fault: those of the spec first, by file and line."""
+    """Raise SpecError if any fault exists: faults of the spec first, by file and line."""
     if not faults:
         return
     ordered = sorted(
@@ -339,7 +343,7 @@ def _assembled(
 
 
 def _used(library: Library) -> dict[str, dict[str, Any]]:
-    """Return the entries that an axis may name again when the spec is expanded."""
+    """Return the entries that an axis may name again during the expansion."""
     groups: dict[str, dict[str, Any]] = {}
     for (group, name), data in library.entries.items():
         if group in ("model", "data"):
@@ -387,7 +391,8 @@ def _entry(
     library: Library,
     problems: list[SpecProblem],
 ) -> tuple[Mapping[str, Any], Pointer]:
-    """Return the content of a group entry, or of what replaces it, and where it was written."""
+    """Return the content of a group entry, or of its replacement, and the place where it was
+    written."""
     if not isinstance(written, str):
         return written or {}, pointer
     try:
@@ -432,7 +437,7 @@ def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -
 
 
 def _check_tasks(tasks: object, at: Pointer, problems: list[SpecProblem]) -> None:
-    """Report tasks that have no file, whatever else is at fault beside them."""
+    """Report tasks that have no file, also if other faults exist."""
     for i, task in enumerate(tasks if isinstance(tasks, list) else ()):
         name = task.get("name") if isinstance(task, Mapping) else None
         if isinstance(name, str) and name not in plugins.task_names():

@@ -22,9 +22,10 @@ _TOKEN = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}"
     r"|glpat-[A-Za-z0-9_-]{18,}|xox[abp]-[A-Za-z0-9-]{20,})"
 )
-"""As Hugging Face, OpenAI, GitHub, AWS, GitLab and Slack make them."""
+"""Patterns of tokens of Hugging Face, OpenAI, GitHub, AWS, GitLab and Slack."""
 SHORTEST = 8
-"""Characters of a secret that is looked for in a text; what is shorter stands there by chance."""
+"""Characters of the shortest secret that is searched for in a text. A shorter one may occur by
+chance."""
 
 
 def secrets_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[Any, str]]:
@@ -68,7 +69,8 @@ def hide_userinfo(text: str) -> str:
 
 
 def hide_in_text(text: str) -> str:
-    """Return a text with addresses without userinfo and no value of a name that sounds secret."""
+    """Return a text with user names and passwords removed from addresses, and with the values of
+    secret variables hidden."""
     return _ASSIGNED.sub(
         lambda hit: f"{hit['name']}={HIDDEN}" if is_secret(hit["name"]) else hit[0],
         hide_userinfo(text),

@@ -1,7 +1,7 @@
-"""The same grid at the scale of this machine: each declared cell becomes its rehearsal.
+"""Replace each declared cell by its rehearsal, at the scale of this machine.
 
-A rehearsal is trained in the dialect of the library and release it was declared for, so that what
-the libraries mean differently by equal settings can be seen here.
+A rehearsal is trained in the dialect of the library and release that the cell declares. So it shows
+the different meanings that libraries give to equal settings.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,15 +52,17 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
 
 
 class _Rehearsed(NamedTuple):
-    """A cell and its rehearsal, from which those of other seeds follow (library/protocol.py)."""
+    """A cell and its rehearsal, from which the rehearsals of other seeds are derived
+    (library/protocol.py)."""
 
     declared: Cell
-    """Kept alive, so that no other cell gets the identities of its parts."""
+    """The declared cell. The reference keeps it alive, so that no other cell gets the `id()` of its
+    parts."""
     small: Cell
     id_of: Callable[[int], str]
 
     def of(self, cell: Cell) -> Cell:
-        """Return the rehearsal of a cell that differs from `declared` in its seed alone."""
+        """Return the rehearsal of a cell that differs from `declared` only in its seed."""
         if self.small is self.declared:
             return cell
         seed = cell.settings.seed
@@ -75,9 +77,9 @@ class _Rehearsed(NamedTuple):
 
 
 def replaced_tasks(cells: Iterable[Cell], evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """Return the tasks that backends have in the place of the declared ones, of all cells.
+    """Return the tasks that backends use in place of the declared ones, over all cells.
 
-    Empty where nothing is declared, and where the declared tasks are those that are run.
+    Return an empty result if nothing is declared, or if the declared tasks are run.
     """
     if not evaluation.tasks:
         return ()
@@ -88,13 +90,13 @@ def replaced_tasks(cells: Iterable[Cell], evaluation: EvaluationSpec) -> tuple[E
 
 
 def semantics(library: BackendRef) -> Semantics:
-    """Return what a library's release means by equal settings."""
+    """Return the meaning that a library's release gives to the settings."""
     return plugins.load(library.name).semantics(library.version)
 
 
 def verdict_on(settings: Settings) -> "GradientVerdict":
-    """Return the verdict on a cell's KL term in the dialect of its library, or in the plain one
-    for a release of whose mathematics nothing is known."""
+    """Return the verdict on a cell's KL term in the dialect of its library. For a release of
+    unknown mathematics, return the verdict without a dialect."""
 
     try:
         return verdict_of(settings, semantics(settings.backend).dialect)

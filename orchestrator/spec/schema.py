@@ -78,7 +78,8 @@ def schema() -> JsonSchema:
 
 
 def described(model: type[Frozen], name: str) -> str:
-    """Return what a field is: the text under it in the model's source, else its section's."""
+    """Return the description of a field: the text under it in the model's source, or its section's
+    text."""
     for owner in model.__mro__:
         text = _texts(owner).get(name) if issubclass(owner, Frozen) else None
         if text:
@@ -89,7 +90,7 @@ def described(model: type[Frozen], name: str) -> str:
 
 @cache
 def _texts(model: type[Frozen]) -> dict[str, str]:
-    """Return the text under each field of a class, as it stands in the source."""
+    """Return the text under each field of a class, as in the source."""
     module = ast.parse(inspect.getsource(sys.modules[model.__module__]))
     (body,) = [
         n.body for n in module.body if isinstance(n, ast.ClassDef) and n.name == model.__name__
@@ -122,7 +123,7 @@ def _models(*models: type[Frozen]) -> Iterator[type[Frozen]]:
 
 
 def about(name: str) -> str:
-    """Return what a field of a cell, or a short name of one, is."""
+    """Return the description of a cell's field, or of a field's short name."""
     if name in FIELDS:
         owner, _, leaf = name.rpartition(".")
         if owner:
@@ -162,7 +163,7 @@ def _language() -> JsonSchema:
 
 
 def _value(field: SettingsField) -> JsonSchema:
-    """Return what may be written for a field: its value, a part of its section, or a short form."""
+    """Return the schema of a field's value: a value, a part of its section, or a short form."""
     if field.section is None:
         return TypeAdapter(field.annotation).json_schema()
     forms: list[JsonSchema] = [
@@ -206,7 +207,7 @@ def _grid(axes: str) -> JsonSchema:
 
 
 def _axes(section: str) -> JsonSchema:
-    """Return the schema of axes: fields of a section or in full; other names couple fields."""
+    """Return the schema of axes: names of fields, or any other name that couples fields."""
     axes = {name: _ref(f"axis {name}") for name in FIELDS if name != "seed"}
     if section:
         axes |= {
@@ -240,7 +241,7 @@ def _axis(field: SettingsField) -> JsonSchema:
 
 
 def _condition() -> JsonSchema:
-    """Return the schema of a condition: fields and what they are compared with."""
+    """Return the schema of a condition: fields and the values to compare with."""
     plain: JsonSchema = {"type": ["string", "number", "boolean", "null"]}
     compared: JsonSchema = {"anyOf": [plain, {"type": "array", "minItems": 1, "items": plain}]}
     return {

@@ -33,7 +33,7 @@ class FilterTerm(NamedTuple):
     values: tuple[str, ...]
 
     def holds(self, values: Sequence[str]) -> bool:
-        """Return True if the term holds for something that has these values of the field."""
+        """Return True if the term holds for these values of the field."""
         if self.op in _ORDER:
             return any(_ordered(self.op, text, self.values[0]) for text in values)
         hit = any(_same(text, value, self.field) for text in values for value in self.values)
@@ -62,9 +62,9 @@ def any_matches(terms: Sequence[str], cells: Iterable[Cell]) -> bool:
 
 
 def selected(cells: Sequence[Cell], terms: Sequence[str], of: str) -> list[Cell]:
-    """Return the cells for which all terms hold. Raise SelectionError if there is none.
+    """Return the cells for which all terms hold. Raise SelectionError if none is left.
 
-    of: what the cells are of, for the sentence.
+    of: the name of the group that the cells belong to, for the sentence.
     """
     selection = parse(terms)
     matching = [cell for cell in cells if matches(selection, cell)]
@@ -74,7 +74,7 @@ def selected(cells: Sequence[Cell], terms: Sequence[str], of: str) -> list[Cell]
 
 
 def none_selected(terms: Sequence[str], cells: Sequence[Cell], of: str) -> str:
-    """Return a sentence: the terms select none of the cells; and which values there are instead."""
+    """Return a sentence: the terms select none of the cells, and these values exist instead."""
     hints = []
     for text in terms:
         read = _parsed(text)
@@ -96,7 +96,7 @@ MAX_LISTED = 12
 
 
 def _near(value: str, known: Sequence[str]) -> str:
-    """Return a hint at the one value that begins alike, or is spelt alike."""
+    """Return a hint at the one value with a similar beginning or spelling."""
     alike = [each for each in known if each.startswith(value)]
     return f", did you mean '{alike[0]}'?" if len(alike) == 1 else did_you_mean(value, known)
 
@@ -148,7 +148,7 @@ def _words(field: str) -> tuple[str, ...]:
 
 
 def values_of(field: str, cell: Cell) -> Sequence[str]:
-    """Return what a cell has of a field, as `--where` compares it; nothing for `state`."""
+    """Return a cell's values of a field, in the form that `--where` compares; none for `state`."""
     return _values_of(field, cell, None)
 
 
@@ -169,7 +169,7 @@ def _values_of(field: str, cell: Cell, state: str | None) -> Sequence[str]:
 
 
 def leaf_of(cell: Cell) -> Callable[[str], object]:
-    """Return a function that looks up a field of what the spec declared."""
+    """Return a function that returns a field of the spec's declaration of a cell."""
     settings = cell.declared or cell.settings
 
     def leaf(name: str) -> object:

@@ -1,4 +1,4 @@
-"""The specs and config groups that orch brings: found by name, wherever orch is installed."""
+"""The specs and config groups that orch contains. They are found by name in every installation."""
 
 from functools import cache
 from pathlib import Path
@@ -21,9 +21,9 @@ def shipped_names() -> list[str]:
 
 
 def locate(spec: str | Path) -> Path:
-    """Return the file of a spec: the path as given, else the shipped spec of that name.
+    """Return the file of a spec: the path as given, or the shipped spec of that name.
 
-    Raise SpecError if there is neither, with the nearest name.
+    Raise SpecError, with the nearest name, if neither exists.
     """
     path = Path(spec)
     text = str(spec)

@@ -47,7 +47,7 @@ class YamlDocument:
     lines: Mapping[Pointer, int]
 
     def fault(self, message: str, at: Pointer = ()) -> Fault:
-        """Return a fault at the nearest written place."""
+        """Return a fault at the nearest place that the file contains."""
         near = at
         while near and near not in self.lines:
             near = near[:-1]
@@ -108,7 +108,7 @@ def _text(file: Path, faults: list[Fault]) -> str | None:
 
 
 class _RefusedError(Exception):
-    """The file as a whole cannot be read on."""
+    """Raised if the rest of the file cannot be read."""
 
     def __init__(self, message: str, line: int):
         super().__init__(message)
