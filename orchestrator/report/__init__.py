@@ -52,14 +52,14 @@ from orchestrator.report.results import published_data as numbers_of
 from orchestrator.report.results import stability_data as how_steady
 
 AGGREGATES = ("in_domain", "out_of_domain")
-"""Means over tasks. They are no scores of a single task."""
+"""Names in score files that are means over tasks, not tasks."""
 BANNER = (
     "Micro scale: embedded trainer, not the paper's numbers. The grid is the spec's; the models "
     "and tasks are tiny stand-ins."
 )
 
 MOST_STILL = 20
-"""Cells without a gradient that the page lists one by one."""
+"""Maximum number of cells without a gradient that the page lists by name."""
 INCOMPLETE = (
     "Some evaluations on disk are missing, are no numbers or differ between cells. The page gives "
     "a mean only where every value of it is on disk."
@@ -68,19 +68,19 @@ INCOMPLETE = (
 
 @dataclass(frozen=True)
 class Context:
-    """Content of the page that is not part of the comparison. `read_context` reads it."""
+    """The content of the page that is not part of the comparison. `read_context` reads it."""
 
     baselines: Sequence[ScoredBaseline] = ()
     sides: Sequence[LibrarySide] = ()
     """The libraries of a comparison; empty for one library."""
     base: str = ""
-    """The library the others are set against."""
+    """The library that the others are compared with."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    """By cell id."""
+    """Cell id -> the facts about its last attempt."""
     faults: Sequence[str] = ()
-    """Evaluations that could not be read, averaged or compared, in sentences."""
+    """One sentence for each evaluation that could not be read, averaged or compared."""
     home: str = ""
-    """The folder the page will lie in."""
+    """The folder of the page, for relative links."""
     written: str = ""
 
 
@@ -96,10 +96,10 @@ def report(
     sections: Sequence[Section] = (),
     data: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Return everything that the page and the Markdown show.
+    """Return the report that the page and the Markdown show.
 
-    last_lines: cell id -> the end of what a failed cell printed. created: the time, as text.
-    sections: placed before the section on failures; `data` is for their figures.
+    last_lines: cell id -> the end of a failed cell's stderr. created: the time, as text. sections:
+    further sections, placed before the section on failures. data: the data of their figures.
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
     other = context or Context()
@@ -160,14 +160,14 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
 
 
 def incomplete(faults: Sequence[str]) -> Section | None:
-    """Return a section on faulty evaluations on disk; None if there is no fault."""
+    """Return a section on faulty evaluations on disk, or None without faults."""
     if not faults:
         return None
     return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
 
 
 def unlearnt(records: Sequence[Record]) -> Section | None:
-    """Return a section on runs whose gradient was exactly 0 for a while; None without such runs."""
+    """Return a section on runs whose gradient was exactly 0 for a while, or None without any."""
     sentences = [
         stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
         for record in records

@@ -1,4 +1,4 @@
-"""The changes between two runs of one experiment: claims, and final values of configurations."""
+"""Compare two runs of one experiment: the verdicts on claims and the final values."""
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
@@ -14,7 +14,7 @@ TEXT = (
 
 
 def changes_section(before: Comparison, now: Comparison, other: str) -> Section:
-    """Return what changed since `before`, whose run directories are in `other`."""
+    """Return a section on the changes since `before`. `other`: its folder of run directories."""
     earlier = {f.name: f for f in before.claims}
     claims = tuple(
         (f.name, earlier[f.name].verdict, in_short(earlier[f.name]), f.verdict, in_short(f))

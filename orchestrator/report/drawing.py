@@ -1,7 +1,7 @@
-"""How the figures of a report are drawn: views of charts, as plain data.
+"""Turn the figures of a report into views of charts, as plain data.
 
-The page draws the same views in the browser, with the rows of what its reader has chosen;
-dashboards/pictures.py writes them as files. Both take rows from the tables below.
+The page draws the views in the browser with the rows that its reader selects.
+dashboards/pictures.py writes the same views as files. Both take rows from `tables`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,19 +29,19 @@ FigureData = Mapping[str, Any]
 Chosen = Sequence[int]
 """Indices of `Report.data["configurations"]`."""
 LEAST_SPAN = 0.1
-"""Of an axis of final accuracies: one seed's 0.89 and 0.91 must not look far apart."""
+"""Minimum range of an axis of final accuracies, so that 0.89 and 0.91 do not look far apart."""
 MAX_BANDS = 8
-"""More curves than this in one panel are drawn without their bands."""
+"""Maximum number of curves in a panel that are drawn with bands."""
 SMALL, USUAL_WIDTH = 190, 260
-"""Pixels that a panel is wide at the least: of a redrawn figure, and of another."""
+"""Minimum width of a panel in pixels: in a redrawn figure, and in other figures."""
 METRIC = "$metric"
-"""Stands for the name of the metric that is chosen, and for its label."""
+"""Placeholder for the name and the label of the metric that the reader selects."""
 MAIN_FINALS = 2
-"""Final values that are drawn without being asked for."""
+"""Number of final values that are drawn at once; the others are drawn on demand."""
 
 
 def views(figure: Figure, data: FigureData) -> list[ChartView]:
-    """Return the views of a figure; none if nothing was measured for it."""
+    """Return the views of a figure, or an empty list if nothing was measured for it."""
     return list(_VIEWS[figure.kind](figure, data))
 
 
@@ -52,9 +52,10 @@ def every_figure(report: Report) -> Iterator[Figure]:
 
 
 def tables(data: FigureData) -> dict[str, Rows]:
-    """Return the rows that views without rows of their own draw, by table.
+    """Return table name -> rows, for the views without `rows`.
 
-    A row names its configuration by `at`. Curves are no table: they are the configurations' own.
+    `at` of a row is the index of its configuration. Curves have no table: `data["configurations"]`
+    has them.
     """
     every = data["configurations"]
     by_table: dict[str, Rows] = {}
@@ -91,10 +92,10 @@ def _final_row(c: FigureData, at: int, final: Sequence[Any]) -> dict[str, Any]:
 def rows_of(
     view: ChartView, data: FigureData, every: Mapping[str, Rows], chosen: Chosen, metric: str = ""
 ) -> Rows:
-    """Return a view's rows for these configurations.
+    """Return a view's rows for the chosen configurations.
 
-    every: the tables of the same data. metric: what is drawn where a view leaves it open. The page
-    does the same in dashboards/figures.js.
+    every: the result of `tables`. metric: the value of the placeholder METRIC.
+    dashboards/figures.js does the same in the browser.
     """
     if "rows" in view:
         return view["rows"]
@@ -119,7 +120,7 @@ def rows_of(
 def _panels(
     view: ChartView, configurations: Sequence[FigureData], kept: Chosen, metric: str
 ) -> Iterator[tuple[str, Chosen]]:
-    """Yield each panel with its configurations: every one without a KL term is in all of them."""
+    """Yield each panel's title and configurations. Those without a KL term are in every panel."""
     if "panels" in view:
         yield from ((title, at) for title, at in view["panels"])
         return
@@ -165,7 +166,7 @@ def _by_beta(data: FigureData) -> Mapping[str, Spec]:
 
 
 def _colours(data: FigureData, tell: str) -> Spec:
-    """Return channels of curves that differ in their `line` (β), their `term`, or in `both`."""
+    """Return the channels that distinguish curves by `line` (β), by `term`, or by `both`."""
     if tell == "line":
         return series("line", _by_beta(data), "color", "strokeDash")
     if tell == "term":
@@ -177,7 +178,7 @@ def _colours(data: FigureData, tell: str) -> Spec:
 
 
 def _curves(figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    """One metric, which the reader chooses, in panels of KL terms, of betas, or of an axis."""
+    """Yield views of one metric, selected by the reader, with panels by KL term, beta or axis."""
     if not any(m in c["curves"] for m in figure.metrics for c in data["configurations"]):
         return
     for variant, tell in (("kl", "line"), ("beta", "term"), ("group", "both")):
@@ -191,7 +192,7 @@ def _curves(figure: Figure, data: FigureData) -> Iterator[ChartView]:
 
 
 def _measures(figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    """Small multiples: panels of KL terms for each measure."""
+    """Yield one view for each measure, with panels by KL term."""
     for metric in figure.metrics:
         if any(metric in c["curves"] for c in data["configurations"]):
             yield {
@@ -271,7 +272,7 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
 
 
 def short(label: str) -> str:
-    """Return a label without what stands after a comma or in parentheses."""
+    """Return a label up to its first comma or parenthesis."""
     return label.split(",")[0].split("(")[0].strip()
 
 
@@ -280,7 +281,7 @@ def _ends(final: Sequence[Any]) -> list[float]:
 
 
 def _widened(values: Sequence[float]) -> list[float]:
-    """Return the ends of an axis around values, at least LEAST_SPAN apart."""
+    """Return the [low, high] of an axis around values, at least LEAST_SPAN apart."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     half = max(0.55 * (high - low), LEAST_SPAN / 2)
     return [(low + high) / 2 - half, (low + high) / 2 + half]
@@ -415,7 +416,7 @@ def _line_chart(
     log: bool = False,
     panels: bool = False,
 ) -> ChartView:
-    """Return lines of named series. Rows: x, value, name, of; `joined` false for points alone."""
+    """Return lines of named series. Fields: x, value, name, of; `joined`, False for points only."""
     looks = series_looks([row["name"] for row in rows])
     x, y = quantity("x", x_title, **({"type": "log"} if log else {})), quantity("value", y_title)
     x["axis"] = {"tickCount": 5}

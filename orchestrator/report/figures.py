@@ -1,4 +1,4 @@
-"""The data that the figures of a report draw."""
+"""Prepare the data of a report's figures."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from orchestrator.metrics.names import METRICS
 
 DIGITS = 4
 EXACT_POWERS = 22
-"""Powers of ten up to this are exact in floating point."""
+"""10 ** n is exact in floating point up to this n."""
 
 
 CURVES = (
@@ -32,12 +32,12 @@ CURVES = (
     "rollout/staleness_mean",
     "train/beta_effective",
 )
-"""The curves a reader can choose from, in this order."""
+"""The curves that a reader can select, in this order."""
 
 
 MAX_VALUES, MIN_POINTS = 240_000, 40
-"""Curves of all seeds together hold no more values than this, unless that left them fewer points
-than MIN_POINTS each: steps are then left out evenly, the first and the last kept."""
+"""Maximum number of values in all curves of all seeds, and minimum number of points per curve.
+Beyond the maximum, steps are left out evenly; the first and the last step remain."""
 
 
 def figure_data(
@@ -47,8 +47,8 @@ def figure_data(
 ) -> dict[str, Any]:
     """Return the data of figures: metrics, grids of steps, and one entry for each configuration.
 
-    main: the metrics of the main result; None is left out. Series are thinned so that all
-    curves together hold at most MAX_VALUES values, but at least MIN_POINTS points each.
+    main: the metrics of the main result; None is left out. Series are thinned to MAX_VALUES values
+    in total, with at least MIN_POINTS points per curve.
     """
     grids: dict[tuple[int, ...], int] = {}
     settings, varied = setting_names(configurations), varied_axes(configurations)
@@ -102,14 +102,14 @@ def figure_data(
 
 
 def _place(c: Configuration) -> tuple[int, str, float]:
-    """Return what configurations are drawn in the order of: the paper's KL terms first."""
+    """Return the sort key of a configuration in figures: the paper's KL terms first, then beta."""
     order = ("none", *USUAL)
     known = order.index(c.kl) if c.kl in order else len(order)
     return known, c.kl, -1.0 if c.beta is None else c.beta
 
 
 def has_curve(c: Configuration, metric: str) -> bool:
-    """Return True if there is a curve to draw. A single point is shown as a final value."""
+    """Return True if the metric's curve has two or more points. One point is a final value."""
     return metric in c.curves and len(c.curves[metric].steps) > 1
 
 
@@ -121,9 +121,9 @@ def axis_label(metric: str) -> str:
 
 
 def varied_axes(configurations: Sequence[Configuration]) -> dict[str, set[str]]:
-    """Return study -> the axes that its settings differ in.
+    """Return study -> the axes in which its settings differ.
 
-    The library is not among them: the page has a choice of its own for it. Nor is the KL term.
+    Leave out the library, because the page has a separate selection for it, and the KL term.
     """
     values: dict[str, dict[str, set[str]]] = {c.study: {} for c in configurations}
     for c in configurations:
@@ -191,16 +191,16 @@ def _curve_data(
 
 
 def kept_points(count: int, most: int) -> list[int]:
-    """Return the indices of the drawn points: all, or `most` evenly spaced ones with both ends."""
+    """Return the indices of the points to draw: all, or `most` evenly spaced, with both ends."""
     if count <= most:
         return list(range(count))
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> list[int] | None:
-    """Return the steps of the longest measured curve, and the most points drawn of a curve.
+    """Return [steps of the longest measured curve, points drawn of the longest drawn curve].
 
-    None if no curve is thinned.
+    Return None if no curve is thinned.
     """
     most = max(
         (max((len(run.series.get(m, ())) for run in c.runs), default=0) for c, m in curves),
@@ -219,14 +219,16 @@ def rounded(value: float | None) -> float | int | None:
 
 
 def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
-    """Return `rounded` of the values at these indices, computed at once."""
+    """Return `rounded` of the values at these indices, computed with NumPy."""
     import numpy as np
 
     x = np.asarray(values, dtype=float)[list(at)]
     known = np.isfinite(x) & (x != 0)
     size = np.where(known, np.abs(x), 1.0)
     scale = np.floor(np.log10(size)) - (DIGITS - 1)
-    exact = np.abs(scale) <= EXACT_POWERS  # a whole number over a power of ten: rounded once
+    # A whole number times or over an exact power of ten is rounded once, as `rounded` is. For other
+    # powers call `rounded` itself.
+    exact = np.abs(scale) <= EXACT_POWERS
     power = 10.0 ** np.where(exact, np.abs(scale), 0.0)
     digits_only = np.rint(np.where(scale < 0, x * power, x / power))
     decimals = np.where(scale < 0, digits_only / power, digits_only * power)

@@ -1,4 +1,4 @@
-"""The first screen: the finding, what is missing, a row a claim, published figures redrawn."""
+"""The first screen of a report: the finding, missing runs, claims, and redrawn figures."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _MAIN = {"in_domain": IN_DOMAIN, "out_of_domain": OUT_OF_DOMAIN}
 
 
 def answer(comparison: Comparison) -> str:
-    """Return the finding in one sentence: the clearest effect, whether or not it is decided."""
+    """Return the finding in one sentence: the number of decided claims and the clearest effect."""
     claims = comparison.claims
     if not any(run.record.state == "succeeded" for run in comparison.runs):
         return NOTHING
@@ -65,7 +65,7 @@ def answer(comparison: Comparison) -> str:
 
 
 def missing(comparison: Comparison, records: Sequence[Record]) -> str:
-    """Return what is missing to know more, in sentences; empty if nothing is."""
+    """Return sentences on open claims and unfinished cells, or an empty text without any."""
     unfinished = [r for r in records if r.state != "succeeded"]
     sentences = []
     open_ = [f for f in comparison.claims if f.verdict == "underpowered"]
@@ -93,7 +93,7 @@ def _number(claims: Sequence[JudgedClaim], verdict: str) -> int:
 
 
 def _clarity(finding: JudgedClaim) -> tuple[bool, float, float]:
-    """Order claims, the clearest effect first: decided ones, then by p, then by size."""
+    """Return the sort key of a claim: decided claims first, then by p, then by size of effect."""
     e = finding.evidence
     assert e is not None  # noqa: S101  (asked only of measured claims)
     decided = finding.verdict in ("supported", "contradicted")
@@ -105,7 +105,7 @@ def _clarity(finding: JudgedClaim) -> tuple[bool, float, float]:
 
 
 def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
-    """Yield every claim as a card, in the order of the spec."""
+    """Yield a card for every claim, in the order of the spec."""
     statement_by_claim = {each.claim: each for each in spec.published.statements}
     for f in comparison.claims:
         says = statement_by_claim.get(f.name)
@@ -125,7 +125,7 @@ def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
 
 
 def in_short(f: JudgedClaim) -> str:
-    """Return what came out of a claim: its effect with interval, its counts, or why neither."""
+    """Return a claim's result: its effect with an interval, its counts, or why it has neither."""
     if f.counted is not None:
         return f"{len(f.counted.works)} of {counted(f.counted.n, 'run')} work"
     e = f.evidence
@@ -163,7 +163,7 @@ def _plain(f: JudgedClaim) -> str:
 
 
 def _effect(f: JudgedClaim) -> ClaimEffect | None:
-    """Return the effect, turned so that more is more as claimed; None without one."""
+    """Return the effect with the sign such that positive means as claimed, or None without one."""
     e = f.evidence
     if e is None:
         return None
@@ -191,7 +191,10 @@ def _difference(e: ClaimEvidence) -> tuple[float, float | None, float | None] | 
 
 
 def plates(comparison: Comparison, spec: Spec, laboratory: Figure) -> Iterator[Plate]:
-    """Yield every published figure with ours. `laboratory`: the figure of the exact laboratory."""
+    """Yield every published figure with this experiment's figure.
+
+    `laboratory`: the figure of the exact laboratory, for Fig. 1.
+    """
     for figure in spec.published.figures:
         yield _plate(figure, comparison, laboratory)
 

@@ -19,7 +19,7 @@ CAPTION = (
 def imported_section(
     runs: Sequence[ImportedRun], own: Sequence[Configuration]
 ) -> tuple[Section | None, Mapping[str, Any]]:
-    """Return the section and the data of its figure; None and nothing without an imported run."""
+    """Return the section and the data of its figure, or (None, {}) without imported runs."""
     if not runs:
         return None, {}
     data, panels = imported_data(runs), beside(runs, own)

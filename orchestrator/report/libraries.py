@@ -1,6 +1,6 @@
-"""Sections about libraries: the same cells in several, KL terms as measured, gradients.
+"""Sections about libraries: the same cells in several libraries, measured KL terms, gradients.
 
-`orch compare --by backend` prints the same tables: `library_tables` yields them.
+`library_tables` yields the same tables for `orch compare --by backend`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ PREDICTED = (
     "does not imitate is listed below."
 )
 POINTS = 40
-"""Points of a curve of the page."""
+"""Number of points of each curve on the page."""
 NO_PART = "–: the interval of the whole difference holds 0, so no part of it can be named."
 CAPABILITY_TEXT = (
     "Measured in each library's own functions, on every sequence of a model whose gradients are "
@@ -59,9 +59,9 @@ PARAMETERS = ("a", "b")
 
 
 def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
-    """Return meanings, curves, scores, effective beta and verdicts of every library.
+    """Return a section with meanings, curves, scores, effective beta and verdicts of the libraries.
 
-    Differences are to the library `base`; `source` is the path of the spec.
+    base: the library that the others are compared with. source: the path of the spec.
     """
     pages: dict[str, dict[str, Any]] = {side.name: side_data(side, base, source) for side in sides}
     meaning = meaning_data(sides[0].questions, base)
@@ -133,9 +133,9 @@ OVERVIEW_LEGEND = (
 
 
 def overview_table(page: Mapping[str, Any], name: str) -> ReportTable:
-    """Return in one table what differs, whether it matters for these cells, and the effect.
+    """Return one table of all differences, their relevance for these cells, and their effects.
 
-    `name`: of the side whose effects are shown.
+    `name`: the side that gives the effects, `predicted` or `observed`.
     """
     side = page[name]
     every = side["differences"]
@@ -173,7 +173,7 @@ def _largest(differences: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:
-    """Yield how hard the KL term of each question pulls in the base, in plain words."""
+    """Yield one sentence for each question on the pull of its KL term in the base library."""
     for question in sides[0].questions:
         if base in question.cells:
             settings = question.any_seed(base).cell.settings
@@ -186,7 +186,7 @@ def _lower(text: str) -> str:
 
 
 def library_tables(page: Mapping[str, Any]) -> Iterator[ReportTable]:
-    """Yield the tables of `orch compare --by backend`, of analysis.libraries.library_data."""
+    """Yield the tables of `orch compare --by backend`. `page`: analysis.libraries.library_data."""
     yield _meaning_table(page["meaning"], page["base"])
     yield _ledger_table(page["meaning"], page["base"])
     sides = [name for name in SIDE_TITLES if name in page]
@@ -200,7 +200,7 @@ def library_tables(page: Mapping[str, Any]) -> Iterator[ReportTable]:
 
 
 def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
-    """Return the effect of each cause alone, of analysis.ablation.ablation_data."""
+    """Return a table of the effect of each single cause. `ablation`: analysis.ablation_data."""
     rows: list[tuple[str, str, str, str]] = []
     for question in ablation["questions"]:
         gap = _estimate_text(question["gap"], signed=True)
@@ -220,7 +220,7 @@ def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
 
 
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield sentences on what rehearsals do not imitate, and on what a library would refuse."""
+    """Yield sentences on differences without effect, behaviour not imitated, and refused cells."""
     for each in meaning:
         if each.get("idle"):
             yield f"{each['library']} differs, but not for these cells, in {listed(each['idle'])}."
@@ -231,7 +231,7 @@ def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _overall_sentences(pages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the verdict over all questions, in one sentence a side."""
+    """Yield one sentence per side with the verdicts over all questions."""
     for name, page in pages.items():
         pairs: dict[str, list[str]] = {}
         for one in page["overall"]:
@@ -276,9 +276,9 @@ def _ledger_table(meaning: Sequence[Mapping[str, Any]], base: str) -> ReportTabl
 def _side_tables(
     page: Mapping[str, Any], name: str, side: LibrarySide | None = None
 ) -> Iterator[ReportTable]:
-    """Yield scores, differences to the base and differences over all cells.
+    """Yield the tables of scores, of differences to the base, and of differences over all cells.
 
-    With `side`, the scores link to their cells.
+    With `side`, scores link to their cells.
     """
     title = SIDE_TITLES[name]
     metric = metric_title(page["metric"]) if page["metric"] else "nothing has finished yet"
@@ -367,9 +367,9 @@ def _library_links(side: LibrarySide, question: str, library: str) -> ReportText
 
 
 def capability_section(comparison: Comparison) -> Section | None:
-    """Return the KL terms as measured in each library, those of this experiment first.
+    """Return a section on the measured KL terms of each library, this experiment's terms first.
 
-    None where none of its libraries was measured.
+    Return None if none of the experiment's libraries was measured.
     """
     chosen = _declared_releases(comparison)
     if not chosen:
@@ -399,7 +399,7 @@ def capability_section(comparison: Comparison) -> Section | None:
 
 
 def _declared_releases(comparison: Comparison) -> list[Release]:
-    """Return the releases the cells are declared for; a cell without one stands for the newest."""
+    """Return the declared releases of the cells. A cell without a release counts as the newest."""
     known = releases()
     declared: dict[Release, None] = {}
     for run in comparison.runs:
@@ -447,9 +447,9 @@ def _measured_text(row: CapabilityRow, off_policy: bool) -> str:
 
 @cache
 def laboratory_data() -> Mapping[str, Any]:
-    """Return Fig. 1 as the page draws it: by configuration and parameter, exact and sampled.
+    """Return the data of Fig. 1: exact and sampled values by configuration and parameter.
 
-    It is the same in every report and takes a second: it is computed once a process.
+    It is the same in every report and takes a second, so a process computes it once.
     """
     from orchestrator.kl.figures import figure1
 
@@ -467,7 +467,7 @@ def laboratory_data() -> Mapping[str, Any]:
 
 
 def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
-    """Return the verdict on every configuration, and bias and variance of gradients (Fig. 1)."""
+    """Return a section with a verdict on every configuration, and bias and variance (Fig. 1)."""
     return Section(
         "gradients",
         GRADIENTS_TITLE,

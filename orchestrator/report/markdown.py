@@ -1,4 +1,4 @@
-"""A report as Markdown, for pull requests and MLflow notes."""
+"""Write a report as Markdown, for pull requests and MLflow notes."""
 
 import re
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ MARKS = {
 }
 PLATES = "The paper's figures, redrawn"
 MAX_ROWS = 200
-"""Longer tables are cut, with a line that says so. The page has all rows."""
+"""Maximum number of rows of a table. A line gives the number of further rows on the page."""
 
 
 def markdown(report: Report) -> str:
-    """Return the whole report as Markdown. Markup in names and questions is escaped."""
+    """Return the report as Markdown. Escape markup in names and questions."""
     lines = [*_head(report), *_plates(report)]
     return "\n".join([*lines, *(line for s in report.sections for line in _section(s))])
 
@@ -59,7 +59,7 @@ def _claims(report: Report) -> Iterator[str]:
 
 
 def claims_title(report: Report) -> str:
-    """Return the head of the column of claims."""
+    """Return the title of the column of claims."""
     return "the paper says" if any(card.says for card in report.cards) else "the claim"
 
 
@@ -93,7 +93,7 @@ def _map_table(map_: Map) -> ReportTable:
 
 
 def map_text(cell: MapCell | None) -> str:
-    """Return `2 of 3`, `not ended`, or an empty text where the grid has no cell."""
+    """Return `2 of 3`, `not ended`, or an empty text if the grid has no such cell."""
     return (
         "" if cell is None else f"{cell.collapsed} of {cell.ended}" if cell.ended else "not ended"
     )

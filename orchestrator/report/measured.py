@@ -1,8 +1,8 @@
-"""Measured experiments for the docs: the data that are kept, and their Markdown.
+"""Measured experiments for the docs: their stored data, and the Markdown made from it.
 
-`orch report SPEC --format measured` prints the data as JSON; the files of `measured_runs/` are such
-prints. `orch lab --page` writes docs/beyond_the_paper.md, `orch lab --comedy` docs/comedy.md: every
-number, verdict and place in these sections is derived from the files.
+`orch report SPEC --format measured` prints the data as JSON. The files in `measured_runs/` are such
+output. `orch lab --page` writes docs/beyond_the_paper.md and `orch lab --comedy` docs/comedy.md
+from these files: every number, verdict and place in the sections comes from them.
 """
 
 import json
@@ -31,7 +31,7 @@ KEPT = (
 )
 ACCURACY, KL = "eval/accuracy_in_domain", "eval/kl_reverse"
 QUIET = "rb.both"
-"""The quietest of the unbiased terms, by the laboratory."""
+"""The unbiased term with the least noise, according to the laboratory."""
 HALF = 0.5
 Kept = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ Kept = Mapping[str, Any]
 def kept_of(
     comparison: Comparison, records: Sequence[Record], published: Published
 ) -> dict[str, Any]:
-    """Return what the page needs of an experiment: claims, phase maps, final values, states."""
+    """Return an experiment's data for the page: claims, phase maps, final values, states."""
     words = {each.claim: each for each in published.statements}
     ends = [end for record in records for end in record.attempts if end]
     return {
@@ -66,7 +66,7 @@ def kept_of(
 
 
 def as_text(kept: Kept) -> str:
-    """Return what is kept as JSON, with a line for each claim, map and configuration."""
+    """Return the data as JSON, with one line for each claim, map and configuration."""
     parts = []
     for key, value in kept.items():
         text = json.dumps(value, ensure_ascii=False)
@@ -77,7 +77,7 @@ def as_text(kept: Kept) -> str:
 
 
 def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a map with the counts of its fields; their intervals follow from them."""
+    """Return a map with only the counts of its fields. The intervals follow from the counts."""
     rows = [[f and {"counts": f["counts"]} for f in row] for row in one["fields"]]
     bounds = [rounded(bound) for bound in one["boundary"]]
     return {**one, "boundary": bounds, "fields": rows}
@@ -118,14 +118,14 @@ def _configuration(c: Configuration) -> dict[str, Any]:
 
 
 def sections() -> Iterator[str]:
-    """Yield the lines of the measured sections."""
+    """Yield the lines of the measured sections of docs/beyond_the_paper.md."""
     for name, write in (("phase_diagram", phase_lines), ("quiet", quiet_lines)):
         yield ""
         yield from write(_read(name))
 
 
 def comedy_page() -> str:
-    """Return docs/comedy.md: the paper's claims, as experiments/comedy_full.yaml found them."""
+    """Return docs/comedy.md: the paper's claims and the results of experiments/comedy_full.yaml."""
     return "\n".join(comedy_lines(_read("comedy_full"))) + "\n"
 
 
@@ -136,14 +136,14 @@ def _read(name: str) -> Kept:
 
 
 class PaperObservation(NamedTuple):
-    """One observation of the paper, and what stands for it in experiments/phase_diagram.yaml."""
+    """An observation of the paper, with its claims and term in experiments/phase_diagram.yaml."""
 
     says: str
     claims: tuple[str, ...]
     term: str = ""
-    """Its instability is looked for on the map, against no KL."""
+    """The term whose instability the map shows, in comparison with no KL."""
     steadied: bool = False
-    """The instability of no KL is looked for, where this term is steady."""
+    """True: look for fields in which no KL is unstable and this term is stable."""
 
 
 FIVE = (
@@ -189,7 +189,7 @@ FIVE = (
 )
 APPEARS = {"supported": "appears", "contradicted": "does not appear: the interval says otherwise"}
 PLACE = "0.0008"
-"""The learning rate of the paper's place on the maps, by decision 082."""
+"""The learning rate on the maps that corresponds to the paper's runs (decision 082)."""
 
 
 OTHERS = (
@@ -197,7 +197,7 @@ OTHERS = (
     ("async10", "The paper's β when asynchronous, staleness 10"),
     ("both", "KL in both places, on policy"),
 )
-"""Studies of a single β or none of staleness and learning rate."""
+"""Studies that no map shows, and their titles."""
 OF_QUIET = (
     *("term", "β", "accuracy in domain", "predicted", "out of domain", "reverse KL", "value"),
     *("length", "stable / unstable / collapsed"),
@@ -206,7 +206,7 @@ SINGLE = ("term", "stable / unstable / collapsed", "bound of β", "accuracy in d
 
 
 def phase_lines(kept: Kept) -> Iterator[str]:
-    """Yield the section on phase maps, of what is kept of experiments/phase_diagram.yaml."""
+    """Yield the section on phase maps from the data of experiments/phase_diagram.yaml."""
     yield "## Where training is stable"
     yield ""
     yield (
@@ -301,7 +301,7 @@ def _observed(kept: Kept) -> Iterator[str]:
 
 
 def _at_the_place(kept: Kept, one: PaperObservation) -> Iterator[str]:
-    """Yield the states at the paper's place: of the term at all of its betas, and of no KL."""
+    """Yield the states at the paper's learning rate: of the term at all betas, and of no KL."""
     if not one.term:
         return
     study, where = ("async10", "staleness 10") if one.steadied else ("learning_rate", "staleness 0")
@@ -326,7 +326,7 @@ def _at_the_place(kept: Kept, one: PaperObservation) -> Iterator[str]:
 
 
 def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
-    """Yield where on the maps an instability lives: by at least half of the seeds."""
+    """Yield the fields of the maps in which at least half of the seeds show the instability."""
     if one.steadied:
         for term in ("k1.reward", "k3.loss"):
             places = _places(maps, term, lambda own, base: own[0] > HALF and base[0] <= HALF)
@@ -348,7 +348,7 @@ def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
 
 
 def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
-    """Return the fields of a term in which something holds of its shares and those of no KL."""
+    """Return the fields of a term for which `holds(shares, shares of no KL)` is True, as text."""
     places = []
     for one in maps:
         if one["kl"] != term or None not in one["beta"]:
@@ -390,7 +390,7 @@ STUDIES = (
 
 
 def comedy_lines(kept: Kept) -> Iterator[str]:
-    """Yield the page on the paper's claims, of what is kept of experiments/comedy_full.yaml."""
+    """Yield the page on the paper's claims from the data of experiments/comedy_full.yaml."""
     claims, seeds = kept["claims"], kept["seeds"]
     counts = {word: sum(c["verdict"] == word for c in claims) for word in WORDS}
     yield "# The paper's claims at micro scale"
@@ -447,7 +447,7 @@ def comedy_lines(kept: Kept) -> Iterator[str]:
 
 
 def quiet_lines(kept: Kept) -> Iterator[str]:
-    """Yield the section on less noise, of what is kept of experiments/quiet.yaml."""
+    """Yield the section on less noise from the data of experiments/quiet.yaml."""
     yield "## What less noise buys"
     yield ""
     yield (
@@ -484,7 +484,7 @@ def quiet_lines(kept: Kept) -> Iterator[str]:
 
 
 def _differences(own: Sequence[Kept]) -> Iterator[str]:
-    """Yield what QUIET has more than each other term, paired by seed."""
+    """Yield a table of the differences between QUIET and each other term, paired by seed."""
     rows = []
     for c in sorted(own, key=lambda c: c["beta"] or 0.0):
         quiet = next((q for q in own if (q["kl"], q["beta"]) == (QUIET, c["beta"])), None)
@@ -508,7 +508,7 @@ def _differences(own: Sequence[Kept]) -> Iterator[str]:
 
 
 def _intervals(kept: Kept) -> str:
-    """Return the interval of every share that a field can have."""
+    """Return Wilson's interval of every share that a field can have, as text."""
     fields = [f for one in kept["phases"] for row in one["fields"] for f in row if f]
     sizes = sorted({sum(field["counts"]) for field in fields} - {0})
     return "; ".join(_share(count, n) for n in sizes for count in range(n + 1))

@@ -1,4 +1,4 @@
-"""The parts of a report: plain data, no markup. dashboards/ draws it, markdown.py writes it."""
+"""The parts of a report as plain data without markup. dashboards/ and markdown.py render it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,11 +43,11 @@ class Card:
     statement: str
     reason: str
     source: str
-    """The claim as the spec states it."""
+    """The claim's text in the spec."""
     cells: tuple[str, ...] = ()
-    """Ids of the cells it was judged on."""
+    """Ids of the cells that the verdict depends on."""
     says: str = ""
-    """The publication's statement, in words; empty if the claim is the experiment's own."""
+    """The publication's statement in words; empty if the publication does not make the claim."""
     where: str = ""
     """The place of the statement in the publication."""
     here: str = ""
@@ -59,32 +59,32 @@ class Card:
 
 @dataclass(frozen=True)
 class ClaimEffect:
-    """The effect a claim is about, turned so that more is more as claimed."""
+    """The effect of a claim, with the sign such that positive means as claimed."""
 
     value: float
     low: float | None
     high: float | None
-    """95 % interval of one look; None with one seed."""
+    """95 % interval, not corrected for repeated looks; None with one seed."""
     region: tuple[float, float | None]
-    """The region in which the claim holds; None: it has no upper end."""
+    """The range in which the claim holds; None: without an upper end."""
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table: rows of text under a head."""
+    """A table: rows of text below column titles."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[ReportText, ...], ...]
     searchable: bool = False
-    """Long: the page gives it a search box and folds it."""
+    """True for long tables: the page folds them and adds a search box."""
     anchors: tuple[str, ...] = ()
-    """The name of each row in links; empty if nothing links to rows."""
+    """The link target of each row; empty if nothing links to rows."""
 
 
 @dataclass(frozen=True)
 class MapCell:
-    """One field of a collapse map: runs that collapsed, of those that ended."""
+    """A field of a collapse map: the numbers of runs that collapsed, ended and were declared."""
 
     collapsed: int
     ended: int
@@ -105,7 +105,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel with a choice of its own: `at` are indices of `Report.data["configurations"]`."""
+    """A panel with fixed configurations: `at` has indices of `Report.data["configurations"]`."""
 
     title: str
     draws: Literal["curves", "finals"]
@@ -115,16 +115,21 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure drawn from `Report.data`. The tables of its section hold the same numbers.
+    """A figure drawn from `Report.data`. The tables of its section have the same numbers.
 
-    finals: dots with intervals, one panel a metric; curves: one metric, one panel a KL
-    configuration; measures: curves, one panel a metric; predicted: observed over predicted;
-    gradients: the laboratory's Fig. 1, from `data["laboratory"]`; stability: dots, one panel a
-    measure of `data["stability"]`; published: our intervals and the paper's numbers, from
-    `data["published"]`; libraries: curves by library, one panel a question, from
-    `data["libraries"]`; trials: the panels of searches in `data["tune"]`; redrawn: `panels`, which
-    no filter changes; imported: `data["imported"]`, one panel a metric; phases: `data["phases"]`,
-    one heat map a KL term.
+    Kinds:
+    curves: one metric, one panel per KL configuration.
+    finals: dots with intervals, one panel per metric.
+    gradients: the laboratory's Fig. 1, from `data["laboratory"]`.
+    imported: curves from `data["imported"]`, one panel per metric.
+    libraries: curves by library from `data["libraries"]`, one panel per question.
+    measures: curves, one panel per metric.
+    phases: heat maps from `data["phases"]`, one per KL term.
+    predicted: observed over predicted values.
+    published: our intervals and the paper's numbers, from `data["published"]`.
+    redrawn: `panels`, which the reader's filters do not change.
+    stability: dots, one panel per measure in `data["stability"]`.
+    trials: the panels of searches in `data["tune"]`.
     """
 
     id: str
@@ -138,7 +143,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Plate:
-    """A published figure: its number, what it shows in words, and ours, or why there is none."""
+    """A published figure: number, content in words, and our figure or the reason for none."""
 
     number: str
     title: str
@@ -149,17 +154,17 @@ class Plate:
 
 @dataclass(frozen=True)
 class Entry:
-    """A title and preformatted lines, such as those of a failed cell."""
+    """A title with preformatted lines, for example the output of a failed cell."""
 
     title: str
     lines: str
     cell: str = ""
-    """Id of the cell it is of."""
+    """The id of the cell that the lines belong to."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page."""
+    """A part of the page."""
 
     id: str
     title: str
@@ -170,7 +175,7 @@ class Section:
     tables: tuple[ReportTable, ...] = ()
     entries: tuple[Entry, ...] = ()
     note: str = ""
-    """A warning that is shown above everything else of the section."""
+    """A warning at the top of the section."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class Report:
     question: str
     description: str
     banner: str
-    """Shown above everything; empty at full scale."""
+    """A warning at the top of the report; empty at full scale."""
     answer: str
     """The finding in one sentence."""
     facts: tuple[tuple[str, str], ...]
@@ -189,16 +194,16 @@ class Report:
     cards: tuple[Card, ...]
     sections: tuple[Section, ...]
     missing: str = ""
-    """The runs or scores that are missing, in a sentence; empty if none are."""
+    """Sentences on open claims and unfinished cells; empty without any."""
     source: str = ""
-    """The publication that statements and plates are of."""
+    """The publication of the statements and plates."""
     plates: tuple[Plate, ...] = ()
-    """Its figures, each with ours."""
+    """The publication's figures, each with our figure."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The data of figures, as JSON: see report/figures.py."""
     created: str = ""
     written: str = ""
-    """By what: orch's version, and the commit of the spec's folder where there is one."""
+    """orch's version, and the commit of the spec's folder if it is in a git repository."""
 
 
 def text_of(field: ReportText) -> str:

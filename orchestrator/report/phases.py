@@ -1,4 +1,4 @@
-"""The section on phase maps: where training is stable, and where linear stability ends it."""
+"""The section on phase maps: fields of stable training, and the bound of linear stability."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ COLUMNS = ("study", "setting", "KL", "β", "beside it", "seeds", *STATES, "shown
 
 
 def axis_title(axis: str) -> str:
-    """Return what an axis of a map is called."""
+    """Return the title of an axis of a map."""
     return AXES.get(axis, axis)
 
 
 def phase_section(comparison: Comparison) -> Section | None:
-    """Return a section with the phase maps and their numbers; None without a map."""
+    """Return a section with the phase maps and their numbers, or None without a map."""
     maps = phase_maps(comparison.configurations)
     if not maps:
         return None
@@ -53,8 +53,7 @@ def phase_section(comparison: Comparison) -> Section | None:
 
 
 def phase_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the panels of the figure: labels, what to paint and write in each field, and the
-    bound."""
+    """Return the panels of the figure: labels, colour and text of each field, and the bound."""
     maps = phase_maps(comparison.configurations)
     return [
         _panel(one, several=len({m.setting for m in maps if _same(m, one)}) > 1) for one in maps
@@ -80,7 +79,10 @@ def _panel(one: PhaseMap, *, several: bool) -> dict[str, Any]:
 
 
 def _severity(field: PhaseField | None) -> float | None:
-    """Return 0 where all seeds are stable, 1 where all collapsed, between them the mean."""
+    """Return the mean severity of a field's seeds: stable 0, unstable 0.5, collapsed 1.
+
+    Return None if no seed has ended.
+    """
     if field is None or not field.ended:
         return None
     return rounded((field.counts["unstable"] + 2 * field.counts["collapsed"]) / (2 * field.ended))
@@ -103,7 +105,10 @@ def _share(field: PhaseField, state: Any) -> str:
 
 
 def _place(bound: float | None, betas: Sequence[float | None]) -> float | None:
-    """Return where a beta lies between the rows of a map, in rows; None if it lies above."""
+    """Return the position of a beta on the axis of a map's rows, interpolated in log beta.
+
+    Return None if it is above the map, and the lower edge if it is below.
+    """
     known = [(i, math.log(beta)) for i, beta in enumerate(betas) if beta is not None and beta > 0]
     if bound is None or not known or math.log(bound) > known[-1][1]:
         return None

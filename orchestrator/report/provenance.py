@@ -27,7 +27,7 @@ def limits(
 ) -> tuple[str, ...]:
     """Return the limits of the experiment, one sentence each, the most important first.
 
-    baselines: the scored ones, as `model (chat template: default)`.
+    baselines: the names of scored baselines, such as `model (chat template: default)`.
     """
     return (
         *_scale_limits(comparison.runs),
@@ -144,25 +144,25 @@ def _evaluation_limits(scores: Sequence[Score], spec: Spec) -> Iterator[str]:
 PROVENANCE_TITLE = "Provenance"
 MAX_LINES = 30
 MAX_CHARACTERS = 4000
-"""Of what a failed cell printed, from its end."""
+"""Maximum number of lines and characters shown from the end of a failed cell's output."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Facts on the last attempt of a cell that are not in its record."""
+    """The facts about a cell's last attempt that are not in its record."""
 
     job: str = ""
-    """The scheduler's id, or the process."""
+    """The scheduler's job id, or the process."""
     orch: str = ""
     """orch's version at launch."""
     commit: str = ""
-    """Of orch's source at launch, with `+changes` where the checkout was changed."""
+    """The commit of orch's source at launch, with `+changes` if the checkout had changes."""
     library: str = ""
-    """The library that trained it, with its release, as the plan names it."""
+    """The library and release that trained the cell, from its plan."""
     trained_by: str = ""
-    """The person who shared it, and the store that it was pulled from."""
+    """The person who shared the cell, and the store that it was pulled from."""
     versions: str = ""
-    """Of Python and the packages that computed, where the training ran in orch's environment."""
+    """The versions of Python and its packages, if training ran in orch's environment."""
     mlflow: str = ""
     mlflow_url: str = ""
 
@@ -219,9 +219,9 @@ METHODS = (
 
 
 def failures_section(records: Sequence[Record], last_lines: Mapping[str, str]) -> Section | None:
-    """Return a section on cells that failed, and on files that could not be read; None without any.
+    """Return a section on failed cells and unreadable files, or None without any.
 
-    It shows the last lines that each failed cell printed.
+    It shows the last lines of each failed cell's output.
     """
     entries = []
     for record in records:
@@ -248,7 +248,7 @@ def _tail(text: str) -> str:
 
 
 def methods_section() -> Section:
-    """Return a section on how each kind of number was made."""
+    """Return a section on the statistical methods behind the numbers."""
     return Section("methods", "How the numbers were made", points=METHODS)
 
 
@@ -258,9 +258,9 @@ def provenance_section(
     origins: Mapping[str, Origin] | None = None,
     home: str = "",
 ) -> Section:
-    """Return a section on where each cell's numbers are stored and what produced them.
+    """Return a section on each cell's run directory, library, versions and attempts.
 
-    home: the folder the page will be in, for links to run directories.
+    home: the folder of the page, for links to run directories.
     """
     if not records:
         return Section("provenance", PROVENANCE_TITLE, ("Nothing was launched yet.",))

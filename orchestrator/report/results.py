@@ -46,12 +46,12 @@ def seed_links(c: Configuration) -> ReportText:
 
 
 def final_text(c: Configuration, metric: str | None) -> str:
-    """Return a final value with its interval over seeds; empty if there is no final value."""
+    """Return a final value with its interval over seeds, or an empty text without one."""
     return estimate_text(c.finals[metric]) if metric is not None and metric in c.finals else ""
 
 
 def over_items_text(c: Configuration, metric: str | None) -> str:
-    """Return a final value's interval over seeds and items; empty if single items are not known."""
+    """Return a final value's interval over seeds and items; empty without scores of items."""
     final = c.finals_over_items.get(metric or "")
     return "" if final is None or final.low is None else estimate_text(final).partition(" ")[2]
 
@@ -73,7 +73,7 @@ MEASURES = {
 
 
 def stability_section(comparison: Comparison) -> Section | None:
-    """Return a section with a figure and a table of stability; None if no run has ended well."""
+    """Return a section with a figure and a table of stability, or None if no run ended well."""
     measured = [
         (c, s) for c, s in with_setting_names(comparison.configurations) if c.stability.steps_kept
     ]
@@ -126,7 +126,7 @@ def _spread_text(spread: SeedSpread | None) -> str:
 
 
 def stability_data(comparison: Comparison) -> dict[str, Any]:
-    """Return measure -> its title and, for each configuration, [value, low, high] or null."""
+    """Return measure -> title, and [value, low, high] or None for each configuration."""
     return {
         name: {
             "title": title,
@@ -157,7 +157,7 @@ COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
 
 
 def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
-    """Return a section on cost; None before an attempt has ended."""
+    """Return a section on cost, or None if no attempt has ended."""
     if not any(end for record in records for end in record.attempts):
         return None
     studies = dict.fromkeys(study for record in records for study in record.cell.studies)
@@ -204,9 +204,10 @@ _DOMAINS = (("in", "in_domain"), ("out", "out_of_domain"))
 
 
 def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
-    """Return canonical name -> value before training.
+    """Return canonical metric name -> value before training.
 
-    A task has its mean@k. A domain has the mean over its tasks, each at its largest k.
+    The value of a task is its mean@k. The value of a domain is the mean over its tasks, each at its
+    largest k.
     """
     named: dict[str, float] = {}
     for domain, title in _DOMAINS:
@@ -245,9 +246,9 @@ def baseline_name(one: ScoredBaseline) -> str:
 def baseline_table(
     baselines: Sequence[ScoredBaseline], metrics: Sequence[str]
 ) -> ReportTable | None:
-    """Return a table of every declared baseline; None if none is declared.
+    """Return a table of every declared baseline, or None if none is declared.
 
-    The row of an unscored baseline says `not evaluated`.
+    The fields of a baseline without scores are `not evaluated`.
     """
     if not baselines:
         return None
@@ -277,7 +278,7 @@ DISTANCE = ("eval/kl_forward", "eval/kl_reverse", "eval/entropy")
 def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
     """Return a section on final accuracy in and out of domain, with intervals.
 
-    The models before training are shown too (Fig. 5, 6, 8, 9, 10).
+    It also shows the models before training (Fig. 5, 6, 8, 9, 10).
     """
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
     before = baseline_table(baselines, metrics)
@@ -363,9 +364,9 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
 
 
 def curves_section(comparison: Comparison) -> Section | None:
-    """Return a section with learning curves by estimator, placement and beta; None without a curve.
+    """Return a section with learning curves by KL term and beta, or None without a curve.
 
-    These are Fig. 2-4, 7 and 11.
+    The paper's figures of this kind are Fig. 2-4, 7 and 11.
     """
     metrics = tuple(m for m in CURVES if any(has_curve(c, m) for c in comparison.configurations))
     if not metrics:
@@ -387,7 +388,7 @@ def curves_section(comparison: Comparison) -> Section | None:
 
 
 def collapse_section(comparison: Comparison) -> Section | None:
-    """Return a section with maps of which configurations collapse; None without a configuration."""
+    """Return a section with maps of the collapsed runs, or None without a configuration."""
     configurations = comparison.configurations
     if not configurations:
         return None
@@ -421,7 +422,7 @@ def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
 
 
 def reference_section(comparison: Comparison) -> Section | None:
-    """Return a section on the distance from the reference policy; None without its curves.
+    """Return a section on the distance from the reference policy, or None without its curves.
 
     It shows forward KL, reverse KL and entropy during training (Fig. 12).
     """
@@ -455,7 +456,7 @@ def reference_section(comparison: Comparison) -> Section | None:
 
 
 def predicted_section(comparison: Comparison) -> Section | None:
-    """Return a section on observed and predicted accuracy; None if no configuration has both.
+    """Return a section on observed and predicted accuracy, or None if no configuration has both.
 
     The prediction is the closed form of the KL-regularised optimum.
     """
@@ -508,7 +509,7 @@ PUBLISHED_TEXT = (
 
 
 def published_section(comparison: Comparison, spec: Spec) -> Section | None:
-    """Return a section on published numbers and ours; None if the spec names none."""
+    """Return a section on published numbers and ours, or None if the spec has none."""
     if not comparison.published:
         return None
     micro = is_micro(comparison.runs)
@@ -557,10 +558,10 @@ def _percent(value: float) -> str:
 
 
 def published_data(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the published numbers for figures.
+    """Return the published numbers for figures, as shares.
 
-    Each has its name, where it was published, its claim, its value, and ours as [value, low,
-    high]. All values are shares.
+    Each has its name, its place in the publication, its claim, its value, and our value as
+    [value, low, high] or None.
     """
     return [
         {
@@ -590,7 +591,7 @@ STALENESS_TEXT = (
 
 
 def staleness_section(comparison: Comparison) -> Section | None:
-    """Return a section on allowed and observed staleness; None if no configuration has any."""
+    """Return a section on allowed and observed staleness, or None if no configuration has any."""
     rows = [
         (
             *configuration_columns(c, setting),
@@ -629,7 +630,7 @@ def staleness_section(comparison: Comparison) -> Section | None:
 
 
 def beta_section(comparison: Comparison) -> Section | None:
-    """Return a section on declared and effective beta; None if no effective beta was measured."""
+    """Return a section on declared and effective beta, or None if none was measured."""
     rows = []
     for c, setting in with_setting_names(comparison.configurations):
         means = [

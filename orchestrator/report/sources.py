@@ -1,4 +1,4 @@
-"""Reading of a report's context: from disk, from MLflow and from git."""
+"""Read the context of a report from disk, MLflow and git."""
 
 import contextlib
 import os
@@ -35,8 +35,8 @@ def read_context(
 ) -> Context:
     """Return the baselines, the other libraries, and the origin of each cell.
 
-    `home`: the folder of the page. `faults`: those of the scores, as `score_index` returns them.
-    `say` prints a sentence if MLflow does not answer.
+    `home`: the folder of the page. `faults`: the faults of the scores, from `score_index`. `say`
+    prints a sentence if MLflow cannot be reached.
     """
     sides = _sides(experiment, records, scores)
     return Context(
@@ -51,16 +51,16 @@ def read_context(
 
 
 def newest_result(records: Sequence[Record]) -> str:
-    """Return when the newest attempt ended; empty without one.
+    """Return the time at which the newest attempt ended (UTC), or an empty text without one.
 
-    It dates the report, so that the same results give the same page.
+    The report has this date instead of the current time, so that equal results give equal pages.
     """
     ended = [end.ended for record in records for end in record.attempts if end is not None]
     return datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
 
 
 def last_lines(records: Sequence[Record]) -> dict[str, str]:
-    """Return cell id -> the end of stderr, for cells that failed."""
+    """Return cell id -> the end of stderr of each failed cell."""
     lines = {}
     for record in records:
         if record.state in ("failed", "timed_out") and record.attempts:
@@ -74,13 +74,14 @@ def last_lines(records: Sequence[Record]) -> dict[str, str]:
 def _sides(
     experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
 ) -> list[LibrarySide]:
-    """Return the sides of an experiment that declares one cell for several libraries."""
+    """Return the sides of a comparison between libraries, or no sides for a single library."""
     declared = experiment.declared
     sides: list[LibrarySide] = []
     if len({library_name(cell.settings.backend) for cell in declared}) > 1:
         with contextlib.suppress(SelectionError):  # no cell is declared for two libraries
             for side in read_sides(experiment, declared, known=(records, scores)):
-                sides.append(side)  # noqa: PERF402  (a later side may raise; the first stays)
+                # `extend` would lose the first side if the second one raises.
+                sides.append(side)  # noqa: PERF402
     return sides
 
 
@@ -111,7 +112,7 @@ def _origins(
 
 
 def _sharer(record: Record) -> str:
-    """Return who shared a pulled cell, and in which store; empty for one trained here."""
+    """Return the person who shared a pulled cell and its store, or an empty text if not pulled."""
     if record.last is None or not record.last.origin:
         return ""
     path = AttemptDir(record.directory / "attempts" / str(len(record.attempts)), 1).origin
@@ -127,7 +128,10 @@ def _versions_text(versions: object) -> str:
 
 
 def _job(record: Record) -> Mapping[str, Any]:
-    """Return job.json of the last attempt; empty if it cannot be read, which `collect` reports."""
+    """Return job.json of the last attempt, or an empty mapping if it cannot be read.
+
+    `collect` reports an unreadable file.
+    """
     if not record.attempts:
         return {}
     path = record.directory / "attempts" / str(len(record.attempts)) / "job.json"
