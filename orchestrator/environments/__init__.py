@@ -1,4 +1,4 @@
-"""Environments of the trainers' libraries: made from locks, found by launchers, never orch's own.
+"""Environments of the trainers' libraries. They are made from locks, and are separate from orch's.
 
 lock    locks, in the backends' folders; the environments that exist
 make    making one from a lock, checking one against it, resolving a new lock

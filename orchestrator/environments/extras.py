@@ -1,6 +1,5 @@
-"""Parts that an installation leaves out: the extra of orch that brings a module, and how to
-add it.
-"""
+"""Missing parts of this installation: which extra of orch brings a module, and how to install
+it."""
 
 import json
 import shlex
@@ -18,8 +17,8 @@ DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
 def extra_of(module: str) -> str | None:
     """Return the smallest extra of orch that brings a module, or None if no extra does.
 
-    The table is pyproject.toml's, as installed. A module is taken for a distribution of its own
-    name, except for those of DISTRIBUTIONS.
+    The table is the installed metadata of pyproject.toml. A module's distribution has the same
+    name, except for the modules in DISTRIBUTIONS.
     """
     from packaging.utils import canonicalize_name
 
@@ -30,7 +29,7 @@ def extra_of(module: str) -> str | None:
 
 
 def install_line(extra: str) -> str:
-    """Return the shell command that adds an extra to this installation, from where it came."""
+    """Return the shell command that adds an extra to this installation, from the same source."""
     return f"pip install {_target(extra)}"
 
 
@@ -50,8 +49,8 @@ RUN = ("scipy", "mlflow", "vl_convert", "rich", "torch", "transformers", "lm_eva
 
 
 def lacking(modules: Iterable[str] = RUN) -> str | None:
-    """Return the sentence for those of the modules that are not installed, with one line that adds
-    all of them; None if none is missing or no extra brings it."""
+    """Return one sentence for the modules that are not installed, with one line that installs all
+    of them. Return None if none is missing or no extra brings it."""
     left_out = {name: extra_of(name) for name in modules if find_spec(name) is None}
     extras = dict.fromkeys(extra for extra in left_out.values() if extra is not None)
     if not extras:
@@ -87,7 +86,8 @@ def _extras() -> dict[str, set[str]]:
 
 
 def _target(extra: str) -> str:
-    """Return pip's argument: the name, or the wheel, folder or repository that orch came from."""
+    """Return pip's argument: the name, or the wheel, folder or repository from which orch was
+    installed."""
     origin = _origin()
     url = str(origin.get("url", ""))
     folder = origin.get("dir_info")

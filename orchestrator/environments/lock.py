@@ -139,7 +139,7 @@ def plain_name(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Return what may have locks: every backend, then engines that score."""
+    """Return all names that may have locks: every backend, then engines that score."""
     return [*plugins.names(), *ENGINES]
 
 

@@ -36,16 +36,16 @@ Say = Callable[[str], None]
 
 
 class InstallStep(NamedTuple):
-    """Packages that are installed together."""
+    """Packages to install together."""
 
     requirements: Sequence[str]
     with_dependencies: bool = False
     from_source: bool = False
-    """Built against what is installed already."""
+    """True: build them against the packages that are already installed."""
     any_python: bool = False
-    """Whatever Python the packages name."""
+    """True: install them for any Python, whatever Python they require."""
     cpu_build: bool = False
-    """Builds of PyTorch for the CPU, which the general package index has not."""
+    """True: builds of PyTorch for the CPU, which the general package index lacks."""
 
 
 def install_steps(lock: Lock) -> list[InstallStep]:
@@ -174,7 +174,7 @@ def _install_step(home: Path, step: InstallStep, wanted: Path, lock_fd: int) -> 
 
 
 def clear(home: Path) -> None:
-    """Remove what an earlier attempt left, first of all the mark that it was finished."""
+    """Remove the remains of an earlier attempt. Remove the mark of a finished environment first."""
     (home / MARKER).unlink(missing_ok=True)
     if home.exists():
         remove_tree(home)

@@ -1,4 +1,4 @@
-"""Search over the fields of a spec with Optuna, each trial being ordinary cells.
+"""Search over the fields of a spec with Optuna. Each trial consists of ordinary cells.
 
 block       the `tune` block: space, objectives and budget; their form for Optuna
 design      a block becomes searches; a search turns proposals into cells; open trials
@@ -7,7 +7,7 @@ controller  asks Optuna for trials, follows and prunes them, reports their resul
 pruning     trials that end before their cells do
 local       drives a controller on this machine: workers, and a thread that scores
 slurm       drives a controller on a cluster: jobs that train and score, the controller as a job
-results     results of searches: trials, the best, brackets, contests; every search of an experiment
+results     results of searches: trials, the best, brackets, contests; all searches of a folder
 optimum     the optimum of a smooth curve through all trials
 section     the report of searches
 

@@ -263,7 +263,7 @@ class SearchObjective(NamedTuple):
         return math.fsum(weight * values.get(metric, math.nan) for weight, metric in self.terms)
 
     def missing(self, values: Mapping[str, float]) -> list[str]:
-        """Return the metrics that are not among the values."""
+        """Return the metrics of the formula that the values lack."""
         return [metric for metric in self.metrics if metric not in values]
 
     def __str__(self) -> str:
@@ -312,7 +312,8 @@ class CheckedBlock:
 
 
 def read_block(spec: Spec, flags: Mapping[str, Any] | None = None) -> CheckedBlock:
-    """Check the spec's block with a command's flags over it. Raise SpecError with every fault."""
+    """Check the spec's block, with a command's flags merged over it. Raise SpecError with every
+    fault."""
     faults: list[Fault] = []
     block = _parsed({**(spec.tune or {}), **(flags or {})}, faults)
     if block is None:
@@ -348,7 +349,7 @@ def read_block(spec: Spec, flags: Mapping[str, Any] | None = None) -> CheckedBlo
 
 
 def _parsed(written: Mapping[str, Any], faults: list[Fault]) -> TuneBlock | None:
-    """Return the block; None, with `faults` extended, if it is not one."""
+    """Return the block. If it has faults, append them to `faults` and return None."""
     for field, what in (
         ("space", "what to vary: `--space 'kl.beta=log(0.001, 1)'`"),
         ("objectives", "what for: `--maximize eval/in_domain/mean`"),
@@ -400,7 +401,8 @@ def _overlap_faults(block: TuneBlock, searched: Sequence[str]) -> Iterator[Fault
 def _prune_on(
     block: TuneBlock, objectives: Sequence[SearchObjective], faults: list[Fault]
 ) -> SearchObjective | None:
-    """Return the metric that a pruner compares; None without one, or with `faults` extended."""
+    """Return the metric that a pruner compares. Return None without one, or after appending to
+    `faults`."""
     if block.pruner == "none":
         if block.prune_on is not None:
             faults.append(_fault("prune_on is for a pruner; tune.pruner is none", "prune_on"))

@@ -39,7 +39,8 @@ ADOPT_SECONDS = 5.0
 """Seconds between two searches for trials whose controller is dead."""
 
 TrainingDecision = Literal["train", "wait", "over"]
-"""train: the driver is to be handed the cell; wait: it is at work; over: nothing more comes."""
+"""train: the driver gets the cell. wait: the cell is running. over: the cell gives no further
+result."""
 
 
 class DriverRules(NamedTuple):
@@ -54,16 +55,16 @@ class TrialScorer(Protocol):
     """A scorer of records: a thread on this machine, or jobs on a cluster."""
 
     def request(self, records: Sequence[Record]) -> None:
-        """Have these records scored, unless that was requested already."""
+        """Request scores of these records, unless they were requested already."""
 
     def is_done(self, records: Sequence[Record]) -> bool:
-        """Return True once each of them has been scored, or cannot be."""
+        """Return True once each of the records has a score or cannot get one."""
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Return why some of them cannot be scored; empty where they can."""
+        """Return why some records cannot be scored; empty if all can."""
 
     def scores(self, records: Sequence[Record]) -> list[Score]:
-        """Return the scores that these records have so far."""
+        """Return the scores that exist so far for these records."""
 
 
 class Controller:
@@ -91,18 +92,18 @@ class Controller:
         """Cells whose process was killed too often."""
         self._handed: set[str] = set()
         self._exhausted: set[str] = set()
-        """Searches whose budget is used up."""
+        """Searches that have used up their budget."""
         self._adopted_at = -math.inf
         self._confirmations = [_Confirmation(s, journal, scorer, rules) for s in searches]
 
     @property
     def done(self) -> bool:
-        """Return True once nothing is left for this controller."""
+        """Return True once this controller has nothing left to do."""
         busy = self.open or self._next_search()
         return not busy and all(c.done or self._has_open(c.search) for c in self._confirmations)
 
     def tick(self) -> list[Cell]:
-        """Look at everything once; return the cells to be trained."""
+        """Read the state of everything once. Return the cells to train."""
         self.journal.heartbeat()
         self._adopt()
         wanted: dict[str, Cell] = {}
@@ -123,7 +124,7 @@ class Controller:
         return new
 
     def give_up(self, cell: Cell) -> None:
-        """Note a cell that the driver has given up: its process was killed each time."""
+        """Record that the driver gave up a cell, because its process was killed each time."""
         self.lost.add(cell.id)
 
     def add_grid_results(self) -> None:
@@ -137,7 +138,7 @@ class Controller:
     # ------------------------------------------------------------------ asking
 
     def _next_search(self) -> Search | None:
-        """Return the search that is furthest behind, of those that may go on."""
+        """Return the search with the fewest trials, of those that may continue."""
         counts = {search.name: self._count(search.name) for search in self.searches}
         unfinished = [
             s
@@ -147,7 +148,7 @@ class Controller:
         return min(unfinished, key=lambda search: counts[search.name], default=None)
 
     def _count(self, name: str) -> int:
-        """Return the number of trials that the search itself began."""
+        """Return the number of trials that the search started itself, without reused ones."""
         return sum(map(is_own, self.studies[name].get_trials(deepcopy=False)))
 
     def _has_open(self, search: Search) -> bool:
@@ -194,7 +195,7 @@ class Controller:
         return trial
 
     def _adopt(self) -> None:
-        """Take over the trials whose controller is gone."""
+        """Take over trials whose controller is dead."""
         if time.monotonic() < self._adopted_at + ADOPT_SECONDS:
             return
         self._adopted_at = time.monotonic()
@@ -285,7 +286,7 @@ class Controller:
     def _stop_cells(self, trial: OpenTrial, why: str) -> None:
         """Cancel the cells of a trial that still train.
 
-        Cells of the spec's grid, or of another open trial, go on.
+        Do not cancel cells of the spec's grid or of another open trial.
         """
         others = {
             cell.id for other in self.open.values() if other is not trial for cell in other.cells
@@ -301,7 +302,7 @@ class Controller:
         operations.cancel(unfinished, self.folder, f"{why} (orch tune, {name}, {trial})")
 
     def _complete(self, trial: OpenTrial, records: Sequence[Record]) -> None:
-        """Report to Optuna a trial all of whose cells have succeeded, once they are scored."""
+        """Report a trial to Optuna once all its cells have succeeded and have scores."""
         if any(objective.is_scored for objective in trial.search.objectives):
             fault = self.scorer.fault(records)
             if fault:
@@ -378,10 +379,11 @@ class Controller:
 
 
 class _Confirmation:
-    """The training of what one search has chosen, on seeds that had no part in choosing it."""
+    """The training of the chosen values of one search, on seeds that were not used for the
+    choice."""
 
     TRIAL_NUMBER = -1
-    """In cells.jsonl."""
+    """Trial number of these cells in cells.jsonl."""
 
     def __init__(
         self, search: Search, journal: SearchJournal, scorer: TrialScorer, rules: DriverRules
@@ -391,7 +393,7 @@ class _Confirmation:
         self._cells: list[Cell] | None = None
 
     def tick(self, study: Any, lost: set[str]) -> list[Cell]:
-        """Return the cells to be trained. To be called once no trial of the search is open."""
+        """Return the cells to train. Call it only if no trial of the search is open."""
         folder = self.search.experiment.folder
         if self._cells is None:
             chosen = outcome(self.search, study).chosen
@@ -420,9 +422,10 @@ class _Confirmation:
 
 
 def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
-    """Add the grid's finished configurations that lie in the space, each once.
+    """Add the finished configurations of the grid that lie in the space, each once.
 
-    They need every seed of a trial. Return how many were added. Train and evaluate nothing.
+    A configuration needs every seed of a trial. Return the number that was added. Train and
+    evaluate nothing.
     """
     import optuna
 
@@ -454,7 +457,8 @@ def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
 
 
 def _grid_configurations(search: Search) -> Iterator[tuple[dict[str, Any], list[Cell]]]:
-    """Yield parameters and cells, of the grid, all of whose cells have succeeded."""
+    """Yield parameters and cells of each configuration of the grid whose cells have all
+    succeeded."""
     experiment = search.experiment
     grid = {cell.id: cell for cell in experiment.cells}
     tried: list[dict[str, Any]] = []
@@ -474,7 +478,7 @@ def _grid_configurations(search: Search) -> Iterator[tuple[dict[str, Any], list[
 def _params_of(search: Search, cell: Cell) -> dict[str, Any] | None:
     """Return the parameters of a cell in the space; None if it lies outside.
 
-    A value that rounding would move gives another cell, which the grid does not have.
+    None also for a value that rounding would change: it would give another cell than the grid's.
     """
     settings = cell.declared or cell.settings
     params = {}

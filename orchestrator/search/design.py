@@ -1,7 +1,7 @@
-"""A `tune` block becomes searches; a search turns proposed values into cells, a trial holds them.
+"""Turn a `tune` block into searches, and proposed values into cells; hold the open trials.
 
-The metrics that these cells will have are known before any of them is trained, so a block is
-checked as a whole without running anything.
+The metrics of these cells are known before any cell is trained, so a whole block is checked without
+running anything.
 """
 
 import math
@@ -26,7 +26,7 @@ from orchestrator.spec.fields import text_of
 from orchestrator.spec.select import any_matches
 
 STUDY = "tune"
-"""Studies of trials are called so in tags and names."""
+"""Prefix of the studies of trials, in tags and names."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -61,7 +61,8 @@ def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> li
 def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]:
     """Return the searches that have a trial for which `--where` holds.
 
-    Of the fields that are searched both ends are looked at. Raise SelectionError if none is left.
+    For a searched field, both ends of the range are tested. Raise SelectionError if no search is
+    left.
     """
     unfinished = []
     for search in searches:
@@ -79,9 +80,9 @@ def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]
 
 
 def read_back(experiment: Experiment, name: str, block: Mapping[str, Any]) -> "Search":
-    """Return the search whose `as_json` gave this block.
+    """Return the search whose `as_json` returned this block.
 
-    Raise SpecError if the spec has changed so that the block does not fit any more.
+    Raise SpecError if the spec has changed and the block does not fit any more.
     """
     bare = replace(experiment, spec=experiment.spec.model_copy(update={"tune": None}))
     (search,) = design(bare, block)
@@ -102,7 +103,7 @@ class Search:
     tune: CheckedBlock
     experiment: Experiment
     fixed: Mapping[str, Any]
-    """Field -> value in every trial."""
+    """Field -> its value in every trial."""
 
     @property
     def space(self) -> tuple[Dimension, ...]:
@@ -115,7 +116,7 @@ class Search:
         return self.tune.objectives
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return field -> its value, for a proposal that may not have every field yet."""
+        """Return field -> its value, for a proposal that may lack some fields."""
         return {
             dimension.field: dimension.value(params[dimension.field])
             for dimension in self.space
@@ -146,7 +147,7 @@ class Search:
         )
 
     def corners(self) -> list[dict[str, Any]]:
-        """Return proposals that have both ends of every range, and every alternative, once."""
+        """Return proposals that contain both ends of every range, and every alternative, once."""
         ends = [
             list(dimension.choices)
             if dimension.choices is not None
@@ -162,16 +163,17 @@ class Search:
         ]
 
     def model_cell(self) -> Cell:
-        """Return one cell that stands for all of the search."""
+        """Return one cell as an example of the search's cells."""
         return self.cells(self.corners()[0], self.tune.seeds[:1])[0]
 
     def entry_modules(self) -> set[str]:
-        """Return the modules that train its cells, for workers to be forked from."""
+        """Return the modules that train its cells. Workers are forked from a process that has
+        imported them."""
         entry = _translate(self.model_cell(), self.experiment) or ""
         return {entry.partition(":")[0]} - {""}
 
     def declaration(self) -> dict[str, Any]:
-        """Return, as JSON, the parts that must not change while a journal lasts."""
+        """Return, as JSON, the parts that must not change while the journal is in use."""
         cell = self.model_cell()
         searched = {dimension.field for dimension in self.space} | {"seed"}
         settings = flatten(identity(cell.declared or cell.settings))
@@ -188,7 +190,7 @@ class Search:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the block of this search alone. `read_back` makes it a search again."""
+        """Return the block of only this search. `read_back` turns it into a search again."""
         alone = {
             "each": {},
             "fixed": dict(self.fixed),
@@ -223,7 +225,7 @@ class Search:
         return list(faults.values())
 
     def _as_tune_fault(self, fault: Fault) -> Fault:
-        """Turn a fault in the study that stands for the search into one of `tune`."""
+        """Turn a fault in the study that represents the search into a fault of `tune`."""
         if ".axes" in fault.path:
             within = fault.path.partition(".axes")[2]
             key = "space" if any(one.field in within for one in self.space) else "each"
@@ -260,7 +262,7 @@ _DIVERGENCES = (
 
 
 class CellMetrics(NamedTuple):
-    """The names of the metrics that a cell will have, by who measures them."""
+    """The names of the metrics that a cell will have, by their origin."""
 
     backend: str
     training: tuple[str, ...]
@@ -330,7 +332,7 @@ class OpenTrial:
     optuna_trial: Any
     params: Mapping[str, Any]
     cells: list[Cell]
-    """One a seed."""
+    """One cell per seed."""
     records: dict[str, Record] = field(default_factory=dict)
     """Cell id -> record, of the cells that have ended."""
     running: dict[str, Record] = field(default_factory=dict)
@@ -338,9 +340,9 @@ class OpenTrial:
     running_read_at: float = -math.inf
     """When they were last read, on the monotonic clock."""
     reported: set[int] = field(default_factory=set)
-    """Steps (or items) whose values Optuna has."""
+    """Steps (or items) whose values Optuna already has."""
     num_judged: int = 0
-    """Cells that Wilcoxon's pruner has seen."""
+    """Number of cells that Wilcoxon's pruner has judged."""
 
     def released(self) -> list[Cell]:
         """Return the cells that may train now.
@@ -352,7 +354,7 @@ class OpenTrial:
         return self.cells[: self.num_judged + 1]
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Keep a value with the trial, unless another controller has ended it."""
+        """Save a value with the trial, unless another controller has ended the trial."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         with suppress(UpdateFinishedTrialError):

@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     import optuna
 
 HEARTBEAT_SECONDS, SILENT_SECONDS = 10.0, 300.0
-"""How often a controller touches its file, and the silence after which one of another machine is
-given up where its lock cannot be seen. A controller may be busy submitting for a while."""
+"""Seconds between two touches of a controller's file, and seconds of silence after which a
+controller counts as dead. The silence counts only for a controller of another machine whose lock is
+invisible here. It is long because a controller may be busy with a submission."""
 _MAX_LINE_BYTES = 1 << 20
 
 
 class SearchJournal:
-    """One journal, opened by one controller or only to be read."""
+    """One journal, opened by one controller, or opened only to be read."""
 
     def __init__(self, folder: RunFolder, name: str):
         self.folder, self.path = folder, folder.path / "tune" / name
@@ -82,7 +83,7 @@ class SearchJournal:
             )
 
     def studies(self) -> dict[str, "optuna.Study"]:
-        """Return the studies by name; write nothing."""
+        """Return the studies by name. Write nothing."""
         import optuna
 
         if not self.log.exists():
@@ -94,16 +95,15 @@ class SearchJournal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the journal's lock: one controller at a time creates trials, so that budgets hold,
-        or a study.
-        """
+        """Hold the journal's lock. Only its holder creates trials or studies, so that budgets
+        hold."""
         with telling(self.path), (self.path / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """Keep other controllers from the trials of this one, for as long as this lasts."""
+        """Protect the trials of this controller from other controllers inside the context."""
         path = self.path / "alive" / self.controller_id
         with telling(path, passing=()):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class SearchJournal:
             path.unlink(missing_ok=True)
 
     def heartbeat(self) -> None:
-        """Touch the file of this controller; to be called at each tick."""
+        """Touch the file of this controller. Call it at each tick."""
         if self._alive is not None and time.monotonic() > self._last_heartbeat + HEARTBEAT_SECONDS:
             self._last_heartbeat = time.monotonic()
             with suppress(OSError):
@@ -163,14 +163,14 @@ class SearchJournal:
     # ------------------------------------------------------------------ other files of a search
 
     def note_cell(self, cell_id: str, search: str, trial: int) -> None:
-        """Note that a cell belongs to a trial, so that `orch prune` keeps it.
+        """Record that a cell belongs to a trial, so that `orch prune` keeps the cell.
 
-        To be called before the cell is launched.
+        Call it before the cell is launched.
         """
         note_tuned(self.folder, cell_id, f"{self.path.name}/{search}", trial)
 
     def block(self, search_name: str) -> dict[str, Any] | None:
-        """Return the block that a search was last driven with; None if none was written."""
+        """Return the block with which the search was last driven; None if none was written."""
         return read_json(self._block_file(search_name))
 
     def mlflow_runs(self) -> dict[str, str]:
@@ -182,7 +182,7 @@ class SearchJournal:
         write_text(self.path / "links.json", json.dumps(dict(runs), indent=1) + "\n")
 
     def is_of(self, search: Search) -> bool:
-        """Return True if the journal holds this very search: its spec may have changed since."""
+        """Return True if the journal holds exactly this search. The spec may have changed since."""
         declared = read_json(self.path / f"{search.name}.json")
         return bool(declared == _through_json(search.declaration()))
 
@@ -213,7 +213,7 @@ class SearchJournal:
 
 
 def _through_json(plain: Any) -> Any:
-    """Return plain data as it is once written and read: with lists for tuples."""
+    """Return plain data as they are after writing and reading: with lists in place of tuples."""
     return json.loads(json.dumps(plain))
 
 
@@ -274,13 +274,13 @@ class KernelLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._file is not None:
             self._file.close()
 
 
 def _ends_with_newline(log: Path) -> bool:
-    """Return True if what is appended to a file begins a line."""
+    """Return True if appended text would start a new line."""
     with suppress(FileNotFoundError), log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         return size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n"

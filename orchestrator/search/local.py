@@ -33,9 +33,10 @@ def search_locally(
     workers: int | None = None,
     on_event: Callable[[LaunchEvent], None] = lambda _: None,
 ) -> bool:
-    """Drive the searches to their end; return False if a person stopped it first.
+    """Drive the searches to their end. Return False if a person stopped them first.
 
-    workers: cells at the same time; None: one per core. Raise OrchError as `launch` does.
+    workers: the number of cells at the same time; None: one per core. Raise OrchError as `launch`
+    does.
     """
     controller.folder.open()
     with (
@@ -82,9 +83,10 @@ def _crew(
 
 
 class ThreadScorer(AbstractContextManager["ThreadScorer"]):
-    """A thread that waits for lm-evaluation-harness's processes, so that the controller does not.
+    """A thread that waits for lm-evaluation-harness's processes, so that the controller does not
+    wait.
 
-    A trial's value is of its cells' last checkpoints, so only those are scored.
+    The value of a trial comes from its cells' last checkpoints, so only these are scored.
     """
 
     def __init__(self, evaluation: EvaluationSpec, folder: RunFolder, workers: int | None = None):
@@ -92,10 +94,10 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
         self._folder, self._workers = folder, workers
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scorer")
         self._futures: dict[str, Future[list[Score]]] = {}
-        """By cell id; cells that were requested together share one."""
+        """Requested evaluations by cell id. Cells that were requested together share one."""
 
     def request(self, records: Sequence[Record]) -> None:
-        """Have these records scored, unless that was requested already."""
+        """Request scores of these records, unless they were requested already."""
         new = [record for record in records if record.cell.id not in self._futures]
         if new:
             future = self._pool.submit(
@@ -104,7 +106,7 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
             self._futures.update((record.cell.id, future) for record in new)
 
     def is_done(self, records: Sequence[Record]) -> bool:
-        """Return True once each of them has been scored, or could not be."""
+        """Return True once each of the records has a score or could not get one."""
         return all(
             (future := self._futures.get(record.cell.id)) is not None and future.done()
             for record in records
@@ -127,7 +129,7 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
         return ""
 
     def scores(self, records: Sequence[Record]) -> list[Score]:
-        """Return the scores that these records have so far."""
+        """Return the scores that exist so far for these records."""
         ids = {record.cell.id for record in records}
         scored: list[Score] = []
         for future in {id(f): f for key, f in self._futures.items() if key in ids}.values():
@@ -143,5 +145,5 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for the checkpoint being scored; the others are left for the next time."""
+        """Wait for the checkpoint that is being scored. The next search scores the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)

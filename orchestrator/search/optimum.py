@@ -20,13 +20,13 @@ from orchestrator.analysis.stats import ALPHA
 from orchestrator.search.block import Dimension
 
 MIN_VALUES = 5
-"""Distinct values that have to be measured before a curve is fitted."""
+"""Number of distinct measured values below which no curve is fitted."""
 LENGTHS = tuple(0.06 * 1.45**i for i in range(11))
-"""Of the covariance, in units of the whole range: 0.06 to 2.5."""
+"""Lengths of the covariance, as shares of the whole range: 0.06 to 2.5."""
 HEIGHTS = tuple(0.3 * 4.0**i for i in range(12))
-"""Its variance over that of one seed's noise: 0.3 to 1.3e6."""
+"""Variance of the covariance, divided by the variance of one seed's noise: 0.3 to 1.3e6."""
 POINTS = 121
-"""Of the range, at which the curve is computed."""
+"""Positions in the range at which the curve is computed."""
 DRAWS = 2000
 """Curves drawn from the posterior, for the interval of the optimum."""
 
@@ -38,9 +38,10 @@ class Recommended(NamedTuple):
     value: float
     low: float
     high: float
-    """Between these the optimum lies with probability 0.95, by the curve."""
+    """The end of the interval from `low` that contains the optimum with probability 0.95, by the
+    curve."""
     expected: float
-    """The objective there, by the curve."""
+    """The value of the objective at the optimum, by the curve."""
 
 
 class _Curve(NamedTuple):
@@ -49,7 +50,8 @@ class _Curve(NamedTuple):
     log_weight: float
     mean: Any
     spread: Callable[[], Any]
-    """Return its covariance, over the noise's variance. Most curves are never drawn from."""
+    """Return the posterior covariance, divided by the noise's variance. It is computed only when
+    needed."""
     scale: float
     """The noise's variance is this sum of squares over a chi-squared variable."""
 
@@ -59,8 +61,8 @@ def recommend(
 ) -> Recommended | None:
     """Return the fitted optimum over one range; None if too few values were measured.
 
-    values: of the field, one a trial; seeds: the objective of each seed of each trial; sign: 1
-    where more is better, else -1. The optimum lies among the values tried, not beyond them.
+    values: the field's value in each trial. seeds: the objective of each seed of each trial. sign:
+    1 if more is better, else -1. The optimum lies between the lowest and the highest tried value.
     """
     if len(set(values)) < MIN_VALUES:
         return None
@@ -73,11 +75,11 @@ def recommend(
 def optimum(
     positions: Sequence[float], values: Sequence[Sequence[float]]
 ) -> tuple[float, float, float, float]:
-    """Return the highest point of the curve in [0, 1], its interval (two ends), and its height.
+    """Return the highest point of the curve in [0, 1], the two ends of its interval, and its
+    height.
 
-    The highest point lies in the interval with probability 0.95.
-
-    positions: in [0, 1], one a trial; values: of the seeds of each trial.
+    The interval contains the highest point with probability 0.95. positions: in [0, 1], one per
+    trial. values: the objective of each seed of each trial.
     """
     import numpy  # noqa: F401, ICN001  its threads can be limited once it is loaded
     from threadpoolctl import threadpool_limits

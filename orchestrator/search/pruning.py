@@ -1,4 +1,4 @@
-"""Early ends of trials: a cell has collapsed, or Optuna's pruner gives the trial up."""
+"""Early ends of trials: a cell has collapsed, or Optuna's pruner ends the trial."""
 
 import math
 import time
@@ -25,7 +25,7 @@ BLOCKS = 100
 """Up to so many items of a task are reported one by one, more of them as the means of so many
 blocks: each value is a line of the journal."""
 _SEED_STRIDE = 1_000_000
-"""Room for the tasks of one seed in the numbering of values."""
+"""Number of values reserved for the tasks of one seed."""
 
 
 def pruner(search: Search) -> Any:
@@ -51,7 +51,8 @@ def pruner(search: Search) -> Any:
 
 
 def why_collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder) -> str:
-    """Return a sentence if a cell of the trial has collapsed and others are still to be trained."""
+    """Return a sentence if a cell of the trial has collapsed and other cells still need
+    training."""
     if len(records) == len(trial.cells):
         return ""  # every cell has ended: the collapse is in the trial's value
     for record in records:
@@ -65,7 +66,8 @@ def why_collapsed(trial: OpenTrial, records: Sequence[Record], folder: RunFolder
 
 
 def is_reward_lost(rewards: Sequence[float]) -> bool:
-    """Return True if a reward that was earned before is lost. rewards: one a train step."""
+    """Return True if the policy has lost a reward that it had before. rewards: one per train
+    step."""
     if len(rewards) < 2 * WINDOW:
         return False
     sums = [sum(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
@@ -75,9 +77,9 @@ def is_reward_lost(rewards: Sequence[float]) -> bool:
 def why_pruned(
     trial: OpenTrial, records: Sequence[Record], scores: Sequence[Score], folder: RunFolder
 ) -> str:
-    """Report new values to the pruner. Return a sentence if it gives the trial up.
+    """Report new values to the pruner. Return a sentence if the pruner ends the trial.
 
-    records: of the cells that have ended, in order; scores: theirs.
+    records: the records of ended cells, in order. scores: the scores of these records.
     """
     search = trial.search
     is_stepwise = search.tune.block.pruner != "wilcoxon"

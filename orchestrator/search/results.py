@@ -1,4 +1,4 @@
-"""Results of searches, read from the journal: the best, how well it is known, the front."""
+"""Results of searches, read from the journal: the best trial, its uncertainty, the Pareto front."""
 
 import math
 import warnings
@@ -26,22 +26,22 @@ from orchestrator.search.optimum import Recommended, recommend
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One trial, ended or not."""
+    """One trial, ended or running."""
 
     number: int
     state: str
     """COMPLETE, PRUNED, FAIL or RUNNING."""
     params: Mapping[str, Any]
-    """Field -> what it was set to."""
+    """Field -> its value in the trial."""
     values: tuple[float, ...] | None
-    """One an objective: means over seeds, or what `if_failed` gives."""
+    """One value per objective: the mean over seeds, or the value of `if_failed`."""
     seeds: Mapping[int, tuple[float, ...]]
-    """Seed -> values; empty where nothing was measured."""
+    """Seed -> values; empty if nothing was measured."""
     cells: tuple[str, ...]
     reused: bool
-    """True if the spec's grid gave it."""
+    """True if the trial is reused from the spec's grid."""
     why: str
-    """The reason if it has no result."""
+    """The reason why it has no result; empty if it has one."""
     gpu_hours: float
     cpu_hours: float
 
@@ -78,7 +78,7 @@ def objective_values(
 ) -> tuple[list[float], dict[str, list[float]], str]:
     """Return the mean over seeds of each objective, the values of each seed, and a sentence.
 
-    The sentence is the reason why there are no values; it is empty if there are.
+    The sentence is the reason why the values are missing. It is empty if they exist.
     """
     runs = measure(records, scores)
     seeds: dict[str, list[float]] = {}
@@ -131,7 +131,7 @@ class SearchOutcome:
     """Field -> its share in what sets the best trials apart (PED-ANOVA), for the first objective;
     empty if it cannot be computed."""
     confirmed: Mapping[int, tuple[float, ...]]
-    """Fresh seed -> values of what is chosen."""
+    """Fresh seed -> objective values of the chosen configuration."""
 
     @property
     def measured(self) -> list[TrialResult]:
@@ -214,7 +214,7 @@ class SearchOutcome:
 
 
 def outcome(search: Search, study: Any) -> SearchOutcome:
-    """Return the outcome of a search, as its study holds it now."""
+    """Return the outcome of a search, as the study contains it now."""
     trials = tuple(
         trial_result(search, frozen)
         for frozen in study.get_trials(deepcopy=False)
@@ -227,7 +227,7 @@ def outcome(search: Search, study: Any) -> SearchOutcome:
 
 
 def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchOutcome]:
-    """Return the outcomes of the searches that the journal has, in order."""
+    """Return the outcomes of those searches that the journal contains, in order."""
     studies = journal.studies()
     return [outcome(search, studies[search.name]) for search in searches if search.name in studies]
 
@@ -274,7 +274,8 @@ class Bracket(NamedTuple):
     low: float
     high: float
     is_open: tuple[bool, bool]
-    """True where no tried value on that side is known to be worse: the end is the range's own."""
+    """True if no tried value on that side is known to be worse. Then the end is the end of the
+    range."""
 
 
 def brackets(result: SearchOutcome) -> list[Bracket]:
@@ -325,15 +326,15 @@ def _worse(result: SearchOutcome, best: TrialResult) -> list[TrialResult] | None
 
 @dataclass(frozen=True)
 class Contest:
-    """The comparison of two searches, each at its own best, seed by seed."""
+    """The comparison of two searches, each at its best configuration, seed by seed."""
 
     one: str
     other: str
     difference: Estimate
     p: float
-    """Two-sided, corrected for the number of contests (Holm)."""
+    """Two-sided p-value, corrected for the number of contests (Holm)."""
     fresh: bool
-    """True if it is of seeds that did not choose the best."""
+    """True if its seeds were not used to choose the best."""
 
 
 def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
@@ -361,7 +362,7 @@ def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
 
 
 def cells_of_open_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
-    """Return the cells of trials that are under way, but for those of the spec's own grid."""
+    """Return the cells of open trials, without the cells of the spec's own grid."""
     grid = {cell.id for cell in experiment.cells}
     cells = {
         cell.id: cell
@@ -403,10 +404,10 @@ class JournalOutcomes(NamedTuple):
 
 
 def read_journals(experiment: Experiment) -> tuple[list[JournalOutcomes], list[str]]:
-    """Return every search of an experiment by journal, and why some cannot be shown.
+    """Return every search of an experiment by journal, and the reasons why some cannot be shown.
 
-    A search is read back whoever began it, from the spec's block or from flags alone: its journal's
-    folder has the block it was last driven with. Nothing is written.
+    Every search is read back, from the spec's block or from flags alone: the journal's folder has
+    the block with which it was last driven. Nothing is written.
     """
     read: list[JournalOutcomes] = []
     faults: list[str] = []

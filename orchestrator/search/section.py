@@ -45,7 +45,7 @@ BRACKET = (
 def section(
     outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str] | None = None
 ) -> Section:
-    """Return the best of each search, the searches against each other, and every trial.
+    """Return the best of each search, the comparison of searches, and every trial.
 
     mlflow_runs: cell id -> id of its MLflow run.
     """

@@ -1,8 +1,8 @@
-"""A search on a cluster: the controller runs on a login node, or in a job, while jobs train.
+"""A search on a cluster. The controller runs on a login node or in a job, while other jobs train.
 
-Nothing here waits for a job. What was submitted is in the ledger and in the run directories, so a
-controller that ends leaves its jobs at work, and the next one goes on from what they have left.
-Each cell's evaluation is a job of its own too: a login node evaluates nothing.
+No function waits for a job. The ledger and the run directories record what was submitted. So if a
+controller ends, its jobs continue, and the next controller continues from their results. Each
+cell's evaluation is a separate job: a login node evaluates nothing.
 """
 
 import math
@@ -40,7 +40,7 @@ MAX_PAUSE_SECONDS = 10.0
 UNKNOWN_SECONDS = 1800.0
 """Seconds that a trial waits for a cell whose state is unknown. After that the trial has failed."""
 QUIET_SECONDS = 120.0
-"""Seconds of silence after which the controller prints what it waits for."""
+"""Seconds without a message after which the controller prints what it waits for."""
 
 
 def cluster_rules(options: SlurmOptions, tell: Callable[[str], None]) -> DriverRules:
@@ -67,9 +67,10 @@ def cluster_rules(options: SlurmOptions, tell: Callable[[str], None]) -> DriverR
 
 
 def search_on_cluster(controller: Controller, options: SlurmOptions, *, evaluate: bool) -> bool:
-    """Drive the searches to their end; return False if a person stopped it first: jobs go on.
+    """Drive the searches to their end. Return False if a person stopped them first; jobs then
+    continue.
 
-    evaluate: every cell's evaluation is a job that follows its training. Raise OrchError as
+    evaluate: True if each cell's evaluation is a job that follows its training. Raise OrchError as
     `submit` does.
     """
     controller.folder.open()
@@ -123,18 +124,18 @@ def _progress(controller: Controller) -> str:
 
 
 class SubmissionPatience:
-    """A wait for another orch that is submitting.
+    """A wait for another process of orch that is submitting.
 
-    That orch may have died on another machine, which is known only after ELSEWHERE_SECONDS.
+    That process may have died on another machine. This is known only after ELSEWHERE_SECONDS.
     """
 
     def __init__(self, tell: Callable[[str], None]):
         self._tell, self._since = tell, 0.0
 
     def call(self, function: Callable[[], T]) -> T | None:
-        """Return the result of the function, or None while another orch submits.
+        """Return the result of the function, or None while another process of orch submits.
 
-        Let errors of another kind pass, and an error that lasts too long.
+        Let other errors pass, and also this error if it lasts too long.
         """
         try:
             result = function()
@@ -231,7 +232,7 @@ class _EvaluationJob(NamedTuple):
 
     submission: submissions.Submission
     element: int
-    """In the array."""
+    """Index of the element in the array."""
     log: Path
 
     def may_end(self, queue: scheduler.Answer, asked_at: float) -> bool:
@@ -262,7 +263,7 @@ class JobScorer:
         self._manifests: dict[str, dict[str, Any]] = {}
 
     def request(self, records: Sequence[Record]) -> None:
-        """Submit an evaluation of each record that has none under way, as one array."""
+        """Submit, as one array, an evaluation of each record that has no running one."""
         states = self._states(records)
         missing = [r.cell for r in records if states[r.cell.id] == "missing"]
         if missing:
@@ -270,11 +271,11 @@ class JobScorer:
             self._tell(f"submitted the evaluation of {len(missing)} cells as job array {array}")
 
     def is_done(self, records: Sequence[Record]) -> bool:
-        """Return True once each of them has been scored, or could not be."""
+        """Return True once each of the records has a score or could not get one."""
         return all(state in ("scored", "given up") for state in self._states(records).values())
 
     def fault(self, records: Sequence[Record]) -> str:
-        """Return why the first of them cannot be scored, and the log of its last job."""
+        """Return why the first such record cannot be scored, and the log of its last job."""
         states = self._states(records)
         for record in records:
             if states[record.cell.id] == "given up":

@@ -1,4 +1,4 @@
-"""Checks of a cluster, by its own answers: what it has, what it refuses, and what to change.
+"""Checks of a cluster by its own answers: its resources, its refusals, and the fields to change.
 
 check        a site file against the cluster's answers (launch/slurm/cluster)
 probe        a small job that looks at a node; it runs node_facts

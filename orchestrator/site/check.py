@@ -27,15 +27,16 @@ class SiteAdvice(NamedTuple):
     sentence: str
     field: str = ""
     broken: bool = True
-    """Cells could not run; else they can, less well."""
+    """True if cells cannot run; False if they can run, but worse."""
     passing: bool = False
-    """It may be right again without a change: the jobs would wait for that."""
+    """True if the fault may disappear without a change: the jobs would wait until then."""
 
 
 def check_site(
     options: SlurmOptions, cluster: Cluster, resources: Iterable[Resources] = (), cells: int = 0
 ) -> list[SiteAdvice]:
-    """Return faults and remarks on a site, for cells that need these resources on this cluster."""
+    """Return faults of a site and remarks on it, for cells that need these resources on this
+    cluster."""
     partition = cluster.partition(options.partition)
     advice = [*_partition(options, cluster, partition), *_rights(options, cluster, partition)]
     if partition is not None:

@@ -1,4 +1,4 @@
-"""The findings of `orch doctor` about a cluster: each check a line, with what to do."""
+"""The findings of `orch doctor` about a cluster: one line per check, with the action to take."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ class SiteFinding(NamedTuple):
 def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[SiteFinding]:
     """Check a site against its cluster.
 
-    cells: those that are to run on the cluster. look: start a small job that looks at a node.
+    cells: the cells to run on the cluster. look: start a small job that checks a node.
     """
     wrong = [text for text, _ in faults(site.options)]
     if wrong:

@@ -63,9 +63,10 @@ def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRe
 def ray_shortages(
     cells: Sequence[Cell], folder: RunFolder, options: Mapping[str, object]
 ) -> list[LibraryRefusal]:
-    """Return the cells whose actors claim more CPUs than the site lets Ray count on.
+    """Return the cells whose actors claim more CPUs than the site gives to Ray.
 
-    options: `site.options`. Without ray_cpus_per_node in it, orch gives Ray what they claim.
+    options: `site.options`. Without ray_cpus_per_node in them, orch gives Ray what the actors
+    claim.
     """
     per_node = node_options(options).ray_cpus_per_node
     slugs_by_shortage: dict[str, list[str]] = {}

@@ -36,9 +36,9 @@ MIN_FREE_GIB = 2
 
 
 def machine_findings(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
-    """Return what was found, in the order of a new user's questions.
+    """Return the findings, in the order in which a new user needs them.
 
-    look: start a job on a node of the cluster, which looks at it for a few seconds.
+    look: start a job that checks a node of the cluster for a few seconds.
     """
     findings = [finding for check in CHECKS for finding in check(Path(site.runs_dir))]
     return [*findings, *mlflow_store(site), *cluster(site, cells, look=look)]
@@ -89,7 +89,7 @@ def _backend(name: str) -> SiteFinding:
 
 
 def runs_folder(runs_dir: Path) -> list[SiteFinding]:
-    """Return whether the runs folder can be written, and its free space."""
+    """Return a finding: can the runs folder be written, and how much space is free?"""
     nearest = runs_dir.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -130,7 +130,7 @@ def prompts(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def mlflow_store(site: Site) -> list[SiteFinding]:
-    """Return the MLflow store, and whether its server answers."""
+    """Return a finding: the address of the MLflow store, and does its server answer?"""
     store = store_of(RunFolder.of(site.runs_dir, "doctor", "micro"), site.tracking_uri)
     if not store.is_server:
         return [SiteFinding("MLflow store", "ok", store.shown)]
@@ -159,7 +159,7 @@ def _answers(url: str) -> bool:
 
 
 def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
-    """Return the facts of the SLURM cluster. `look`: start a job that looks at a node."""
+    """Return the facts of the SLURM cluster. look: start a job that checks a node."""
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
     try:

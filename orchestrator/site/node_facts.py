@@ -48,7 +48,7 @@ def _shared(folder: Path, token: str) -> str:
 
 
 def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str, str]:
-    """Return release -> what is wrong with its environment on this node; empty if nothing is."""
+    """Return release -> the fault of its environment on this node; empty if it has none."""
     from orchestrator.launch.node.environment import environment_fault, find_environment
     from orchestrator.spec.site_options import node_options
 

@@ -29,7 +29,7 @@ class NodeReport(NamedTuple):
     """The reason why the node cannot use the runs folder; empty if it can."""
     gpus: str = "0"
     environments: dict[str, str] = {}  # noqa: RUF012  (nobody writes to it)
-    """Release -> what is wrong with its environment; empty where nothing is."""
+    """Release -> the fault of its environment; empty if it has none."""
     fault: SchedulerMessage | None = None
 
 
@@ -40,7 +40,7 @@ def probe_node(
     gpus: int = 0,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> NodeReport:
-    """Look at one node of the site's partition, with `gpus` GPUs. Leave nothing behind.
+    """Check one node of the site's partition, with `gpus` GPUs. Leave nothing behind.
 
     Raise EnvironmentFault if the folder cannot be written from here.
     """

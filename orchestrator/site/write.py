@@ -1,6 +1,6 @@
 """A site file from the answers of a cluster. Pure.
 
-It has the partition that is most likely meant, its limits, and the alternatives as comments.
+The file names the most likely partition and its limits. Comments name the alternatives.
 """
 
 from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition
@@ -41,7 +41,8 @@ def gpus_per_node(cluster: Cluster) -> int:
 
 
 def _chosen(cluster: Cluster) -> Partition | None:
-    """Return the partition with most GPUs that is up; of equals the default one, then the first."""
+    """Return the partition with the most GPUs that is up. Among equals, prefer the default one,
+    then the first."""
 
     def weight(partition: Partition) -> tuple[bool, int, float, bool]:
         nodes = cluster.nodes_of(partition.name)
@@ -108,7 +109,7 @@ def _environments() -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """Return a YAML scalar that stays text."""
+    """Return a text as a YAML scalar that is read as text."""
     plain = text.replace("-", "").replace("_", "").isalnum() and text[:1].isalpha()
     words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
     safe = plain and text.lower() not in words

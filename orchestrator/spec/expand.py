@@ -230,7 +230,7 @@ class Axis(NamedTuple):
 
 
 class TooLargeError(Exception):
-    """Raised for an expansion that would not fit into memory."""
+    """Raised for an expansion with too many cells."""
 
 
 @dataclass(frozen=True)

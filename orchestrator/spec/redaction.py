@@ -69,8 +69,8 @@ def hide_userinfo(text: str) -> str:
 
 
 def hide_in_text(text: str) -> str:
-    """Return a text with user names and passwords removed from addresses, and with the values of
-    secret variables hidden."""
+    """Return a text without user names and passwords in addresses, and without the value in
+    `NAME=value` if the name is one of a secret."""
     return _ASSIGNED.sub(
         lambda hit: f"{hit['name']}={HIDDEN}" if is_secret(hit["name"]) else hit[0],
         hide_userinfo(text),
