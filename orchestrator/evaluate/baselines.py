@@ -17,9 +17,9 @@ from orchestrator.rundir import RunFolder
 def base_model(path: str) -> Path:
     """Return the Hugging Face directory of a spec's `model.path`.
 
-    That is a folder, a policy that ships with a backend (such as `micro:elder`), or a model of the
-    hub in this machine's cache. If it is not on this machine, raise CheckpointError with the way to
-    get it.
+    The path is a folder, a policy that ships with a backend (such as `micro:elder`), or a model of
+    the hub in this machine's cache. If it is not on this machine, raise CheckpointError with the
+    way to get it.
     """
     try:
         shipped = plugins.shipped_policy(path)
@@ -71,7 +71,7 @@ class BaselineFolder(RunFolder):
 
 
 class DeclaredBaseline(NamedTuple):
-    """A declared baseline and the record that stands for it at the scale of the site."""
+    """A declared baseline, and the record that represents it at the scale of the site."""
 
     baseline: Baseline
     record: Record
@@ -79,7 +79,7 @@ class DeclaredBaseline(NamedTuple):
 
 
 class ScoredBaseline(NamedTuple):
-    """A declared baseline with what is on disk of it. `note`: what a reader must know."""
+    """A declared baseline with its scores on disk. `note`: a remark for readers of the report."""
 
     baseline: Baseline
     cell_id: str
@@ -127,14 +127,14 @@ def declared_baselines(
 
 
 def records(asked_for: Sequence[DeclaredBaseline]) -> list[Record]:
-    """Return the records of baselines, each once."""
+    """Return the records of the baselines, each once."""
     return list({one.record.cell.id: one.record for one in asked_for}.values())
 
 
 def scored_baselines(
     evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
 ) -> list[ScoredBaseline]:
-    """Return the declared baselines with their scores on disk; no scores where none were made."""
+    """Return the declared baselines with their scores on disk; without scores if none exist."""
     home = BaselineFolder(folder.path)
     return [
         ScoredBaseline(

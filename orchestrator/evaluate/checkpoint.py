@@ -18,7 +18,7 @@ from orchestrator.errors import CheckpointError
 
 _SAFETENSORS = ("model*.safetensors", "adapter_model*.safetensors", "consolidated*.safetensors")
 _PICKLED = ("pytorch_model*.bin", "adapter_model*.bin")
-"""Read by transformers only where there are no safetensors."""
+"""Weights that transformers reads only if no safetensors exist."""
 _TEXTS = (
     "config.json",
     "adapter_config.json",
@@ -42,10 +42,11 @@ _ABOUT_THE_WRITER = frozenset({"transformers_version", "_name_or_path", "name_or
 """Fields of a JSON file that name its origin and change nothing that is computed."""
 _CHUNK = 1 << 20
 _LONGEST_HEADER = 100_000_000
-"""Bytes of a safetensors header, as its library bounds it."""
+"""Upper bound on the bytes of a safetensors header, from its library."""
 
 Stamp = dict[str, tuple[int, int]]
-"""File name -> bytes, time of last change in nanoseconds: as long as it holds, so does the hash."""
+"""File name -> bytes and time of last change in nanoseconds. While these are unchanged, the hash is
+too."""
 
 
 class _Tensor(NamedTuple):
@@ -59,7 +60,8 @@ class _Tensor(NamedTuple):
 
 
 def stamp(path: Path) -> Stamp:
-    """Return the files of the policy saved there. Raise CheckpointError if it is no policy."""
+    """Return the stamp of the policy's files in a folder. Raise CheckpointError if it has no
+    policy."""
     try:
         path.stat()
         stats = {file.relative_to(path).as_posix(): file.stat() for file in _policy_files(path)}
@@ -77,7 +79,8 @@ def stamp(path: Path) -> Stamp:
 
 
 def content_hash(path: Path, files: Stamp) -> str:
-    """Return a hash of what these files make: tensors by name, JSON by value, the rest by byte."""
+    """Return a hash of the content of these files: tensors by name, JSON by value, other files by
+    bytes."""
     parts: list[tuple[str, str]] = []
     try:
         for name in files:
@@ -97,7 +100,7 @@ def content_hash(path: Path, files: Stamp) -> str:
 
 
 def texts_hash(path: Path) -> str:
-    """Return a hash of the bytes of all that a policy is besides its weights: config, tokenizer."""
+    """Return a hash of the bytes of a policy's files other than weights: config, tokenizer."""
     total = hashlib.sha256()
     for name in stamp(path):
         if (path / name).suffix not in (".safetensors", ".bin"):
@@ -124,7 +127,7 @@ def _byte_hash(file: Path) -> str:
 
 
 def _json_hash(file: Path) -> str:
-    """Return the hash of a JSON value; of the bytes, if they are no JSON."""
+    """Return the hash of a JSON value; of the bytes, if they are not JSON."""
     try:
         value: Any = json.loads(file.read_bytes())
     except ValueError:
@@ -136,7 +139,8 @@ def _json_hash(file: Path) -> str:
 
 
 def _tensor_hashes(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield (name, hash) of every tensor; of the whole file, if it is not whole safetensors."""
+    """Yield (name, hash) of every tensor; of the whole file, if it is not a complete safetensors
+    file."""
     tensors = _tensors(file)
     if tensors is None:
         yield file.name, _byte_hash(file)
@@ -153,7 +157,7 @@ def _tensor_hashes(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _tensors(file: Path) -> list[_Tensor] | None:
-    """Return the tensors that the header names; None if the file is cut or is something else."""
+    """Return the tensors that the header names; None if the file is cut or has another format."""
     size = file.stat().st_size
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")

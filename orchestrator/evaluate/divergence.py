@@ -50,7 +50,7 @@ class ResponseSums(NamedTuple):
     kl: float
     """KL(ours || theirs), where `ours` sampled the response."""
     entropy: float
-    """Of ours."""
+    """Entropy of the policy that sampled the response."""
 
 
 def answer(
@@ -61,8 +61,10 @@ def answer(
     ask: ItemRequest,
     versions: Mapping[str, str],
 ) -> None:
-    """Write the divergences of one checkpoint on the prompts of one task, whose responses have at
-    most `longest` tokens."""
+    """Write the divergences of one checkpoint on the prompts of one task.
+
+    A response has at most `longest` tokens.
+    """
     started, cpu = time.perf_counter(), time.process_time()
     score_key = ask.asked
     reference = _reference(ask.reference, job.engine)
@@ -117,9 +119,8 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
 
 @torch.no_grad()
 def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[Response]:
-    """Return one response to each prompt, from the policy itself: no top_p, no min_p, temperature
-    1.
-    """
+    """Return one response to each prompt, sampled from the policy without top_p or min_p, at
+    temperature 1."""
     torch.manual_seed(seed)
     ends = policy.model.generation_config.eos_token_id
     stops = set(ends if isinstance(ends, list) else [ends])

@@ -29,7 +29,7 @@ def is_greedy(sampling: Sampling) -> bool:
 
 
 def resolved(engine: Engine, scale: str, site: Site | None) -> Engine:
-    """Return the engine with nothing left to choose."""
+    """Return the engine with every open choice decided."""
     name = engine.name
     if name == "auto":
         name = "hf" if scale == "micro" else "vllm"
@@ -57,8 +57,10 @@ def title(engine: Engine, harness: str) -> str:
 
 
 def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> int:
-    """Return the tokens of the longest prompt and response together. `positions`: the most that the
-    checkpoint was made for, which vLLM does not go beyond."""
+    """Return the tokens of the longest prompt and response together.
+
+    positions: the largest number of positions of the checkpoint. vLLM does not exceed it.
+    """
     wanted = PROMPT_TOKENS + sampling.max_response_tokens
     return engine.max_model_len or min(wanted, positions or wanted)
 
@@ -74,9 +76,8 @@ def vllm_args(
 ) -> dict[str, Any]:
     """Return the arguments of lm-eval's VLLM.
 
-    `seed` is the engine's; each request has one of its own.
-
-    cpu: vLLM is its build for CPUs, where compiling takes longer than it saves.
+    `seed` is the engine's seed; each request has a seed of its own. cpu: True for vLLM's build for
+    CPUs. Its compilation takes longer than it saves.
     """
     eager = {"enforce_eager": True} if cpu else {}
     return {
@@ -96,7 +97,8 @@ def vllm_args(
 def server_args(engine: Engine, checkpoint: str, sampling: Sampling) -> dict[str, Any]:
     """Return the arguments of lm-eval's LocalCompletionsAPI and LocalChatCompletion.
 
-    Prompts go as text: what is not tokenised here is neither cut here nor given a second <bos>.
+    Prompts are sent as text. A text that is not tokenised here is not cut here, and gets no second
+    <bos>.
     """
     return {
         "model": engine.model or checkpoint,
@@ -127,8 +129,8 @@ def generation(
 ) -> dict[str, Any]:
     """Return lm-eval's `generation_kwargs`: the task's stop strings and the spec's sampling.
 
-    Everything that a checkpoint's generation_config would set is set here: top_k,
-    repetition_penalty (for transformers by a GenerationConfig of ours, see models.py).
+    They set every value that a checkpoint's generation_config would otherwise set: top_k and
+    repetition_penalty (for transformers through orch's own GenerationConfig, see models.py).
     """
     name = engine.name if engine else "hf"
     limit = min(of_task["max_gen_toks"], sampling.max_response_tokens)
@@ -146,15 +148,17 @@ def generation(
 
 
 def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
-    """Return a seed for each prompt and repeat: 31 bits, as servers take them.
+    """Return a seed for each prompt and repeat: 31 bits, because servers accept no more.
 
-    It depends only on these, so a response does not depend on the other requests of its batch.
+    The seed depends only on these arguments, so a response does not depend on the other requests of
+    its batch.
     """
     return int(digest([seed, prompt, repeat]), 16) % 2**31
 
 
 def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
-    """Yield runs of equal prompts as (prompt, length): lm-eval lays the k copies side by side."""
+    """Yield runs of equal prompts as (prompt, length). lm-eval puts the k copies next to each
+    other."""
     groups: list[tuple[Any, int]] = []
     for prompt in prompts:
         if groups and groups[-1][0] == prompt:
@@ -165,7 +169,7 @@ def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def rounds(identities: Sequence[int]) -> list[list[int]]:
-    """Return indices of requests by how often the same request came before, firsts first."""
+    """Return the indices of requests in rounds: round n has the n-th copy of each request."""
     counts: dict[int, int] = {}
     rounds_: list[list[int]] = []
     for place, identity in enumerate(identities):

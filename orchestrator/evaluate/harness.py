@@ -1,8 +1,8 @@
-"""One checkpoint through lm-evaluation-harness. Slow to import: worker.py does.
+"""Score one checkpoint with lm-evaluation-harness. Slow to import; only worker.py imports it.
 
-The harness builds the requests, generates, filters and scores; what is ours here is to say how to
-sample, to seed, to go slice by slice so that a kill loses one slice, and to check that nothing was
-thrown away.
+The harness builds the requests, generates, filters and scores. This module sets the sampling and
+the seeds, works slice by slice so that a kill loses only one slice, and checks that no response was
+discarded.
 """
 
 import time
@@ -28,8 +28,8 @@ from orchestrator.evaluate.shards import Shards, joined
 from orchestrator.identity import digest
 
 CLOSED_FORM = 1
-"""lm-eval's `bootstrap_iters`: 0 would leave out the standard error of a mean too, and a mean's is
-computed, not bootstrapped."""
+"""lm-eval's `bootstrap_iters`. With 0, lm-eval would also leave out the standard error of a mean,
+which it computes without a bootstrap."""
 
 VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")}
 
@@ -49,7 +49,8 @@ def answer(job: ScoringJob) -> None:
 
 
 def prepare(job: ScoringJob) -> None:
-    """Do once what every job would do: a fork then finds modules and tasks in memory."""
+    """Import the modules and load the tasks that every job needs, so that forked workers have them
+    in memory."""
     torch.set_num_threads(1)
     for ask in job.asks:
         load_task(Path(ask.task_file))
@@ -58,9 +59,9 @@ def prepare(job: ScoringJob) -> None:
 
 @lru_cache
 def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
-    """Return lm-eval's task of this file, and the generation settings of the file.
+    """Return lm-eval's task in this file, and the generation settings of the file.
 
-    Raise EnvironmentFault if its number of items is not the one that its file declares.
+    Raise EnvironmentFault if its number of items differs from the number that its file declares.
     """
     (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
     declared = (task.config.metadata or {}).get("num_items")
@@ -75,7 +76,7 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
 
 
 def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:
-    """Return another seed for each checkpoint, task, seed and slice, so that their noise is
+    """Return a different seed for each checkpoint, task, seed and slice, so that their noise is
     independent."""
     parts: list[object] = [score_key.checkpoint, score_key.task.name, score_key.seed]
     return int(digest(parts + ([first_item] if first_item else [])), 16)

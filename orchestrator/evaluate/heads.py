@@ -18,15 +18,15 @@ from typing import Any
 from orchestrator.errors import CheckpointError
 
 WIDTHS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Of heads that vLLM 0.29.0 has attention for on a CPU."""
+"""Widths of heads for which vLLM 0.29.0 has attention on a CPU."""
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def missing_width(checkpoint: Path, *, cpu: bool) -> int | None:
-    """Return the width to pad a checkpoint's heads to, or None where they need no padding.
+    """Return the width to which a checkpoint's heads must be padded; None if they need no padding.
 
-    On a GPU every multiple of 8 from 32 to 256 does. None too for what is no Llama of one file:
-    its engine accepts or refuses it.
+    On a GPU, every multiple of 8 from 32 to 256 needs none. Return None too if the checkpoint is
+    not a Llama in one file: its engine accepts or refuses it.
     """
     try:
         config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
@@ -42,8 +42,7 @@ def missing_width(checkpoint: Path, *, cpu: bool) -> int | None:
 
 def positions(checkpoint: Path) -> int | None:
     """Return the number of tokens of a checkpoint's longest text, or None if its config has
-    none.
-    """
+    none."""
     try:
         config = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
         return int(config["max_position_embeddings"])
@@ -52,9 +51,9 @@ def positions(checkpoint: Path) -> int | None:
 
 
 def pad(checkpoint: Path, folder: Path, width: int) -> None:
-    """Write a copy of a Llama whose heads are `width` wide into a new folder.
+    """Write a copy of a Llama whose heads have this width into a new folder.
 
-    Raise CheckpointError for rotations that are not the plain ones.
+    Raise CheckpointError if its rotary embedding is not the standard one.
     """
     from safetensors.torch import load_file, save_file
 
@@ -112,7 +111,7 @@ def _padded(name: str, weight: Any, narrow: int, width: int) -> Any:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Write the copy that vLLM's CPU build can serve."""
+    """Write a copy that vLLM's CPU build can serve."""
     if len(argv) != 2:
         raise SystemExit("python -m orchestrator.evaluate.heads CHECKPOINT NEW_FOLDER")
     checkpoint, folder = map(Path, argv)

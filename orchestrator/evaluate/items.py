@@ -22,12 +22,12 @@ class Mean(NamedTuple):
 
 
 def named(metric: str, repeats: int) -> str:
-    """Return the shown name of a metric: `mean@32` for `mean@k`."""
+    """Return the displayed name of a metric: `mean@32` for `mean@k`."""
     return metric.replace("@k", f"@{repeats}")
 
 
 def means(items: Sequence[Item], repeats: int) -> dict[str, Mean]:
-    """Return the mean of every metric of the items, by its shown name."""
+    """Return the mean of every metric over the items, by its displayed name."""
     metrics = items[0]["metrics"]
     return {
         named(name, repeats): mean([item["metrics"][name] for item in items]) for name in metrics
@@ -52,7 +52,8 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Mean:
 
 
 def shares_of(items: Sequence[Item]) -> tuple[float, ...]:
-    """Return the mean@k of each item, in order; nothing for a metric without it (divergences)."""
+    """Return the mean@k of each item, in order; nothing if the metric has no mean@k
+    (divergences)."""
     name = next((name for name in items[0].get("metrics", ()) if name.startswith("mean@")), None)
     return () if name is None else tuple(round(item["metrics"][name], 6) for item in items)
 

@@ -26,7 +26,7 @@ from orchestrator.records import Engine, Sampling
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
 PROMPTS_KEPT, BATCHES_KEPT, RESPONSES_KEPT = 4096, 64, 16_384
 SHORT = 16
-"""Tokens of a response that is worth keeping: a longer one hardly comes again."""
+"""Longest response, in tokens, whose text is cached. A longer one rarely occurs again."""
 
 
 class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
@@ -92,9 +92,8 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return list(self._ids[key])
 
     def tok_batch_encode(self, strings: list[str], *arguments: Any, **named: Any) -> Any:
-        """Return token ids and attention mask of texts, [B, n] both. Copies, as the harness edits
-        them.
-        """
+        """Return token ids and attention mask of texts, both [B, n]. They are copies, because the
+        harness edits them."""
         key = tuple(strings), arguments, tuple(named.items())
         if key not in self._batches:
             _make_room(self._batches, BATCHES_KEPT)
@@ -125,12 +124,12 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return self.tokenizer.chat_template is not None
 
     def seeded(self, seed: int) -> None:
-        """Seed torch, from whose generator the model samples."""
+        """Seed torch's generator, from which the model samples."""
         torch.manual_seed(seed)
 
 
 class _Seeded:
-    """The part that servers and vLLM share: a seed for each prompt and repeat."""
+    """The common part of servers and vLLM: a seed for each prompt and repeat."""
 
     seed = 0
 
@@ -139,14 +138,14 @@ class _Seeded:
 
 
 class _Server(_Seeded):
-    """An OpenAI-compatible server: k rounds over the prompts, one for each repeat."""
+    """An OpenAI-compatible server. It gets k rounds over the prompts, one for each repeat."""
 
     engine: Engine
     repeat = 0
     generate_until: Any
 
     def _rounds(self, generate: Any, requests: Sequence[Any]) -> list[str]:
-        """Send the k copies of a request with k seeds; lm-eval would use one."""
+        """Send the k copies of a request with k seeds; lm-eval alone would use one seed."""
         responses: list[str] = [""] * len(requests)
         for self.repeat, places in enumerate(engines.rounds([id(each) for each in requests])):
             try:
@@ -159,7 +158,7 @@ class _Server(_Seeded):
 
 
 class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eval has no types
-    """`/v1/completions`: the chat template is applied here, with the checkpoint's tokenizer."""
+    """`/v1/completions`. orch applies the chat template, with the checkpoint's tokenizer."""
 
     def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
         super().__init__(**engines.server_args(engine, str(checkpoint), sampling))
@@ -173,7 +172,7 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eva
         return self._tokens().chat_template is not None
 
     def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> str:
-        """Return the text of a chat, and note that its special tokens are written."""
+        """Return the text of a chat, and record that the text contains its special tokens."""
         text: str = self._tokens().apply_chat_template(
             chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
         )
@@ -181,7 +180,7 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eva
         return text
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """Return one response for each request, as the server gives them."""
+        """Return one response for each request, as the server returns them."""
         return self._rounds(super().generate_until, requests)
 
     def _create_payload(self, messages: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
@@ -198,18 +197,18 @@ class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eva
 
 
 class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]  # lm-eval has no types
-    """`/v1/chat/completions`: the server applies its chat template."""
+    """`/v1/chat/completions`. The server applies its chat template."""
 
     def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
         super().__init__(**engines.server_args(engine, str(checkpoint), sampling))
         self.engine = engine
 
     def has_template(self) -> bool:
-        """Return True: the server has one, or refuses the request."""
+        """Return True: the server has a template, or refuses the request."""
         return True
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """Return one response for each request, as the server gives them."""
+        """Return one response for each request, as the server returns them."""
         return self._rounds(super().generate_until, requests)
 
     def _create_payload(self, messages: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
@@ -236,9 +235,10 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
 
 
 def end(policy: Any) -> None:
-    """End the process in which vLLM computes; nothing for another model.
+    """End the process in which vLLM computes. Do nothing for another model.
 
-    Python waits for a process's children before it ends, and vLLM's waits for requests.
+    Python waits for its child processes before it ends, and vLLM's process waits for requests. So
+    without this call, Python would never end.
     """
     engine = getattr(getattr(policy, "model", None), "llm_engine", None)
     if engine is not None:
@@ -246,7 +246,7 @@ def end(policy: Any) -> None:
 
 
 _LAST: list[HarnessPolicy] = []
-"""The policy that `opened` has returned last: its weights are swapped for those of the next."""
+"""The policy that `opened` returned last. The weights of the next one replace its weights."""
 
 
 def _make_room(kept: dict[Any, Any], most: int) -> None:
@@ -264,9 +264,7 @@ def _refuse_infinite(model: Any, path: Path) -> None:
 
 @contextmanager
 def _fitting(checkpoint: Path, cpu: bool) -> Iterator[Path]:
-    """Yield a checkpoint whose heads vLLM has attention for: this one, or a copy until it is
-    loaded.
-    """
+    """Yield a checkpoint with heads for which vLLM has attention: this one, or a temporary copy."""
     width = heads.missing_width(checkpoint, cpu=cpu)
     if width is None:
         yield checkpoint
@@ -297,7 +295,8 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         def _model_generate(
             self, requests: Any, generate: bool = False, sampling_params: Any = None
         ) -> list[Any]:
-            """Return an output for each copy of a prompt, of the n made in one request."""
+            """Return one output for each copy of a prompt, from a single request with n
+            responses."""
             if not generate or not isinstance(sampling_params, list):
                 return super()._model_generate(requests, generate, sampling_params)  # type: ignore[no-any-return]  # no types
             groups = engines.grouped(requests)
@@ -324,14 +323,14 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
 
 
 class _Single:
-    """One completion, as lm-eval looks for it."""
+    """One completion, in the form that lm-eval expects."""
 
     def __init__(self, outputs: list[Any]):
         self.outputs = outputs
 
 
 def _unreachable(engine: Engine, error: Exception) -> Exception:
-    """Raise a sentence for a server that does not answer; pass anything else on."""
+    """Raise an error with a sentence if the server does not respond. Re-raise any other error."""
     import aiohttp
     import requests
 
@@ -348,7 +347,7 @@ def _unreachable(engine: Engine, error: Exception) -> Exception:
 
 
 def load(path: Path, dtype: str = "auto") -> tuple[Any, Any]:
-    """Return model and tokenizer, on the CPU. Raise CheckpointError if they do not load."""
+    """Return model and tokenizer, on the CPU. Raise CheckpointError if they cannot be loaded."""
     try:
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype), tokenizer_of(path)
     except Exception as error:  # what the libraries raise for a bad file is not of one kind

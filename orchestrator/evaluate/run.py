@@ -1,4 +1,4 @@
-"""The processes that make scores, as orch sees them."""
+"""Start the processes that make scores, and collect their results."""
 
 import json
 import os
@@ -34,7 +34,7 @@ ON_CORES = {
     "MKL_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",  # a device opened before the fork is of no use after it
 }
-"""Environment variables if all jobs generate on the CPU."""
+"""Environment variables for jobs that all generate on the CPU."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 """Environment variables if policies and items are on this machine, so that libraries look nothing
 up."""
@@ -55,10 +55,10 @@ def harness_version() -> str:
 
 
 def work(jobs: Sequence[ScoringJob], workers: int) -> Generator[tuple[int, str]]:
-    """Run the jobs. As each ends, yield its index and "" or a sentence of what is wrong.
+    """Run the jobs. When a job ends, yield its index and "", or a sentence about its fault.
 
-    Jobs of another interpreter have a process of their own. The processes end with this generator.
-    Raises RuntimeError, with the traceback, for a bug.
+    Jobs with another interpreter run in a process of their own. The processes end with this
+    generator. Raise RuntimeError, with the traceback, for a bug.
     """
     interpreters = {job.engine.python for job in jobs}
     for python in sorted(interpreters, key=str):
@@ -136,10 +136,10 @@ def _finished_job(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
 
 
 class EvaluationEvent(NamedTuple):
-    """A step of `evaluate`, reported as it happens.
+    """A step of `evaluate`, reported at once.
 
-    `done` and `total` count the checkpoints to score; `started` comes once, and not at all if there
-    are none.
+    `done` and `total` count the checkpoints to score. `started` comes once, or never if no
+    checkpoint must be scored.
     """
 
     kind: Literal["started", "scored", "fault"]
@@ -151,7 +151,7 @@ class EvaluationEvent(NamedTuple):
 
 
 class UnscoredError(CheckpointError):
-    """Some checkpoints could not be scored; `scores` has those of all the others."""
+    """Raised if some checkpoints could not be scored. `scores` has those of all the others."""
 
     def __init__(self, faults: Sequence[str], scores: Sequence[Score]):
         self.faults, self.scores = tuple(faults), tuple(scores)
@@ -171,7 +171,7 @@ class MissingScores(NamedTuple):
     cell: Cell
     step: int
     tasks: tuple[str, ...]
-    """Names, once each; empty if they are known only after the export."""
+    """Names of the tasks, each once; empty if they are known only after the export."""
 
 
 def missing(

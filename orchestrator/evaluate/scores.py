@@ -1,12 +1,12 @@
-"""What a score depends on, and how scores lie on disk.
+"""The key of a score, and the files of scores on disk.
 
     cells/<cell>/eval/<task>-<key>.json     the scores of one task at one checkpoint, one seed
     cells/<cell>/eval/<task>-<key>.jsonl    its items: prompt, target, responses, which are right
     cells/<cell>/eval/<task>.divergence-<key>.json, .jsonl    the same for divergences
     baselines/<model>-<key>/eval/           the same for a model before training
 
-`<key>` is a hash of everything in ScoreKey, so a changed task, sampling or checkpoint is a new file
-and nothing is ever overwritten by something else.
+`<key>` is a hash of everything in ScoreKey. So a changed task, sampling or checkpoint gives a new
+file, and never overwrites another score.
 """
 
 import math
@@ -35,7 +35,7 @@ SLICE_RESPONSES = 2048
 
 
 class ScoreKey(Frozen):
-    """One task of one checkpoint with one seed: all that its scores depend on."""
+    """One task of one checkpoint with one seed: everything on which its scores depend."""
 
     checkpoint: str
     """Hash of the policy: checkpoint.content_hash."""
@@ -47,14 +47,14 @@ class ScoreKey(Frozen):
     chat_template: bool
     """True: use the tokenizer's chat template, if it has one."""
     harness: str
-    """Name and version of what scores."""
+    """Name and version of the harness that scores."""
     kind: Literal["accuracy", "divergence"] = "accuracy"
     reference: str = ""
-    """Of a divergence: hash of the reference policy."""
+    """Only for a divergence: the hash of the reference policy."""
 
     @property
     def stem(self) -> str:
-        """Return the name of its files, without suffix."""
+        """Return the name of the score's files, without suffix."""
         plain = {
             name: value
             for name, value in self.model_dump().items()
@@ -65,18 +65,18 @@ class ScoreKey(Frozen):
 
 
 class ItemRequest(Frozen):
-    """A score to make, with what is needed to make it."""
+    """A score to make, and the data that this needs."""
 
     asked: ScoreKey
     task_file: str
     results: str
-    """The file its scores belong in; items go beside it."""
+    """The file for its scores. The file of its items is next to it."""
     reference: str = ""
-    """Of a divergence: the folder of the reference policy."""
+    """Only for a divergence: the folder of the reference policy."""
 
 
 class ScoringJob(Frozen):
-    """One checkpoint and the scores to make of it."""
+    """One checkpoint and the scores to make for it."""
 
     cell_id: str
     checkpoint: str
@@ -100,7 +100,7 @@ class Result(Frozen):
     scores: tuple[Score, ...] = Field(strict=False)
     cpu_seconds: NonNegativeFloat
     versions: dict[str, str]
-    """Package -> version, of what generated the responses."""
+    """Package -> version, of the software that generated the responses."""
     items: str = ""
     """Hash of the prompts and targets; empty in results of an older orch."""
     shares: tuple[float, ...] = Field(default=(), strict=False)
@@ -119,13 +119,15 @@ class StoredScore(NamedTuple):
 
     @property
     def kind(self) -> "SamplingKind":
-        """Return step, task, seed and kind of score: of these, one result is the current one."""
+        """Return step, task, seed and type of score. For each such kind, one result is the current
+        one."""
         score_key = self.result.asked
         return score_key.step, score_key.task.name, score_key.seed, score_key.kind
 
 
 def stored_scores(cell_dir: CellDir, faults: list[str] | None = None) -> Iterator[StoredScore]:
-    """Yield every result of a cell. What is cut or foreign is left out and named in `faults`."""
+    """Yield every result of a cell. Leave out files that are cut or foreign, and name them in
+    `faults`."""
     with telling(cell_dir.evaluations):
         try:
             names = sorted(
@@ -150,7 +152,7 @@ def stored_scores(cell_dir: CellDir, faults: list[str] | None = None) -> Iterato
 
 
 def _check(result: Result, cell_dir: CellDir, path: Path) -> None:
-    """Raise RunFolderError for a result that is another cell's, or does not agree with itself."""
+    """Raise RunFolderError for a result of another cell, or one that contradicts itself."""
     score_key = result.asked
     wrong = ""
     if any(score.cell_id != cell_dir.id for score in result.scores):
@@ -180,12 +182,12 @@ def current(cell_dir: CellDir, faults: list[str] | None = None) -> list[Result]:
 
 
 def read_scores(cell_dir: CellDir) -> list[Score]:
-    """Return the scores of the current results of a cell, as far as they can be read."""
+    """Return the scores of the current results of a cell, without those that cannot be read."""
     return [score for result in current(cell_dir) for score in result.scores]
 
 
 def read_scores_at(path: Path) -> tuple[Score, ...]:
-    """Return the scores in one result file; none without the file."""
+    """Return the scores in one result file; none if the file does not exist."""
     result = read_object(Result, path)
     return result.scores if result else ()
 
@@ -206,12 +208,12 @@ Exams = Mapping[str, Mapping[str, AbstractSet[str]]]
 
 
 def aggregate(scores: Iterable[Score], exams: Exams | None = None) -> list[Score]:
-    """Return, for each checkpoint, seed, sampling, domain and metric, the mean over its tasks.
+    """Return the mean over tasks for each checkpoint, seed, sampling, domain and metric.
 
-    Each task weighs the same, whatever its number of items. The standard error is that of a mean
-    of independent estimates, sqrt(sum se^2) / n: the tasks are fixed, their items are what varies.
-    There is no mean where a task is missing that the cell's exam has, where a value is not finite,
-    and none of divergences. Without `exams`, the tasks that are there are all.
+    Each task has the same weight, whatever its number of items. The standard error is that of a
+    mean of n independent estimates, sqrt(sum se^2) / n: tasks are fixed, and only their items vary.
+    A mean is left out if a task of the cell's exam is missing, if a value is not finite, and for
+    divergences. Without `exams`, the mean is over the tasks that exist.
     """
     groups = defaultdict(list)
     for score in scores:

@@ -1,4 +1,4 @@
-"""A long evaluation in slices of items: each is on disk when it is done, and never done twice.
+"""A long evaluation in slices of items. A slice is written when it is done, and never made twice.
 
 <task>-<key>.part-<first>-<end>    items of one slice, while others are missing
 <task>-<key>.jsonl, .json          everything, once nothing is missing; the parts are gone
@@ -34,7 +34,7 @@ class Shards:
     num_items: int
     repeats: int
     responses: int
-    """Responses of a slice, at most; a slice has at least one item."""
+    """Largest number of responses in a slice. A slice has at least one item."""
 
     def parts(self) -> list[range]:
         """Return the item numbers of each slice."""
@@ -45,7 +45,8 @@ class Shards:
         ]
 
     def read(self, part: range) -> Shard | None:
-        """Return a slice on disk, or None if it is missing or no slice: it is made again."""
+        """Return a slice on disk. Return None if it is missing or invalid: it is then made
+        again."""
         try:
             plain = read_json(self._path(part))
         except RunFolderError:

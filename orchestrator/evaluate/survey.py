@@ -1,4 +1,4 @@
-"""The scores that the spec needs of a checkpoint: which are on disk, and which are missing."""
+"""The scores that the spec needs for a checkpoint: those on disk, and those that are missing."""
 
 import math
 from collections import defaultdict
@@ -56,9 +56,10 @@ def seeds_of(evaluation: EvaluationSpec) -> tuple[int, ...]:
 
 
 def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """Return the tasks on whose prompts the cell's policy is compared with its reference policy.
+    """Return the tasks whose prompts are used to compare the cell's policy with its reference
+    policy.
 
-    Where a backend has tasks in place of the spec's, each stands for one of its own domain.
+    If a backend replaces the spec's tasks, each of its tasks replaces one of the same domain.
     """
     declared = evaluation.divergence
     if declared is None:
@@ -100,7 +101,7 @@ class Survey:
     _found: dict[str, dict[Path, StoredScore]] = field(default_factory=dict)
     """Cell id -> its results on disk."""
     _hashes: dict[Path, str] = field(default_factory=dict)
-    """Of reference policies: folder -> hash."""
+    """Hashes of reference policies: folder -> hash."""
 
     def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
         """Return the checkpoints to score: `last` of cells that have succeeded, or `all`."""
@@ -245,7 +246,8 @@ class Survey:
         return self._found[cell.id]
 
     def _content(self, cell: Cell, path: Path, files: Stamp) -> str:
-        """Return the checkpoint's hash: from a result made of the very same files, or read."""
+        """Return the checkpoint's hash: from a result made from exactly these files, or by reading
+        them."""
         results = (one.result for one in self._on_disk(cell).values() if one.result.files == files)
         known = next((result.asked.checkpoint for result in results), None)
         return known or content_hash(path, files)
@@ -269,9 +271,7 @@ class Survey:
 
 
 def _beside(engine: Engine) -> Engine:
-    """Return the engine of divergences: they need logits, so the weights are loaded with
-    transformers.
-    """
+    """Return the engine of divergences. They need logits, so transformers loads the weights."""
     if engine.name == "hf":
         return engine
     device = "cuda" if engine.name == "vllm" else engine.device
@@ -300,7 +300,7 @@ def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Scor
 
 
 NAMED = 3
-"""Cells a sentence names before it counts the rest."""
+"""Number of cells that a sentence names; further cells are only counted."""
 
 
 Shares = dict[str, tuple[float, ...]]
@@ -308,7 +308,7 @@ Shares = dict[str, tuple[float, ...]]
 
 
 class ScoreIndex(NamedTuple):
-    """Scores, means over domains last, and a sentence for each thing that is wrong with them."""
+    """Scores, with means over domains last, and a sentence for each fault."""
 
     scores: list[Score]
     faults: list[str]
@@ -336,7 +336,7 @@ def score_index(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFo
 
 
 def _shares(results: Sequence[Result], seeds: int) -> Shares:
-    """Return the items of each task at the last step that has any."""
+    """Return the items of each task at the last step that has items."""
     last = max((one.asked.step for one in results if one.shares), default=0)
     tasks: dict[str, list[Result]] = defaultdict(list)
     for one in results:
@@ -370,7 +370,7 @@ def _asked(
 
 
 def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str, set[str]]:
-    """Return domain -> the tasks of its mean."""
+    """Return domain -> the tasks over which its mean is taken."""
     domains: dict[str, set[str]] = defaultdict(set)
     for task in tasks_of(cell, evaluation):
         domains[task.domain].add(task.name)
@@ -389,7 +389,7 @@ def _not_numbers(scores: Iterable[Score], slugs: Mapping[str, str]) -> Iterator[
 def _missing(
     cells: Sequence[Cell], results: Mapping[str, Sequence[Result]], evaluation: EvaluationSpec
 ) -> Iterator[str]:
-    """Yield tasks and seeds that a checkpoint lacks although it has others."""
+    """Yield tasks and seeds that a checkpoint lacks, if it has others."""
     lacking: dict[tuple[str, int], list[str]] = defaultdict(list)
     for cell in cells:
         done: dict[int, set[tuple[str, int]]] = defaultdict(set)
@@ -411,7 +411,7 @@ def _missing(
 def _differences(
     results: Mapping[str, Sequence[Result]], slugs: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield what makes two scores of one task answers to different questions."""
+    """Yield the differences that make two scores of one task incomparable."""
     looks: dict[str, Callable[[Result], str]] = {
         "task version": lambda one: one.asked.task_version,
         "sampling": lambda one: _shown(one.asked.sampling.model_dump()),
