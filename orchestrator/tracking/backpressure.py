@@ -1,8 +1,8 @@
 """The number of simultaneous calls to a server, and the reaction to a busy server.
 
-MLflow's client itself waits for as long as `Retry-After` requires, twice, and then gives up. Here a
-refusal (429 or 503) makes every thread wait for the same time again, halves the number of calls at
-once, and repeats the call; each call that is answered raises that number a little.
+MLflow's own client waits twice, each time for the `Retry-After` of the server, and then gives up.
+Here, after a refusal (429 or 503), all threads wait for that time, the number of simultaneous calls
+is halved, and the call is repeated. Each answered call raises that number a little.
 """
 
 import re
@@ -13,20 +13,21 @@ from contextlib import contextmanager
 from typing import Any
 
 AT_ONCE = 4
-"""Calls at once to begin with: MLflow's server has as many workers."""
+"""Number of simultaneous calls at the start: MLflow's server has as many workers."""
 MOST_AT_ONCE = 16
 PATIENCE_SECONDS = 300.0
-"""For how long a server may refuse every call before it counts as not there."""
+"""Seconds for which a server may refuse every call before it counts as down."""
 LONGEST_WAIT_SECONDS = 60.0
 _BUSY = re.compile(r"too many (429|503) error responses|error code (429|503)\b")
 
 
 class Gate:
-    """Lets calls of several threads through, so many at once as the server takes."""
+    """A gate for the calls of several threads. It limits their number to what the server
+    accepts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.limit = float(AT_ONCE)
-        """Calls at once."""
+        """Largest number of simultaneous calls."""
         self.refusals = 0
         self._inside, self._closed_until, self._clock = 0, 0.0, clock
         self._answered = clock()
@@ -34,7 +35,7 @@ class Gate:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until one more call may be made, and count it while it is."""
+        """Wait until one more call may start, and count it while it runs."""
         with self._changed:
             while (wait := self._wait()) is not None:
                 self._changed.wait(wait or None)
@@ -47,13 +48,13 @@ class Gate:
                 self._changed.notify_all()
 
     def answered(self) -> None:
-        """Note a call that was answered."""
+        """Record an answered call."""
         with self._changed:
             self._answered = self._clock()
             self.limit = min(float(MOST_AT_ONCE), self.limit + 1 / self.limit)
 
     def refused(self, wait: float) -> bool:
-        """Note a call that was refused, and let no call begin for `wait` seconds.
+        """Record a refused call, and let no call start for `wait` seconds.
 
         Return False if the server has refused everything for too long.
         """
@@ -65,14 +66,14 @@ class Gate:
             return now - self._answered < PATIENCE_SECONDS
 
     def _wait(self) -> float | None:
-        """Return for how many seconds to wait, 0 for until something changes, None for not."""
+        """Return the seconds to wait; 0: until something changes; None: not at all."""
         if (remaining := self._closed_until - self._clock()) > 0:
             return remaining
         return None if self._inside < int(self.limit) else 0.0
 
 
 class PatientClient:
-    """An MlflowClient whose calls go through a gate and are made again where they are refused."""
+    """An MlflowClient whose calls go through a gate. A refused call is repeated."""
 
     def __init__(self, client: Any, gate: Gate):
         self._client, self._gate = client, gate

@@ -1,11 +1,13 @@
-"""Write many points of a run at once into the tables of MLflow's own SQL store.
+"""Write many points of many runs at once into the tables of MLflow's own SQL store.
 
-`log_batch` makes an object of its database layer for each point, which is nine tenths of its time.
-Here the points of many runs are rows of one INSERT, in the transaction in which MLflow's own
-functions check each run and keep its latest values. A database writes every page of an index that
-a transaction has touched: many runs at once take a third of what one after another takes. The
-tables are those of MLflow's documented schema; where the installed release has others, or the store
-is a server, `writer_of` gives None and points go by `log_batch`.
+`log_batch` creates an object of its database layer for each point, which takes nine tenths of its
+time. Here the points of many runs are rows of one INSERT. It is in the same transaction in which
+MLflow's own functions check each run and keep its latest values. A database writes every index page
+that a transaction has touched, so many runs in one transaction take a third of the time of one run
+after another.
+
+The tables are those of MLflow's documented schema. If the installed release has other tables, or if
+the store is a server, `writer_of` returns None and points are written by `log_batch`.
 """
 
 import math
@@ -13,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _ROW = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
-"""The columns of both tables in MLflow's order; in `metrics` they are the primary key as well."""
+"""The columns of both tables, in MLflow's order. In `metrics` they are also the primary key."""
 _TEXT_ROW = ("key", "run_uuid", "value")
-"""The columns of params and tags."""
+"""The columns of the tables of params and tags."""
 _OF_RUN = {"run_uuid", "status", "end_time"}
 _DIALECTS = ("sqlite", "postgresql")
 
@@ -27,11 +29,13 @@ SELECT * FROM unnest(
 )
 ON CONFLICT DO NOTHING
 """
-"""PostgreSQL: a column is one parameter, so that no driver sends a statement for each row."""
+"""For PostgreSQL, one parameter is a whole column, so that no driver sends a statement for each
+row."""
 
 
 class Point(NamedTuple):
-    """One value of a metric, with the names of mlflow.entities.Metric, which is slow to make."""
+    """One value of a metric. It has the field names of mlflow.entities.Metric, which is slow to
+    create."""
 
     key: str
     value: float
@@ -45,17 +49,17 @@ _CACHE_KIB = 262_144
 
 
 class RunEnd(NamedTuple):
-    """What is written last of a run that has ended."""
+    """The final data of a run that has ended."""
 
     run_id: str
     status: str
     end_time: int
-    """Milliseconds."""
+    """End of the run, in Unix milliseconds."""
     tag: tuple[str, str]
 
 
 class BulkWriter:
-    """Writes many runs into one store at once."""
+    """A writer of many runs into one store at once."""
 
     def __init__(self, store: Any):
         self._store = store
@@ -65,15 +69,15 @@ class BulkWriter:
         points: Mapping[str, Sequence[Any]],
         params: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """Log points (MLflow's metrics or Point, without model_id) and params of runs, all or none.
+        """Log points and params of runs, all or none.
 
-        Each is run id -> what to log. What is there already stays. Raise MlflowException for a run
-        that was deleted.
+        The points are MLflow's metrics or Point, without model_id. Each mapping is run id -> data
+        to log. Existing rows stay. Raise MlflowException for a run that was deleted.
         """
         _write(self._store, points, params or {})
 
     def finish(self, ends: Sequence[RunEnd]) -> None:
-        """Set status, end time and a tag of runs that `log` has written to, all or none."""
+        """Set status, end time and a tag of runs to which `log` has written, all or none."""
         from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
         from sqlalchemy import bindparam, update
 
@@ -96,7 +100,7 @@ class BulkWriter:
 
 
 def writer_of(client: Any) -> BulkWriter | None:
-    """Return what writes points into a client's store, or None if `log_batch` must do it."""
+    """Return a writer for a client's store, or None if `log_batch` must write the points."""
     store = getattr(getattr(client, "_tracking_client", None), "store", None)
     engine = getattr(store, "engine", None)
     needed = ("ManagedSessionMaker", "_get_run", "_check_run_is_active", "sanitize_metric_value")
@@ -164,7 +168,7 @@ def _add(
 
 
 def _insert_of(store: Any) -> Any:
-    """Return the database's own INSERT, which knows what to do with a row that is there."""
+    """Return the database's own INSERT, which handles an existing row."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     inserts: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}

@@ -19,10 +19,11 @@ from orchestrator.spec.fields import text_of
 from orchestrator.tracking.names import allowed_name, param_text, tag_text
 
 MAX_HASHED_BYTES = 8 << 20
-"""Files up to this size are compared by content, larger ones by size and time of change."""
+"""Largest size of a file, in bytes, that is compared by content. Larger files are compared by size
+and time."""
 
 RunStatus = str
-"""RUNNING, SCHEDULED, FINISHED, FAILED or KILLED: MLflow's words."""
+"""RUNNING, SCHEDULED, FINISHED, FAILED or KILLED, as in MLflow."""
 
 
 class Mark(NamedTuple):
@@ -39,7 +40,7 @@ class Marks(NamedTuple):
     scores: Mark | None = None
     artifacts: str = ""
     tags: tuple[str, ...] = ()
-    """Names of the tags that are ours; others on the run are a person's."""
+    """Names of the tags that orch has set. Other tags of the run were set by a person."""
 
     @property
     def text(self) -> str:
@@ -73,7 +74,7 @@ class Dataset(NamedTuple):
 
 
 class LoggedModel(NamedTuple):
-    """An evaluated checkpoint, as an entry of MLflow's list of models."""
+    """An evaluated checkpoint, for MLflow's list of models."""
 
     key: str
     """`cell/<id>/step/<n>`."""
@@ -90,7 +91,8 @@ class Content:
     """The content of one MLflow run. Times are in milliseconds; metrics have orch's own names."""
 
     key: str
-    """`summary`, `study/<name>` or `cell/<id>`: the same for ever, once in an experiment."""
+    """`summary`, `study/<name>` or `cell/<id>`. It never changes, and is unique in an
+    experiment."""
     name: str
     status: RunStatus
     started: int
@@ -106,7 +108,7 @@ class Content:
     parent: str = ""
     """Key of the parent run."""
     dataset: Dataset | None = None
-    """The data set that it was trained on."""
+    """The data set on which it was trained."""
     models: Sequence[LoggedModel] = ()
     """Its evaluated checkpoints; their metrics are the scores of their step."""
 
@@ -118,7 +120,7 @@ class Content:
 
     @cached_property
     def marks(self) -> Marks:
-        """Return the marks of a run that holds all of this content."""
+        """Return the marks of a run that has all of this content."""
         artifacts = self._artifacts_digest() if self.texts or self.files else ""
         return Marks(last_mark(self.curves), last_mark(self.scores), artifacts, tuple(self.tags))
 
@@ -148,12 +150,12 @@ class Content:
 
 
 def last_mark(points: Sequence[MetricPoint]) -> Mark | None:
-    """Return the mark of a whole stream, by step."""
+    """Return the mark of a whole stream, at its last step; None for an empty one."""
     return Mark(points[-1].step, digest_to(points, points[-1].step)) if points else None
 
 
 def digest_to(points: Iterable[MetricPoint], step: int) -> str:
-    """Return the hash of all points up to a step, it included: names, values, times as logged."""
+    """Return the hash of all points up to and including a step: names, values, times as logged."""
     hashed = hashlib.sha256()
     orders: dict[tuple[str, ...], tuple[list[str], list[int], struct.Struct]] = {}
     for point in points:
@@ -171,17 +173,18 @@ def digest_to(points: Iterable[MetricPoint], step: int) -> str:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return MLflow's time. At least 1: MLflow takes 0 for now."""
+    """Return a time in milliseconds, as MLflow needs it. At least 1, because MLflow reads 0 as
+    now."""
     return max(1, round(seconds * 1000)) if math.isfinite(seconds) else 1
 
 
 def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags as MLflow takes them."""
+    """Return tags in the form that MLflow accepts."""
     return {allowed_name(name): tag_text(value) for name, value in tags.items()}
 
 
 def safe_params(params: Mapping[str, str]) -> dict[str, str]:
-    """Return params as MLflow takes them."""
+    """Return params in the form that MLflow accepts."""
     return {allowed_name(name): param_text(value) for name, value in params.items()}
 
 

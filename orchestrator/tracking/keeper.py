@@ -1,9 +1,9 @@
-"""Run a program for as long as another process holds the other end of standard input.
+"""Run a program while another process keeps the other end of standard input open.
 
     python keeper.py PROGRAM ARGUMENT...
 
-When standard input is closed, however its holder ended, the program and all it started are asked
-to stop, and killed if they do not. Run as a file: it imports nothing of orch's.
+When standard input is closed, for whatever reason, ask the program and all its child processes to
+stop, and kill those that do not. This file is run as a script and imports no module of orch.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
 
 def _end(program: "subprocess.Popen[bytes]") -> None:
-    """End the whole process group: the program may have children that outlive it."""
+    """End the whole process group, because the program may have children that outlive it."""
     deadline = time.monotonic() + _GRACE_SECONDS
     number = signal.SIGTERM
     while True:

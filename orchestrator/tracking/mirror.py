@@ -1,13 +1,15 @@
 """The mirror: makes MLflow equal to the run directories, and is the only writer to it.
 
-Why mirroring twice changes nothing: timestamps come from the metrics file. The tag `orch.ingesting`
-says, before any point is logged, up to which step and with which hash points may be there;
-`orch.ingested` says the same once they are, and only later points are logged again.
+Mirroring twice changes nothing, for two reasons. Timestamps come from the metrics file. And before
+any point is logged, the tag `orch.ingesting` records up to which step points may exist in MLflow,
+and their hash. After logging, `orch.ingested` records the same, and the next mirror logs only later
+points.
 
-MLflow takes no point back. A cell that went on from a checkpoint trained some steps again and stays
-one run: both values stand there, and the tag `orch.retrained` says so. The run directories, and the
-report, hold the resumed attempt's alone. Where the history is another one (the directory was
-removed and the cell trained anew, or its scores were made anew) the run is deleted and made anew.
+MLflow cannot delete a point. A cell that resumed from a checkpoint has trained some steps twice,
+and stays one run: MLflow has both values, and the tag `orch.retrained` states this. The run
+directories and the report have only the values of the resumed attempt. If the history differs (the
+directory was removed and the cell trained again, or its scores were made again), the run is deleted
+and created again.
 """
 
 import fcntl
@@ -56,10 +58,11 @@ _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page o
 ROWS_PER_CALL = 1000
 """MLflow's limit for one log_batch."""
 ROWS_AT_ONCE = 150_000
-"""Rows of one INSERT into a database, of many runs: some 40 MB."""
+"""Rows, of many runs, in one INSERT into a database: about 40 MB."""
 
 RUNS_AT_ONCE = 100
-"""Runs that are open at once: so many are left unfinished by a kill, and are completed later."""
+"""Runs that are open at once. A kill leaves at most this number unfinished; the next mirror
+completes them."""
 
 MirrorProgress = Callable[[int, int], None]
 
@@ -75,11 +78,11 @@ class MirrorReport:
     updated: int = 0
     unchanged: int = 0
     replaced: int = 0
-    """Of the created ones, those whose history was rewritten on disk."""
+    """Of the created runs, those whose history on disk was rewritten."""
     deleted: int = 0
     """Runs of cells that were pruned."""
     rows: int = 0
-    """Metric values logged."""
+    """Number of metric values logged."""
 
 
 def mirror(
@@ -92,15 +95,15 @@ def mirror(
     only: Collection[str] | None = None,
     dry_run: bool = False,
 ) -> MirrorReport:
-    """Make MLflow equal to these records and scores. Doing it twice changes nothing.
+    """Make MLflow equal to these records and scores. A second call changes nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
-    `mlflow.db` beside the experiment's folder. Only launched cells have runs; runs of cells that
-    were pruned are deleted, those of other cells that are not among the records, or not among
-    `only`, are left as they are. What `folder.report` holds becomes artifacts of the run `summary`.
-    Raise EnvironmentFault if MLflow does not answer.
+    `mlflow.db` in the runs folder. Only launched cells have runs. Runs of pruned
+    cells are deleted. Runs of other cells that are not among the records, or not among `only`, are
+    left unchanged. The files in `folder.report` become artifacts of the run `summary`. Raise
+    EnvironmentFault if MLflow does not answer.
 
-    dry_run: count what would be made, updated and deleted, and write nothing.
+    dry_run: count the runs that would be created, updated and deleted, and write nothing.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))
@@ -136,7 +139,8 @@ def _foresee(
     store: Store,
     report: MirrorReport,
 ) -> None:
-    """Count in the report what a mirror would do. MLflow is read, a missing database not made."""
+    """Count in the report what a mirror would do. Read MLflow, but do not create a missing
+    database."""
     if store.database is not None and not store.database.exists():
         report.created = len(wanted)
         return
@@ -145,17 +149,17 @@ def _foresee(
 
 
 class _Opened(NamedTuple):
-    """A run with its tags, params and artifacts, and what is still to be logged."""
+    """A run with its tags, params and artifacts, and the content that is still to be logged."""
 
     run: Any
     content: Content
     points: Sequence[Point] = ()
     params: Mapping[str, str] = {}
-    """Those that a database is to be given with the points."""
+    """Params that a database gets together with the points."""
     retrained: str = ""
-    """A sentence, if steps of it were trained again."""
+    """A sentence, if some of its steps were trained again."""
     is_held: bool = False
-    """Nothing is left to do."""
+    """True if nothing is left to do."""
 
     @property
     def run_id(self) -> str:
@@ -163,7 +167,7 @@ class _Opened(NamedTuple):
 
 
 def batches(cells: Sequence[Content]) -> Iterator[list[Content]]:
-    """Yield the runs of cells in batches of some ROWS_AT_ONCE points."""
+    """Yield the runs of cells in batches of about ROWS_AT_ONCE points."""
     batch: list[Content] = []
     num_rows = 0
     for content in cells:
@@ -189,9 +193,9 @@ class _Mirror:
     def make(
         self, wanted: Sequence[Content], pruned: frozenset[str], on_progress: MirrorProgress
     ) -> None:
-        """Make MLflow hold the wanted content. Delete the runs of the cells in `gone`.
+        """Make MLflow equal to the wanted content. Delete the runs of the cells in `gone`.
 
-        on_progress: called with the number of runs done and of all runs.
+        on_progress: called with the number of finished runs and of all runs.
         """
         self.experiment_id = self._experiment(wanted[0])
         self.models = _Models(self.client, self.experiment_id)
@@ -261,7 +265,7 @@ class _Mirror:
                 self.report.updated += 1
 
     def _experiment(self, summary: Content) -> str:
-        """Return the experiment's id; make it, restore it from the trash or move it as needed."""
+        """Return the experiment's id. Create it, restore it from the trash or move it if needed."""
         name, where = self.report.experiment, self.store.artifacts
         experiment = self.client.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage == "deleted":
@@ -281,13 +285,14 @@ class _Mirror:
         return self._id(experiment.experiment_id)
 
     def _has_moved(self, experiment: Any) -> bool:
-        """Return True if the runs folder was moved: MLflow would go on writing to the old place."""
+        """Return True if the runs folder was moved. MLflow would continue to write to the old
+        place."""
         where = self.store.artifacts
         location = where.as_uri() if where is not None else None
         return self.store.ours and bool(experiment.artifact_location != location)
 
     def _id(self, answered: object) -> str:
-        """Return an id that MLflow has answered. Raise EnvironmentFault if it is none."""
+        """Return an id from an answer of MLflow. Raise EnvironmentFault if it is no id."""
         if not isinstance(answered, str) or not answered:
             raise EnvironmentFault(
                 f"MLflow at {self.store.shown} cannot be used: what answers there leaves out the "
@@ -319,7 +324,7 @@ class _Mirror:
     def _delete(
         self, present: dict[str, Any], pruned: frozenset[str], wanted: Collection[str]
     ) -> None:
-        """Delete the runs of pruned cells, and of studies that have no other."""
+        """Delete the runs of pruned cells, and of studies without other cells."""
         for key in [f"cell/{id_}" for id_ in pruned if f"cell/{id_}" not in wanted]:
             if (run := present.pop(key, None)) is None:
                 continue
@@ -333,14 +338,16 @@ class _Mirror:
                     self.client.delete_run(present.pop(key_).info.run_id)
 
     def _present(self, experiment_id: str) -> dict[str, Any]:
-        """Return orch's runs by key. Delete a twin, made by another machine at the same time."""
+        """Return orch's runs by key. Delete twins, which another machine created at the same
+        time."""
         runs, twins = self._by_key(experiment_id)
         for run in twins:
             self.client.delete_run(run.info.run_id)
         return runs
 
     def _by_key(self, experiment_id: str) -> tuple[dict[str, Any], list[Any]]:
-        """Return orch's runs by key, the oldest where there are twins; and the other twins."""
+        """Return orch's runs by key, and the twins. Of several runs with one key, the oldest
+        counts."""
         runs: dict[str, Any] = {}
         twins = []
         oldest_first = ["attributes.start_time ASC"]
@@ -353,13 +360,13 @@ class _Mirror:
         return runs, twins
 
     def _is_another(self, run: Any, content: Content) -> bool:
-        """Return True if a run holds another history than the one on disk, which is not the same
-        training resumed."""
+        """Return True if a run has another history than the disk, and training was not just
+        resumed."""
         ingesting = Marks.of(run.data.tags.get(INGESTING))
         return _is_rewritten(run, content) and not is_resumed(run, content, ingesting)
 
     def _tags(self, run: Any, content: Content, parent: Mapping[str, str]) -> dict[str, str]:
-        """Return the tags that a run is to have; `run` is None if it is to be made."""
+        """Return the tags that a run should have. `run` is None if the run must be created."""
         tags = {**content.tags, **parent}
         own = ""
         if run is not None:
@@ -370,13 +377,13 @@ class _Mirror:
         return tags
 
     def _is_held(self, run: Any, content: Content, tags: dict[str, str]) -> bool:
-        """Return True if a run holds its content already, models and artifacts too."""
+        """Return True if a run already has its content, including models and artifacts."""
         return self.models.has(run, content.models) and _is_equal(
             run, content, tags, self._has_artifacts(run, content)
         )
 
     def _open(self, run: Any, content: Content, parent: Mapping[str, str]) -> "_Opened":
-        """Make one run have its content, but for points and status; return what is left to do."""
+        """Give one run its content, except points and status. Return what is left to log."""
         if run is not None and self._is_another(run, content):
             self.client.delete_run(run.info.run_id)
             self._count("replaced")
@@ -417,7 +424,7 @@ class _Mirror:
             self.client.update_run(run_id, name=content.name)
 
     def _fill(self, run: Any, content: Content, resumed: bool) -> "_Opened":
-        """Log artifacts, params and data set. Return the run with the points that it lacks."""
+        """Log artifacts, params and data set. Return the run with the points that MLflow lacks."""
         from mlflow.entities import Param
 
         run_id = run.info.run_id
@@ -440,7 +447,7 @@ class _Mirror:
         self._complete([opened(content)])
 
     def _complete(self, opened: Sequence["_Opened"]) -> None:
-        """Log the points of these runs, then models and status of each; its mark comes last."""
+        """Log the points of these runs, then models and status of each. Write its mark last."""
         waiting = [each for each in opened if not each.is_held]
         params = {each.run_id: each.params for each in waiting} if self.bulk else {}
         self._send({each.run_id: each.points for each in waiting}, params)
@@ -470,7 +477,8 @@ class _Mirror:
         points: Mapping[str, Sequence[Point]],
         params: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """Log points of runs: run id -> points. A database takes params with them."""
+        """Log points of runs: run id -> points. A database gets the params in the same
+        transaction."""
         from mlflow.entities import Metric
 
         points = {run_id: of_run for run_id, of_run in points.items() if of_run}
@@ -494,7 +502,8 @@ class _Mirror:
         return not done.artifacts or where is None or (where / run.info.run_id).is_dir()
 
     def _upload(self, run: Any, content: Content) -> None:
-        """Log all artifacts in one call, staged as links: MLflow copies what they point to."""
+        """Upload all artifacts in one call. The staged files are links: MLflow copies their
+        targets."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         with tempfile.TemporaryDirectory() as staging:
@@ -511,7 +520,7 @@ class _Mirror:
 
 
 def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
-    """Return True if the points begin with the points of a mark."""
+    """Return True if the points start with the points of a mark."""
     if mark is None:
         return True
     if not points or points[-1].step < mark.step:
@@ -520,10 +529,10 @@ def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
 
 
 def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Point]:
-    """Yield what MLflow is to hold, in the order of steps.
+    """Yield the points that MLflow should have, in the order of steps.
 
-    models: step -> id of the model that was scored there.
-    Infinities become NaN: MLflow would store the largest float, which no curve can show.
+    models: step -> id of the model that was scored at this step. Infinities become NaN, because
+    MLflow would store the largest float, which no curve can show.
     """
     names: dict[str, str] = {}
     for point in points:
@@ -537,7 +546,7 @@ def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None)
 
 
 def _is_rewritten(run: Any, content: Content) -> bool:
-    """Return True if points or params that may be in MLflow are not those on disk (any more)."""
+    """Return True if points or params that may be in MLflow differ from those on disk."""
     ingesting = Marks.of(run.data.tags.get(INGESTING))
     if ingesting is None:
         return True
@@ -566,7 +575,7 @@ def _has_dataset(run: Any, content: Content) -> bool:
 
 
 def _input(wanted: Dataset) -> Any:
-    """Return MLflow's own data set, in the role of training data."""
+    """Return MLflow's own data set object, with the role of training data."""
     from mlflow.entities import Dataset as MlflowDataset
     from mlflow.entities import DatasetInput, InputTag
 
@@ -603,7 +612,7 @@ class _Models:
         self._by_run: dict[str, dict[str, Any]] | None = None
 
     def has(self, run: Any, wanted: Sequence[LoggedModel]) -> bool:
-        """Return True if a run has these models, finished."""
+        """Return True if a run has all these models, and they are ready."""
         known = self._of(run) if wanted else {}
         every = [(known.get(model.key), model) for model in wanted]
         return all(
@@ -618,8 +627,8 @@ class _Models:
     def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
         """Make missing models outputs of the run.
 
-        Return train step -> id of each model that waits for its metrics, and is then to be
-        finished.
+        Return train step -> id of each model that has no metrics yet. The caller logs them, then
+        calls `finish`.
         """
         known = self._of(run) if wanted else {}
         waiting = {}
@@ -640,7 +649,7 @@ class _Models:
         return waiting
 
     def finish(self, waiting: Iterable[str]) -> None:
-        """Mark models whose metrics are all logged."""
+        """Mark models whose metrics are all logged as ready."""
         for id_ in waiting:
             self._client.finalize_logged_model(id_, "READY")
 
@@ -681,22 +690,24 @@ def _has_tags(logged: Any, wanted: LoggedModel) -> bool:
 
 
 def _model_digest(model: LoggedModel) -> str:
-    """Return the hash of all but its tags, which MLflow can change."""
+    """Return the hash of a model's content without its tags, which a person can change in
+    MLflow."""
     return digest(model._replace(tags={}))
 
 
 # ------------------------------------------------------------------ cells that were resumed
 
 DURATIONS = "time/"
-"""Metrics of how long a step took: no result, so they stay as they were measured first."""
+"""Metrics of durations. They are no results, so the first measured values stay."""
 RETRAINED_BEFORE = "steps were trained again"
 
 
 def is_resumed(run: Any, content: Content, ingesting: Marks | None) -> bool:
-    """Return True if curves that differ from the logged ones are of the same training, resumed.
+    """Return True if curves that differ from the logged ones belong to the same training, resumed.
 
-    That is so if the first attempt began when that of the run did, with the same params, and if
-    the scores are unchanged. ingesting: how far the run was logged, or may have been.
+    This holds if the first attempt started at the same time as the run, with the same params, and
+    if the scores are unchanged. ingesting: the steps up to which the run was or may have been
+    logged.
     """
     return (
         ingesting is not None
@@ -707,17 +718,19 @@ def is_resumed(run: Any, content: Content, ingesting: Marks | None) -> bool:
 
 
 class Retrained(NamedTuple):
-    """The points to log so that a run holds a resumed cell, and a sentence about them."""
+    """The points to log so that a run has the content of a resumed cell, and a sentence about
+    them."""
 
     rows: list[Point]
     sentence: str
 
 
 def retrained(client: Any, run: Any, points: Sequence[MetricPoint]) -> Retrained:
-    """Compare all curves with the run's whole history, value by value: a call a metric.
+    """Compare all curves with the run's whole history, value by value. This needs one call per
+    metric.
 
     Equal values are not logged again, so the earlier time stays. Other values are logged with a
-    later time and stay next to the old ones.
+    later time, and the old ones stay too.
     """
     wanted = list(rows(points))
     old_points: dict[tuple[str, int], list[Any]] = defaultdict(list)
@@ -781,7 +794,7 @@ class MirrorMark:
         return now is not None and self._file.read() == now
 
     def write(self, content: str) -> None:
-        """Note that the store now holds this content. A note torn by a kill matches nothing."""
+        """Record that the store now has this content. A note torn by a kill matches nothing."""
         self._file.seek(0)
         self._file.truncate()
         self._file.write(self._state(content) or "{}\n")

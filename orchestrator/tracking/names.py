@@ -25,9 +25,9 @@ _FORBIDDEN = re.compile(r"[^/\w.\- :]")
 
 @lru_cache(maxsize=4096)
 def allowed_name(name: str) -> str:
-    """Return the name that MLflow stores for a name of orch.
+    """Return the name under which MLflow stores a name of orch.
 
-    It never changes, because earlier runs have it.
+    The function must never change, because existing runs have these names.
     """
     safe = _FORBIDDEN.sub(lambda hit: f"_x{ord(hit[0]):02x}", name.replace("@", "_at_"))
     # MLflow refuses what is not a plain relative path: empty parts, `.` and `..`
@@ -37,9 +37,9 @@ def allowed_name(name: str) -> str:
 
 
 def run_names(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return cell id -> the name of its run: what varies first, the KL term before all.
+    """Return cell id -> name of its run. The name starts with the KL term, then the axes that vary.
 
-    `k1.reward b0.05 qwen2.5-7b s0`. Their ids distinguish cells of one name.
+    `k1.reward b0.05 qwen2.5-7b s0`. Cells of one name are distinguished by their ids.
     """
     values: dict[str, set[str]] = {}
     for cell in cells:

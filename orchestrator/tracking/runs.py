@@ -1,6 +1,6 @@
 """The runs that MLflow should have, and the Markdown on the page of each.
 
-The summary, one run a study, one a cell that was launched; parents first.
+These are one summary, one run per study, and one run per launched cell. Parents come first.
 """
 
 import json
@@ -215,8 +215,8 @@ def _score_points(
 ) -> tuple[MetricPoint, ...]:
     """Return `eval/<task>/<metric>` at each checkpoint's step: the mean over evaluation seeds.
 
-    A score has no time of its own that a rebuilt mirror would find again: it gets that of the
-    train step its checkpoint was saved after.
+    A score has no time of its own that a rebuilt mirror would compute again. So it gets the time of
+    the train step after which its checkpoint was saved.
     """
     steps = by_step((s.step, f"eval/{s.task}/{s.metric}", s.value) for s in scores)
     points = []
@@ -259,7 +259,8 @@ def _plan(directory: Path) -> tuple[dict[str, Any], str]:
 
 
 def _started(record: Record) -> float | None:
-    """Return when the first attempt began, in Unix seconds: the same while it runs and after it."""
+    """Return the start of the first attempt, in Unix seconds. It is the same during the run and
+    after it."""
     if not record.attempts:
         return None
     attempt = AttemptDir(record.directory / "attempts" / "1", 1)
@@ -281,7 +282,8 @@ def _ended(record: Record, started: float) -> float:
 
 
 def _first_event(folder: RunFolder) -> float | None:
-    """Return when the experiment began, by its ledger, whichever cells are mirrored."""
+    """Return the start of the experiment, by its ledger. It does not depend on the mirrored
+    cells."""
     try:
         return next((float(event["time"]) for event in read_lines(folder.ledger)), None)
     except (RunFolderError, KeyError, TypeError, ValueError):
@@ -313,7 +315,7 @@ def pruned_cells(folder: RunFolder) -> frozenset[str]:
 
 
 def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
-    """Describe one cell: its place in the grid, what its KL term does, and what came of it."""
+    """Describe one cell: its place in the grid, the effect of its KL term, and its result."""
     cell = record.cell
     axes = ", ".join(f"{name} `{value}`" for name, value in cell.axes.items())
     view = view_key(f"kl-{cell.settings.kl.label}")
@@ -332,7 +334,7 @@ def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> s
 
 
 def describe_study(name: str, declared: Study | None, spec: Spec, records: Sequence[Record]) -> str:
-    """Describe one study: its title and figure, the question, the claims, how far its cells are."""
+    """Describe one study: title and figure, question, claims, and progress of its cells."""
     title = declared.title if declared and declared.title else name
     figure = f" ({declared.figure})" if declared and declared.figure else ""
     links = f"[Its runs and curves](orch:{view_key(f'study-{name}')}), [the report](orch:report)"
@@ -343,7 +345,7 @@ def describe_study(name: str, declared: Study | None, spec: Spec, records: Seque
 def describe_experiment(
     spec: Spec, records: Sequence[Record], folder: RunFolder, num_models: int = 0
 ) -> str:
-    """Describe the experiment: question, description, claims, how far it is, where it lies."""
+    """Describe the experiment: question, description, claims, progress, and folder."""
     micro = bool(records) and records[0].cell.scale == "micro"
     parts = [
         f"# {spec.name}",
@@ -382,7 +384,7 @@ def _outcome(record: Record) -> str:
 
 
 def _scores(scores: Iterable[Score]) -> str:
-    """Return a table of the scores of the last checkpoint, a row a task, metric and seed."""
+    """Return a table of the last checkpoint's scores, one row per task, metric and seed."""
     listed = list(scores)
     if not listed:
         return ""

@@ -28,10 +28,12 @@ from orchestrator.tracking import keeper
 from orchestrator.tracking.store import Store
 
 READY_SECONDS = 240.0
-"""It imports for half a minute on a quiet machine, and for more than one on a busy one."""
+"""Seconds until the server counts as failed. Its imports take half a minute on a quiet machine, and
+more than a minute on a busy one."""
 
 LONGEST_FOLDER = 60
-"""Characters; with its own folder and name a socket's path must stay below 104 (macOS)."""
+"""Characters of the longest folder. With its own folder and name, a socket's path must stay below
+104 (macOS)."""
 _END_SECONDS = 15.0
 _SETTINGS = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five processes that a reader has no use for
@@ -40,7 +42,7 @@ _SETTINGS = {
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket of this machine that has a path."""
+    """HTTP over a Unix socket of this machine."""
 
     def __init__(self, path: Path, timeout: float):
         super().__init__("localhost", timeout=timeout)
@@ -54,10 +56,10 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Server:
-    """A tracking server for people to look at.
+    """A tracking server for people.
 
-    `address`: that of a server that somebody else runs, without a slash at its end. `socket`: that
-    of the one which orch started.
+    `address`: the address of a server that somebody else runs, without a slash at its end.
+    `socket`: the socket of a server that orch started.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Server:
         return True
 
     def get(self, path: str, headers: Mapping[str, str], seconds: float) -> bytes:
-        """Return what it answers. Raise OSError or HTTPException if it does not."""
+        """Return the server's answer. Raise OSError or HTTPException if it does not answer."""
         if self.socket is None:
             request = urllib.request.Request(f"{self.address}{path}", headers=dict(headers))  # noqa: S310  (http or https: store_of looked)
             with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  (the same)
@@ -96,7 +98,7 @@ class Server:
             connection.close()
 
     def wait(self, seconds: float = READY_SECONDS) -> None:
-        """Wait until it answers. Raise EnvironmentFault if it does not."""
+        """Wait until the server answers. Raise EnvironmentFault if it does not."""
         deadline = time.monotonic() + seconds
         while not self.is_up():
             if time.monotonic() > deadline:
@@ -111,7 +113,7 @@ class Server:
 
 @contextmanager
 def serving(store: Store) -> Iterator[Server]:
-    """Yield the server of a store: the one it is, else one started for it and ended afterwards."""
+    """Yield the server of a store. If the store is no server, start one and end it afterwards."""
     if store.is_server:
         yield Server(store.address)
         return
@@ -144,7 +146,7 @@ def serving(store: Store) -> Iterator[Server]:
 
 
 def experiment_id(server: Server, store: Store, name: str) -> str | None:
-    """Return the id of an experiment; None if the server, which is up, has none of this name."""
+    """Return the id of an experiment; None if the server has no experiment of this name."""
     path = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
     try:
         plain: dict[str, Any] = json.loads(server.get(path, _authorization(store), 20))
@@ -166,5 +168,6 @@ def _authorization(store: Store) -> dict[str, str]:
 
 
 def _short_folder() -> str | None:
-    """Return a folder for the socket, whose path the kernel wants short; None: the usual one."""
+    """Return a folder for the socket with a short path, as the kernel requires; None: the usual
+    folder."""
     return None if len(gettempdir()) < LONGEST_FOLDER else "/tmp"  # noqa: S108  (a private folder in it)

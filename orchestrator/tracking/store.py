@@ -27,7 +27,8 @@ _SETTINGS: Mapping[str, str] = {
     # which a quote in the working directory breaks; orch gives its experiments their own place
     "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
 }
-"""Set while MLflow is used, unless a person set them: its own defaults wait for minutes."""
+"""Variables that are set while MLflow is used, unless a person set them. MLflow's defaults wait for
+minutes."""
 
 _NOISY = ("mlflow", "alembic", "urllib3")
 _SQLITE = "sqlite:///"

@@ -28,11 +28,12 @@ CHARTS = (
     "train/grad_norm",
     "rollout/response_tokens",
 )
-"""The charts of a view, in this order; MLflow adds one for every other metric below them."""
+"""Metrics with a chart at the top of a view, in this order. MLflow adds a chart for every other
+metric."""
 
 SUMMARY_LINK, REPORT_LINK, RUNS_LINK = "orch:summary", "orch:report", "orch:runs"
 MODELS_LINK = "orch:models"
-"""Stand in notes for what only MLflow knows the address of; see `resolved`."""
+"""Placeholders in notes for addresses that only MLflow knows; see `resolved`."""
 
 _LINK = re.compile(r"\]\((orch:[\w:.+-]+)\)")
 
@@ -43,13 +44,13 @@ class View(NamedTuple):
     key: str
     title: str
     search: str
-    """In MLflow's search language."""
+    """The filter, in MLflow's search language."""
     num_runs: int
-    """The number of runs that it shows."""
+    """The number of runs in the view."""
     metric: str
-    """It is sorted by this one, best first."""
+    """The metric by which it is sorted, best first."""
     charts: tuple[str, ...] = ()
-    """Canonical metrics that have a chart of their own on top."""
+    """Canonical metrics that have a chart at the top."""
 
     @property
     def tag(self) -> tuple[str, str]:
@@ -80,7 +81,8 @@ class View(NamedTuple):
 
 
 def _chart(metric: str) -> dict[str, object]:
-    """Return a line chart as MLflow's page keeps it (RunsChartsLineCardConfig of 3.17)."""
+    """Return a line chart in the form that MLflow's page stores (RunsChartsLineCardConfig of
+    3.17)."""
     name = allowed_name(metric)
     return {
         "type": "LINE",
@@ -99,7 +101,7 @@ def _chart(metric: str) -> dict[str, object]:
 
 
 def views(records: Sequence[Record]) -> list[View]:
-    """Return the views of the cells that were launched: those have runs."""
+    """Return views of the launched cells: only these have runs."""
     begun = [record for record in records if record.attempts]
     last = {name for record in begun for point in record.metrics[-1:] for name in point.values}
     metric = allowed_name(next((name for name in MAIN_METRICS if name in last), MAIN_METRICS[0]))
@@ -114,7 +116,7 @@ def views(records: Sequence[Record]) -> list[View]:
 
 
 def _choices(begun: Sequence[Record]) -> Iterator[tuple[str, str, str, int]]:
-    """Yield key, title, search and count of each."""
+    """Yield key, title, search and number of runs of each view."""
     yield "all", "All cells", "tags.`orch.kind` = 'cell'", len(begun)
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in begun)
     yield "collapsed", "Collapsed runs", "tags.`outcome` = 'collapsed'", collapsed
@@ -142,7 +144,7 @@ def view_key(name: str) -> str:
 
 
 def study_tag(name: str) -> str:
-    """Return the tag that a cell has, with the value `yes`, for a study it belongs to."""
+    """Return the name of the tag that a cell of a study has, with the value `yes`."""
     return allowed_name(f"study.{name}")
 
 
@@ -179,7 +181,7 @@ def as_markdown(views_: Sequence[View]) -> str:
 
 
 def resolved(note: str, experiment_id: str, summary_id: str) -> str:
-    """Return a note with addresses for its links."""
+    """Return a note in which addresses replace the placeholders."""
 
     def address(hit: re.Match[str]) -> str:
         target = hit[1]
