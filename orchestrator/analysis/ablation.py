@@ -1,9 +1,8 @@
-"""Ablation of a difference between two libraries: their semantics, switched on one by one.
+"""Ablation of a difference between libraries A and B: change one cause at a time, from A towards B.
 
-From library A towards B: each cause is trained alone, in A's dialect with that one cause as B has
-it, on A's seeds and random numbers. The effects of single causes need not add up to the effect of
-all of them; the rest is reported as such. Steps are ordinary cells of the embedded trainer, whose
-ids name the partial dialect.
+Each step trains A's cell in A's dialect with one cause changed to B's value, on A's seeds and
+random numbers. The effects of single causes need not sum to the effect of all; the report gives the
+rest. Steps are ordinary cells of the embedded trainer. Their ids include the partial dialect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,9 +33,9 @@ from orchestrator.runs.collect import collect
 from orchestrator.spec.rehearse import semantics
 
 EXACT = "eval/accuracy_in_domain"
-"""The metric of an ablation by default: it is exact, and measured while training."""
+"""The default metric of an ablation. It is exact and measured during training."""
 Display = Callable[[Sequence[Cell], int], AbstractContextManager[Callable[[LaunchEvent], None]]]
-"""(cells to train, number of cells there are) -> a context that shows what becomes of them."""
+"""(cells to train, number of all cells) -> a context that shows their progress."""
 
 
 class AblationEnds(NamedTuple):
@@ -50,7 +49,7 @@ class AblationEnds(NamedTuple):
 
 @dataclass(frozen=True)
 class AblationStep:
-    """The cell of one seed of A, with one cause as B has it."""
+    """A cell of A for one seed, with one cause changed to B's value."""
 
     question: str
     cause: str
@@ -85,7 +84,7 @@ class CauseEffect:
     title: str
     effect: Estimate
     part: float | None
-    """Of the whole difference's mean; None where that is 0."""
+    """The effect's share of the whole difference; None if the difference is 0."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class DifferenceExplanation:
     difference: Estimate
     effects: tuple[CauseEffect, ...]
     rest: Estimate
-    """The difference less all causes alone: what they do only together."""
+    """The difference minus the effects of all single causes: their joint effect."""
 
 
 def plan_ablation(questions: Iterable[LibraryQuestion], left: str, right: str) -> Ablation:
@@ -140,11 +139,10 @@ def rehearsed_in(cell: Cell, dialect: Dialect, role: str) -> Cell:
 def train_missing(
     spec: Spec, ablations: Sequence[Ablation], metric: str, display: Display
 ) -> tuple[int, FinalValue]:
-    """Train the cells of ablations that have no result yet, in a folder of their own.
+    """Train the cells of ablations that have no result yet, in a separate folder.
 
-    Cells that the experiment itself has trained at micro scale are taken from its folder. Return
-    the number of cells that failed, and the final values of a metric. Raise EnvironmentFault if
-    training was interrupted.
+    Use the experiment's own micro-scale results if it has them. Return the number of failed cells,
+    and the final values of a metric. Raise EnvironmentFault if training was interrupted.
     """
     cells = tuple({cell.id: cell for each in ablations for cell in each.cells}.values())
     main = RunFolder.of(spec.site.runs_dir, spec.name, "micro")
@@ -168,10 +166,10 @@ def train_missing(
 
 
 def explain_differences(ablation: Ablation, value: FinalValue) -> list[DifferenceExplanation]:
-    """Return, by question, the difference, the effect of each cause, and the rest.
+    """Return the difference, the effect of each cause and the rest, for each question.
 
-    A question is explained over the seeds for which all its cells have a value; one without such a
-    seed is left out.
+    Use the seeds for which all cells of the question have a value. Leave out a question without
+    such a seed.
     """
     explanations = []
     for name in dict.fromkeys(ends.question for ends in ablation.ends):
@@ -194,7 +192,7 @@ def explain_differences(ablation: Ablation, value: FinalValue) -> list[Differenc
 
 
 def ablation_data(ablation: Ablation, metric: str, value: FinalValue) -> dict[str, Any]:
-    """Return an ablation as `orch compare --json` prints it."""
+    """Return an ablation as plain data for `orch compare --json`."""
     return {
         "left": ablation.left,
         "right": ablation.right,
@@ -216,10 +214,10 @@ def ablation_data(ablation: Ablation, metric: str, value: FinalValue) -> dict[st
 
 
 def _single_causes(one: LibraryCell, other: LibraryCell) -> Iterator[tuple[str, Dialect]]:
-    """Yield every cause that alone changes a cell of A, and A's dialect with the cause as B has it.
+    """Yield every cause that changes a cell of A by itself, with A's dialect after the change.
 
-    A cause that matters only together with another (a bound of a ratio that is 1 in A) is left out:
-    it is part of the rest.
+    A cause that has an effect only together with another (a bound on a ratio that is 1 in A) is
+    left out. It is part of the rest.
     """
     for cause in differing_causes(one, other):
         dialect = with_difference(_dialect_of(one), cause, _dialect_of(other))

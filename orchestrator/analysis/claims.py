@@ -1,22 +1,22 @@
 """Verdicts on claims: supported, contradicted, underpowered, or not testable on these runs.
 
-A claim that two things do not differ holds by construction where both are one training run.
+A claim that two things do not differ holds by construction if both are the same training run.
 
 `judge` takes a claim through three steps:
 
-1. `pair_runs`: which runs are set against which. A *setting* is everything two runs share: the
-   study and every axis that the claim's brackets do not name. Within a setting the left runs are
-   set against the right ones.
-2. `contrast`: the numbers that decide the claim, seed by seed. The effect of a seed is the mean
-   over settings of left minus right. Only seeds for which every configuration has a value count, so
-   that no mean is silently taken over the seeds that happen to be finished.
-3. `weigh_evidence`: p-values. A claim names a region for the effect (above 0, within a margin).
-   Its p-value is twice the smaller of two one-sided ones: for an effect outside the region, and for
-   one inside. The tests stay valid at every number of seeds, however often one has looked before
-   and whatever made one add some (sequential.py): on paired differences, or on shares of collapsed
-   runs. A claim that says `over items` is judged with the spread between items as well.
+1. `pair_runs` pairs runs. A *setting* is everything that two runs share: the study and every axis
+   that the claim's brackets do not name. Within a setting, the left runs are compared with the
+   right runs.
+2. `contrast` computes the numbers that decide the claim, for each seed. The effect of a seed is the
+   mean over settings of left minus right. A seed counts only if every configuration has a value for
+   it. Otherwise a mean would silently use only the seeds that have finished.
+3. `weigh_evidence` computes p-values. A claim names a region for the effect (above 0, within a
+   margin). Its p-value is twice the smaller of two one-sided p-values: for an effect outside the
+   region, and for an effect inside. The tests are valid at every number of seeds, for any number of
+   earlier looks and any reason to add seeds (sequential.py). They use paired differences, or shares
+   of collapsed runs. A claim with `over items` also includes the spread between items.
 
-p-values are corrected over all claims that can be tested (Holm); below 0.05 a claim is decided.
+p-values are corrected by Holm over all claims that can be tested; below 0.05 a claim is decided.
 A claim on `works` is counted and not tested.
 """
 
@@ -60,7 +60,7 @@ from orchestrator.spec.fields import LABELS
 
 ONE_RUN = "both sides are one training run, so the difference is 0 and was not measured"
 MAX_COLLAPSE_SEEDS = 200
-"""The search for a sufficient number of seeds ends here, for shares."""
+"""Maximum of the search for a sufficient number of seeds in a claim on collapse."""
 ClaimVerdict = Literal[
     "supported", "contradicted", "holds by construction", "underpowered", "not testable"
 ]
@@ -68,7 +68,7 @@ AxisValues = tuple[tuple[str, str], ...]
 """(axis, value) of runs that differ only in their seed."""
 RunValue = Callable[[MeasuredRun], float | None]
 TailProbabilities = Callable[[float], tuple[float, float]]
-"""Bound -> one-sided p of "not above it" and of "not below it"."""
+"""Bound -> one-sided p-values of "not above the bound" and "not below the bound"."""
 
 
 class NotTestableError(LookupError):
@@ -81,7 +81,7 @@ class OneRunError(NotTestableError):
 
 @dataclass(frozen=True)
 class PairedRuns:
-    """The runs of one setting, left and right. Right is empty against a number."""
+    """The left and right runs of one setting. Right is empty for a comparison with a number."""
 
     study: str
     left: tuple[MeasuredRun, ...]
@@ -98,7 +98,7 @@ def pair_runs(
 ) -> tuple[tuple[PairedRuns, ...], list[str]]:
     """Return the settings of a claim, and notes on runs without a counterpart.
 
-    Raise NotTestableError where nothing can be paired.
+    Raise NotTestableError if nothing can be paired.
     """
     chosen = [_chosen(claim, side, runs) for side in claim.sides]
     free = {trait for side in claim.sides for w in side.where for trait in _traits_named(w.axis)}
@@ -140,7 +140,7 @@ def pair_runs(
 def _sides_by_setting(
     chosen: Sequence[Sequence[tuple[str, MeasuredRun]]], free: set[str]
 ) -> dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]]:
-    """Return left and right runs of every study and every value of the traits they share."""
+    """Return (study, values of the shared traits) -> left runs, right runs."""
     by_setting: dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]] = {}
     for study in dict.fromkeys(study for side in chosen for study, _ in side):
         sides = [[run for s, run in side if s == study] for side in chosen]
@@ -155,7 +155,10 @@ def _sides_by_setting(
 def _chosen(
     claim: Claim, side: ClaimSide, runs: Sequence[MeasuredRun]
 ) -> list[tuple[str, MeasuredRun]]:
-    """Return the runs of a side, once for each study they belong to."""
+    """Return (study, run) for the runs of a side. A run of several studies appears in each.
+
+    Raise NotTestableError if a condition of the claim matches no run.
+    """
     studies = {study for run in runs for study in run.record.cell.studies}
     for study in claim.studies:
         if study not in studies:
@@ -182,7 +185,10 @@ def _matches_setting(run: MeasuredRun, where: AxisCondition) -> bool:
 
 
 def _lacks_axis(run: MeasuredRun, where: AxisCondition) -> bool:
-    """Return True for a run without a KL term: it has no beta, and is compared at every beta."""
+    """Return True for a run without a KL term and an axis of KL terms (beta, placement).
+
+    Such a run is compared at every beta.
+    """
     return not run.has_kl and _trait_of(where.axis) in ("beta", "kl.placement")
 
 
@@ -198,7 +204,7 @@ def _traits_named(axis: str) -> set[str]:
 
 
 def _shared_traits(runs: Iterable[MeasuredRun]) -> set[str]:
-    """Return the traits every run has. Runs without a KL term share no placement and no beta."""
+    """Return the traits that all runs have. A run without KL has no placement and no beta."""
     sets = [set(run.traits) for run in runs]
     return set.intersection(*sets) if sets else set()
 
@@ -228,8 +234,8 @@ class Contrast:
     right: dict[int, float]
     notes: tuple[str, ...]
     over_items: Estimate | None = None
-    """Left minus right with an interval over seeds and items, where scores of single items are
-    known and both sides are of one metric."""
+    """Left minus right with an interval over seeds and items. None if scores of single items are
+    not known or the sides have different metrics."""
 
     @property
     def differences(self) -> list[float]:
@@ -246,7 +252,10 @@ class Contrast:
 
 
 def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
-    """Return the claim's two sides, seed by seed. Raise NotTestableError with the reason."""
+    """Return the values of a claim's two sides for each seed.
+
+    Raise NotTestableError with the reason if these runs cannot decide the claim.
+    """
     for side in claim.sides:
         _check_measured(side.metric, runs)
     settings, notes = pair_runs(claim, runs)
@@ -361,27 +370,26 @@ class ClaimEvidence:
     contrast: Contrast
     left: Estimate | Rate
     right: Estimate | Rate | None
-    """None against a number."""
+    """None if the claim compares with a number."""
     effect: Estimate | None
     """Left minus right over seeds, paired; None for collapse, which has shares."""
     p_for: float
     p_against: float
-    """One-sided p at every look: `p_for` is small for an effect inside the claimed region,
-    `p_against` for one outside."""
+    """One-sided p-values, valid at every look. `p_for` is small if the effect is inside the claimed
+    region, `p_against` if it is outside."""
     p_once: float | None = None
-    """Two-sided p of Student's t, if this were the only look; None for shares."""
+    """Two-sided p-value of Student's t, valid only for a single look; None for shares."""
     over_items: bool = False
-    """True if `effect` includes the spread between items, so that p is a statement about their
-    population."""
+    """True if `effect` includes the spread between items; then p is about the items' population."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Return the interval of the effect that holds at every look with a chance of 95 %."""
+        """Return the 95 % interval of the effect, valid at every look, or None without one."""
         return None if self.effect is None else anytime_interval(self.effect, ALPHA)
 
     @property
     def num_items(self) -> int:
-        """Return the number of items that the evaluation is over; 0 if items are not known."""
+        """Return the number of evaluated items, or 0 if single items are not known."""
         sizes = {
             sum(len(shares) for shares in run.items.values())
             for setting in self.contrast.settings
@@ -397,12 +405,12 @@ class ClaimEvidence:
 
 @dataclass(frozen=True)
 class WorkingRuns:
-    """The runs a claim on `works` is about, counted. It infers nothing about other runs."""
+    """The counted runs of a claim on `works`. The count infers nothing about other runs."""
 
     works: tuple[str, ...]
     """Ids of the cells that trained to their end, did not collapse and were evaluated."""
     failing: Mapping[str, str]
-    """Name of every other cell -> what it lacks, such as `collapsed at step 40`."""
+    """Name of every other cell -> the reason, such as `collapsed at step 40`."""
 
     @property
     def n(self) -> int:
@@ -422,25 +430,25 @@ class JudgedClaim:
     evidence: ClaimEvidence | None = None
     p_corrected: float | None = None
     family: int = 0
-    """Claims the correction is over."""
+    """The number of claims in Holm's correction."""
     more_seeds: int | None = None
-    """Seeds that would decide an underpowered claim if effect and spread stayed as they are."""
+    """Further seeds that would decide an underpowered claim if effect and spread do not change."""
     more_seeds_range: tuple[int | None, int | None] | None = None
-    """The fewest and the most further seeds, from the effect and spread of these seeds. None:
-    beyond any number."""
+    """The fewest and the most further seeds, estimated from the effect and spread of these seeds.
+    An end is None if it exceeds MAX_SEEDS."""
     counted: WorkingRuns | None = None
-    """Of a claim on `works`, which is counted and has no evidence."""
+    """The counts of a claim on `works`; such a claim has no evidence."""
 
     @property
     def num_seeds(self) -> int:
-        """Return the number of seeds that the verdict rests on."""
+        """Return the number of seeds that the verdict depends on."""
         return len(self.evidence.contrast.seeds) if self.evidence else 0
 
 
 def judge(
     claims: Mapping[str, Claim], runs: Sequence[MeasuredRun], *, evaluated: bool = True
 ) -> list[JudgedClaim]:
-    """Return every claim with its verdict, in order. `evaluated`: the spec asks for evaluations."""
+    """Return every claim with its verdict, in order. `evaluated`: the spec has evaluation tasks."""
     drafts: dict[str, ClaimEvidence | NotTestableError] = {}
     judged: dict[str, JudgedClaim] = {}
     for name, claim in claims.items():
@@ -491,8 +499,9 @@ def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: 
 def _more_range(
     claim: Claim, evidence: ClaimEvidence, alpha: float
 ) -> tuple[int | None, int | None] | None:
-    """Return the fewest and the most further seeds that would decide; None if they cannot be
-    estimated.
+    """Return the fewest and the most further seeds that would decide the claim.
+
+    Return None if they cannot be estimated: with shares or one seed.
     """
     effect, now = evidence.effect, len(evidence.contrast.seeds)
     if effect is None or effect.n < 2:
@@ -503,12 +512,15 @@ def _more_range(
 
 
 def _distance(claim: Claim, effect: Estimate) -> float:
-    """Return how far an effect lies from the nearer end of the claimed region."""
+    """Return the distance of an effect from the nearer end of the claimed region."""
     return min(abs(effect.mean - bound) for bound in _region_bounds(claim.relation, claim.margin))
 
 
 def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bool) -> JudgedClaim:
-    """Judge a claim on `works`. Raise NotTestableError while a run may still change the answer."""
+    """Return the verdict on a claim on `works`.
+
+    Raise NotTestableError if unfinished runs may still change it.
+    """
     chosen = {run.record.cell.id: run for _, run in _chosen(claim, claim.left, runs)}.values()
     working = [run for run in chosen if not _lacks(run, evaluated)]
     failing = {run.record.cell.slug: _lacks(run, evaluated) for run in chosen}
@@ -531,7 +543,7 @@ UNSCORED = "not evaluated"
 
 
 def _lacks(run: MeasuredRun, evaluated: bool) -> str:
-    """Return what keeps a run from counting as one that works; empty if nothing does."""
+    """Return why a run does not count as working, or an empty text if it works."""
     record = run.record
     if record.state != "succeeded":
         return record.state.replace("_", " ")
@@ -541,7 +553,7 @@ def _lacks(run: MeasuredRun, evaluated: bool) -> str:
 
 
 def weigh_evidence(claim: Claim, contrast: Contrast) -> ClaimEvidence:
-    """Return the sides of a claim, its effect and its one-sided p-values."""
+    """Return the evidence on a claim: its sides, its effect and its one-sided p-values."""
     if claim.left.metric == COLLAPSE:
         left = _collapse_rate(contrast, "left")
         right = _collapse_rate(contrast, "right") if isinstance(claim.right, ClaimSide) else None
@@ -557,9 +569,9 @@ def weigh_evidence(claim: Claim, contrast: Contrast) -> ClaimEvidence:
 
 
 def _judged_effect(claim: Claim, contrast: Contrast) -> Estimate:
-    """Return the effect over seeds; for a claim over items, with the spread that they add.
+    """Return the effect over seeds. For a claim over items, widen its spread by that of the items.
 
-    Raise NotTestableError where single items are not known.
+    Raise NotTestableError if the claim is over items and single items are not known.
     """
     effect = estimate(contrast.differences)
     if not claim.over_items or effect.n < 2:
@@ -570,7 +582,8 @@ def _judged_effect(claim: Claim, contrast: Contrast) -> Estimate:
             "the scores of single items are not known on both sides; evaluate them again, or leave "
             "out `over items`"
         )
-    # the spread between seeds that alone would give an interval of this width
+    # sd = half width / (t / sqrt(n)): the spread between seeds that gives an interval as wide as
+    # the one over seeds and items. The sequential tests below take only a mean and a spread.
     reach = t_quantile(1 - ALPHA / 2, effect.n - 1) / math.sqrt(effect.n)
     return replace(wider, sd=max(effect.sd, wider.half_width / reach), mean=effect.mean)
 
@@ -609,7 +622,10 @@ def _share_p(claim: Claim, left: Rate, right: Rate | None) -> tuple[float, float
 
 
 def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | None:
-    """Return the seeds that would decide the claim, if effect and spread stay as they are."""
+    """Return the number of seeds that would decide the claim if effect and spread do not change.
+
+    Return None if no number up to the search's maximum suffices.
+    """
     now = len(evidence.contrast.seeds)
     if evidence.effect is not None:
         if evidence.effect.n < 2:
@@ -626,7 +642,7 @@ def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | 
 
 
 def _scaled(share: Estimate | Rate, factor: float) -> Rate | None:
-    """Return the same share of more runs."""
+    """Return the same share over `factor` times as many runs, or None for an Estimate."""
     if not isinstance(share, Rate):
         return None
     n = round(share.n * factor)

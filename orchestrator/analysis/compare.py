@@ -1,6 +1,6 @@
-"""From records and scores to a Comparison: intervals, and verdicts on claims. Pure statistics.
+"""Turn records and scores into a Comparison: intervals, and verdicts on claims. Pure statistics.
 
-README.md in this folder says what is compared with what, and which interval stands where.
+README.md in this folder lists the comparisons and their intervals.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,17 +26,17 @@ from orchestrator.spec.claims import Claim, ClaimSide, parse
 
 @dataclass(frozen=True)
 class PublishedComparison:
-    """A published number and what was measured here of the same claim. They are never merged."""
+    """A published number, and our result on the same claim. The two are never merged."""
 
     published: PublishedNumber
     claim: Claim
     ours: Improvement | None
     missing: str = ""
-    """The reason why there is no result of ours, in a sentence."""
+    """The reason why `ours` is None, in a sentence."""
 
     @property
     def verdict(self) -> str:
-        """Return `inside our interval` or `outside our interval`; empty if ours has no interval."""
+        """Return `inside our interval` or `outside our interval`; empty without an interval."""
         if self.ours is None or self.ours.low is None or self.ours.high is None:
             return ""
         inside = self.ours.low <= self.published.relative_improvement <= self.ours.high
@@ -51,10 +51,10 @@ class Comparison:
     configurations: tuple[Configuration, ...]
     claims: tuple[JudgedClaim, ...]
     in_domain: str | None
-    """The metric of the main result; None before anything finished."""
+    """The metric of the main result; None before a run has finished."""
     out_of_domain: str | None
     published: tuple[PublishedComparison, ...] = ()
-    """Numbers of the paper, each with ours."""
+    """The numbers of the publication, each with our number."""
 
 
 def compare(
@@ -65,8 +65,8 @@ def compare(
 ) -> Comparison:
     """Return means and intervals over seeds of every configuration, and a verdict on every claim.
 
-    `items`: cell id -> task -> share of right answers of each item; with it, there are also
-    intervals over seeds and items. Raise SpecError for a claim that cannot be read.
+    `items`: cell id -> task -> share of right answers of each item. It adds intervals over seeds
+    and items. Raise SpecError for a claim that cannot be read.
     """
     claims = _parsed_claims(spec)
     runs = measure(records, scores, items)
@@ -86,13 +86,13 @@ def compare_published(
 ) -> list[PublishedComparison]:
     """Return one comparison for each published number, in order.
 
-    Raise ValueError for a claim that cannot be read, which `load` has refused before.
+    Raise ValueError for a claim that cannot be read; `load` refuses such a spec earlier.
     """
     return [_compare_number(number, parse(number.claim), runs) for number in published.numbers]
 
 
 def comparison_data(comparison: Comparison) -> dict[str, object]:
-    """Return what `orch compare --json` prints. Numbers are numbers, and null if not known."""
+    """Return the data that `orch compare --json` prints. An unknown number is null."""
     return {
         "configurations": [
             {

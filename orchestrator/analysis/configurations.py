@@ -1,15 +1,15 @@
-"""Runs that differ only in their seed, as one configuration, and configurations set against others.
+"""Group runs that differ only in their seed to configurations, and compare configurations.
 
 A configuration has means and intervals over its seeds, its share of collapsed runs, its curves,
-and three measures of how steadily it trained (`Stability`):
+and three measures of the stability of its training (`Stability`):
 
-drop            best value of the main curve minus the last one: 0 for a run that ends at its best
+drop            best value of the main curve minus its last value: 0 for a run that ends at its best
 spread          standard deviation between seeds of the final value, with its chi-square interval
-steps_kept      train steps before a collapse, or all of them: the mean is the area under the
+steps_kept      train steps before a collapse, or all of them; the mean is the area under the
                 share of runs that still train (restricted mean survival time)
 
-`axis_differences` sets the values of one axis against each other, everything else equal: this is
-`orch compare --by`.
+`axis_differences` compares the values of one axis with everything else equal, for `orch compare
+--by`.
 """
 
 import math
@@ -49,10 +49,10 @@ from orchestrator.analysis.stats import (
 from orchestrator.spec.claims import COLLAPSE
 
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
-"""The main result, by preference: the harness's, the trainer's exact one, the training reward."""
+"""Metrics of the main result, best first: the harness's, the trainer's, the training reward."""
 OUT_OF_DOMAIN = ("eval/out_of_domain/mean", "eval/accuracy_out_of_domain")
 STABILITY = ("eval/accuracy_in_domain", "eval/in_domain/mean", "train/reward_mean")
-"""Curves that stability is judged by, by preference."""
+"""Curves for the measures of stability, best first."""
 STALENESS_MEAN, STALENESS_MAX = "rollout/staleness_mean", "rollout/staleness_max"
 
 
@@ -61,14 +61,14 @@ class Stability:
     """The stability of a configuration's training, over its runs that ended well."""
 
     metric: str | None
-    """The curve that `drop` is of; None where no run has one."""
+    """The metric of `drop` and `spread`; None if no metric has a curve in every run."""
     drop: Estimate | None
     spread: SeedSpread | None
-    """None with fewer than two final values."""
+    """The spread of final values over seeds; None with fewer than two."""
     steps_kept: Estimate | None
     num_train_steps: int
     collapsed_at: tuple[int, ...]
-    """Train steps at which runs collapsed, in order, one for each collapsed run."""
+    """The train step of each collapse, ascending."""
 
 
 def stability(runs: Sequence[MeasuredRun], preferred: Sequence[str]) -> Stability:
@@ -94,10 +94,7 @@ def stability(runs: Sequence[MeasuredRun], preferred: Sequence[str]) -> Stabilit
 
 
 def _drop_from_peak(points: Mapping[int, float]) -> float:
-    """Return the best value minus the last.
-
-    A curve that ends in NaN has lost all of its best value.
-    """
+    """Return the best value minus the last value. A last value of NaN counts as 0."""
     finite = [value for value in points.values() if math.isfinite(value)]
     last = points[max(points)]
     return max(finite, default=0.0) - (last if math.isfinite(last) else 0.0)
@@ -116,7 +113,7 @@ def _collapsed_at(run: MeasuredRun) -> int | None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The runs of one study with one value on every axis but the seed."""
+    """The runs of one study that differ only in their seed."""
 
     study: str
     traits: Mapping[str, str]
@@ -124,21 +121,21 @@ class Configuration:
     kl: str
     """`none`, `k1.reward`, ..."""
     beta: float | None
-    """None without a KL term."""
+    """The weight of the KL term; None without one."""
     runs: tuple[MeasuredRun, ...]
     """One run for each seed, in order, finished or not."""
     finals: Mapping[str, Estimate]
-    """Canonical name -> final value over the seeds that have one (their number is `n`)."""
+    """Canonical name -> final value over the `n` seeds that have one."""
     finals_over_items: Mapping[str, Estimate]
-    """The same with an interval over seeds and items, where scores of single items are known."""
+    """The same with an interval over seeds and items, for metrics with scores of single items."""
     collapse: Rate
-    """Over the runs that ended well."""
+    """The share of collapsed runs among those that ended well."""
     stability: Stability
     predicted: float | None
-    """Final accuracy by the closed form, where there is one."""
+    """Final accuracy from the closed form; None without one."""
     curves: Mapping[str, LearningCurve]
     staleness: Estimate | None
-    """Observed: mean over the train steps of each seed."""
+    """Observed staleness: mean over the train steps of each seed."""
     max_staleness: float | None
 
     @property
@@ -152,7 +149,7 @@ class Configuration:
         return sum(run.record.state == "succeeded" for run in self.runs)
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Return seed -> final value."""
+        """Return seed -> final value, for the seeds that have one."""
         return {run.seed: run.finals[metric] for run in self.runs if metric in run.finals}
 
 
@@ -240,14 +237,14 @@ def _metric_names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def main_metric(configurations: Iterable[Configuration], preferred: Sequence[str]) -> str | None:
-    """Return the first preferred metric of which any configuration has a final value."""
+    """Return the first preferred metric that any configuration has a final value of, or None."""
     measured = {metric for c in configurations for metric in c.finals}
     return next((metric for metric in preferred if metric in measured), None)
 
 
 @dataclass(frozen=True)
 class AxisDifference:
-    """The difference `left` minus `right`, paired on common seeds, over the settings of both."""
+    """The difference `left` minus `right`, paired on common seeds, over their common settings."""
 
     axis: str
     left: str
@@ -258,9 +255,9 @@ class AxisDifference:
     """The settings that are equal in each pair."""
     p: float
     p_corrected: float
-    """Holm, over all differences of this axis."""
+    """p corrected by Holm over all differences of this axis."""
     over_items: Estimate | None = None
-    """The effect with an interval over seeds and items, where scores of single items are known."""
+    """The effect with an interval over seeds and items; None without scores of single items."""
     relative: Improvement | None = None
     """Left minus right as a share of right: mean over tasks and settings."""
 
@@ -268,15 +265,14 @@ class AxisDifference:
     def verdict(self) -> str:
         """Return `differs` or `not told apart`.
 
-        `not told apart` means that there is no evidence of a difference. It is never evidence of
-        equality.
+        `not told apart` means no evidence of a difference. It is never evidence of equality.
         """
         return "differs" if self.p_corrected < ALPHA else "not told apart"
 
     def seeds_for(self, effect: float | None) -> int | None:
         """Return the number of seeds that would show an effect of this size.
 
-        The spread between seeds is taken as measured. None with one seed, or if no number up to
+        Assume the measured spread between seeds. Return None with one seed, or if no number up to
         MAX_SEEDS is enough.
         """
         if effect is None or self.effect.n < 2:
@@ -284,10 +280,7 @@ class AxisDifference:
         return seeds_to_decide(effect, self.effect.sd, ALPHA)
 
     def data(self, effect: float | None = None) -> dict[str, object]:
-        """Return what `orch compare --by --json` prints.
-
-        Numbers are numbers, and null if they are not known.
-        """
+        """Return the data that `orch compare --by --json` prints. An unknown number is null."""
         return {
             "axis": self.axis,
             "left": self.left,
@@ -305,7 +298,7 @@ class AxisDifference:
 
 
 OtherAxes = tuple[tuple[str, str | None], ...]
-"""(axis, value) of every axis that a comparison holds equal."""
+"""(axis, value) of every axis that is equal in a comparison."""
 
 
 def axis_differences(
@@ -313,8 +306,8 @@ def axis_differences(
 ) -> list[AxisDifference]:
     """Return the difference of every pair of values of an axis (`kl`, `beta`, `model`, ...).
 
-    Pairs that share no setting or no seed are left out. p-values are corrected by Holm over all
-    pairs. Raise KeyError for an axis that no configuration has.
+    Leave out pairs without a common setting or seed. Correct p-values by Holm over all pairs. Raise
+    KeyError for an axis that no configuration has.
     """
     values = list(
         dict.fromkeys(v for c in configurations if (v := axis_value(c, axis)) is not None)
@@ -348,7 +341,7 @@ def axis_differences(
 
 
 def axis_value(configuration: Configuration, axis: str) -> str | None:
-    """Return a configuration's value on an axis; None if it has no such axis."""
+    """Return a configuration's value on an axis, or None if it has no such axis."""
     if axis == "kl":
         return configuration.kl
     if axis in ("beta", "kl.beta"):
@@ -359,7 +352,7 @@ def axis_value(configuration: Configuration, axis: str) -> str | None:
 def differences_to_no_kl(
     configurations: Sequence[Configuration], metric: str
 ) -> dict[int, Estimate]:
-    """Return index of a configuration -> its difference to the one without KL, paired on seeds."""
+    """Return index of a configuration -> its difference to no KL, paired on seeds."""
     baselines = {
         _other_axes(c, ("kl", "beta")): c.by_seed(metric) for c in configurations if c.beta is None
     }
@@ -382,7 +375,7 @@ def _shared_settings(
 ) -> dict[OtherAxes, tuple[list[RunsBySeed], list[RunsBySeed]]]:
     """Return the settings with finished runs on both sides.
 
-    A run without KL has no beta: it is compared with the mean over the betas of the other side.
+    A run without KL has no beta. It is compared with the mean over the other side's betas.
     """
     without = (axis, "beta") if axis == "kl" and "none" in pair else (axis,)
     settings: dict[OtherAxes, tuple[list[RunsBySeed], list[RunsBySeed]]] = {}

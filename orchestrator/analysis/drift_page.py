@@ -1,7 +1,7 @@
-"""The page docs/drift.md: where a release of a library changed what a KL term optimises.
+"""The page docs/drift.md: releases of libraries that changed the objective of a KL term.
 
-Made from what was measured (evidence of the releases that orch drives, defaults.json of a backend)
-and, for a library that is only read, from what the audit makes of one launch in each release.
+For libraries that orch drives, it shows measurements: the evidence of each release, and a backend's
+defaults.json. For libraries that orch only audits, it shows the audit of a launch in each release.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older polic
 
 
 def page(drives: Sequence[Release]) -> str:
-    """Return the page, as Markdown."""
+    """Return the page as Markdown."""
     parts = [HEAD]
     kept = {library: defaults.read(library) for library in plugins.names()}
     parts += [
@@ -81,7 +81,7 @@ def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _statement(each: Mapping[str, Any]) -> object:
-    """Return the statement about a release in one row of the table."""
+    """Return the objectives and defaults of a release. Releases with equal ones share a row."""
     objectives = [_words(each[default][regime]) for default in SAID for regime in REGIMES]
     return objectives, each["defaults"]
 
@@ -110,7 +110,7 @@ def _changes(
 
 
 def _words(each: Mapping[str, Any]) -> str:
-    """Return a measured objective in words; a KL whose gradient is zero is called no KL."""
+    """Return a measured objective in words, or `nothing` for a KL whose gradient is zero."""
     return "nothing" if each.get("objective") == ObjectiveKind.ZERO else words(each)
 
 
@@ -178,7 +178,7 @@ def _first(each: Mapping[str, Any]) -> str:
 
 
 def _of_reader(library: str) -> Iterator[str]:
-    """Yield what the audit makes of a library's own launches, where its reader has some."""
+    """Yield the changes that the audit finds in a reader's example launches, if it has any."""
     reader = plugins.load_reader(library)
     launches: Mapping[str, str] = getattr(reader, "drift_launches", {})
     versions: Sequence[str] = getattr(reader, "drift_releases", ())

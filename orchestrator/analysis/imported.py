@@ -1,7 +1,7 @@
-"""Runs that orch did not launch, as plain data beside a comparison's own cells.
+"""Runs that orch did not launch, as plain data for display next to a comparison's cells.
 
-They are in no interval and in no claim: one run has no seeds, and properties that its settings do
-not name (model, prompts, rewards) may differ from the cells'.
+They enter no interval and no claim. A single run has no seeds, and properties that its settings do
+not name (model, prompts, rewards) may differ from those of the cells.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +23,9 @@ SHOWN = (
     "rollout/response_tokens",
     "train/grad_norm",
 )
-"""Metrics whose curves are set beside the cells', in this order."""
+"""Metrics whose curves are drawn together with those of the cells, in this order."""
 MOST_OWN, MOST_POINTS = 6, 120
-"""Curves of cells in one panel, and points of a curve."""
+"""Maximum number of cells' curves in one panel, and of points in a curve."""
 APART = (
     "orch did not launch these runs. They are in no interval and in no claim: each is one run, and "
     "what its log does not say (model, prompts, reward) may differ from the cells'."
@@ -33,7 +33,7 @@ APART = (
 
 
 def imported_data(runs: Iterable[ImportedRun]) -> list[dict[str, Any]]:
-    """Return each imported run as plain data; what is not known is None, and `unknown` says why."""
+    """Return each imported run as plain data. Unknown values are None; `unknown` has reasons."""
     return [_data(run) for run in runs]
 
 
@@ -68,7 +68,10 @@ def _data(run: ImportedRun) -> dict[str, Any]:
 
 
 def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:
-    """Return a run's KL as `k1.reward + k3.loss`, and β where there is one; None: not known."""
+    """Return a run's KL terms, such as `k1.reward + k3.loss`, and their common β.
+
+    Either is None if it is not known. β is also None if the terms have different weights.
+    """
     finding = run.finding
     if finding is None:
         return None, None
@@ -82,7 +85,7 @@ def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:
 
 
 def unknown(run: ImportedRun) -> list[str]:
-    """Return the properties of a run that are unknown, in sentences."""
+    """Return one sentence for each unknown property of a run, with the reason."""
     one, finding = run.manifest, run.finding
     if one.library is None:
         return [f"which library trained it: {one.library_because}"]
@@ -97,14 +100,14 @@ def unknown(run: ImportedRun) -> list[str]:
 
 
 def steps_of(run: ImportedRun) -> str:
-    """Return what a step of the run's log is."""
+    """Return the meaning of a step in the run's log."""
     library = run.manifest.library
     table = plugins.logged_metrics(library) if library else None
     return table.steps if table else "a step is what its logger counts"
 
 
 def kl_meanings(run: ImportedRun) -> Iterator[tuple[str, str]]:
-    """Yield each logged name of a KL with what it means in the run's library."""
+    """Yield each logged KL name with its meaning in the run's library."""
     library = run.manifest.library
     table = plugins.logged_metrics(library) if library else None
     if table is None:
@@ -121,10 +124,10 @@ def kl_meanings(run: ImportedRun) -> Iterator[tuple[str, str]]:
 
 
 def beside(runs: Sequence[ImportedRun], own: Sequence[Configuration]) -> list[dict[str, Any]]:
-    """Return panels of curves: each metric that an imported run has, with the cells' own.
+    """Return one panel of curves for each metric in SHOWN that an imported run has.
 
-    {"metric", "title", "lines": [{"name", "x", "y", "imported"}]}; of configurations the first
-    MOST_OWN that have the metric, as means over their seeds.
+    A panel is {"metric", "title", "lines": [{"name", "x", "y", "imported"}]}. It also has the first
+    MOST_OWN configurations with the metric, as means over their seeds.
     """
     panels = []
     for metric in SHOWN:

@@ -1,12 +1,12 @@
 """The same cells in several libraries: `orch compare --by backend`.
 
-A *question* is a cell without its library and its seed. Libraries are compared question by
-question, paired on seeds. There are two *sides*, each with its own records, metric and differences:
-`predicted`, by rehearsals in each library's dialect, and `observed`, in the libraries themselves.
-They are never mixed.
+A *question* is a cell without its library and its seed. Libraries are compared on each question,
+paired on seeds. A comparison has two *sides*, each with its records, metric and differences:
+`predicted` has rehearsals in each library's dialect, and `observed` has runs of the libraries.
+Sides are never mixed.
 
-Libraries that mean the same by a question share one training run at micro scale: their difference
-is 0 by identity, not by measurement.
+If two libraries give a question the same meaning, they share one training run at micro scale. Their
+difference is then 0 by identity, not by measurement.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,13 +39,13 @@ from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.rehearse import rehearse, semantics
 
 MARGIN = 0.03
-"""Accuracies closer than this count as indistinguishable, if the interval confirms it."""
+"""Two accuracies are indistinguishable if tests confirm a smaller difference than this."""
 CURVES = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
-"""Metrics whose curves are compared: the first that any run of a question has."""
+"""Metrics whose curves are compared. The first one that a run of a question has is used."""
 BETA_EFFECTIVE = "train/beta_effective"
 SideName = Literal["predicted", "observed"]
 FinalValue = Callable[[str], float | None]
-"""Cell id -> final value of the metric that is compared; None without one."""
+"""Cell id -> final value of the compared metric, or None without one."""
 _NO_PATHS = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
 _MATHEMATICS = (
     "kl.",
@@ -56,7 +56,7 @@ _MATHEMATICS = (
     "max_staleness_steps",
     "seed",
 )
-"""Fields whose ledger entries concern the mathematics."""
+"""Prefixes of fields that belong to the mathematics of training."""
 
 
 # ---------------------------------------------------------------- questions
@@ -64,10 +64,10 @@ _MATHEMATICS = (
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """One declared cell, and the id under which it is trained at a scale."""
+    """A declared cell, with the id of the cell that is trained for it at a scale."""
 
     cell: Cell
-    """As declared."""
+    """The declared cell."""
     id: str
 
     @property
@@ -88,7 +88,7 @@ class LibraryCell:
 
 @dataclass(frozen=True)
 class LibraryQuestion:
-    """A cell as it is declared for each library: library -> seed -> cell."""
+    """A question with its declared cells: library -> seed -> cell."""
 
     name: str
     cells: Mapping[str, Mapping[int, LibraryCell]]
@@ -109,7 +109,7 @@ def question_id(settings: Settings) -> str:
 
 
 def library_cells(cells: Sequence[Cell], side: SideName) -> tuple[list[LibraryCell], list[Cell]]:
-    """Return declared cells with the ids they are trained under, and the cells that are trained."""
+    """Return the declared cells with the ids of their trained cells, and the trained cells."""
     if side == "observed":
         full = [cell for cell in cells if cell.scale == "full"]
         return [LibraryCell(cell, cell.id) for cell in full], full
@@ -119,7 +119,8 @@ def library_cells(cells: Sequence[Cell], side: SideName) -> tuple[list[LibraryCe
 def questions(cells: Sequence[LibraryCell]) -> list[LibraryQuestion]:
     """Return every question declared for two libraries or more, in order.
 
-    Raise SelectionError without one, naming the fields in which the nearest cells differ.
+    Raise SelectionError without such a question. The message names the fields in which the nearest
+    cells differ.
     """
     libraries = list(dict.fromkeys(cell.library for cell in cells))
     if len(libraries) < 2:
@@ -189,9 +190,9 @@ class LibraryDifference:
     left: str
     right: str
     effect: Estimate | None
-    """None: no seed is finished in both."""
+    """None if no seed has finished in both libraries."""
     same: bool
-    """One training run under both names."""
+    """True if both libraries share the training runs."""
     p: float = 1.0
     p_corrected: float = 1.0
 
@@ -199,9 +200,9 @@ class LibraryDifference:
     def verdict(self) -> str:
         """Return `same mathematics`, `differs`, `indistinguishable` or `underpowered`.
 
-        Return `not comparable yet` if no seed is finished in both. `indistinguishable` is a
-        difference shown to be smaller than MARGIN by two one-sided tests, as where the 95 %
-        interval lies within it. `underpowered` comes with the seeds that would decide.
+        Return `not comparable yet` if no seed has finished in both. `indistinguishable`: two
+        one-sided tests show a difference smaller than MARGIN. `underpowered` includes the number of
+        further seeds that would decide.
         """
         if self.same:
             return "same mathematics"
@@ -216,7 +217,7 @@ class LibraryDifference:
         return f"underpowered ({more})" if more else "underpowered"
 
     def _more_seeds(self) -> str:
-        """Return the seeds that would decide, if effect and spread stay as they are."""
+        """Return how many further seeds would decide if effect and spread do not change."""
         effect = self.effect
         if effect is None or effect.n < 2:
             return "2 seeds or more are needed"
@@ -228,7 +229,7 @@ class LibraryDifference:
 def library_differences(
     questions: Sequence[LibraryQuestion], base: str, value: FinalValue
 ) -> list[LibraryDifference]:
-    """Return every library against `base`, by question, with Holm's correction over all."""
+    """Return the difference of every library to `base` on each question, corrected by Holm."""
     return with_corrected_p(
         [
             _difference(question, base, library, value)
@@ -243,7 +244,7 @@ def library_differences(
 def overall_differences(
     questions: Sequence[LibraryQuestion], value: FinalValue
 ) -> list[LibraryDifference]:
-    """Return every pair of libraries over all questions both have: the mean over them, by seed."""
+    """Return the difference of every pair of libraries, averaged over their common questions."""
     libraries = list(dict.fromkeys(name for q in questions for name in q.cells))
     differences = []
     for index, left in enumerate(libraries):
@@ -261,7 +262,7 @@ def overall_differences(
 
 
 def with_corrected_p(differences: Sequence[LibraryDifference]) -> list[LibraryDifference]:
-    """Return the differences with p-values corrected over those that were measured."""
+    """Return the differences with p-values corrected by Holm over the measured ones."""
     measured = [one for one in differences if one.effect is not None and not one.same]
     corrected = dict(zip(map(id, measured), holm([one.p for one in measured]), strict=True))
     return [replace(one, p_corrected=corrected.get(id(one), 1.0)) for one in differences]
@@ -270,7 +271,10 @@ def with_corrected_p(differences: Sequence[LibraryDifference]) -> list[LibraryDi
 def final_estimate(
     question: LibraryQuestion, library: str, value: FinalValue, *, is_share: bool = False
 ) -> Estimate | None:
-    """Return a library's mean over the seeds that are finished; a share lies in [0, 1]."""
+    """Return a library's mean over finished seeds, or None without any.
+
+    `is_share`: cut the interval to [0, 1].
+    """
     values = [value(cell.id) for cell in question.cells[library].values()]
     finished = [v for v in values if v is not None]
     if not finished:
@@ -286,7 +290,7 @@ def final_values_by_cell(runs: Iterable[MeasuredRun], metric: str) -> FinalValue
 
 
 def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
-    """Return a sentence for seeds that a library lacks and another has, and how to get them."""
+    """Return one sentence for each library that lacks seeds of another, with the command to run."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         seeds = sorted({seed for cells in question.cells.values() for seed in cells})
@@ -326,7 +330,7 @@ def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
 def _by_seed(
     question: LibraryQuestion, left: str, right: str, value: FinalValue
 ) -> dict[int, float]:
-    """Return seed -> right minus left, for the seeds that are finished in both."""
+    """Return seed -> right minus left, for the seeds that have finished in both."""
     one, other = question.cells[left], question.cells[right]
     pairs = {s: (value(one[s].id), value(other[s].id)) for s in sorted(one.keys() & other.keys())}
     return {s: b - a for s, (a, b) in pairs.items() if a is not None and b is not None}
@@ -338,10 +342,10 @@ def _by_seed(
 def curves_by_library(
     runs: Mapping[str, MeasuredRun], question: LibraryQuestion, metric: str, points: int = 6
 ) -> tuple[tuple[int, ...], dict[str, tuple[float, ...]]]:
-    """Return numbers of rollouts, and per library the mean over its seeds at each of them.
+    """Return numbers of rollouts, and each library's mean over its seeds at each number.
 
-    They are spread over the progress that every run has reached. Progress is counted in rollouts
-    seen, which for equal batches is equal train steps.
+    The numbers are evenly spaced over the progress that every run has reached. Progress counts
+    rollouts; for equal batches, equal rollouts are equal train steps.
     """
     series: dict[str, list[Mapping[int, float]]] = {}
     for library, cells in question.cells.items():
@@ -374,19 +378,19 @@ def rollouts_per_step(settings: Settings) -> int:
 
 @dataclass(frozen=True)
 class DialectDifference:
-    """One cause in which a library's mathematics differs from the base's."""
+    """A cause by which a library's mathematics differs from the base's."""
 
     cause: str
     title: str
     base: str
     other: str
     questions: tuple[str, ...]
-    """The questions it matters to."""
+    """The questions that it affects."""
 
 
 @dataclass(frozen=True)
 class LedgerDifference:
-    """One field on which two ledgers differ."""
+    """A field whose entries differ in two ledgers."""
 
     field: str
     base: str
@@ -395,16 +399,16 @@ class LedgerDifference:
 
 
 def relevant_dialect(cell: LibraryCell) -> Dialect:
-    """Return the parts of a library's dialect that matter to a cell."""
+    """Return the parts of a library's dialect that affect a cell."""
     settings = cell.cell.settings
     return relevant(semantics(settings.backend).dialect, settings)
 
 
 def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
-    """Return the causes in which two libraries differ on a cell.
+    """Return the causes by which two libraries differ on a cell.
 
-    A cause in which they are alike is left out, even where another cause keeps it from mattering
-    in one of them (a bound of a ratio that is 1).
+    Leave out a cause with equal values in both, even if another cause makes it irrelevant in only
+    one of them (a bound on a ratio that is 1).
     """
     apart = differing(*(semantics(x.cell.settings.backend).dialect for x in (one, other)))
     causes = differing(relevant_dialect(one), relevant_dialect(other))
@@ -414,7 +418,7 @@ def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
 def dialect_differences(
     questions: Sequence[LibraryQuestion], base: str, library: str
 ) -> list[DialectDifference]:
-    """Return every cause in which two libraries differ on these questions."""
+    """Return every cause by which two libraries differ on these questions."""
     names: dict[tuple[str, str, str], list[str]] = {}
     for question in _of_both(questions, base, library):
         cells = question.any_seed(base), question.any_seed(library)
@@ -429,7 +433,7 @@ def dialect_differences(
 
 
 def idle_differences(questions: Sequence[LibraryQuestion], base: str, library: str) -> list[str]:
-    """Return the titles of causes in which two libraries differ, but on none of these questions."""
+    """Return the titles of causes by which two libraries differ, but on none of these questions."""
     apart: dict[str, None] = {}
     matter: set[str] = set()
     for question in _of_both(questions, base, library):
@@ -443,9 +447,9 @@ def idle_differences(questions: Sequence[LibraryQuestion], base: str, library: s
 def ledger_differences(
     questions: Sequence[LibraryQuestion], base: str, library: str
 ) -> list[LedgerDifference]:
-    """Return the differences of two ledgers about the mathematics of the same cells.
+    """Return the differences between two ledgers in the mathematics of the same cells.
 
-    Fields that both ledgers call `exact` are left out.
+    Leave out fields with the status `exact` in both.
     """
     names: dict[tuple[str, str, str], list[str]] = {}
     for question in _of_both(questions, base, library):
@@ -458,15 +462,15 @@ def ledger_differences(
 
 
 def not_imitated(questions: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
-    """Return the parts of a library that the rehearsal does not imitate, in sentences."""
+    """Return one sentence for each behaviour of a library that rehearsals do not imitate."""
     cell = next(q.any_seed(library) for q in questions if library in q.cells)
     return semantics(cell.cell.settings.backend).omits
 
 
 def not_compared(questions: Sequence[LibraryQuestion]) -> list[str]:
-    """Return a sentence for each cause that was read in a library's source only.
+    """Return one sentence for each cause that was read in a library's source and never run.
 
-    These causes matter to the questions, and no function of the library was run to confirm them.
+    Only causes that affect these questions count.
     """
     libraries: dict[str, tuple[str, ...]] = {}
     for question in questions:
@@ -503,7 +507,7 @@ def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, st
 def beta_effective(
     runs: Mapping[str, MeasuredRun], question: LibraryQuestion, library: str
 ) -> Estimate | None:
-    """Return the effective beta: the mean over the steps of each seed; None if not measured."""
+    """Return the effective beta, averaged over the steps of each seed, or None if not measured."""
     means = []
     for cell in question.cells[library].values():
         run = runs.get(cell.id)
@@ -524,7 +528,7 @@ def _ledger_text(entry: LedgerEntry) -> str:
 
 
 def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
-    """Return field -> entry; empty for a cell that the library refuses."""
+    """Return field -> ledger entry, or an empty mapping if the library refuses the cell."""
     cell = library_cell.cell
     if cell.scale == "micro":  # trained as its rehearsal
         cell = plugins.load("micro").rehearse(cell) or cell
@@ -540,14 +544,14 @@ def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
 
 @dataclass(frozen=True)
 class LibrarySide:
-    """Questions with the runs that answer them at one scale."""
+    """Questions with their runs at one scale."""
 
     name: SideName
     questions: tuple[LibraryQuestion, ...]
     runs: Mapping[str, MeasuredRun]
-    """By cell id."""
+    """Cell id -> run."""
     metric: str | None
-    """The main result; None before anything finished."""
+    """The metric of the main result; None before a run has finished."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -566,9 +570,9 @@ def library_side(
     scores: Sequence[Score],
     metric: str | None = None,
 ) -> LibrarySide:
-    """Return a side. Its main metric is the given one, or the preferred one that any run has.
+    """Return a side. Its main metric is `metric`, or else the first of IN_DOMAIN that a run has.
 
-    Raise SelectionError where no cell is declared for two libraries, or no run has the metric.
+    Raise SelectionError if no cell is declared for two libraries, or no run has the metric.
     """
     runs = {run.record.cell.id: run for run in measure(records, scores)}
     measured = {m for run in runs.values() for m in run.finals}
@@ -586,9 +590,9 @@ def read_sides(
 ) -> Iterator[LibrarySide]:
     """Yield the sides of an experiment that have cells, from the run directories.
 
-    `cells` are declared ones. First comes the side that this experiment runs at; the other only
-    if its folder exists. `known`: records and scores of the first side, where they were read
-    already. Raise SelectionError as `library_side` does.
+    `cells`: declared cells. The first side has this experiment's scale. The second side is read
+    only if its folder exists. `known`: records and scores of the first side, if already read. Raise
+    SelectionError as `library_side` does.
     """
     spec = experiment.spec
     first: SideName = "predicted" if experiment.scale == "micro" else "observed"
@@ -610,9 +614,10 @@ def read_sides(
 
 
 def choose_base(side: LibrarySide, library: str | None) -> str:
-    """Return the library the others are set against: the first, or the one of this name.
+    """Return the library that the others are compared with: the named one, or else the first.
 
-    `library` is a name with or without its release. Raise SelectionError unless it names one.
+    `library`: a name with or without its release. Raise SelectionError unless it matches exactly
+    one library.
     """
     if library is None:
         return side.libraries[0]
@@ -629,10 +634,7 @@ def choose_base(side: LibrarySide, library: str | None) -> str:
 
 
 def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str) -> dict[str, Any]:
-    """Return what `orch compare --by backend --json` prints.
-
-    The text output is made from it too.
-    """
+    """Return the data that `orch compare --by backend --json` prints, also used for its text."""
     questions = sides[0].questions
     source = experiment.spec.source or experiment.spec.name
     return {
@@ -650,8 +652,8 @@ def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str
 def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
     """Return the differences of each other library from the base.
 
-    Each has the differing causes, the ledger's fields, what is not imitated, and what it
-    refuses.
+    Each has the differing causes, the differing fields of the ledgers, the behaviour that is not
+    imitated, and the refused cells.
     """
     libraries = dict.fromkeys(name for q in questions for name in q.cells)
     return [
@@ -669,7 +671,7 @@ def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[s
 
 
 def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
-    """Return scores, curves, differences and missing seeds of one side. `spec`: its path."""
+    """Return scores, curves, differences and missing seeds of one side. `spec`: the spec's path."""
     measured = {m for run in side.runs.values() for m in run.finals}
     outside = next((m for m in OUT_OF_DOMAIN if m in measured), None)
     value = side.value()

@@ -1,18 +1,18 @@
-"""Where the KL term alone should make training unstable: linear stability of one direction.
+"""Predict the β at which the KL term alone makes training unstable: linear stability of one mode.
 
-Let x be the distance from where the KL's force vanishes, along the direction that an update moves
-most. One update changes x by a = η √B κ β |c| / √(σ² + β² v):
+Let x be the distance from the point at which the KL's force is zero, along the direction that an
+update moves most. One update changes x by a = η √B κ β |c| / √(σ² + β² v):
 
     η   learning rate; AdamW divides a gradient by its own root mean square
     B   rollouts of an update: they lower that root mean square
     κ   largest eigenvalue of the scaled Fisher matrix of a response (Curvature.largest)
-    c   the term's share of the true KL's pull, as the laboratory has it
+    c   the term's share of the true KL's pull, from the laboratory
     σ   deviation of an advantage (Curvature.advantage_deviation)
     v   1 for k1 in the loss, whose charge on the score is constant; else 0
 
-The force is late where it is charged in the reward: it is that of the rollout policy, L updates
-old. k1 in the loss pushes away from the rollout policy, and nowhere where that is the policy
-itself. What this assumes is in docs/decisions/083.
+A KL in the reward gives the force of the rollout policy, which is L updates old. k1 in the loss
+pushes away from the rollout policy; on-policy it pushes nowhere. docs/decisions/083 lists the
+assumptions.
 """
 
 from functools import cache
@@ -45,8 +45,8 @@ ASSUMES = (
 def boundary(settings: Settings) -> float | None:
     """Return the β above which a cell's KL term alone is linearly unstable.
 
-    None if it is stable at every β, if the cell has no KL term, and where nothing is known of the
-    policy that it starts from.
+    Return None if it is stable at every β, if the cell has no KL term, or if the curvature at its
+    initial policy is not known.
     """
     kl = settings.kl
     known = plugins.load(settings.backend.name).curvature(settings)
@@ -73,9 +73,9 @@ def mean_lag(settings: Settings) -> float:
 
 
 def largest_step(lag: float, average: float = AVERAGE) -> float:
-    """Return the largest stable `a` of a force that is `lag` updates late.
+    """Return the largest stable `a` for a force that is `lag` updates old.
 
-    Between whole lags its inverse is interpolated.
+    Interpolate the inverse between whole lags.
     """
     below = int(lag)
     one = _largest_step(below, average)

@@ -1,10 +1,10 @@
-"""Pairing of runs: the same seeds, the same items, everything else equal.
+"""Pair runs by seeds and items, with everything else equal.
 
-A configuration here is a mapping from seed to run. A side of a comparison is a group of
-configurations that are averaged; a setting is a pair of sides, left and right.
+In this module a configuration is a mapping from seed to run. A side of a comparison is a group of
+configurations that are averaged. A setting is a pair of sides, left and right.
 
-Every run of a task answers the same items in the same order: task version and number of items are
-part of what makes two scores comparable (`runs.EvaluationProtocol`), and are checked before.
+Every run of a task answers the same items in the same order. Callers check this first: task version
+and number of items are in `runs.EvaluationProtocol`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ RunsBySeed = Mapping[int, MeasuredRun]
 RunGroup = Sequence[RunsBySeed]
 """Configurations that are averaged."""
 _ROUNDING = 1e-5
-"""Scores are stored rounded: the mean of the items may differ from the final value by this much."""
+"""Largest difference between the items' mean and the final value: stored scores are rounded."""
 
 
 def finished_by_seed(runs: Iterable[MeasuredRun], metric: str) -> RunsBySeed:
@@ -33,7 +33,7 @@ def finished_by_seed(runs: Iterable[MeasuredRun], metric: str) -> RunsBySeed:
 
 
 def runs_by_configuration(runs: Sequence[MeasuredRun], metric: str) -> list[RunsBySeed]:
-    """Return the configurations of these runs, with the runs that have a final value."""
+    """Return the configurations of these runs, each with the runs that have a final value."""
     configurations: dict[tuple[tuple[str, str], ...], list[MeasuredRun]] = {}
     for run in runs:
         configurations.setdefault(tuple(sorted(run.traits.items())), []).append(run)
@@ -48,8 +48,8 @@ def final_values(runs: RunsBySeed, metric: str) -> dict[int, float]:
 def mean_by_seed(settings: Sequence[Sequence[Mapping[int, float]]]) -> dict[int, float]:
     """Return seed -> mean over settings of the mean over their configurations.
 
-    Each configuration maps a seed to a value. Only seeds that every configuration of every setting
-    has are in the result.
+    Each configuration maps a seed to a value. The result has only the seeds that every
+    configuration of every setting has.
     """
     finished = [set(values) for setting in settings for values in setting]
     seeds = set.intersection(*finished) if finished else set()
@@ -59,7 +59,7 @@ def mean_by_seed(settings: Sequence[Sequence[Mapping[int, float]]]) -> dict[int,
 def relative_difference(
     settings: Sequence[tuple[RunGroup, RunGroup]], metric: str
 ) -> Improvement | None:
-    """Return how much higher left is, averaged over settings and over the tasks of a domain."""
+    """Return the relative improvement of left over right, averaged over settings and tasks."""
     runs = [run for sides in settings for side in sides for one in side for run in one.values()]
     return mean_relative_improvement(
         [
@@ -74,7 +74,7 @@ def relative_difference(
 
 
 def mean_over_items(runs: RunsBySeed, metric: str) -> Estimate | None:
-    """Return a configuration's mean over seeds and items; None without scores of single items."""
+    """Return a configuration's mean over seeds and items, or None without scores of items."""
     tables = _item_tables([([runs], [])], metric)
     return None if tables is None else estimate_over_items(tables)
 
@@ -84,14 +84,14 @@ def difference_over_items(
 ) -> Estimate | None:
     """Return left minus right over common seeds and items, averaged over settings.
 
-    None without scores of single items.
+    Return None without scores of single items.
     """
     tables = _item_tables(settings, metric)
     return None if tables is None else estimate_over_items(tables)
 
 
 def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
-    """Return the mean@k of each task that a domain's mean is over; any other metric by itself."""
+    """Return the mean@k of each task of a domain's mean. Return [metric] for other metrics."""
     tasks = _tasks_of(runs, metric)
     if metric.split("/")[1:2] not in (["in_domain"], ["out_of_domain"]) or not tasks:
         return [metric]
@@ -104,7 +104,7 @@ def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
 
 
 def _item_tables(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> list[Any] | None:
-    """Return [seeds, items] for each task of the metric."""
+    """Return one array [seeds, items] of left minus right for each task of the metric, or None."""
     import numpy as np
 
     configurations = [one for sides in settings for side in sides for one in side]
@@ -123,7 +123,7 @@ def _item_tables(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> 
 
 
 def _item_row(left: RunGroup, right: RunGroup, seed: int, task: str) -> Any:
-    """Return [items] of one seed: the mean of left minus the mean of right."""
+    """Return the mean of left minus the mean of right for one seed, [items]."""
     import numpy as np
 
     mean = np.mean([one[seed].items[task] for one in left], axis=0)
@@ -131,7 +131,7 @@ def _item_row(left: RunGroup, right: RunGroup, seed: int, task: str) -> Any:
 
 
 def _tasks_of(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
-    """Return the tasks whose mean the metric is; none for a metric that is no mean over items."""
+    """Return the tasks that a metric averages, or no tasks if it is not a mean over items."""
     if not metric.startswith("eval/") or not metric.rpartition("/")[2].startswith("mean"):
         return []
     protocols = [run.protocols.get(metric, frozenset()) for run in runs]
