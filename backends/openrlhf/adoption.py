@@ -1,4 +1,4 @@
-"""Anybody's launch of OpenRLHF as one that orch can read, and its flags beside those of a plan."""
+"""Trim anybody's launch of OpenRLHF until orch can read it, and compare its flags with a plan's."""
 
 from collections.abc import Mapping, Sequence
 
@@ -49,11 +49,11 @@ _LEFT_OUT: Mapping[str, str] = {
 }
 """Flag or section -> why a rehearsal leaves it out, if no cell has it."""
 _COUNTED = ("data.max_samples", "train.num_episodes")
-"""Flags that say how long a run trains."""
+"""Flags that set the length of a run."""
 
 
 def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
-    """Return a launch of so many rollout batches, without what belongs to its machines."""
+    """Return a launch of `batches` rollout batches, without flags for its machines."""
     if MODULE not in argv:
         return Trimmed(tuple(argv))
     start = list(argv).index(MODULE) + 1
@@ -116,7 +116,7 @@ def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:
 
 
 def _same(text: str, default: object) -> bool:
-    """Return whether a flag's words are its default: numbers in any spelling."""
+    """Return True if a flag's words are its default, with numbers in any spelling."""
     try:
         return float(text) == float(str(default))
     except ValueError:
@@ -124,5 +124,5 @@ def _same(text: str, default: object) -> bool:
 
 
 def _shown(value: object) -> str | None:
-    """Return a value as the command line has it; None for a flag that is not there."""
+    """Return a value as on a command line, or None for an absent flag."""
     return None if value is None else " ".join(words(value))

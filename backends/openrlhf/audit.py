@@ -131,7 +131,8 @@ GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
 FIRST_DOTTED, FIRST_ESTIMATOR = "0.10.2", "0.6.4"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
-"""Before them, the policy loss, and the KL in the loss, averages each response's tokens first."""
+"""First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
+Earlier releases average the tokens of each response first."""
 FIRST_RLOO_PLAIN, FIRST_CLAMP = "0.8.5", "0.8.6"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
@@ -169,7 +170,7 @@ def audit(launch: Launch) -> LaunchReading | None:
 def _completed(
     flags: dict[str, list[Given]], table: ReleaseTable
 ) -> tuple[dict[str, list[Given]], list[Rule]]:
-    """Return the flags by their full names, and a rule for each one that was abbreviated."""
+    """Return the flags by their full names, and a rule for each abbreviated flag."""
     given: dict[str, list[Given]] = {}
     rules = []
     for name, values in flags.items():
@@ -182,7 +183,7 @@ def _completed(
 
 
 def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
-    """Return the flags and their release's table, or the table of all releases if it has none."""
+    """Return the flags with their release's table, or with that of all releases without one."""
     own = own_tables().get(version) or releases().table(version)
     return HeldKeys(
         flags,
@@ -321,7 +322,7 @@ class _Judge:
         )
 
     def _surroundings(self) -> Surroundings:
-        """Return what stands around the KL.
+        """Return the surroundings of the KL.
 
         The group's baseline, and the division by its deviation, come before the KL is subtracted.
         Whitening over the batch comes after it.
@@ -409,7 +410,7 @@ class _Judge:
         }.get(named, f"importance sampling ({named})")
 
     def _engine_weight(self) -> EngineWeight | None:
-        """Return the correction for the laboratory, which has none with masked responses."""
+        """Return the correction as the laboratory's weight; None for masked responses, too."""
         keys, names = self.keys, self.names
         threshold = names["correction_threshold"]
         if keys.has(LEVEL) or keys.has(threshold):

@@ -37,7 +37,7 @@ def steps_per_batch(name: str) -> int | None:
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return the complete checkpoints, oldest first.
 
-    Of two with one step, return the last of the run.
+    If two have the same step, return the one at the end of the run.
     """
     complete = {step: path for step, path in _saved(checkpoints_dir) if is_complete(path)}
     return [Checkpoint(step, complete[step]) for step in sorted(complete)]
@@ -46,7 +46,7 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
     """Return the Hugging Face directories, complete or not.
 
-    Of two with one step, return the last.
+    If two have the same step, return the one at the end of the run.
     """
     return list(dict(_saved(checkpoints_dir)).values())
 

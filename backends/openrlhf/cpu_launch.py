@@ -1,4 +1,4 @@
-"""OpenRLHF's launch on a CPU: its program, Ray, DeepSpeed and trainer, without GPUs or vLLM."""
+"""Turn a plan for OpenRLHF into one on a CPU: its program, Ray, DeepSpeed, trainer; no vLLM."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ _IN_FP32 = (
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
-    """Return the launch on a CPU; None for a release other than 0.11.2."""
+    """Return the launch on a CPU, or None for a release other than 0.11.2."""
     if plan.version != NEWEST:
         return None
     changed = plan.model_copy(

@@ -14,11 +14,11 @@ from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 KL_CLAMP = Clamp(value=10.0)
-"""The clamp of compute_approx_kl on every estimator, since 0.8.6."""
+"""The clamp in compute_approx_kl of every estimator, since 0.8.6."""
 KL_RATIO_MAX = 10.0
 """KL_IS_WEIGHT_CLIP of models/utils.py."""
 LOG_RATIO_BOUND = 20.0
-"""Since 0.11: PolicyLoss holds the log-ratio before its exponential."""
+"""Since 0.11 PolicyLoss clamps the log-ratio to plus and minus this before the exponential."""
 
 _NEWEST = Dialect(
     kl_clamp=KL_CLAMP,

@@ -90,7 +90,7 @@ FLAT_NAMES: Mapping[str, str | None] = {
 a flag that 0.10.1.post2 does not have."""
 
 _SETTLED: Values = {"actor.eps_clip_low_high": (0.2, 0.2)}
-"""Defaults that the script makes of other flags (eps_clip) once it has parsed."""
+"""Defaults that the script computes from other flags (eps_clip) after parsing."""
 
 
 @cache
@@ -100,7 +100,7 @@ def _release_options() -> Mapping[str, Options]:
 
 @cache
 def own_tables() -> Mapping[str, ReleaseTable]:
-    """Return the flags that each release accepts, by the release's own names of all its flags."""
+    """Return release -> the table of its flags, under the release's own names."""
     releases = _release_options().items()
     return {version: release_facts.table(version, known) for version, known in releases}
 
@@ -255,7 +255,7 @@ def _unknown(word: str, flags: Sequence[str], version: str) -> Fault:
 
 
 def arity(name: str, version: str) -> int:
-    """Return how many words a flag takes after it."""
+    """Return the number of words after a flag."""
     kind = options(version)[name].kind
     _, times, count = kind.partition(" x ")
     return int(count) if times else 0 if kind == "switch" else 1

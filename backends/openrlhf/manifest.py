@@ -1,7 +1,7 @@
 """One table: how each field of a cell reaches OpenRLHF 0.11.2 and 0.10.1.post2.
 
 Keys are flags by their dotted names (flags.py). `needs.json`, which orch writes next to a launch,
-holds what no flag can say.
+holds the fields without a flag.
 """
 
 import math
@@ -36,7 +36,7 @@ UNBIASED: Mapping[str, str] = {
     "sg_rho_k2": "k2",
     "rho_k3": "k3",
 }
-"""Estimators in the loss that share the gradient of --algo.kl.unbiased_gradient -> whose value."""
+"""Estimator in the loss with the gradient of --algo.kl.unbiased_gradient -> that of its value."""
 STRAIGHT_THROUGH, WEIGHTED = ("k1+", "k2+", "k3+"), ("sg_rho_k2", "rho_k3")
 
 REWARD_TO_GO = (
@@ -176,13 +176,13 @@ def _unbiased_estimator(launch: Any) -> object:
 
 
 def _asked_of(launch: Values, name: str) -> object:
-    """Return a field that needs.json names only where a cell sets it."""
+    """Return a field of needs.json, or None if the cell did not set it."""
     requested = needed(launch, "asked", name)
     return None if requested is ABSENT else requested
 
 
 def _trained_in(launch: Any) -> object:
-    """Return the format of the flag. bf16 is its default, which a cell may leave unset."""
+    """Return precision.training. bf16 is the flag's default, so a cell may leave it None."""
     given = launch["ds.param_dtype"]
     if given != "bf16":
         raise KeyError(given)
@@ -224,7 +224,7 @@ def _reward_advice(estimator: str) -> str:
 
 
 def _asked_as_bf16(note: str) -> tuple[Meaning, ...]:
-    """Return the meanings of a number format of which the library has bf16 only."""
+    """Return the meanings of a number format for which the library has only bf16."""
     return (
         Meaning(None, "bf16", note=f"OpenRLHF's own: bf16 {note}"),
         Meaning("bf16", "bf16", note=note),
@@ -490,7 +490,7 @@ OPTIMIZER = (
         "optimizer.num_warmup_steps",
         "actor.lr_warmup_ratio",
         offer=Number(least=0, whole=True),
-        # The library rounds steps x ratio up; half a step below keeps rounding from adding one.
+        # The library rounds steps x ratio up. Half a step less keeps rounding from adding one.
         write=lambda s: (
             (s.optimizer.num_warmup_steps - 0.5) / s.num_train_steps
             if s.optimizer.num_warmup_steps
@@ -585,7 +585,7 @@ def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
         value = launch.get(name)
         if is_given(value):
             flags.append(spelled(name, version) or name)
-            # A prompt file that is named several times is shown once.
+            # A prompt file may be named many times; show it once.
             values.append(" ".join(words(value)).partition(",")[0] or "given")
     return " ".join(flags), " ".join(values)
 

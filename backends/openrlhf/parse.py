@@ -1,4 +1,4 @@
-"""Read a launch back: the settings that its flags ask for, and where the library would differ.
+"""Read a launch back as settings, with a fault for each flag that the library would not follow.
 
 An absent flag has the release's default. A flag that orch does not know is a fault.
 """
@@ -16,7 +16,7 @@ _WITHOUT: Mapping[str, str] = {
     "algo.kl.unbiased_gradient": "algo.kl.use_loss",
     "train.async_queue_size": "train.async_enable",
 }
-"""Flags that the library takes and ignores without another one."""
+"""Flag -> the other flag without which the library ignores it."""
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
@@ -42,7 +42,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
 
 
 def _needs_of(flags: CommandLine) -> Mapping[str, Any]:
-    """Return what needs.json would hold of a launch that orch did not write."""
+    """Return the content that needs.json would have for a launch that orch did not write."""
     model, prompts = flags["actor.model_name_or_path"], flags["data.prompt_dataset"]
     path = str(prompts or "unknown").partition(",")[0]
     named = {"model.name": name_of(str(model or "unknown"))}
@@ -50,7 +50,7 @@ def _needs_of(flags: CommandLine) -> Mapping[str, Any]:
 
 
 def _ignored(flags: CommandLine) -> list[Fault]:
-    """Return a fault for each setting that is asked for and will not take effect."""
+    """Return a fault for each setting of the launch that has no effect."""
     return [
         Fault(
             f"{spelled(name, flags.version)} is ignored without {spelled(other, flags.version)}: "
@@ -62,12 +62,10 @@ def _ignored(flags: CommandLine) -> list[Fault]:
 
 
 def _other_steps(flags: CommandLine, needs: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault where the trainer would not train as a cell does.
+    """Yield a fault for each launch that the library accepts and that trains unlike any cell.
 
-    The library accepts all of these.
-
-    It would then make another number of train steps than the flags seem to say, or train on
-    something that no cell has.
+    It would make another number of train steps than its flags suggest, or train on data that no
+    cell has.
     """
     version = flags.version
     rows, batch = flags["data.max_samples"], flags["rollout.batch_size"]

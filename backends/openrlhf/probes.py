@@ -1,8 +1,8 @@
 """OpenRLHF's own parser, KL, experience, advantages and loss, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside OpenRLHF's installed source; nothing of orch is imported. Parser,
-RemoteExperienceMaker and ActorPPOTrainer.training_step are the library's; Ray, DeepSpeed and the
-models are stood in for: a forward pass returns the log-probabilities that were asked about.
+A Python with torch runs it on OpenRLHF's installed source, without an import of orch. Parser,
+RemoteExperienceMaker and ActorPPOTrainer.training_step are the library's. Ray, DeepSpeed and the
+models are stand-ins: a forward pass returns the batch's log-probabilities.
 """
 
 import sys
@@ -23,11 +23,11 @@ STOOD_IN = (
     "library's .float() leaves double precision as it is"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
-"""An estimator orch can ask of OpenRLHF in each place; `names` replaces it."""
+"""Place -> an estimator that orch can send to OpenRLHF. The arguments of `names` replace it."""
 
 
 def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Place, name and further arguments of every estimator the library has a name for."""
+    """Return place, name and further arguments of every estimator that has a name here."""
     flat = _flat(version)
     flag = "--kl_estimator" if flat else "--algo.kl.estimator"
     known = ("k1", "k2", "k3")
@@ -78,7 +78,7 @@ def _flat(version: str) -> bool:
 
 
 class LossReached(BaseException):
-    """training_step has reached its backward pass."""
+    """Raised when training_step reaches its backward pass."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -142,7 +142,7 @@ class OpenRlhf:
         return Arguments(calls[0])
 
     def kl(self, config: "Arguments", place: str, batch: Mapping[str, Any]) -> Any:
-        """[N, T], as make_experience (`reward`) or training_step (`loss`) asks for it."""
+        """Return the KL [N, T], as make_experience (`reward`) or training_step (`loss`) has it."""
         more: dict[str, Any] = {"kl_estimator": config.estimator}
         if place == "loss" and config.nested:
             unbiased = config.args.algo.kl.unbiased_gradient
@@ -150,7 +150,7 @@ class OpenRlhf:
         return self.utils.compute_approx_kl(batch["logp"], batch["ref"], **more)
 
     def advantages(self, config: "Arguments", batch: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Token rewards and advantages of the batch as one micro-batch, made from `old`."""
+        """Return token rewards and advantages [N, T] of one micro-batch, computed from `old`."""
         size = config.group_size
         groups = batch["groups"]
         if any(groups[i] != groups[i - i % size] for i in range(len(groups))):
@@ -180,9 +180,9 @@ class OpenRlhf:
         return rewards[0], experience_with_advantages.advantages
 
     def _maker(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
-        """RemoteExperienceMaker whose groups of models answer with the batch."""
+        """Return a RemoteExperienceMaker whose models return the batch's log-probabilities."""
         strategy = SimpleNamespace(args=config.args)
-        reference = [batch["ref"]] if config.beta > 0 else None  # as train() makes the group
+        reference = [batch["ref"]] if config.beta > 0 else None  # train() makes the group so
         maker = self.maker.RemoteExperienceMaker(
             [batch["old"]],
             None,
@@ -198,7 +198,7 @@ class OpenRlhf:
         return maker
 
     def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
-        """training_step's loss of one micro-batch that is the whole minibatch."""
+        """Return training_step's loss of one micro-batch that is the whole minibatch."""
         args = config.args
         fake = MagicMock()
         fake.args, fake.aux_loss = args, False
@@ -263,5 +263,5 @@ class Arguments:
 
 
 def open_library(sources: Any, _version: str) -> OpenRlhf:
-    """OpenRLHF, to be asked."""
+    """Return OpenRLHF's functions for runner.py."""
     return OpenRlhf(sources)

@@ -1,6 +1,6 @@
-"""What OpenRLHF refuses of fields taken together: GPUs, batches, prompts and paths.
+"""Refuse combinations of fields that OpenRLHF cannot train: GPUs, batches, prompts and paths.
 
-Its parser accepts most of it. What it would do instead is in README.md.
+Its parser accepts most of them. README.md describes what would happen.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from orchestrator.records import AttemptPaths
 from orchestrator.settings import Resources, Settings
 
 LARGEST_MICRO_BATCH = 8
-"""Sequences a GPU takes at once."""
+"""Most sequences of a GPU's micro-batch."""
 MOST_COPIES = 256
 """The maximum number of copies of the prompt file. One argument names it once per copy."""
 
 
 class RankLayout(NamedTuple):
-    """Which GPUs train, which sample, and how a batch is cut for them."""
+    """The GPUs that train, the engines that sample, and the parts of a batch for them."""
 
     num_nodes: int
     """Nodes that train; the reference policy shares their GPUs."""
@@ -31,9 +31,9 @@ class RankLayout(NamedTuple):
 
 
 def rank_layout(settings: Settings, resources: Resources, version: str) -> RankLayout:
-    """Share the GPUs. Synchronous: all models share every GPU. Else half train and half sample.
+    """Return the split of the GPUs. Synchronous: all models share every GPU. Else half train.
 
-    Raise UnsupportedSetting where the GPUs do not divide, or a batch does not divide over them: the
+    Raise UnsupportedSetting if the GPUs cannot be halved, or a batch does not divide over them: the
     library would leave some ranks with fewer samples and hang, or fail in DeepSpeed.
     """
     nodes, gpus = resources.num_nodes, resources.gpus_per_node
@@ -110,7 +110,7 @@ def _refusals(
 
 
 def _weighted_gradient(settings: Settings) -> Iterator[UnsupportedSetting]:
-    """Yield where the gradient of --algo.kl.unbiased_gradient is not the estimator's.
+    """Yield a refusal if the gradient of --algo.kl.unbiased_gradient is not the estimator's.
 
     It is k2's, weighted by the ratio to the policy at the start of the rollout batch. That ratio is
     1 at the first of the minibatches only, and is not the one to a stale rollout policy.
@@ -160,7 +160,7 @@ def _prompts(settings: Settings) -> Iterator[UnsupportedSetting]:
 
 
 def _words(settings: Settings, place: AttemptPaths) -> Iterator[UnsupportedSetting]:
-    """Yield what a command line cannot carry: paths are cut at commas, those of data at @."""
+    """Yield a refusal for each path that OpenRLHF cuts: at a comma, or at @ in a data path."""
     for sign in (",", "@"):
         if sign in str(place.plan_dir):
             yield _refused(

@@ -21,14 +21,14 @@ REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
 PROMPTS_FORMAT = "labelled"
 COLUMNS = {"prompt": "prompt", "label": "label"}
 REWARD_CLIP = (-1000.0, 1000.0)
-"""Wide enough never to act; the default of 10 cuts standardised rewards of groups over 101."""
+"""A clip that never acts. The default of 10 would cut standardised rewards of groups over 101."""
 
 Options = dict[str, object]
 """Dotted name of a flag -> its value; False, None and ABSENT leave the flag out."""
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """Return the launch of a cell. Raise UnsupportedSetting for what the release cannot run."""
+    """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
@@ -70,7 +70,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 def _dump(
     cell: Cell, version: str, place: AttemptPaths
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the files and variables that write a launch's rollouts; empty where none are asked.
+    """Return the files and variables that write a launch's rollouts, both empty if it writes none.
 
     Raise UnsupportedSetting for a release whose hook was never run.
     """
@@ -93,7 +93,7 @@ def _carried(settings: Settings) -> tuple[Carried, ...]:
     try:
         return MANIFEST.carry(settings)
     except UnsupportedSetting:
-        # A placement that cannot be had comes first: what else is offered depends on it.
+        # Refuse the placement first: the offered values of other fields depend on it.
         MANIFEST.row(settings, "kl.placement", settings.kl.placement)
         raise
 

@@ -3,7 +3,7 @@
 A launch is `trl grpo`, `trl rloo`, `trl.scripts.grpo`, orch's own orch_trl.py, somebody's script
 with TRL's options on the command line or in a YAML recipe (open-r1), or a call of GRPOConfig or
 RLOOConfig in Python. Sources: trl/trainer/grpo_trainer.py (_compute_loss) and rloo_trainer.py of
-each release since 0.14.0; what a release has by default is history.json's.
+each release since 0.14.0. history.json has the defaults of each release.
 """
 
 import json
@@ -87,15 +87,15 @@ _LOSS_MODES = {"cispo": "CISPO", "sapo": "SAPO", "vespo": "VESPO", "luspo": "LUS
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A program that takes TRL's options and computes its own loss: k3, without a correction."""
+    """A program with TRL's options and its own loss: k3, without a correction."""
 
     title: str
     source: str
     defaults: Mapping[str, str] = field(default_factory=dict)
     releases: tuple[tuple[int, ...], tuple[int, ...]] = ((0, 14), (99,))
-    """The first and the last release of TRL that it stands on."""
+    """The first and the last release of TRL that it uses."""
     ahead: str = ""
-    """The key that lets it sample ahead of training, if it has one; by default it does."""
+    """The key that lets it sample ahead of training, on by default; empty if it has none."""
 
 
 UNSLOTH = Fork(
@@ -127,8 +127,8 @@ VLM_R1 = Fork(
     ((0, 16), (0, 17)),
 )
 OPEN_R1 = (0, 14), (0, 18)
-"""The releases of TRL that open-r1 and its offshoots stand on: setup.py of open-r1 asked for TRL's
-repository of January to May 2025, then for 0.18.0 until its last commit."""
+"""The releases of TRL that open-r1 and its offshoots use. setup.py of open-r1 required TRL's
+repository of January to May 2025, then 0.18.0 until its last commit."""
 _OPEN_R1_ENTRY = re.compile(r"(?:^|/)open_r1[/.]\w*(?:grpo|gspo)\w*(?:\.py)?$")
 _OPEN_R1_KEYS = frozenset({"dataset_prompt_column", "data_file_paths", "image_folders"})
 """Options of open-r1's and VLM-R1's own scripts."""
@@ -137,7 +137,7 @@ _VLM_R1_ENTRY = re.compile(r"open_r1/grpo_(?:jsonl|rec)\.py$")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a launch asks for, before a release is known."""
+    """The options of a launch, before its release is known."""
 
     script: Script
     entry: str
@@ -148,7 +148,7 @@ class Asked:
     fork: Fork | None = None
     unknown: str = ""
     names: tuple[str, ...] = ()
-    """What the file imports and which keywords it gives to it, where it is Python."""
+    """Of a Python file: its imports, and the keywords that it passes to them."""
     shipped: tuple[str, str] | None = None
     """Estimator and placement of a KL that orch's own program adds to TRL's trainer."""
 
@@ -178,7 +178,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     return replace(reading, held=replace(_held(request, releases, exact=exact), named=pinned))
 
 
-# ------------------------------------------------------------------------------- what is asked for
+# ------------------------------------------------------------------------ the options of a launch
 
 
 def _from_call(launch: Launch) -> Asked | None:
@@ -253,7 +253,7 @@ def _from_words(launch: Launch) -> Asked | None:
 
 
 def _from_recipe(launch: Launch) -> Asked | None:
-    """Return what a YAML file alone asks for: TRL's flat names, or `_target_: trl.GRPOConfig`."""
+    """Return the options of a YAML file alone: TRL's flat names, or `_target_: trl.GRPOConfig`."""
     if launch.words or not launch.documents or launch.documents[-1].kind != "yaml":
         return None
     document = launch.documents[-1]
@@ -275,7 +275,7 @@ def _from_recipe(launch: Launch) -> Asked | None:
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandWord], bool] | None:
-    """Return the program, its trainer, the words after them, and whether it is TRL's own."""
+    """Return the program, its trainer, the words after them, and True if it is TRL's own."""
     for i, word in enumerate(words):
         if len(word.text) >= LONGEST_ENTRY:
             continue
@@ -314,12 +314,14 @@ def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple
         yield match[1].replace("-", "_"), Given(text, tuple(dict.fromkeys(lines)), why)
 
 
-# ------------------------------------------------------------------------------ which release it is
+# --------------------------------------------------------------------- the release of a launch
 
 
 def _releases(request: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
-    """Return the releases that a launch may run on, oldest first, why those, and whether the one
-    that something names is listed."""
+    """Return the releases that a launch may run on, oldest first, and the reason.
+
+    The third value is True only if something names one release and orch has its table.
+    """
     own = own_options(request.script)
     versions = list(own)
     if (pinned := launch.versions.get("trl")) is not None:
@@ -350,9 +352,9 @@ def _releases(request: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]
 
 
 def _having(names: Sequence[str], versions: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the releases that have every name which a file imports, and the names that decide.
+    """Return the releases with every name that a file imports, and the deciding names.
 
-    No name decides where none of the releases has them all.
+    No name decides if no release has them all.
     """
     spans = {name: span for name in names if (span := _names().get(name)) is not None}
     having = [
@@ -381,7 +383,7 @@ def _names() -> Mapping[str, tuple[str, str | None]]:
 
 
 def _is_open_r1(request: Asked) -> bool:
-    """Return True if a launch is of open-r1's script, or of one with its options."""
+    """Return True if a launch runs open-r1's script, or a script with its options."""
     if request.grammar != "argparse":
         return False
     named = _OPEN_R1_ENTRY.search(request.entry) is not None
@@ -402,7 +404,7 @@ def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def _undecided(request: Asked, releases: Sequence[str]) -> Iterator[str]:
-    """Yield the options around the KL whose default is not the same in all these releases."""
+    """Yield the options around the KL whose default differs between these releases."""
     own, given = own_options(request.script), {key for key, _ in request.given}
     for key in (
         "loss_type",
@@ -432,7 +434,7 @@ Terms = tuple[InReward, InLoss, tuple[str, ...]]
 
 
 def _worded(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
-    """Return each reading in words."""
+    """Return each different reading of the KL with its text."""
     words = []
     for terms in dict.fromkeys(facts.values()):
         reward, loss, unknown = terms
@@ -464,7 +466,7 @@ def _table(script: Script, versions: tuple[str, ...]) -> ReleaseTable:
 
 
 def _held(request: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
-    """Return the options of a launch, and the table of its class in its releases."""
+    """Return the options of a launch with the table of its class in its releases."""
     given: dict[str, list[Given]] = {}
     table = _table(request.script, tuple(releases))
     for key, each in request.given:
@@ -494,7 +496,7 @@ def _defaults(script: Script, version: str) -> Mapping[str, str]:
     return {key: "" if o.default is None else str(o.default) for key, o in every.items()}
 
 
-# --------------------------------------------------------------------- what a release makes of it
+# --------------------------------------------------------------- a launch under a release's rules
 
 
 class _Facts:
@@ -510,7 +512,7 @@ class _Facts:
         self.unread: list[str] = []
 
     def _current(self, key: str) -> str:
-        """Return the name that 0.22 to 0.24 give an old name of RLOOConfig."""
+        """Return the name in 0.22 to 0.24 of an option with an old name of RLOOConfig."""
         both = self.asked.script == "rloo" and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
         return OLD_NAMES.get(key, key) if both else key
 
@@ -521,7 +523,7 @@ class _Facts:
         return next((old for old, name in OLD_NAMES.items() if name == new), new)
 
     def terms(self) -> Terms:
-        """Return the KL in the reward, the KL in the loss, and why they are not known."""
+        """Return the KL in the reward, the KL in the loss, and the reasons if they are unknown."""
         key = self._name("beta")
         beta = self.keys.number(key)
         if self.asked.unknown:
@@ -588,7 +590,7 @@ class _Facts:
         return {"group": "grpo", "batch": "grpo", "none": "dr_grpo"}.get(self._scale() or "")
 
     def _scale(self) -> str | None:
-        """Return what divides the advantage: `group`, `batch`, `none`; None if unknown."""
+        """Return the divisor of the advantage: `group`, `batch` or `none`; None if unknown."""
         if self.asked.script == "grpo" and self.at < FIRST_CLIP and self.asked.fork is None:
             return "group"
         text = (self.keys.text("scale_rewards") or "").lower()
@@ -630,10 +632,10 @@ class _Facts:
             "steps_per_generation / gradient_accumulation_steps)",
         )
 
-    # ------------------------------------------------------------------------- what surrounds it
+    # ------------------------------------------------------------------- the surroundings of the KL
 
     def _read(self, key: str, otherwise: str) -> str:
-        """Return a value of an option; where it is unknown, note that `otherwise` is assumed."""
+        """Return the value of an option. If it is unknown, note it and return `otherwise`."""
         if key not in self.keys.defaults and not self.keys.has(key):
             return otherwise
         text = self.keys.text(key)
@@ -698,7 +700,7 @@ class _Facts:
         )
 
     def _loss_type(self) -> str:
-        """Return the aggregation: before 0.17.0 none could be chosen."""
+        """Return the aggregation of the loss. Before 0.17.0 no option chooses it."""
         if self.asked.fork is None and self.at < FIRST_LOSS_TYPE:
             return "bnpo" if self.at >= FIRST_CLIP else "grpo"
         return self._read("loss_type", "grpo")
@@ -711,7 +713,7 @@ class _Facts:
         return _MODES.get(mode, f"{mode} against vLLM")
 
     def _engine_weight(self) -> EngineWeight | None:
-        """Return the correction for the laboratory; None without one, or without its bound."""
+        """Return the correction as the laboratory's weight; None without one or its bound."""
         if not self._correction():
             return None
         mode = self._read("vllm_importance_sampling_mode", "token_truncate")
@@ -776,7 +778,7 @@ class _Facts:
             )
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
-        """Yield the change of k3 in the loss to the token's reverse KL, where the release can."""
+        """Yield the change of k3 in the loss to the token's reverse KL, if the release has it."""
         others = self.asked.fork is not None or self.asked.shipped is not None
         if not loss.active or others or self.at < FIRST_CORRECTED:
             return

@@ -1,7 +1,7 @@
 """Find the policies that a run saved: checkpoints/checkpoint-<train step>.
 
-Each is a Hugging Face directory with its tokenizer, and holds all that resuming needs. What TRL
-saves again in checkpoints/ itself when training ends is not looked at.
+Each is a Hugging Face directory with its tokenizer and the state to resume from. TRL saves the last
+policy again in checkpoints/ itself; orch does not read that copy.
 """
 
 from pathlib import Path

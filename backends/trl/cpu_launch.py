@@ -1,4 +1,4 @@
-"""A launch of TRL on a machine without a GPU. Nothing is stood in for: TRL needs none."""
+"""Turn a plan for TRL into one without a GPU. TRL runs on a CPU, so nothing has a stand-in."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ WHY = {
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:  # noqa: ARG001  # the protocol's
-    """Return the launch as it runs on a CPU; None for several processes, which share a batch."""
+    """Return the launch on a CPU, or None for several processes, which share a batch."""
     script = next(name for name in SCRIPTS if name in plan.argv)
     if "--multi_gpu" in plan.argv:
         return None
@@ -45,7 +45,7 @@ def _value(text: str, key: str) -> str | None:
 
 
 def _words(argv: Sequence[str]) -> Mapping[str, str]:
-    """Return what starts the program, and its own arguments, by name."""
+    """Return the words that start the program, and its own arguments, by name."""
     at = next(i for i, word in enumerate(argv) if word.endswith(PROGRAM))
     started = {"accelerate": " ".join(argv[:at])} if argv[0] == "accelerate" else {}
     return {**started, PROGRAM: " ".join(argv[at + 1 :])}

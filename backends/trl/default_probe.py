@@ -1,7 +1,7 @@
 """TRL's own GRPO loss in any release since 0.15.0, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside TRL's source; nothing of orch or of TRL is imported. The function
-is GRPOTrainer's; a launch is `grpo`, its options, and the release's defaults as `defaults.json`.
+A Python with torch runs it on TRL's source, without an import of orch or TRL. The function is
+GRPOTrainer's. A launch is `grpo`, its options, and the release's defaults as `defaults.json`.
 """
 
 import json
@@ -16,7 +16,7 @@ REFERENCE = "the reference policy"
 
 
 class Grpo:
-    """GRPOTrainer's loss, with a forward pass that returns the log-probabilities asked about."""
+    """GRPOTrainer's loss, with a forward pass that returns the batch's log-probabilities."""
 
     def __init__(self, sources: Any):
         import torch
@@ -88,22 +88,22 @@ class Grpo:
 
 
 def _same(value: Any, **_: Any) -> Any:
-    """Stand in for a decorator, and for what one process gathers."""
+    """Return the value. Stands in for a decorator, and for a gather over processes."""
     return value
 
 
 def _one(value: Any) -> Any:
-    """Stand in for a metric's smallest and largest value, which nothing here reads."""
+    """Return the first value for a metric's smallest or largest, which nothing here reads."""
     return value.reshape(-1)[0]
 
 
 class _Metrics(defaultdict[str, Any]):
-    """Takes metrics by mode and by name, as the releases keep them."""
+    """Metrics by mode and by name, as the releases store them."""
 
     def __missing__(self, key: str) -> Any:
         return _Metrics() if key in ("train", "eval") else []
 
 
 def open_library(sources: Any, _version: str) -> Grpo:
-    """TRL, to be asked."""
+    """Return TRL's functions for runner.py."""
     return Grpo(sources)

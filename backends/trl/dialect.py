@@ -30,8 +30,8 @@ _OMITS = (
 def semantics(version: str | None) -> Semantics:
     """Return the semantics of a release; None: the newest.
 
-    Raise UnsupportedSetting for any other. What orch sends means the same in both releases: their
-    defaults differ.
+    Raise UnsupportedSetting for any other. The releases differ in defaults, but the values that
+    orch sends have the same meaning in both.
     """
     MANIFEST.release(version)
     return Semantics(_DIALECT, _OMITS)

@@ -52,7 +52,7 @@ _REWARD = (LoggedMetric("reward", "train/reward_mean"),)
 
 
 def _class(settings: Mapping[str, Any]) -> str | None:
-    """Return the class whose settings these are: each has names that the other never had."""
+    """Return the class of logged settings, by names that only this class ever had; else None."""
     if {"normalize_advantages", "normalize_advantage", "rloo_k"} & settings.keys():
         return "RLOOConfig"
     grpo = {"loss_type", "scale_rewards", "use_liger_loss"}

@@ -2,8 +2,8 @@
 
 A KL in the reward is trained by the script `rloo`, unless orch ships it (`orch_trl_kl.py`), every
 other cell by `grpo`. Keys are options of the scripts. `needs.json`, which orch writes next to a
-launch, holds what no option can say. Names in capitals are no options: SCRIPT is the script of the
-command; CHAT, PROCESSES, ESTIMATOR and PLACEMENT are arguments of `orch_trl.py` and of accelerate.
+launch, holds the fields without an option. Names in capitals are no options: SCRIPT is that of the
+command. CHAT, PROCESSES, ESTIMATOR and PLACEMENT are arguments of `orch_trl.py` and of accelerate.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -87,7 +87,7 @@ BY_GRPO: tuple[Mapping[str, Container[object]], ...] = (
     {"kl.placement": NOT_IN_REWARD},
     {"kl.placement": SHIPPED_IN_REWARD, "kl.estimator": ESTIMATORS},
 )
-"""The cells that each script trains; those of `grpo` are two kinds."""
+"""Conditions of the cells that `grpo` trains, which are of two kinds."""
 
 
 def script_of(settings: Settings) -> Script:
@@ -159,7 +159,7 @@ def _constant_tokens(launch: Values) -> object:
 
 
 def _constant_loss_type(settings: Settings) -> str:
-    """Return the loss type; rules.py refuses what neither is, and luspo before 1.16.0."""
+    """Return the loss type of a constant divisor. rules.py refuses cells that neither type fits."""
     longest = settings.rollout.max_response_tokens
     return BY_LENGTH if settings.loss.constant_tokens == longest else BY_SEQUENCES
 
@@ -187,7 +187,7 @@ def _level(launch: Values) -> object:
 
 
 def _is_averaged(launch: Values) -> bool:
-    """Return True if the reference policy becomes a mean of itself and the policy."""
+    """Return True if the reference policy becomes an average of itself and the policy."""
     return bool(launch["sync_ref_model"]) and launch["ref_model_mixup_alpha"] != 1.0
 
 

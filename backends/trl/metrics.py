@@ -12,7 +12,7 @@ from orchestrator.errors import LogFault
 from orchestrator.records import MetricPoint
 
 REWARD = "rewards/task_reward/mean"
-"""Unweighted, where `reward` is what `reward_weights` made of it."""
+"""The unweighted task reward. TRL's `reward` is multiplied by `reward_weights`."""
 NAMES: Mapping[str, str] = {
     REWARD: "train/reward_mean",
     "entropy": "train/entropy",

@@ -19,7 +19,7 @@ Script = Literal["grpo", "rloo"]
 SCRIPTS: tuple[Script, ...] = get_args(Script)
 
 NEWEST, BEFORE_BIAS_CORRECTION = "1.16.0", "1.9.2"
-"""1.10.0 turned `use_bias_correction_kl` on by default; nothing else of a script says so."""
+"""The releases that orch drives. 1.10.0 turned `use_bias_correction_kl` on by default."""
 VERSIONS = (NEWEST, BEFORE_BIAS_CORRECTION)
 
 
@@ -39,7 +39,7 @@ def options(script: Script, version: str) -> Options:
 
 @cache
 def defaults(script: Script, version: str) -> Values:
-    """Return the value that each option has in a launch that leaves it out."""
+    """Return option -> its value in a launch that leaves it out."""
     return {name: option.default for name, option in options(script, version).items()}
 
 
@@ -66,16 +66,16 @@ save_safetensors split_batches torchdynamo tp_size tpu_metrics_debug tpu_num_cor
 use_ipex use_legacy_prediction_loop use_mps_device warmup_ratio
 """
 OLDER_ARGUMENTS = frozenset(_OLDER.split())
-"""Options of TrainingArguments in transformers 4.46 and 4.51, and of ModelConfig, that the releases
-which orch drives have no more."""
+"""Options of TrainingArguments in transformers 4.46 and 4.51, and of ModelConfig, that are gone in
+the releases that orch drives."""
 _REDECLARED = """
 bf16 gradient_accumulation_steps gradient_checkpointing learning_rate logging_steps
 lr_scheduler_kwargs per_device_train_batch_size push_to_hub remove_unused_columns run_name
 torch_empty_cache_steps trust_remote_code use_liger_kernel
 """
 REDECLARED = frozenset(_REDECLARED.split())
-"""Options that TRL's classes have of their own in some releases, and that others inherit from
-transformers' TrainingArguments: they tell no release."""
+"""Options that TRL's classes declare in some releases and inherit from transformers'
+TrainingArguments in others, so that they do not identify a release."""
 
 
 @cache
@@ -85,7 +85,9 @@ def _history() -> Mapping[str, Options]:
 
 @cache
 def own_options(script: Script) -> Mapping[str, Options]:
-    """Return what GRPOConfig or RLOOConfig had in each release that has the class, oldest first."""
+    """Return release -> options of GRPOConfig or RLOOConfig, for releases with the class, oldest
+    first.
+    """
     releases = {
         version: {
             key.partition(".")[2]: option

@@ -1,4 +1,4 @@
-"""Read a launch back: the settings that its script and its YAML file ask for."""
+"""Read a launch of TRL, with its YAML file, back as settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ from orchestrator.settings import Settings
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-    """Return the settings of a launch. Raise SpecError with every fault of it."""
+    """Return the settings of a launch. Raise SpecError with every fault."""
     faults: list[Fault] = []
     script = next((name for name in SCRIPTS if name in argv), None)
     if script is None or not any(PurePath(word).name == PROGRAM for word in argv):
@@ -65,7 +65,7 @@ def _config(argv: Sequence[str], files: Mapping[str, str], faults: list[Fault]) 
 
 
 def _shipped_kl(argv: Sequence[str]) -> dict[str, str]:
-    """Return estimator and placement of a KL that orch_trl.py was asked for."""
+    """Return estimator and placement of the KL in the arguments of orch_trl.py, if any."""
     following = dict(pairwise(argv))
     return {name: following[flag(name)] for name in (ESTIMATOR, PLACEMENT) if flag(name) in argv}
 
@@ -87,7 +87,7 @@ def _wrong_options(script: Script, version: str, given: Mapping[str, object]) ->
 
 
 def _other_training(launch: Mapping[str, Any], version: str) -> Iterator[Fault]:
-    """Yield a fault for each option with which TRL trains on what no cell has."""
+    """Yield a fault for each option with which TRL trains on data or terms that no cell has."""
     of_script = defaults(launch[SCRIPT], version)
     for constant in MANIFEST.constants:
         value = launch.get(constant.key, of_script.get(constant.key))

@@ -1,9 +1,9 @@
 """TRL's own rewards, advantages and loss of both trainers, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside TRL's source; nothing of orch or of TRL is imported. The
-configuration, `_generate_and_score_completions`, `_calculate_rewards` and `_compute_loss` are the
-library's. Stood in for are generation, which returns the rollouts asked about, and the forward
-pass, which returns their log-probabilities. The KL that orch ships is run from a launch's files.
+A Python with torch runs it on TRL's source, without an import of orch or TRL. The configuration,
+`_generate_and_score_completions`, `_calculate_rewards` and `_compute_loss` are the library's.
+Stand-ins are generation, which returns the batch's rollouts, and the forward pass, which returns
+their log-probabilities. The KL that orch ships runs from a launch's files.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ STOOD_IN = (
     "defaults; the library's .float() leaves double precision as it is"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
-"""An estimator orch can ask of TRL in each place; `names` replaces it."""
+"""Place -> an estimator that orch can send to TRL there."""
 
 STALE = ("--num_iterations", "2")
-"""With which rollouts are used again: only then has the loss a ratio."""
+"""Arguments that use rollouts twice. Only then does the loss have an importance ratio."""
 CORRECTED = "--use_bias_correction_kl"
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Place, name and further arguments of every estimator the library has: none has a name."""
+    """Return place, name and further arguments of every estimator. In TRL none has a name."""
     return [
         ("loss", "k3", (CORRECTED, "false", *STALE)),
         ("loss", f"k3 {CORRECTED}", (CORRECTED, "true", *STALE)),
@@ -100,7 +100,7 @@ def silent(_version: str) -> dict[str, Any]:
 
 
 class Factor(float):
-    """A coefficient that keeps what it multiplies: the KL as the library has it."""
+    """A coefficient that records its factor: the KL before beta."""
 
     multiplied: Any = None
 
@@ -111,7 +111,7 @@ class Factor(float):
 
 
 class AskedLaunch:
-    """A launch's script and options, and the module of the KL that orch ships, where it has one."""
+    """A launch's script and options, and the module of the KL that orch ships, or None."""
 
     def __init__(self, script: str, options: Any, shipped: "tuple[Any, str, str] | None"):
         self.script, self.options, self.shipped = script, options, shipped
@@ -189,7 +189,7 @@ class Trl:
         return configuration
 
     def kl(self, launch: AskedLaunch, place: str, batch: Mapping[str, Any]) -> Any:
-        """[N, T], as a trainer multiplies it by its beta."""
+        """Return the KL [N, T] that a trainer multiplies by its beta."""
         shape = batch["logp"].shape
         if place == "loss":
             trainer = self._trainer(launch, batch)
@@ -203,7 +203,7 @@ class Trl:
         return trainer.beta.multiplied.view(shape)
 
     def advantages(self, launch: AskedLaunch, batch: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Rewards of responses, at their last token, and advantages of tokens; from `old`."""
+        """Return rewards at the last token of a response, and token advantages, from `old`."""
         size, groups = launch.options.num_generations, batch["groups"]
         if any(groups[i] != groups[i - i % size] for i in range(len(groups))):
             raise ValueError(f"the launch has groups of {size}, and the batch has not")
@@ -219,7 +219,7 @@ class Trl:
         return at_end, gains.expand_as(batch["mask"]).clone()
 
     def loss(self, launch: AskedLaunch, batch: Mapping[str, Any]) -> Any:
-        """_compute_loss of one micro-batch that is the whole minibatch."""
+        """Return _compute_loss of one micro-batch that is the whole minibatch."""
         return self._loss(self._trainer(launch, batch), batch)
 
     def _loss(self, trainer: Any, batch: Mapping[str, Any]) -> Any:
@@ -234,7 +234,7 @@ class Trl:
     def _trainer(
         self, launch: AskedLaunch, batch: Mapping[str, Any], groups_of: int | None = None
     ) -> Any:
-        """Return a trainer whose models answer with the batch."""
+        """Return a trainer whose models return the batch's log-probabilities."""
         library = type("Library", (StoodIn,), dict(self.methods[launch.script]))
         if launch.shipped:
             module, estimator, placement = launch.shipped
@@ -245,7 +245,7 @@ class Trl:
 
 
 class StoodIn:
-    """What of a trainer is no arithmetic: its models, its rollouts, one process, its log."""
+    """The parts of a trainer without arithmetic: models, rollouts, processes and log."""
 
     _tokenizer = SimpleNamespace(pad_token_id=0)
     processing_class = SimpleNamespace(batch_decode=lambda ids, **_: ["" for _ in ids])
@@ -289,7 +289,7 @@ class StoodIn:
         )
 
     def scored(self, rows: int) -> dict[str, Any]:
-        """Return what the library makes of a batch of rollouts, of its first minibatch."""
+        """Return the library's scored rollouts of a batch, for its first minibatch."""
         prompts = [{"prompt": "p"} for _ in range(rows * self.turns)]
         output = self._generate_and_score_completions(prompts)  # type: ignore[attr-defined]  # the library's
         return {
@@ -389,5 +389,5 @@ def _column(value: Any, shape: Any) -> Any:
 
 
 def open_library(sources: Any, _version: str) -> Trl:
-    """TRL, to be asked."""
+    """Return TRL's functions for runner.py."""
     return Trl(sources)

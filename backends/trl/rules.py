@@ -1,4 +1,4 @@
-"""What TRL refuses or would do otherwise of fields taken together: machines, batches, constants."""
+"""Refuse combinations of fields that TRL cannot train as asked: machines, batches, constants."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,23 +9,23 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Resources, Settings
 
 LARGEST_ON_GPU, LARGEST_ON_CPU = 8, 512
-"""Rollouts that a process trains on at once; more are accumulated."""
+"""Most rollouts in one forward pass of a process. Gradients of more rollouts are accumulated."""
 
 
 class ProcessShares(NamedTuple):
-    """How a batch is cut for the processes."""
+    """The parts of a batch for each process."""
 
     processes: int
-    """One a GPU; one on a machine without."""
+    """One for each GPU; one on a machine without GPUs."""
     on_cpu: bool
     per_device: int
-    """Rollouts that a process takes at once."""
+    """Rollouts in one forward pass of a process."""
     accumulation: int
-    """Turns of a process that make one train step."""
+    """Forward passes of a process in one train step."""
 
 
 def rank_layout(settings: Settings, resources: Resources) -> ProcessShares:
-    """Share a batch among the processes. Raise UnsupportedSetting where it does not divide."""
+    """Return the parts of a batch. Raise UnsupportedSetting if it does not divide."""
     if resources.num_nodes > 1:
         raise _refused(
             "resources.num_nodes",

@@ -33,15 +33,15 @@ PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
 DUMP, KL = "orch_trl_dump.py", "orch_trl_kl.py"
 CONFIG = "{}.yaml"
 MODEL_LINK = "model"
-"""Where a launch finds a policy that ships with orch, beside its plan."""
+"""Name of the link beside a plan to a policy shipped with orch."""
 
 Options = dict[str, object]
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""What YAML takes for the end of a line, or refuses, and JSON leaves as it is."""
+"""Characters that YAML reads as the end of a line, or refuses, and that JSON does not escape."""
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """Return the launch of a cell. Raise UnsupportedSetting for what the release cannot run."""
+    """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
     version, script = MANIFEST.version_of(settings), script_of(settings)
     carried = MANIFEST.carry(settings)
@@ -89,7 +89,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def shipped_kl(settings: Settings) -> dict[str, str]:
-    """Return estimator and placement of a KL that orch_trl_kl.py gives TRL; empty for TRL's own."""
+    """Return estimator and placement of a KL that orch_trl_kl.py adds to TRL; {} for TRL's own."""
     kl = settings.kl
     if kl.estimator not in quiet_kl.ESTIMATORS or kl.placement is None:
         return {}
@@ -119,13 +119,12 @@ def _argv(
 
 
 def flag(name: str) -> str:
-    """Return the argument of orch_trl.py that has a value of the manifest in capitals."""
+    """Return the argument of orch_trl.py for a name in capitals of the manifest."""
     return f"--{name.lower().replace('_', '-')}"
 
 
 def model_path(path: str) -> str:
-    """Return the model path that TRL gets: for a policy that ships with orch, the link beside the
-    plan.
+    """Return the model path for TRL. For a policy shipped with orch it is the link MODEL_LINK.
 
     The launcher makes that link, and starts the program in the folder of the plan.
     """
@@ -214,9 +213,9 @@ def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]
 
 @cache
 def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
-    """Return the programs of orch that a launch takes with it: name -> text.
+    """Return name -> text of orch's programs in a launch.
 
-    `dumps`: it writes its rollouts; `kl`: its KL is one of orch's.
+    `dumps`: the launch writes its rollouts. `kl`: orch adds its KL to TRL.
     """
     folder = Path(__file__).parent / "launch"
     names = (PROGRAM, REWARD_FILE, *[DUMP] * dumps, *[KL] * kl)
@@ -229,9 +228,9 @@ def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
 
 
 def _dump(cadence: Cadence, place: AttemptPaths, layout: ProcessShares) -> Mapping[str, str]:
-    """Return the variable that asks orch_trl.py for the rollouts, if a cell asks.
+    """Return the environment variable that makes orch_trl.py write rollouts, if the cell asks.
 
-    Raise UnsupportedSetting for several processes, of which each has a part of a batch.
+    Raise UnsupportedSetting for several processes, because each has only a part of a batch.
     """
     if not cadence.dump_rollouts:
         return {}
@@ -256,7 +255,7 @@ def _scalar(value: object) -> str:
         if math.isinf(value):
             return ".inf" if value > 0 else "-.inf"
         digits, exponent, power = repr(value).partition("e")
-        # YAML 1.1 takes a number for one only with a point in it
+        # YAML 1.1 reads 1e-6 as text: a float needs a point
         return digits + (".0" if exponent and "." not in digits else "") + exponent + power
     if isinstance(value, list):
         return f"[{', '.join(map(_scalar, value))}]"
