@@ -25,11 +25,11 @@ from orchestrator.records import Cell, ExitRecord
 
 
 class LaunchEvent(NamedTuple):
-    """An event of `launch`. `tick` comes a few times per second in any case."""
+    """An event of `launch`. A `tick` comes a few times per second, even if nothing happens."""
 
     kind: Literal["started", "ended", "lost", "elsewhere", "tick"]
-    """lost: its process was killed, and is started again if `again`; elsewhere: another orch
-    trains it."""
+    """lost: the cell's process was killed; `again` is True if it is started again. elsewhere:
+    another process of orch trains the cell."""
     cell: Cell | None = None
     attempt_dir: Path | None = None
     exit: ExitRecord | None = None

@@ -49,7 +49,7 @@ class Ending(NamedTuple):
     message: str = ""
     outcome: Outcome | None = None
     host: str = ""
-    """The node at fault, where that is not this one."""
+    """The node at fault, if it is another node than this one."""
 
     def record(self, started: float, ended: float) -> ExitRecord:
         """Return the exit record, without costs."""
@@ -143,8 +143,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         ),
     ),
 )
-"""The first that matches counts: a run that is out of memory also loses its workers. `config` is
-never retried, so only words that nothing else explains stand there."""
+"""Patterns of failures. The first match counts, because a run that is out of memory also loses its
+workers. `config` is never retried, so it only has words that no other failure explains."""
 
 
 def failure_of(tail: str) -> str:

@@ -85,14 +85,14 @@ class Order(NamedTuple):
     """The order to a worker: the cell to train, its submission and its core."""
 
     submission: str
-    """Names this start in the ledger."""
+    """The ledger's name of this start."""
     folder: str
     cell: str
     """The cell, as JSON."""
     core: int | None = None
-    """The core to stay on; None: any."""
+    """The core on which the worker stays; None: any core."""
     others: tuple[tuple[str, str], ...] = ()
-    """Submission and cell, as JSON, of the cells that are trained with it in the same process."""
+    """Submission and cell, as JSON, of the other cells that the same process trains."""
 
 
 # In orch
@@ -111,7 +111,7 @@ class ForkServer:
         self.channel.send({"do": "start", "order": order._asdict()})
 
     def last_lines(self) -> str:
-        """Return the end of its output, for a message."""
+        """Return the end of the fork server's output, for a message."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace")[-2000:].strip()
 

@@ -21,12 +21,12 @@ class PlannedJob(NamedTuple):
     nodes: int
     gpus_per_node: int
     cpus: int | None
-    """Per node; None: what the place gives by itself."""
+    """CPUs of each node; None: the default of the place."""
     memory: str
-    """Per node."""
+    """Memory of each node."""
     exclusive: bool
     hours: float | None
-    """The limit of one job; None: none."""
+    """Time limit of one job, in hours; None: no limit."""
 
     def __str__(self) -> str:
         gpus = f"{self.gpus_per_node} GPUs, " if self.gpus_per_node else ""
@@ -42,7 +42,7 @@ class CancelResult(NamedTuple):
 
     done: bool
     note: str
-    """The way it was stopped, or the reason why nothing was done."""
+    """How the cell was stopped, or why nothing was done."""
 
 
 class Launcher(Protocol):
@@ -56,31 +56,33 @@ class Launcher(Protocol):
         """The run directories of the cells."""
 
     def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Have the cells trained that need it and that nobody trains; return those.
+        """Let the cells be trained that need training and that no other process trains. Return
+        these cells.
 
-        It may return before they have ended, or after. Cells that failed or were cancelled are left
-        alone, until a person retries them. Raise OrchError, before anything starts, for cells that
-        a backend cannot express.
+        The method may return before or after their end. It leaves out cells that failed or were
+        cancelled, until a person retries them. Raise OrchError, before anything starts, for cells
+        that a backend cannot express.
         """
 
     def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
-        """Return the state of each cell, without changing anything.
+        """Return the state of each cell. Change nothing.
 
-        What cannot be found out is `unknown`, never guessed.
+        If a state cannot be read, it is `unknown`. It is never guessed.
         """
 
     def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
-        """Stop the cells that run, and keep the others from starting until they are retried.
+        """Stop running cells, and keep the others from starting until they are retried.
 
-        Return a result for each cell. Cells that have succeeded, failed or been cancelled stay as
-        they are. A place that does not answer does not save a cell: the cell is cancelled on disk,
-        and the note describes the state of its job.
+        Return one result per cell. Do not change cells that have succeeded, failed or been
+        cancelled. If the place does not answer, cancel the cell on disk nevertheless; then the note
+        describes the state of its job.
         """
 
     def logs(
         self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
     ) -> str:
-        """Return the last lines that an attempt printed; of the last one that started, for None.
+        """Return the last lines that an attempt printed. For None, use the last attempt that
+        started.
 
         Raise SelectionError if there is no such attempt.
         """
@@ -96,5 +98,5 @@ ReadState = Callable[..., CellState]
 
 
 def state_on_disk(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-    """Return the state of a cell that no scheduler has."""
+    """Return the state of a cell that is not with a scheduler."""
     return cell_dir.state(claimed=claimed)

@@ -1,6 +1,6 @@
-"""The launchers of orch: which one a site names, and which one has a cell.
+"""The launchers of orch: the launcher of a site, and the launcher of a cell.
 
-A command takes its launcher from here. One that is added is an entry in each of the two functions.
+Commands get their launcher from this module. To add a launcher, add an entry to both functions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from orchestrator.spec.site_options import slurm_options
 
 
 def launcher_of(site: Site, where: str, folder: RunFolder) -> Launcher:
-    """Return the launcher of a site. where: its kind, once `auto` has been settled.
+    """Return the launcher of a site. where: the site's kind, with `auto` already decided.
 
-    Raise EnvironmentFault for options that it does not take.
+    Raise EnvironmentFault for options that the launcher does not accept.
     """
     if where == "slurm":
         return SlurmLauncher(folder, slurm_options(site.options))
@@ -24,10 +24,10 @@ def launcher_of(site: Site, where: str, folder: RunFolder) -> Launcher:
 
 
 def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher, list[Cell]]]:
-    """Yield each launcher that has some of these cells, with them, whatever the site file names
-    now.
+    """Yield each launcher that has some of these cells, together with the cells.
 
-    A cell whose last attempt has an order was submitted to a cluster; this machine has the others.
+    A cell whose last attempt has an order was submitted to a cluster. This machine has the others.
+    The site file, which may have changed since, is not used.
     """
     sent = {cell.id for cell in cells if folder.cell(cell).is_submitted()}
     for launcher, own_cells in (

@@ -1,4 +1,5 @@
-"""Train cells on this machine to their end: decide which starts when, and restart lost ones."""
+"""Train cells on this machine to their end: decide when each cell starts, and restart lost
+cells."""
 
 import os
 import secrets
@@ -29,7 +30,8 @@ RELAUNCHES = 2
 """Times that one run restarts a cell whose process was killed, from its last checkpoint. After that
 the next run can resume it."""
 FEWEST = 2
-"""Cells of a process, where so many can share one: fewer leave its products small."""
+"""Smallest number of cells in one process, if many cells can share it. With fewer cells, its matrix
+products are small and slow."""
 _TICK_SECONDS = 0.25
 WAIT_SECONDS = 1.5 * processes.GRACE_SECONDS
 DYING_SECONDS = 10.0
@@ -41,7 +43,7 @@ class Launched(NamedTuple):
 
     states: tuple[tuple[Cell, CellState], ...]
     interrupted: bool = False
-    """Stopped by Ctrl-C or a signal; running again goes on."""
+    """True if Ctrl-C or a signal stopped the launch. Another run continues it."""
 
     def count(self, *states: str) -> int:
         """Return how many cells are in one of these states."""
@@ -83,7 +85,7 @@ def launch(
 
 
 def _shape(cell: Cell) -> Hashable | None:
-    """Return what a cell must share with others to be trained with them; None: it goes alone."""
+    """Return a key: cells with equal keys may be trained together. None: train the cell alone."""
     name = cell.settings.backend.name
     shared = plugins.load(name).shared_process
     return None if shared is None else (name, shared.shape(cell.settings))
@@ -94,14 +96,15 @@ def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellS
 
 
 class RunningProcess(NamedTuple):
-    """A worker that was started: its slot, and the submissions of its cells."""
+    """A started worker: its slot, and the submissions of its cells."""
 
     slot: int
     submissions: tuple[str, ...]
 
 
 class LocalLaunch:
-    """The state of one launch: which cells wait, which run, and how often each was lost."""
+    """The state of one launch: the waiting cells, the running cells, and the losses of each
+    cell."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class LocalLaunch:
         """The workers by the submission of their first cell."""
         self.workers = workers
         self.elsewhere = {cell.id: cell for cell in elsewhere}
-        """Cells that another orch is training."""
+        """Cells that another process of orch is training."""
         self.losses: Counter[str] = Counter()
         self.folder, self.server, self.stop, self.on_event = folder, server, stop, on_event
         self.ready = False
@@ -184,10 +187,10 @@ class LocalLaunch:
             )
 
     def _next_cells(self) -> list[Cell]:
-        """Take the next cell from those that wait, with others to train in the same process.
+        """Take the next waiting cell, with others to train in the same process.
 
-        Cells of one shape are dealt out among the workers. One whose process was killed goes alone:
-        it may have been at fault.
+        Cells of one shape are distributed over the workers. A cell whose process was killed is
+        trained alone, because it may have caused this.
         """
         first = self.waiting.popleft()
         shape = _shape(first)
@@ -243,7 +246,7 @@ class LocalLaunch:
                 self._handle_cell(each, code)
 
     def _handle_cell(self, submission: str, code: int) -> None:
-        """Handle the end of a cell, or of its process with this exit code."""
+        """Handle the end of a cell, or the end of its process with this exit code."""
         cell = self.running.pop(submission)
         cell_dir = self.folder.cell(cell)
         state = cell_dir.state()
@@ -270,7 +273,8 @@ class LocalLaunch:
         self.on_event(LaunchEvent("lost", cell, directory, again=again))
 
     def _take_over(self) -> None:
-        """Check the cells of another orch: report those that ended, train those that it left."""
+        """Check the cells of another process of orch. Report those that ended; train those that it
+        left."""
         for cell in list(self.elsewhere.values()):
             cell_dir = self.folder.cell(cell)
             if cell_dir.is_claimed():
@@ -297,7 +301,7 @@ class LocalLauncher:
         return waiting
 
     def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
-        """Return the state of each cell, from the disk and the locks."""
+        """Return the state of each cell, read from the disk and the locks."""
         return [state for _, state in _states(cells, self.folder)]
 
     def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:

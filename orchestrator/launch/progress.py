@@ -22,9 +22,9 @@ def checkpoint_step(cell: Cell, cell_dir: CellDir) -> int:
 
 
 def is_stuck(cell: Cell, cell_dir: CellDir, last: ExitRecord | None = None) -> bool:
-    """Return True if the cell was begun again MAX_IDLE_REQUEUES times and got nowhere.
+    """Return True if the cell was started again MAX_IDLE_REQUEUES times and made no progress.
 
-    last: how the last attempt ended, where that is not written yet. False if unknown.
+    last: the ending of the last attempt, if it is not written yet. Return False if unknown.
     """
     attempts = _stopped(cell_dir.attempts(), last)[-MAX_IDLE_REQUEUES - 1 :]
     if len(attempts) <= MAX_IDLE_REQUEUES:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 DISTRIBUTION = "orch-rl"
 CHANGED = "+changes"
-"""Stands after the commit of a checkout in which orch's code was changed."""
+"""Suffix of the commit of a checkout in which orch's code was changed."""
 _PACKAGES = ("orchestrator", "backends")
 _COMPUTING = ("torch", "transformers", "numpy")
 _SECONDS = 20

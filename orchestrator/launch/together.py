@@ -1,8 +1,8 @@
-"""Train several cells in one process, where their backend trains many at once.
+"""Train several cells in one process, if their backend can train many at once.
 
-Each cell keeps an attempt, a claim, a job.json and an exit record of its own; they share the
-process. A cell that ends, fails or is cancelled leaves, and the others go on. A signal that ends
-the process ends the attempts of all that are left, which resume as any other.
+The cells share the process, but each has its own attempt, claim, job.json and exit record. If a
+cell ends, fails or is cancelled, the others continue. A signal that ends the process ends the
+attempts of all remaining cells; they resume like any other attempt.
 """
 
 import os
@@ -24,18 +24,18 @@ from orchestrator.records import AttemptPaths, Cell, Outcome, State
 from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir, RunFolder
 
 ASKS_TO_STOP: Mapping[int, State] = {signal.SIGTERM: worker.STOP_SIGNALS[signal.SIGTERM]}
-"""SIGINT means one of the cells, and not the process."""
+"""SIGINT cancels one of the cells, not the process."""
 
 
 class Tell(Protocol):
-    """Reports something of a submission to orch."""
+    """A function that reports an event of a submission to orch."""
 
     def __call__(self, submission: str, **message: object) -> None:
         """Report one event of a submission."""
 
 
 class Member(NamedTuple):
-    """A cell of the process, with the attempt that is its own."""
+    """A cell of the process, with its own attempt."""
 
     submission: str
     cell: Cell
@@ -67,7 +67,7 @@ class SharedCells:
         self._asked = True
 
     def ended(self, number: int, result: Outcome | Exception) -> None:
-        """Write the exit record of a cell that is trained, or that failed."""
+        """Write the exit record of a cell that was trained or that failed."""
         attempt = self._members[number].attempt
         if isinstance(result, Outcome):
             self._close(number, Ending("succeeded", code=0, outcome=result))
@@ -101,7 +101,7 @@ class SharedCells:
             file.write(line)
 
     def stop(self, error: Stopped) -> None:
-        """Write the exit records of all that are left, in a process that is asked to stop."""
+        """Write the exit records of all remaining cells, in a process that is asked to stop."""
         for number in sorted(self._left):
             self._close(number, ending_of(error))
 
@@ -130,7 +130,7 @@ def train_cells(
 ) -> None:
     """Train the cells that still need training and that no other process holds.
 
-    orders: of each cell its submission, and the cell as JSON.
+    orders: for each cell, its submission and the cell as JSON.
     """
     folder = RunFolder(path)
     members: list[Member] = []
@@ -157,7 +157,7 @@ def train_cells(
 
 
 class _Renumbered:
-    """A group's watch, for an entry that counts the cells that began."""
+    """A group's watch, for an entry that numbers only the cells that started."""
 
     def __init__(self, group: SharedCells, numbers: Sequence[int]):
         self._group, self._numbers = group, numbers
@@ -191,7 +191,7 @@ def _claimed(submission: str, cell: Cell, folder: RunFolder, tell: Tell) -> Memb
 
 
 def _begun(member: Member, folder: RunFolder, tell: Tell) -> AttemptPaths:
-    """Write what a cell needs before it is trained. Return where its files go."""
+    """Write the files that a cell needs before its training. Return the paths of its files."""
     job = {"submission": member.submission, "launcher": "local"}
     paths, _ = worker.begin(member.cell, member.cell_dir, member.attempt, job, time.time())
     folder.append(
@@ -206,7 +206,7 @@ def _begun(member: Member, folder: RunFolder, tell: Tell) -> AttemptPaths:
 
 
 def _entry(cell: Cell) -> Callable[..., None]:
-    """Return the function by which the cell's backend trains many cells."""
+    """Return the function with which the cell's backend trains many cells."""
     shared = plugins.load(cell.settings.backend.name).shared_process
     if shared is None:
         raise TypeError(f"backend {cell.settings.backend.name} trains one cell at a time")

@@ -1,7 +1,8 @@
-"""Translate many cells to see whether they can be launched: once for all seeds of a cell.
+"""Translate many cells to find those that cannot be launched: once for all seeds of a cell.
 
-The seed is a number like any other in a launch (`Backend.translate`): what its smallest and its
-largest value are sent as, all between are. A launch that is started is translated by itself.
+A launch uses the seed only as a number (`Backend.translate`). So if the smallest and the largest
+seed can be translated, all seeds between them can. A launch that is started is always translated
+for its own seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from orchestrator.settings import without_seed
 def translations(
     cells: Sequence[Cell], folder: RunFolder
 ) -> Iterator[tuple[Cell, LaunchPlan | OrchError]]:
-    """Yield each cell, in order, with its launch, or with the reason for which there is none.
+    """Yield each cell, in order, with its launch, or with the reason why it has none.
 
     The launch may be that of another seed.
     """
@@ -30,7 +31,8 @@ def translations(
 
 
 def _common(same: Sequence[Cell], folder: RunFolder) -> LaunchPlan | OrchError | None:
-    """Return what holds for cells that differ in their seed alone; None if each is on its own."""
+    """Return the result for all cells that differ only in their seed; None if each needs its
+    own."""
     least = min(same, key=lambda cell: cell.settings.seed)
     most = max(same, key=lambda cell: cell.settings.seed)
     one = _translated(least, folder)

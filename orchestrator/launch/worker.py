@@ -29,8 +29,8 @@ STOP_SIGNALS: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT:
 class StopSignals:
     """The requests to stop since this object was made. `state` is the state that they ask for.
 
-    A request interrupts only the training, never the bookkeeping around it: an exit record that was
-    begun is finished.
+    A request interrupts only the training, never the bookkeeping around it: the writing of an exit
+    record always finishes.
     """
 
     def __init__(self, signals: Mapping[int, State] = STOP_SIGNALS) -> None:
@@ -59,7 +59,7 @@ class StopSignals:
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """Let no request interrupt what is inside; raise Stopped after it."""
+        """Let no request interrupt the code in the context. Raise Stopped after it."""
         armed, self._armed = self._armed, False
         try:
             yield
@@ -163,7 +163,8 @@ def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
 def begin(
     cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], started: float
 ) -> tuple[AttemptPaths, LaunchPlan]:
-    """Write a cell's plan and the attempt's job.json. Return where its files go, and the plan."""
+    """Write a cell's plan and the attempt's job.json. Return the paths of its files, and the
+    plan."""
     paths = cell_dir.paths(attempt)
     plan = plugins.load(cell.settings.backend.name).translate(cell, paths)
     cell_dir.write(cell, plan)

@@ -158,7 +158,8 @@ def _program(
 
 
 def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
-    """Return the ending of a node that failed at about the time of the driver: the cause."""
+    """Return the ending of a node that failed at about the same time as the driver, because that
+    node is the cause."""
     deadline = time.monotonic() + _AGENT_SECONDS
     while time.monotonic() < deadline:
         if (reported := ending()) is not None:

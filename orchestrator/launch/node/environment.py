@@ -29,7 +29,7 @@ class TrainerEnvironment:
     """Added to the variables of the job."""
     entry: EnvironmentEntry | None = None
     foreign: bool = True
-    """It is not orch's own environment, so orch's variables must not reach it."""
+    """True if it is not orch's own environment. Then orch's variables must not reach it."""
 
     def variables(self, added: Mapping[str, str]) -> dict[str, str]:
         """Return all variables of a program: the job's, the environment's, and `added`."""

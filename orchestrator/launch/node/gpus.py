@@ -5,9 +5,10 @@ import shutil
 import subprocess
 
 _ASK_SECONDS = 60.0
-"""A GPU that has fallen off the bus lets nvidia-smi wait for long, or for ever."""
+"""Time limit for nvidia-smi. If a GPU has fallen off the bus, nvidia-smi may wait for ever."""
 _FREE_SHARE = 0.9
-"""With less of its memory free, another process holds a GPU: trainers plan with the whole."""
+"""Smallest share of free memory. With less, another process uses the GPU: trainers plan with all of
+it."""
 _ASKED = ("index", "memory.free", "memory.total", "ecc.errors.uncorrected.volatile.total")
 _UNSAID = frozenset({"N/A", "[N/A]", "[Not Supported]"})
 

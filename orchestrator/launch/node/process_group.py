@@ -197,10 +197,10 @@ def _ask(*argv: str) -> str:
 _MODULE = "orchestrator.launch.node.agent"
 _LAST_LINES = 6
 _GRACE_SECONDS = 20.0
-"""More than an agent gives what it runs."""
+"""Seconds to wait for an agent's end: more than an agent gives to its program."""
 TOKEN = "ORCH_RANK_TOKEN"  # noqa: S105  (a variable's name)
 OWN_ADDRESS = "@address-of-this-node@"
-"""In an argv: what each node's agent replaces by its own address."""
+"""A placeholder in an argv. Each node's agent replaces it by the node's own address."""
 BAD_NODE, REFUSED = 75, 78
 """Exit codes of an agent that has started nothing, with the reason as its last line."""
 _MEANING = {127: "config", REFUSED: "config", BAD_NODE: "node"}
@@ -208,7 +208,7 @@ _MEANING = {127: "config", REFUSED: "config", BAD_NODE: "node"}
 
 @dataclass
 class ProcessGroup:
-    """The agents of a run, by node. `folder` gets their output, and Ray's logs of a failed run."""
+    """The agents of a run, by node. `folder` has their output, and Ray's logs of a failed run."""
 
     token: str
     folder: Path

@@ -21,10 +21,11 @@ from orchestrator.spec.site_options import NodeOptions
 from orchestrator.spec.yaml_file import read
 
 AGAIN = 75
-"""Exit code of a worker whose cell may be tried again: SkyPilot recovers on it, and on no other."""
+"""Exit code of a worker whose cell may be tried again. SkyPilot recovers a task only on this
+code."""
 WORKER = "orchestrator.launch.skypilot.worker"
 _ACCELERATORS = {"a100-80gb": "A100-80GB", "a100-40gb": "A100", "h100": "H100", "h200": "H200"}
-"""`resources.gpu` -> SkyPilot's name. Others are passed in capitals."""
+"""`resources.gpu` -> SkyPilot's name. A name that is not in the table is passed in capitals."""
 
 _PLAIN = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:+*-]*$", max_length=256)]
 
@@ -107,9 +108,10 @@ def task(cell: Cell, experiment: str, options: CloudOptions) -> dict[str, Any]:
 def tasks(
     cells: Sequence[Cell], experiment: str, options: CloudOptions
 ) -> Mapping[str, dict[str, Any]]:
-    """Return the task of each cell, by its directory's name.
+    """Return the task of each cell, by the name of its directory.
 
-    Raise OrchError for cells that need several machines: orch joins those by srun alone.
+    Raise OrchError for cells that need several machines, because orch can only connect machines by
+    srun.
     """
     small = [on_one_machine(cell, options) for cell in cells]
     if wide := [cell.slug for cell in small if array_resources(cell).num_nodes > 1]:
@@ -123,7 +125,8 @@ def tasks(
 
 
 def on_one_machine(cell: Cell, options: CloudOptions) -> Cell:
-    """Return the cell with all its GPUs on one node, if a machine has so many. Its id stays."""
+    """Return the cell with all its GPUs on one node, if a machine has that many. Its id does not
+    change."""
     own = cell.resources
     total = own.num_nodes * own.gpus_per_node
     if own.num_nodes == 1 or not 0 < total <= options.gpus_per_machine:
@@ -152,5 +155,5 @@ def _accelerator(cell: Cell, options: CloudOptions) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a name as SkyPilot takes it: letters and digits, joined by single signs."""
+    """Return a name that SkyPilot accepts: letters and digits, joined by single signs."""
     return "-".join(re.findall(r"[A-Za-z0-9]+", text))

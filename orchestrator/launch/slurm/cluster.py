@@ -32,7 +32,7 @@ class ClusterNode:
     cpus: int
     memory_mib: int
     gpus: tuple[tuple[str, int], ...]
-    """(type, how many); the type is empty where the cluster names none."""
+    """(type, number of GPUs). The type is empty if the cluster names none."""
     features: frozenset[str]
     usable: bool
     """Neither down nor drained."""
@@ -53,7 +53,7 @@ class Partition:
     """None: no limit."""
     max_nodes: int | None
     accounts: frozenset[str]
-    """Those allowed; empty: all."""
+    """Allowed accounts; empty: all."""
     qos: frozenset[str]
 
 

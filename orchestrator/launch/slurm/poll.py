@@ -93,12 +93,10 @@ def polled_state(
 
 
 def _silence(attempt: AttemptDir, since: float) -> str:
-    """Return a sentence on a worker without a heartbeat; empty if it has one, or has not begun.
+    """Return a sentence on a worker without a heartbeat; empty if it has one or has not started.
 
-    since: the last start of the job, which may have made no attempt yet.
-
-    A worker that is frozen (a file server that does not answer, SIGSTOP) cannot report it: its own
-    watch is frozen with it.
+    since: the last start of the job, which may have made no attempt yet. A frozen worker (a file
+    server does not answer, SIGSTOP) cannot report this itself, because its own watch is frozen too.
     """
     try:
         silent = time.time() - max(attempt.heartbeat.stat().st_mtime, since)
@@ -330,11 +328,11 @@ class SchedulerSnapshot:
         return waiting
 
     def answers(self) -> tuple[object, object]:
-        """Return what was answered so far, to be compared with another answer."""
+        """Return the answers so far, for comparison with another snapshot."""
         return self._queue, self._accounted
 
     def _is_ours(self, key: tuple[str, int], element: scheduler.ArrayElement) -> bool:
-        """Return True if a job of the right id has the right name.
+        """Return True if the job with the right id also has the right name.
 
         Another cluster, or a controller that lost its state, gives the same ids to other jobs.
         """
@@ -392,9 +390,9 @@ class SchedulerSnapshot:
         return SchedulerReport("unknown", fault=fault)
 
     def at_work_since(self, submission: submissions.Submission, index: int) -> float:
-        """Return when an element started, by the queue.
+        """Return the start of an element, by the queue.
 
-        Return the present time if it is not RUNNING (SUSPENDED, for example) or the queue has no
+        Return the present time if it is not RUNNING (for example SUSPENDED) or if the queue has no
         time.
         """
         element = (self.queued() or {}).get((str(submission.job), index))
@@ -413,7 +411,8 @@ class SchedulerSnapshot:
         return self._cluster_name
 
     def _log(self, submission: submissions.Submission, index: int) -> Path:
-        """Return the file of what the element prints; SLURM makes it when it starts the element."""
+        """Return the file with the element's output. SLURM creates it when it starts the
+        element."""
         return self.folder.submission(submission.id) / f"{submission.job}_{index}.log"
 
     def _is_accounting_late(self, queued: scheduler.ArrayElement) -> bool:
@@ -422,7 +421,7 @@ class SchedulerSnapshot:
         return late and not self.fault and queued.word != "CANCELLED"
 
     def _knows(self, job: str) -> bool:
-        """Return True if any element of an array is listed: then SLURM has its submission."""
+        """Return True if any element of an array is listed: then SLURM knows the submission."""
         return any(
             array == job
             for answer in (self.queued() or {}, self.accounted())
@@ -436,7 +435,7 @@ _held: Counter[Path] = Counter()
 
 
 def forget() -> None:
-    """Drop all answers, because something was submitted or cancelled."""
+    """Drop all answers, because a job was submitted or cancelled."""
     _snapshots.clear()
     _gaps.clear()
     scheduler.forget_silence()

@@ -33,7 +33,8 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
 
 
 class SchedulerUnavailable(EnvironmentFault):
-    """Raised if the scheduler, or its accounting, does not answer. The request may be correct."""
+    """Raised if the scheduler, or its accounting, does not answer. The request itself may be
+    correct."""
 
 
 class SchedulerRefusal(EnvironmentFault):
@@ -45,10 +46,10 @@ class UnclearAnswer(EnvironmentFault):
 
 
 class ArrayElement(NamedTuple):
-    """One element of an array, as squeue or sacct lists it."""
+    """One element of an array, in the output of squeue or sacct."""
 
     word: str
-    """SLURM's state, without what follows it (`CANCELLED by 0`)."""
+    """SLURM's state, without the words after it (`CANCELLED by 0`)."""
     code: str = ""
     node: str = ""
     reason: str = ""
@@ -373,7 +374,7 @@ FAILED."""
 
 
 def is_over(word: str) -> bool:
-    """Return True if a job in this state has ended."""
+    """Return True if this is the state of a job that has ended."""
     return word not in WAITING | AT_WORK
 
 
@@ -383,7 +384,7 @@ def is_held(reason: str) -> bool:
 
 
 def written(job: str, indices: Iterable[int]) -> str:
-    """Return elements of an array as SLURM's commands take them: `12_[0-3,7]`."""
+    """Return elements of an array in the form of SLURM's commands: `12_[0-3,7]`."""
     spans: list[list[int]] = []
     for index in sorted(indices):
         if spans and index == spans[-1][1] + 1:
@@ -506,7 +507,7 @@ class SchedulerMessage(NamedTuple):
 
     sentence: str
     field: str = ""
-    """The field to change, dotted (`site.options.partition`); empty where none is at fault."""
+    """The field to change, dotted (`site.options.partition`); empty if no field is at fault."""
     passing: bool = False
     """True if the scheduler is absent or busy: the request is right and can be repeated later."""
 

@@ -34,14 +34,14 @@ class ArrayResources(NamedTuple):
 
 
 class JobSize(NamedTuple):
-    """The part of each of its nodes that one job takes, beside GPUs."""
+    """The part of each of its nodes that one job takes, in addition to GPUs."""
 
     cpus: int | None = None
-    """None: what the cluster gives by itself."""
+    """CPUs of each node; None: the cluster's default."""
     memory_mib: int | None = None
-    """None: what the cluster gives by itself; 0: all that the node has."""
+    """Memory of each node; None: the cluster's default; 0: all memory of the node."""
     exclusive: bool = False
-    """No other job on the node."""
+    """True: no other job may run on the node."""
 
 
 class ArrayJob(NamedTuple):
@@ -52,14 +52,14 @@ class ArrayJob(NamedTuple):
     resources: ArrayResources
     throttle: int | None = None
     after: str | None = None
-    """Id of the array whose elements these wait for, one by one."""
+    """Id of the array for whose elements the elements of this array wait, one by one."""
     after_any: tuple[str, ...] = ()
-    """Ids of arrays that must have ended before this one begins."""
+    """Ids of arrays that must have ended before this one starts."""
     exclude: tuple[str, ...] = ()
     program: str = "orchestrator.launch.slurm.task"
     """Module that each element runs, by name."""
     size: JobSize | None = None
-    """The part of each node beside GPUs. None: the values of the site file, and no more."""
+    """The part of each node in addition to GPUs. None: only the values of the site file."""
     comment: str = ""
 
 

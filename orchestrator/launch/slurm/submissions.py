@@ -32,9 +32,9 @@ from orchestrator.rundir import RunFolder
 INTENT, SENT, DROPPED, DRAINED = "intent", "submitted", "dropped", "drained"
 FORGIVEN = "forgiven"
 NO_ARRAY = "none"
-"""The claim of a submission that was given up: no array may run it any more."""
+"""The claim of a submission that was given up: no array may run it."""
 _CLAIM_SECONDS = 10.0
-"""Seconds for which a network file system may hide a claim that another machine has made."""
+"""Seconds for which a network file system may hide a claim of another machine."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Submission:
     cluster: str = ""
     """SLURM's ClusterName at the submission; empty if an older orch did not note it."""
     running: int | None = None
-    """Number of its elements that may run at the same time; None: any."""
+    """Number of its elements that may run at the same time; None: no limit."""
     job: str | None = None
     dropped: bool = False
     drained: bool = False
@@ -201,9 +201,9 @@ def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
 
 
 def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
-    """Write how one element of an evaluation ended. Training writes that into its attempt instead.
+    """Write the ending of one element of an evaluation.
 
-    The state is in the file's name, so that most of these files need not be read.
+    A training writes its ending into its attempt instead. The state is in the file's name, so that most of these files need not be read.
     """
     path = folder.submission(submission) / "ends" / f"{index}.{record.state}.json"
     write_text(path, record.model_dump_json() + "\n")
@@ -217,7 +217,8 @@ def forgive(folder: RunFolder, submission: str, index: int, record: ExitRecord) 
 
 
 def ends(folder: RunFolder, submission: str) -> dict[int, Path]:
-    """Return, for each element, the file of its ending; of two files, the one of its success."""
+    """Return the file of each element's ending. If an element has two files, return that of its
+    success."""
     files: dict[int, Path] = {}
     for path in (folder.submission(submission) / "ends").glob("*.json"):
         index, _, state = path.stem.partition(".")

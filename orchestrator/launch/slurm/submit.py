@@ -66,10 +66,10 @@ Tell = Callable[[str], None]
 
 
 class Submitted(NamedTuple):
-    """The outcome of a submission."""
+    """The result of a submission."""
 
     cells: tuple[Cell, ...] = ()
-    """Those that were sent."""
+    """Cells that were sent."""
     jobs: tuple[str, ...] = ()
     """Ids of the arrays."""
     no_room: tuple[Cell, ...] = ()
@@ -96,12 +96,12 @@ def submit(
     take_over: bool = False,
     tell: Tell = lambda _: None,
 ) -> Submitted:
-    """Submit the cells that need training and are not with the scheduler already.
+    """Submit the cells that need training and that the scheduler does not have.
 
     evaluate: also submit each cell's evaluation, as a job that waits for its training. take_over:
-    submit as well what another user has submitted and this one cannot see. Raise OrchError, before
-    anything is submitted, for cells that a backend cannot express. Raise EnvironmentFault if SLURM
-    refuses, or does not answer for AWAY_SECONDS.
+    also submit cells whose jobs another user submitted and this user cannot see. Raise OrchError,
+    before anything is submitted, for cells that a backend cannot express. Raise EnvironmentFault if
+    SLURM refuses, or does not answer for AWAY_SECONDS.
     """
     folder.open()
     sender = Sender(folder, options, tell)
@@ -148,8 +148,8 @@ def preview(
 ) -> list[str]:
     """Return the batch scripts that `submit` would send for these cells. Write nothing.
 
-    They are the very scripts but for what only a submission has: its id in the job's name, and the
-    id of the array that an evaluation waits for.
+    They equal the real scripts, except for values that only a submission has: its id in the job's
+    name, and the id of the array for which an evaluation waits.
     """
     sender = Sender(folder, options, lambda _: None)
     try:
@@ -170,7 +170,7 @@ def preview(
 
 
 UNSENT = "ID"
-"""In place of ids that only a submission has."""
+"""Placeholder for ids that only a submission has."""
 
 
 def submit_evaluation(
@@ -207,13 +207,13 @@ class Lane(NamedTuple):
     """The share of `max_running` that one array has."""
 
     throttle: int | None = None
-    """Number of its elements that run at the same time; None: any."""
+    """Number of its elements that run at the same time; None: no limit."""
     after: tuple[str, ...] = ()
-    """Arrays that must end before it begins, because they have the same share."""
+    """Ids of arrays that must end before it starts, because they use the same share."""
 
 
 class Sender:
-    """Sends arrays of one folder. The caller holds the submission lock."""
+    """A sender of the arrays of one folder. The caller holds the submission lock."""
 
     def __init__(self, folder: RunFolder, options: SlurmOptions, tell: Tell):
         self.folder, self.options, self.tell = folder, options, tell
@@ -221,13 +221,13 @@ class Sender:
 
     @cached_property
     def config(self) -> Mapping[str, str]:
-        """Return SLURM's configuration. Waits while its controller does not answer."""
+        """Return SLURM's configuration. Wait while its controller does not answer."""
         return retry_while_away(scheduler.config, self.tell)
 
     def send_all(
         self, waiting: Sequence[tuple[Cell, CellState]], evaluate: bool
     ) -> tuple[list[Cell], list[str]]:
-        """Send the training of these cells, as many as the queue takes. `evaluate`: and their
+        """Send the training of these cells, as many as the queue accepts. evaluate: also send their
         evaluation.
 
         Return the cells that were sent, and the ids of their arrays.
@@ -257,8 +257,8 @@ class Sender:
     ) -> Iterator[tuple[ArrayCells, Lane]]:
         """Yield the arrays to send, each with its share of `max_running`.
 
-        jobs: the ids of arrays that were sent, to which the caller appends that of each array it is
-        given; None if nothing is sent.
+        jobs: the ids of the arrays sent so far. The caller appends the id of each array after
+        sending it. None if nothing is sent.
         """
         size = scheduler.max_array_size(self.config)
         size = min(size, self.options.max_array_size or size)
@@ -276,9 +276,10 @@ class Sender:
             lanes[first:last] = [jobs[-1] if jobs else UNSENT] * (last - first)
 
     def _lanes(self, max_running: int) -> list[str | None]:
-        """Return, for each cell that may run at the same time, the array that has this place.
+        """Return one entry for each cell that may run at the same time: the array that uses this
+        place.
 
-        Places that are free come alone if there are any: their arrays begin at once.
+        If free places exist, return only these, because their arrays start at once.
         """
         queue = poll.snapshot(self.folder).queued() or {}
         alive = {job for (job, _), each in queue.items() if not scheduler.is_over(each.word)}
@@ -290,9 +291,8 @@ class Sender:
         return free or lanes[-max_running:]
 
     def train(self, array: ArrayCells, lane: Lane, evaluate: bool) -> str:
-        """Send the training of cells, with `evaluate` also their evaluation. Return the
-        array's id.
-        """
+        """Send the training of cells; with `evaluate`, also their evaluation. Return the array's
+        id."""
         submission = secrets.token_hex(8)
         evaluation = secrets.token_hex(8) if evaluate else ""
         slugs = [cell.slug for cell in array.cells]
@@ -399,7 +399,7 @@ class Sender:
     def job_name(self, submission: str, kind: str, slugs: Sequence[str]) -> str:
         """Return a job's name: experiment and cell first, for a person; the submission's id last.
 
-        The name is what a job is found by after a kill or a time-out.
+        After a kill or a time-out, the job is looked up by this name.
         """
         cells = slugs[0] if len(slugs) == 1 else f"{len(slugs)}cells"
         words = [self.folder.experiment[:60], *(["eval"] if kind == "evaluate" else []), cells[:80]]
@@ -414,7 +414,7 @@ class Sender:
     def _note_intent(
         self, submission: str, kind: str, name: str, cells: int, **details: object
     ) -> None:
-        """Append the intent to the ledger, with who submits where."""
+        """Append the intent to the ledger, with the submitting user and machine."""
         submissions.note(
             self.folder,
             submissions.INTENT,
@@ -470,7 +470,7 @@ class Sender:
 
 
 _learned_limit: dict[int, int] = {}
-"""The user's limit on jobs in the queue, where SLURM has refused one more: uid -> jobs."""
+"""uid -> the user's limit on jobs in the queue, learned when SLURM refused a further job."""
 
 
 def _plain(text: str) -> str:
@@ -523,10 +523,11 @@ def cancel_submitted(
 
 
 def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> list[str]:
-    """End the jobs of cells whose worker is frozen, so that they go on elsewhere. Return sentences.
+    """End the jobs of cells whose worker is frozen, so that other jobs continue them. Return
+    sentences.
 
-    The exit record says `hung` and names the node: the next attempt avoids it. A worker that wakes
-    up finds that its attempt was superseded, and writes nothing more.
+    The exit record has the class `hung` and names the node, so that the next attempt avoids it. A
+    worker that wakes up later sees that its attempt was superseded, and writes nothing more.
     """
     known = submissions.read(folder)
     sentences: list[str] = []
@@ -551,7 +552,8 @@ def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> li
 
 @contextmanager
 def submission_lock(folder: RunFolder) -> Iterator[None]:
-    """Hold the right to submit cells of a folder. Raise OrchError if another orch keeps it."""
+    """Hold the right to submit cells of a folder. Raise OrchError if another process of orch keeps
+    it."""
     lock = folder.submission(".lock")
     with telling(lock, passing=()):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -578,10 +580,9 @@ def submission_lock(folder: RunFolder) -> Iterator[None]:
 def reconcile(folder: RunFolder, *, take_over: bool = False) -> list[str]:
     """Append an outcome to every intent that has none. Return sentences. The caller holds the lock.
 
-    take_over: give up what another user began to submit and this one cannot see.
-
-    Raise EnvironmentFault if the scheduler does not answer. Raise OrchError if an orch on another
-    machine may be submitting.
+    take_over: give up submissions that another user began and this user cannot see. Raise
+    EnvironmentFault if the scheduler does not answer. Raise OrchError if a process of orch on
+    another machine may be submitting.
     """
     sentences = []
     for cut in [s for s in submissions.read(folder).values() if s.open]:
@@ -785,7 +786,7 @@ def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:
 
 
 def bad_node(ended: ExitRecord) -> tuple[str, ...]:
-    """Return the node that was at fault, by an exit record; nothing if none was."""
+    """Return the node that caused the failure, by an exit record; empty if no node did."""
     return (ended.host,) if ended.failure in _NODE_FAILURES and ended.host else ()
 
 
@@ -812,7 +813,7 @@ class SlurmLauncher:
             return [answer.state_of(self.folder.cell(cell)) for cell in cells]
 
     def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
-        """Write that the cells are cancelled, then call scancel."""
+        """Write exit records that cancel the cells, then call scancel."""
         self.folder.open()
         sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
         cancelled, fault = cancel_submitted(sent, self.folder, why)

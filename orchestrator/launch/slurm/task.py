@@ -32,7 +32,7 @@ from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.spec.site_options import SlurmOptions
 
 STOP_SIGNALS: Mapping[int, State] = {**worker.STOP_SIGNALS, signal.SIGUSR1: "timed_out"}
-"""USR1 comes before the time limit and, where the cluster is set up so, on preemption."""
+"""SLURM sends USR1 before the time limit and, if the cluster is configured so, on preemption."""
 NOT_OURS = 3
 """Exit code of an element whose cell another submission has taken over, or a person cancelled."""
 _STARTED = time.monotonic()
