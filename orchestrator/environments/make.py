@@ -292,7 +292,7 @@ def _add_source(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) ->
         module, _, function = target.partition(":")
         program = home / "bin" / name
         python = shlex.quote(str(home.absolute() / "bin" / "python"))
-        write_text(  # a path with spaces cannot stand behind #!
+        write_text(  # a path with spaces cannot follow #!
             program,
             f"#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\nimport sys\n"
             f"from {module} import {function}\nsys.exit({function}())\n",

@@ -162,7 +162,7 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
         logps, others = _logps(ours, tokens, mask), _logps(theirs, tokens, mask)
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
         for row, (place, one) in enumerate(zip(places, batch, strict=True)):
-            # the distribution of a token stands one position before it
+            # the distribution of a token is at the position before the token
             start = len(one.prompt) - 1
             columns = slice(start, start + len(one.tokens))
             sums_[place] = ResponseSums(

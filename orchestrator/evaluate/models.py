@@ -57,7 +57,7 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         )
         self._kind = texts_hash(path), engine
         self._decode_rows = tokenizer.batch_decode
-        tokenizer.batch_decode = self._decoded_rows  # lm-eval's rule when to stop asks it
+        tokenizer.batch_decode = self._decoded_rows  # lm-eval's stopping rule calls it
         self._ids: dict[Any, list[int]] = {}
         self._batches: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._texts: dict[Any, Any] = {}
@@ -72,7 +72,7 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
             return False
         try:
             fresh = load_file(path / "model.safetensors")
-        except (OSError, SafetensorError):  # in pieces, pickled or cut: the loader says which
+        except (OSError, SafetensorError):  # sharded, pickled or cut: the loader reports which
             return False
         own = self.model.state_dict()
         if {name: (x.shape, x.dtype) for name, x in fresh.items()} != {

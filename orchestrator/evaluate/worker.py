@@ -30,7 +30,7 @@ def main(parent: int, workers: int) -> None:
 
     on_cores = [place for place, job in enumerate(jobs) if _is_light(job)]
     if on_cores:
-        with suppress(Exception):  # the job itself will tell
+        with suppress(Exception):  # the job itself will report the error
             harness.prepare(jobs[on_cores[0]])
     _do(jobs, on_cores, workers, replies)
     for place, job in enumerate(jobs):

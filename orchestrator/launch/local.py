@@ -259,7 +259,7 @@ class LocalLaunch:
             return
         self.losses[cell.id] += 1
         again = not self.stopping and self.losses[cell.id] <= RELAUNCHES
-        with suppress(RunFolderError):  # the run directory alone says as much
+        with suppress(RunFolderError):  # the run directory has the same facts
             self.folder.append(
                 "ended",
                 cell.id,

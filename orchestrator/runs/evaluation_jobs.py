@@ -104,7 +104,7 @@ def _poll(folder: RunFolder, state: State, element: _Element) -> tuple[State, Ex
     if ended.failure:
         return "failed", ended
     why = ended.message.partition("\n")[0]
-    classes = {"preempted": "node", "cancelled": "cancelled"}  # cancelled: a person is to say more
+    classes = {"preempted": "node", "cancelled": "cancelled"}  # cancelled: a person must retry it
     return "failed", _lost(why, classes.get(reported, "lost"))
 
 

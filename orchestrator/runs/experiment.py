@@ -129,7 +129,7 @@ def _launched(spec: Spec, folder: RunFolder, scale: Literal["micro", "full"]) ->
     directories = folder.cells()
     declared: dict[str, Cell] = {}
     if len(directories) > _FEW:
-        with suppress(OrchError):  # a library that is here no more, say: the cells are on disk
+        with suppress(OrchError):  # for example, the library was removed; its cells are on disk
             declared = {cell.id: cell for cell in at_scale(expand(spec), scale)}
     for cell_dir in directories:
         yield declared.get(cell_dir.id) or cell_dir.read_cell()

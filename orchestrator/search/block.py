@@ -1,7 +1,7 @@
 """The `tune` block of a spec: the space of a search, its objectives and its budget.
 
     tune:
-      study: beta                            # whose base the trials stand on
+      study: beta                            # the trials use its base
       each: {kl: [k1.reward, k3.loss]}       # one search for each, with equal budgets
       space: {kl.beta: log(0.001, 3)}
       objectives: {eval/accuracy_in_domain - 0.5 * eval/kl_reverse: maximize}
@@ -272,7 +272,7 @@ class SearchObjective(NamedTuple):
 
 def parse_objective(text: str, direction: Direction = "maximize") -> SearchObjective:
     """Read a formula such as `a/b - 0.5 * c/d`. Raise ValueError with a sentence."""
-    # a leading sign splits like one between two terms once a space stands before it
+    # with a space before it, a leading sign splits like a sign between two terms
     first, *rest = _SIGN.split(f" {text.strip()}" if text.strip()[:1] in "+-" else text.strip())
     parts = [*([("+", first)] if first.strip() else []), *zip(rest[::2], rest[1::2], strict=True)]
     terms = []
@@ -483,7 +483,7 @@ def sampler(block: TuneBlock, trial: int) -> Any:
     if kind == "gp":
         _require_torch()
         if trial < startup:
-            kind = "qmc"  # spread over the whole range, as a few random ones may not be
+            kind = "qmc"  # covers the whole range; a few random values may not
     with without_experimental_warnings():
         match kind:
             case "random":

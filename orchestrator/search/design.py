@@ -370,7 +370,7 @@ def optuna_trial(study: Any, number: int) -> Any:
     from optuna.trial import Trial
 
     frozen = study.get_trials(deepcopy=False)[number]
-    return Trial(study, frozen._trial_id)  # noqa: SLF001  Optuna tells the id no other way
+    return Trial(study, frozen._trial_id)  # noqa: SLF001  Optuna has no public way to the id
 
 
 def text_of_values(values: Mapping[str, Any]) -> str:

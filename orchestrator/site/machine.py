@@ -152,7 +152,7 @@ def _answers(url: str) -> bool:
     try:
         with urlopen(url, timeout=5):  # noqa: S310 - http(s) only: Store.is_server
             return True
-    except HTTPError:  # it answers, if only to ask who we are
+    except HTTPError:  # it is up, even if it only requires a login
         return True
     except (OSError, ValueError):
         return False

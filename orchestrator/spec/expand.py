@@ -168,7 +168,7 @@ def put(tree: dict[str, Any], assignment: Assignment) -> None:
         node = below
     node[leaf] = assignment.value
     if assignment.field == "kl.estimator" and assignment.value == "none":
-        node.pop("placement", None)  # what the base says of a KL that is taken away
+        node.pop("placement", None)  # the base's value for a KL term that is removed
         node.pop("beta", None)
 
 

@@ -79,7 +79,7 @@ class Server:
         try:
             self.get("/health", {}, 5)
         except urllib.error.HTTPError:
-            return True  # it answers, if only to say that it wants a password
+            return True  # it is up, even if it only requires a password
         except (OSError, http.client.HTTPException):
             return False
         return True

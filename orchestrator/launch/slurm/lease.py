@@ -95,7 +95,7 @@ def is_dead(attempt: AttemptDir) -> bool:
     job = read_json(attempt.job) or {}
     if not job.get("birth") or job.get("host") != processes.node_name():
         return False
-    # the time of birth tells the process from a later one with the same pid
+    # a later process can have the same pid, but not the same time of birth
     return processes.birth(int(job.get("pid", 0))) != str(job["birth"])
 
 

@@ -475,7 +475,7 @@ def snapshot(folder: RunFolder) -> SchedulerSnapshot:
         fresh.queued()
         longer = _gaps.get(folder.path, FIRST_SECONDS) * 1.5
         gap = longer if fresh.answers()[0] == known.answers()[0] else FIRST_SECONDS
-        # many orchs that wait must not ask at the same moment
+        # several waiting processes of orch must not ask at the same moment
         _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311  (jitter)
     _snapshots[folder.path] = fresh
     return fresh

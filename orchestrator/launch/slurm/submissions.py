@@ -203,7 +203,8 @@ def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
 def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
     """Write the ending of one element of an evaluation.
 
-    A training writes its ending into its attempt instead. The state is in the file's name, so that most of these files need not be read.
+    A training writes its ending into its attempt instead. The state is in the file's name, so that
+    most of these files need not be read.
     """
     path = folder.submission(submission) / "ends" / f"{index}.{record.state}.json"
     write_text(path, record.model_dump_json() + "\n")

@@ -110,7 +110,7 @@ def submit(
             tell(sentence)
         mark_drained(folder)
         poll.refresh(folder)
-        # States are read under the lock: whoever held it before may have submitted these cells.
+        # Read the states under the lock: its last holder may have submitted these cells.
         with poll.one_look(folder) as answer:
             states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
             taken = _foreign(folder, states) if take_over else ()
@@ -345,7 +345,7 @@ class Sender:
     def _following_evaluation(self, follows: str, submission: str, array: str) -> None:
         """Send evaluations, each of which waits for its element of the training array `follows`."""
         elements = submissions.read_manifest(self.folder, follows).get("elements", [])
-        # the elements of one training array need the same resources, so one cell stands for all
+        # all elements of one training array need the same resources, so one cell is enough
         first = [
             CellDir(self.folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]
         ]
