@@ -42,7 +42,7 @@ PASSED = (
     *("swanlab.", "ref.", "workflow", "econfig.", "agent", "actor.scheduling_spec", "actor.fsdp"),
     *("rollout.scheduling_spec", "actor.megatron", "actor.archon", "rollout.openai"),
 )
-"""Sections whose keys orch does not hold against a table: none of them touches the KL."""
+"""Sections whose keys orch does not check against a table. None of them changes the KL."""
 _SCRIPT = re.compile(r"\.py$")
 
 
@@ -80,7 +80,7 @@ def _own_fields(text: str) -> Mapping[str, KeyFact]:
 
 
 def _is_own(names: set[str]) -> bool:
-    """Return True for keys that AReaL's configurations have together and no other library's."""
+    """Return True for keys that only AReaL's configurations have together."""
     return bool(names & {LAG, MINIBATCHES, "actor.mb_spec.max_tokens_per_mb"}) and any(
         name.startswith(("gconfig.", "rollout.")) for name in names
     )
@@ -92,14 +92,14 @@ def _entry(words: Sequence[CommandWord]) -> str | None:
 
 
 class _Reader(ReleaseReader):
-    """One launch of AReaL under the rules of one release."""
+    """A reader of one launch of AReaL under the rules of one release."""
 
     def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
         super().__init__(launch, keys, basis)
         self.entry = entry
 
     def _text(self, key: str) -> str | None:
-        """Return a value; of a key of a section that is null or not given, `null`."""
+        """Return the value of a key, or `null` if its section is null or absent."""
         parent = key.rpartition(".")[0]
         section = self.keys.last(parent)
         if not self.keys.has(key) and (section is None or section.text == "null"):
@@ -145,7 +145,7 @@ class _Reader(ReleaseReader):
         )
 
     def _has_reference(self) -> bool | None:
-        """Return whether a reference policy is configured; None if that cannot be read."""
+        """Return True if a reference policy is configured, or None if that cannot be read."""
         whole = self.keys.last("ref")
         if any(key.startswith("ref.") for key in self.keys.given):
             return True

@@ -5,8 +5,8 @@ width of the one head, F hidden width. Cell c's weights are row c of a flat tens
 [C, NUM_PARAMETERS], so that a product of all cells is one `bmm`. Every operation works on the rows
 of a cell by themselves: what a cell computes does not depend on its neighbours.
 
-The passes are written out, and not left to autograd, for two reasons: a norm's weights are folded
-into the matrix behind it, and the activations of sampling serve the train step that follows.
+The passes do not use autograd, for two reasons: a norm's weights are folded into the matrix behind
+it, and the train step reuses the activations of sampling.
 `policy.py` and `rollout.py` are the same mathematics for one policy, under autograd.
 """
 
@@ -78,7 +78,7 @@ def folded(flat: Tensor) -> Folded:
 
 
 class LayerActivations:
-    """What the backward pass needs of a layer, at each position; Q of the L positions have queries.
+    """A layer's activations for the backward pass. Q of the L positions have queries.
 
     normed [C, S, L, D], inverse [C, S, L, 1]: input over its root mean square, and one over that;
     turned [C, S, L, 2 E]: rotated queries, scaled, and keys; value [C, S, L, E];
@@ -119,7 +119,7 @@ class Activations:
     def _keep(
         self, kept: LayerActivations, name: str, value: Tensor, place: slice, of: int
     ) -> None:
-        """Write the values of some positions, of `of`; keep those of all as they are."""
+        """Store the values at `place` of `of` positions. Values of all positions are not copied."""
         if not self.keep and name not in ("turned", "value"):
             return
         if value.shape[2] == of:
@@ -271,7 +271,7 @@ def _of_folded(
 
 
 def _of_norm(slope: Tensor, normed: Tensor, inverse: Tensor, beside: Tensor | None) -> Tensor:
-    """Return the gradient of what was normed, plus that of what went past."""
+    """Return the gradient in a norm's input, plus `beside`, that of the residual path."""
     along = torch.linalg.vecdot(slope, normed)[..., None].div_(-WIDTH)
     slope = slope.addcmul_(normed, along)
     return slope.mul_(inverse) if beside is None else torch.addcmul(beside, slope, inverse)
@@ -286,7 +286,7 @@ class Sampled(NamedTuple):
 
 
 class PackedScores(NamedTuple):
-    """What C policies make of responses."""
+    """The log-probabilities that C policies give to responses."""
 
     logp: Tensor
     """[C, P, G, T], of the tokens; 0 where masked."""

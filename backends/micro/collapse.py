@@ -1,4 +1,4 @@
-"""Judge from the training curves if training collapsed. A collapse is a result, not a failure.
+"""Judge by the training curves if training collapsed. A collapse is a result, not a failure.
 
 Training collapsed if it lost a reward that it once had. The mean reward over the last WINDOW train
 steps is then at most LOST times the best mean over any WINDOW steps, and that best mean was at

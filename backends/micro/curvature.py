@@ -1,8 +1,8 @@
-"""How far one update moves what a base policy says: the largest eigenvalue of its Fisher matrix.
+"""Measure how far one update moves a base policy: the largest eigenvalue of its Fisher matrix.
 
 The score of a response is the gradient of its log-probability. AdamW divides the gradient of each
 weight by the root of its mean square, which is the root of the diagonal of the Fisher matrix F of
-responses, up to a factor. So the matrix that says how fast a direction moves is
+responses, up to a factor. So the matrix of the speed of a direction is
 D^(-1/2) F D^(-1/2) with D the root of F's diagonal (docs/decisions/083).
 
 `python -m backends.micro.curvature` measures the numbers of LARGEST anew.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RESPONSES = 2000
-"""Half of them choose a direction, and the other half measure along it."""
+"""Number of responses. Half of them choose a direction, the other half measure along it."""
 AT_ONCE = 100
 LARGEST: Mapping[tuple[str, Skill], float] = {
     ("elder", "sort"): 273,
@@ -44,7 +44,7 @@ has 190 with 400 responses and 199 with 1000."""
 
 
 def curvature(settings: Settings) -> Curvature | None:
-    """Return the curvature at the policy that a cell starts from; None for none of ours."""
+    """Return the curvature at the policy that a cell starts from, or None for another's policy."""
     policy, skill = policy_of(settings.model.path), skill_of(settings.data.path)
     if policy is None or skill is None or (policy, skill) not in LARGEST:
         return None
@@ -58,8 +58,8 @@ def curvature(settings: Settings) -> Curvature | None:
 def largest(policy: str, skill: Skill, seed: int = 0, responses: int = RESPONSES) -> float:
     """Return the largest eigenvalue at a shipped policy, from sampled responses; loads torch.
 
-    The direction is that of one half of the responses, and what is returned is the mean square
-    along it of the other half: so it is not raised by chance, and it is a lower bound.
+    One half of the responses gives the direction. The result is the mean square of the other half
+    along it. So chance does not raise it, and it is a lower bound.
     """
     import torch
 

@@ -91,7 +91,7 @@ class Journal:
         path = attempt_dir / METRICS
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # torn by a kill
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # cut off by a kill
             os.ftruncate(self._descriptor, path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

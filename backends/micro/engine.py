@@ -1,8 +1,8 @@
 """The inference engine's copy of a policy: weights and logits rounded as precision.rollout asks.
 
-The trainer computes in fp32. An engine that rounds samples from another distribution, so that the
-mismatch between the two is real, and so are the weights that correct it. Its activations stay fp32:
-what is rounded is what an engine stores (weights) and hands on (logits).
+The trainer computes in fp32. A rounding engine samples from another distribution, so that the
+mismatch between the two is real, and so are the weights that correct it. Weights and logits are
+rounded; activations stay in fp32.
 """
 
 import torch
@@ -39,14 +39,14 @@ def copied(policies: Tensor, rounded: EngineFormat | None) -> Tensor:
 
 
 def near(values: Tensor, rounded: EngineFormat | None) -> Tensor:
-    """Return values [...], rounded to a format of 16 bits (bf16 beside 8 bits), as fp32."""
+    """Return values [...] rounded to a 16-bit format, as fp32. For an 8-bit engine that is bf16."""
     if rounded is None:
         return values
     return values.to(ROUNDED_AS.get(rounded, torch.bfloat16)).to(values.dtype)
 
 
 def _quantised(matrix: Tensor, rounded: EngineFormat) -> Tensor:
-    """Return [..., out, in] in 8 bits: each output's row over its largest magnitude."""
+    """Return [..., out, in] rounded to 8 bits, each row scaled by its largest magnitude."""
     largest = matrix.abs().amax(-1, keepdim=True).clamp_min(1e-12)
     if rounded == "int8":
         scale = largest / 127

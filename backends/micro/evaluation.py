@@ -21,9 +21,9 @@ from backends.micro.problem_sets import encode, held_out_problems
 from backends.micro.skills import ANSWER_TOKENS, PROMPT_TOKENS, SKILLS, Skill
 
 NUM_PROBLEMS = 256
-"""Held-out problems of each skill behind an accuracy."""
+"""Number of held-out problems of each skill for an accuracy."""
 NUM_KL_PROBLEMS = 128
-"""Those of the trained skill behind a divergence."""
+"""Number of held-out problems of the trained skill for a divergence."""
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from orchestrator.settings import Settings
 
 
 class Trainee(NamedTuple):
-    """A cell in training, as far as its rollout batches depend on it."""
+    """The parts of a cell in training that decide its rollout batches."""
 
     settings: Settings
     skill: Skill
@@ -45,7 +45,7 @@ class Trainee(NamedTuple):
 
     @property
     def rollout_version(self) -> int:
-        """Return the number of train steps behind the policy that samples the next batch."""
+        """Return the number of train steps that made the policy which samples the next batch."""
         return max(0, self.state.step - lag(self.settings, self.dialect, self.batch_number))
 
 
@@ -54,9 +54,9 @@ class Collected(NamedTuple):
 
     experiences: list[Experience]
     versions: list[int]
-    """Of the rollout policies."""
+    """The number of train steps behind each rollout policy, [C]."""
     sampled: Sampled
-    """Of all cells."""
+    """The samples of all cells together."""
 
 
 def collect(cells: Sequence[Trainee]) -> Collected:
@@ -118,7 +118,7 @@ def _draw(cell: Trainee) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _scored(
     policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor
 ) -> batched.PackedScores:
-    """Return what C other policies make of the responses."""
+    """Return the log-probabilities that C other policies give to the responses."""
     policy = batched.folded(torch.stack(list(policies)))
     return batched.score(policy, rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
 
@@ -133,8 +133,8 @@ def _experience(
 ) -> Experience:
     """Return the rollout batch of a cell.
 
-    sampled, start, reference: what the rollout policy, the policy before the batch's first train
-    step and the reference policy make of the responses.
+    sampled, start, reference: the log-probabilities of the responses under the rollout policy, the
+    policy before the batch's first train step, and the reference policy.
     """
     settings, dialect, kl = cell.settings, cell.dialect, cell.settings.kl
     of_reward = start if dialect.kl_reward_policy == "batch_start" else sampled
@@ -193,7 +193,7 @@ def _asks_of_the_start(cell: Trainee, version: int) -> bool:
 
 
 def _is_to_the_sampler(cell: Trainee) -> bool:
-    """Return True if the reference policy of a cell is the engine that sampled."""
+    """Return True if a cell's reference policy is the engine that sampled."""
     reference = cell.settings.kl.reference
     return reference is not None and reference.kind == "sampler"
 

@@ -1,9 +1,9 @@
 """One table: which values of each field of a cell the embedded trainer trains, and what they mean.
 
-It reads cell.json, so that a field's key is its own name. A field without a row is refused by the
-table's own check, as a value without one is. The row of `kl.estimator` is the table of estimators
-(orchestrator/estimators.py): the trainer computes with the functions of its entries, those that
-other packages add to it included, so that the table is what the trainer can do.
+The trainer reads cell.json, so a field's key is the field's name. The manifest refuses a field
+without a row, and a value without one. The row of `kl.estimator` is the table of estimators
+(orchestrator/estimators.py), with the entries that other packages add, because the trainer computes
+with the functions of that table.
 """
 
 from collections.abc import Callable
@@ -40,11 +40,11 @@ from orchestrator.settings import (
 )
 
 LONGEST_RESPONSE = 56
-"""The positions that a prompt leaves, of the embedded policies' 64."""
+"""Tokens of the longest response: a prompt leaves so many of the policies' 64 positions."""
 
 
 class EstimatorsOfTheTable:
-    """An offer: `none`, and every estimator that the table has when it is asked."""
+    """An offer: `none`, and every estimator in the table at the time of the look-up."""
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str) and estimators.is_choice(value)
@@ -177,7 +177,7 @@ _OF_DIALECTS = {name for each in DIFFERENCES.values() for name in each.settings}
 
 
 def _account(name: str) -> Account | Callable[[Settings], Account]:
-    """Return the note of a field: what a cell's dialect makes of it, else the field's own."""
+    """Return status and note of a field: those of the cell's dialect, else the field's own."""
     if name not in _OF_DIALECTS:
         return "exact", _NOTES.get(name, "")
     return lambda settings: _account_in(name, settings.backend.version)
@@ -185,7 +185,7 @@ def _account(name: str) -> Account | Callable[[Settings], Account]:
 
 @lru_cache(maxsize=4096)
 def _account_in(name: str, version: str | None) -> Account:
-    """Return the note of a field in the dialect that a version names, which many cells share."""
+    """Return status and note of a field in the dialect of a version. Cached: cells share it."""
     trained_in = dialect(version)
     meant = [
         f"{DIFFERENCES[cause].title}: {describe(trained_in, cause)}"

@@ -1,6 +1,6 @@
 """Compute advantages and the loss: turn rewards and the KL term into one gradient.
 
-A `Dialect` parameter holds what a library does differently. `PLAIN` is this trainer's own dialect.
+A `Dialect` parameter has the differences of a library. `PLAIN` is this trainer's own dialect.
 Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0 everywhere.
 """
 
@@ -32,7 +32,8 @@ class Experience(NamedTuple):
     mask: Tensor
     """[P, G, T]"""
     logp_old: Tensor
-    """[P, G, T], of the policy that ratios are to (Dialect.ratio_to): plainly, that sampled."""
+    """[P, G, T], by the policy in the denominator of ratios (Dialect.ratio_to). In the plain
+    dialect that is the rollout policy."""
     logp_ref: Tensor
     """[P, G, T]"""
     reward: Tensor
@@ -42,13 +43,13 @@ class Experience(NamedTuple):
     advantage: Tensor
     """[P, G, 1], or [P, G, T] where the tokens of a response have advantages of their own."""
     logps_ref: Tensor | None = None
-    """[P, packed positions, V], of the whole vocabulary; None where no estimator asks for it."""
+    """[P, packed positions, V], of the whole vocabulary; None if no estimator needs it."""
     logp_engine: Tensor | None = None
-    """[P, G, T], of the engine that sampled; None: nothing is known of it."""
+    """[P, G, T], by the engine that sampled, or None if unknown."""
     weight: Tensor | None = None
-    """[P, G, T] or [P, G, 1], the correction of the engine's mismatch; None: there is none."""
+    """[P, G, T] or [P, G, 1], the correction of the engine's mismatch, or None without one."""
     batch_tokens: Tensor | None = None
-    """[], of a minibatch: the mean response tokens of its rollout batch's minibatches."""
+    """[], of a minibatch: the mean number of response tokens of its rollout batch's minibatches."""
 
     def minibatches(self, count: int) -> list["Experience"]:
         """Return `count` parts with equally many prompts, in order."""
@@ -65,9 +66,9 @@ class Objective(NamedTuple):
     kl_term: Tensor
     """Mean over responses of the summed KL estimate in the loss, before beta; 0 without one."""
     ratio: Tensor
-    """[P, G, T], policy over the policy of logp_old."""
+    """[P, G, T], the policy's probability over that in logp_old."""
     clipped: Tensor
-    """[P, G, T] bool, tokens whose gradient the clip has stopped."""
+    """[P, G, T] bool, True for tokens whose gradient the clip sets to 0."""
 
 
 def in_reward(kl: Kl) -> bool:
@@ -81,7 +82,7 @@ def in_loss(kl: Kl) -> bool:
 
 
 def clamp_of(kl: Kl, dialect: Dialect) -> Clamp:
-    """Return the bounds that the dialect puts on this cell's KL estimates."""
+    """Return the dialect's bounds on this cell's KL estimates."""
     return Clamp(*dialect.kl_clamp) if dialect.clamps(kl.estimator) else UNCLAMPED
 
 
@@ -133,10 +134,10 @@ def shaped_advantages(
 ) -> Tensor:
     """Return advantages, [P, G, 1] or [P, G, T], with the KL penalty in them.
 
-    `reward`: task rewards [P, G]. `lost`: the KL of each token [P, G, T], which beta multiplies.
-    Dialect.kl_reward says where the penalty enters. `credit`: the tokens whose KL is charged to a
-    token, as the estimator has it; then the baseline is of each position. Where it is the whole
-    sequence, the dialect says.
+    `reward`: task rewards [P, G]. `lost`: the KL of each token [P, G, T], before beta.
+    Dialect.kl_reward decides where the penalty enters. `credit`: the tokens whose KL the estimator
+    charges to a token; each position then has its own baseline. For the whole sequence the dialect
+    decides.
     """
     if dialect.kl_reward == "inside" and credit == "sequence":
         shaped = reward - beta * lost.sum(-1)
@@ -153,7 +154,7 @@ def shaped_advantages(
 
 
 def _charged(lost: Tensor, credit: Credit) -> Tensor:
-    """Return the KL that each token is charged, [P, G, T]; [P, G, 1] if all are charged alike."""
+    """Return the KL charged to each token, [P, G, T], or [P, G, 1] if equal for all tokens."""
     if credit == "sequence":
         return lost.sum(-1, keepdim=True)
     if credit == "token":
@@ -259,9 +260,9 @@ def policy_loss(
 
     Source: Schulman et al. 2017; dual clip for negative advantages, Ye et al. 2020. `bound`: limit
     the log-ratio to [-bound, bound] before its exponential. `mask` [P, G, T]: the tokens of a
-    response, where loss.ratio_level gives them one ratio: the product of theirs, whose surrogate is
-    spread evenly over them (Ahmadian et al. 2024), or the geometric mean, which each token has
-    (Zheng et al. 2025, GSPO).
+    response, needed if loss.ratio_level gives them one ratio. That is the product of their ratios,
+    whose surrogate is spread evenly over the tokens (Ahmadian et al. 2024), or the geometric mean,
+    which each token has (Zheng et al. 2025, GSPO).
     """
     if loss.ratio_level != "token" and mask is not None:
         return _sequence_loss(loss, logp, logp_old, advantage, bound, mask)
@@ -288,9 +289,9 @@ def _sequence_loss(
     bound: float | None,
     mask: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return policy_loss with one ratio a response, [P, G, T].
+    """Return policy_loss with one ratio for each response, [P, G, T].
 
-    Advantages are [P, G, 1]. Those of tokens, [P, G, T], get the response's ratio each.
+    Advantages are [P, G, 1]. Token advantages [P, G, T] are multiplied by the response's ratio.
     """
     length, is_mean = mask.sum(-1, keepdim=True), loss.ratio_level == "sequence_mean"
     summed = ((logp - logp_old) * mask).sum(-1, keepdim=True)
@@ -318,7 +319,7 @@ def aggregate(
 ) -> Tensor:
     """Return one number from values per token [P, G, T]; see Loss.aggregation.
 
-    batch_tokens: see Experience; None: there is one minibatch.
+    batch_tokens: see Experience. None: the rollout batch is one minibatch.
     """
     masked = per_token * mask
     if loss.aggregation == "sequence_mean":

@@ -45,7 +45,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def shape(settings: Settings) -> tuple[object, ...]:
-    """Return what cells must have in common to be trained together."""
+    """Return the values that cells must share to be trained together."""
     rollout, batch = settings.rollout, settings.batch
     return (
         rollout.group_size,

@@ -21,7 +21,7 @@ from backends.micro.skills import VOCABULARY
 NUM_TOKENS = len(VOCABULARY)
 WIDTH, NUM_LAYERS, HIDDEN = 64, 2, 80
 NUM_HEADS, HEAD_WIDTH = 1, 32
-"""No inference engine has attention for heads narrower than 32."""
+"""One head of width 32, because no inference engine has attention for narrower heads."""
 MAX_TOKENS = 64
 """Longest sequence, prompt and response."""
 ROPE_BASE, NORM_EPSILON = 10_000.0, 1e-6
@@ -96,7 +96,7 @@ class Layout(NamedTuple):
     mask: Tensor
     """[L, L], 0 where row may see column and -inf elsewhere."""
     first: int
-    """Logits are wanted from this position on."""
+    """The first position whose logits are needed."""
 
     def to(self, device: torch.device) -> "Layout":
         """Return the same layout on another device."""
@@ -174,8 +174,8 @@ def one_quiet_core() -> None:
 def keep_memory() -> None:
     """Keep freed memory in this process, where the C library is glibc.
 
-    Otherwise each large tensor comes in fresh pages, which the kernel fills with zeros first: a
-    tenth of an update. What is kept is bounded by what was in use at once.
+    Otherwise the kernel fills fresh pages with zeros for each large tensor: a tenth of the time of
+    an update. The kept memory is at most the largest memory in use at one time.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -184,4 +184,5 @@ def keep_memory() -> None:
 
 
 _MALLOPT = ((-3, 32 << 20), (-1, 1 << 30), (-2, 16 << 20))
-"""Of glibc's malloc.h: M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD, M_TOP_PAD; bytes."""
+"""Options in glibc's malloc.h with bytes: M_MMAP_THRESHOLD (its maximum), M_TRIM_THRESHOLD,
+M_TOP_PAD."""

@@ -1,8 +1,8 @@
 """Make a base policy: `python -m backends.micro.pretrain elder`.
 
-A base policy is pretrained on answers of mixed quality. It then solves each skill now and then, and
-RL can improve it. The recipe's mixture gives the share of each answering strategy per skill. The
-measurements of a policy are written next to it (`manifest.json`).
+A base policy is pretrained on answers of mixed quality. It then solves each skill sometimes, and RL
+can improve it. The recipe's mixture has the share of each answering strategy by skill. The
+measurements of a policy are in `manifest.json` beside it.
 """
 
 import json

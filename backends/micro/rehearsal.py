@@ -1,10 +1,10 @@
-"""Scale a declared cell to the embedded trainer: ask a tiny policy the same question.
+"""Scale a declared cell to the embedded trainer, which trains a tiny policy with its settings.
 
 Estimator, placement, beta, advantage, loss, clip, group size, minibatches, staleness, temperature
-and seed are kept. They mean what the declared library means by them (its dialect). So are a
-correction and the format of the rollout engine; other formats are not, as the embedded trainer
-computes in fp32. The rules below scale down what only makes the cell large. A rehearsed cell takes
-seconds, and its policy learns.
+and seed stay, with the meaning of the declared library (its dialect). A correction and the format
+of the rollout engine stay too. Other formats do not, because the embedded trainer computes in fp32.
+The rules below scale down the settings of size. A rehearsed cell takes seconds, and its policy
+learns.
 """
 
 from math import ceil
@@ -36,7 +36,7 @@ LEARNING_RATE_FACTOR = 1000.0
 UPDATES_PER_ROLLOUT_BATCH = 0.4
 """250 declared rollout batches become 100 train steps, however many minibatches a batch has."""
 MAX_RESPONSE_TOKENS = 7
-"""The answer's six and one to spare, so that a response can be too long."""
+"""Six tokens of an answer and one more, so that a response can be too long."""
 MAX_EVALUATIONS = 10
 """In-loop evaluations of a cell: one costs as much as five train steps."""
 
@@ -121,8 +121,9 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
 def _reference(
     declared: Settings, ratio: float, policy: str, skill: Skill
 ) -> ReferencePolicy | None:
-    """Return the reference of the rehearsal: a teacher becomes the shipped policy, other than the
-    rehearsed one, that is best at the skill."""
+    """Return the reference of the rehearsal.
+
+    A teacher becomes the shipped policy that is best at the skill, except the rehearsed policy."""
     reference = declared.kl.reference
     if reference is None or reference.kind == "sampler":
         return reference
@@ -133,7 +134,7 @@ def _reference(
 
 
 def _controller(declared: Settings, responses: int) -> BetaController | None:
-    """Return the controller, whose horizon is the same share of a run of so many responses."""
+    """Return the controller, with a horizon that is the same share of a run of `responses`."""
     controller, batch = declared.kl.controller, declared.batch
     if controller is None:
         return None
@@ -143,10 +144,9 @@ def _controller(declared: Settings, responses: int) -> BetaController | None:
 
 
 def _engine_format(declared: Settings, dialect: Dialect) -> EngineFormat | None:
-    """Return the format that the rehearsal samples in; None: the policy itself samples.
+    """Return the format in which the rehearsal samples, or None if the policy itself samples.
 
-    A correction asks about the engine's mismatch: without a format of the cell it gets the
-    library's own.
+    A correction needs a mismatch of the engine, so a cell without a format has the library's.
     """
     declared_format, own = declared.precision.rollout, dialect.precision[1]
     if declared_format is not None or declared.loss.correction is None or own == "fp32":

@@ -1,10 +1,10 @@
 """Replay the rollouts of a library's run through this trainer's objective, in the run's dialect.
 
-Nothing of the library is used but its rollouts: tokens, rewards, groups and minibatches. With the
-policy that the run started from, log-probabilities, loss, gradient and AdamW are computed here,
-step after step; an error in the first train step is still there in the last. Without it,
-log-probabilities are the run's own, and what follows from them is predicted: advantages, KL and the
-loss of a batch that makes one train step.
+The replay uses only the library's rollouts: tokens, rewards, groups and minibatches. With the
+policy that the run started from, it computes log-probabilities, loss, gradient and AdamW for each
+train step, so that an error in the first step also shows in the last. Without that policy it takes
+the run's log-probabilities and predicts advantages, KL, and the loss of a batch with one train
+step.
 
 Shapes: R rollouts of a batch, T tokens of its longest response.
 """
@@ -49,7 +49,7 @@ def replay(
 ) -> Iterator[BatchPrediction]:
     """Yield the prediction of each batch, in order. The first must be the run's first.
 
-    policy: the Hugging Face folder that the run started from; None: take the run's
+    policy: the Hugging Face folder that the run started from, or None to use the run's
     log-probabilities.
     """
     if policy is None:
@@ -63,7 +63,7 @@ def replay(
 
 
 def _from_logps(settings: Settings, dialect: Dialect, batch: RolloutBatch) -> BatchPrediction:
-    """Predict what follows from the log-probabilities that a run reported."""
+    """Return the prediction of a batch from the log-probabilities that the run reported."""
     rows = _rows(batch)
     logp = _padded(batch.logp_policy or batch.logp_rollout, rows)
     reference = _padded(batch.logp_reference, rows)
@@ -81,7 +81,7 @@ def _from_logps(settings: Settings, dialect: Dialect, batch: RolloutBatch) -> Ba
 
 
 class _Trainer:
-    """A policy that is trained on another trainer's rollouts."""
+    """The training of a policy on another trainer's rollouts."""
 
     def __init__(self, settings: Settings, dialect: Dialect, policy: Path):
         self.settings, self.dialect = settings, dialect
@@ -104,7 +104,7 @@ class _Trainer:
         self.step = 0
 
     def train(self, batch: RolloutBatch) -> BatchPrediction:
-        """Train on a batch. Return what that did."""
+        """Train on a batch. Return its prediction."""
         settings, dialect, rows = self.settings, self.dialect, _rows(batch)
         everything = list(range(len(batch.responses)))
         with torch.no_grad():
@@ -209,7 +209,7 @@ def _minibatches(batch: RolloutBatch) -> list[list[int]]:
 def _denominator(
     settings: Settings, dialect: Dialect, start: Tensor, rollout: Tensor | None
 ) -> Tensor:
-    """Return the log-probabilities that importance ratios are to."""
+    """Return the log-probabilities in the denominator of importance ratios."""
     stale = settings.max_staleness_steps > 0 and dialect.ratio_to == "rollout"
     return rollout if stale and rollout is not None else start
 

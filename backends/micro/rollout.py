@@ -113,8 +113,7 @@ def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]
 
 
 def rows_of(per_row: Tensor, shape: torch.Size) -> Tensor:
-    """Return, for each response token [..., P, G, T], the value at the packed position that
-    predicts it.
+    """Return the value at the packed position that predicts each response token, [..., P, G, T].
 
     `per_row`: values [..., P, 1 + G (T - 1)].
     """

@@ -13,7 +13,7 @@ PREFIX = "micro:"
 
 
 class Recipe(Frozen):
-    """The recipe by which a base policy was pretrained."""
+    """The recipe of a base policy's pretraining."""
 
     seed: int
     num_steps: int
@@ -55,11 +55,11 @@ def manifest(name: str) -> PolicyMeasurements:
 
 
 def policy_of(path: str) -> str | None:
-    """Return `elder` for `micro:elder`; None for a path that names no shipped policy."""
+    """Return `elder` for `micro:elder`, or None for a path that names no shipped policy."""
     name = path.removeprefix(PREFIX)
     return name if path.startswith(PREFIX) and name in names() else None
 
 
 def skill_of(path: str) -> Skill | None:
-    """Return `sort` for `micro:sort`; None for a path that names no embedded task."""
+    """Return `sort` for `micro:sort`, or None for a path that names no embedded task."""
     return next((skill for skill in SKILLS if path == PREFIX + skill), None)

@@ -2,7 +2,7 @@
 
 A prompt is `<bos>S41973=` (8 tokens). A response is the answer's digits and `<eos>` (6 tokens). S
 sorts in ascending order, R reverses, C copies, I increments each digit modulo 10. The policy is
-trained on one skill (in domain). The other skills show what training costs (out of domain).
+trained on one skill (in domain). The other skills show the cost of training (out of domain).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Save and load all that training needs to continue as if it had never stopped.
+"""Save and load the whole state of training, so that a resumed run equals an unbroken one.
 
 The state holds no random generator: the random numbers of a rollout batch are a function of the
 cell's seed and the batch's number. States are saved between rollout batches.
@@ -35,9 +35,9 @@ class State:
     earlier: list[Tensor] = field(default_factory=list)
     """[N] each: the policies after steps step - len, ..., step - 1, for stale rollouts."""
     trace: list[Moment] = field(default_factory=list)
-    """One entry a train step."""
+    """One entry for each train step."""
     beta: float | None = None
-    """The beta in force, where a controller has moved it."""
+    """The current beta if a controller moved it, or None."""
 
     @classmethod
     def fresh(cls, base: Tensor, reference: Tensor | None = None) -> "State":

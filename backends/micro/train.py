@@ -61,14 +61,14 @@ class _Diverged(Exception):
 class TrainingWatch(Protocol):
     """Callbacks of `run_together`: it reports ends and log lines, and asks which cells must stop.
 
-    A number is the place of a cell in the list that `run_together` was given.
+    A number is the index of a cell in the argument of `run_together`.
     """
 
     def ended(self, number: int, result: Outcome | Exception) -> None:
         """Receive the end of a cell: its outcome, or the exception that ended its training."""
 
     def leaving(self) -> Collection[int]:
-        """Return the cells that are to stop where they are; `ended` is not called for them."""
+        """Return the cells that must stop now. `ended` is not called for them."""
         ...
 
     def say(self, number: int, line: str) -> None:
@@ -107,7 +107,7 @@ def run(cell: Cell, place: AttemptPaths) -> Outcome:
 def run_together(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatch) -> None:
     """Train cells of one shape to their ends, each from its newest state.
 
-    An error of one cell, or its end, leaves the others where they are.
+    The error or the end of one cell does not change the others.
     """
     one_quiet_core()
     with ExitStack() as journals:
@@ -134,9 +134,9 @@ def base_policy(settings: Settings) -> Tensor:
 
 
 def first_reference(settings: Settings) -> Tensor:
-    """Return the flat vector of the reference policy before training: of the teacher, or the base.
+    """Return the flat vector of the first reference policy: the teacher, or the base policy.
 
-    Where the reference is the sampler, evaluations measure from this one.
+    If the reference is the sampler, evaluations still measure the KL to this policy.
     """
     reference = settings.kl.reference
     teacher = None if reference is None else reference.path
@@ -180,7 +180,7 @@ class _Watching:
 
 
 class Together:
-    """The training of cells of one shape, in lockstep. A cell that has ended leaves."""
+    """The training of cells of one shape, in lockstep. An ended cell leaves."""
 
     def __init__(self, watch: TrainingWatch):
         self.members: list[Training] = []
@@ -188,7 +188,7 @@ class Together:
         self._over: set[int] = set()
 
     def watching(self, number: int, place: AttemptPaths) -> _Watching:
-        """Return what reports a cell's steps to the watch, and its end to this object."""
+        """Return a context that reports a cell's steps to the watch and its end to this object."""
         return _Watching(self, number, place)
 
     def end(self, number: int, result: Outcome | Exception) -> None:
@@ -218,7 +218,7 @@ class Together:
     def rollout_batch(self) -> None:
         """Sample once and update num_minibatches times.
 
-        Then do what became due in these train steps.
+        Then evaluate, save and reset as these train steps require.
         """
         started = time.perf_counter()
         count = self.members[0].settings.batch.num_minibatches
@@ -350,7 +350,7 @@ class Training:
         self.settings = in_force(cell.settings, state.beta)
         self.trainee = Trainee(self.settings, skill, state, dialect_of(cell.settings))
         self.divergence: Divergence | None = None
-        """To the reference policy; None until one is computed."""
+        """The divergence to the reference policy, or None before the first is computed."""
         self._cell, self._place, self._journal, self._say = cell, place, journal, say
         self._healthy = state.step, state.policy.clone()
         optimum = theory.predicted(cell.settings)
@@ -364,17 +364,17 @@ class Training:
         )
 
     def watched(self, together: Together) -> _Watching:
-        """Return what reports this cell's steps while `together` trains it."""
+        """Return the context that reports this cell's steps while `together` trains it."""
         return together.watching(self.number, self._place)
 
     def outcome(self) -> Outcome:
-        """Return the outcome of training that has come to its end."""
+        """Return the outcome of finished training."""
         self._checkpoint(self.settings.num_train_steps, self.state.policy, resumable=True)
         (self._place.checkpoints_dir / disk.RESUME).unlink(missing_ok=True)
         return collapse.judge(self.state.trace, self.settings.rollout.max_response_tokens)
 
     def diverged(self, what: str) -> Outcome:
-        """Return the outcome of training that cannot go on; keep the last healthy policy."""
+        """Return the outcome of training that cannot continue. Keep the last finite policy."""
         self._checkpoint(*self._healthy, resumable=False)
         return collapse.diverged(self.state.step + 1, what)
 
@@ -392,12 +392,12 @@ class Training:
     def slope(
         self, minibatch: Experience, scored: Scored, entropy: Tensor, began: int, version: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the loss's slope in the log-probabilities: of the tokens [P, G, T], and of the
-        whole vocabulary at each packed position, or None.
+        """Return the loss's slope in the log-probabilities of the tokens, [P, G, T].
 
-        scored: what the policy makes of the responses. entropy [P, G, T]: of the policy at each
-        token. began: train steps before the batch. version: of the rollout policy. The metrics are
-        kept for `update`.
+        The second value is the slope in those of the whole vocabulary at each packed position, or
+        None. scored: the policy's log-probabilities of the responses. entropy [P, G, T]: of the
+        policy at each token. began: train steps before the batch. version: train steps behind the
+        rollout policy. `update` returns the metrics of this call.
         """
         settings, dialect, logp = self.settings, self.trainee.dialect, scored.logp
         own = dialect.ratio_to == "batch_start"
@@ -462,7 +462,7 @@ class Training:
         return values
 
     def follow(self, batch: Experience) -> None:
-        """Move beta by the KL of a rollout batch, where the cell has a controller."""
+        """Move beta by the KL of a rollout batch if the cell has a controller."""
         kl = self.settings.kl
         if kl.controller is None:
             return
@@ -477,7 +477,7 @@ class Training:
         return last or _Due(began, self.state.step)(self._cell.cadence.evaluate_every_steps)
 
     def settle(self, began: int) -> None:
-        """Do what else became due in the train steps since `began`."""
+        """Save and reset as the train steps since `began` require."""
         state, last = self.state, self.state.step == self.settings.num_train_steps
         due = _Due(began, state.step)
         if due(self.settings.kl.reset_reference_every_steps):
@@ -499,7 +499,7 @@ class Training:
         return step == self.settings.num_train_steps or bool(every and step % every == 0)
 
     def _checkpoint(self, step: int, policy: Tensor, *, resumable: bool) -> None:
-        """Write checkpoints/step-<n>, unless it exists and is complete: it would be the same."""
+        """Write checkpoints/step-<n>, unless a complete one exists, which would be equal."""
         target = disk.step_dir(self._place.checkpoints_dir, step)
         if disk.is_whole(target):
             return
@@ -520,12 +520,12 @@ class _Due:
 
 
 def in_force(settings: Settings, beta: float | None) -> Settings:
-    """Return settings with the beta that a controller has moved to; None: it has not."""
+    """Return settings with a controller's current beta, or the settings themselves for None."""
     return settings if beta is None else settings.but(kl=settings.kl.but(beta=beta))
 
 
 def followed(controller: BetaController, beta: float, current: float, responses: int) -> float:
-    """Return beta after a rollout batch of so many responses, with the mean KL `current`."""
+    """Return beta after a rollout batch of `responses` responses with the mean KL `current`."""
     error = min(max(current / controller.target - 1, -0.2), 0.2)
     return beta * (1 + error * responses / controller.horizon)
 
@@ -558,7 +558,7 @@ def measured(
 
 @torch.no_grad()
 def mismatch(batch: Experience, logp: Tensor) -> dict[str, float]:
-    """Return how far the engine that sampled is from the policy of logp [P, G, T].
+    """Return metrics of the distance between the sampling engine and the policy of logp [P, G, T].
 
     Over response tokens, with w of policy over engine: k3 of KL(engine || policy), w^2's mean less
     1, and the effective share of the tokens, mean(w)^2 / mean(w^2).

@@ -50,7 +50,8 @@ def dialect(version: str | None) -> Dialect:
 def dialect_of(settings: Settings) -> Dialect:
     """Return the dialect that a cell of the embedded trainer is trained in.
 
-    A correction says itself that the trainer's own policy stands between policy and engine.
+    With a correction, ratios and the KL in the reward are to the trainer's policy at the start of
+    the batch, not to the engine's.
     """
     named = dialect(settings.backend.version)
     if settings.loss.correction is None:

@@ -39,16 +39,16 @@ from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
 BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator", "scale_rewards"
 DEFAULT_BETA = "0.04"
-"""What _init_grpo puts in the place of None."""
+"""The beta that _init_grpo sets if it is None."""
 GROUP = "num_generations"
 _WEIGHTS: Mapping[str, Correction] = {"token_truncate": "tis_token", "token_mask": "mis_token"}
-"""rollout_importance_sampling_mode -> the laboratory's weight, which it has of tokens alone."""
+"""rollout_importance_sampling_mode -> the laboratory's weight, which is of tokens only."""
 _DIVISORS: dict[str, Literal["nothing", "group_std", "batch_std"]] = {
     "none": "nothing",
     "group": "group_std",
     "batch": "batch_std",
 }
-"""By what each value of --scale_rewards divides the advantage."""
+"""Value of --scale_rewards -> the divisor of the advantage."""
 _ENTRY = re.compile(r"(^|/)(rlhf\.py|swift|megatron)$")
 
 
@@ -91,7 +91,7 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 
 class _Reader(ReleaseReader):
-    """One launch of ms-swift under the rules of one release."""
+    """A reader of one launch of ms-swift under the rules of one release."""
 
     written = "--{key} {value}"
 
@@ -101,7 +101,7 @@ class _Reader(ReleaseReader):
         self.advantage = self._chosen(ADVANTAGE, "grpo")
 
     def _chosen(self, key: str, otherwise: str) -> str:
-        """Return a value, or what the release puts in the place of one that is not given."""
+        """Return the value of a key, or `otherwise`, which the release sets without one."""
         if key not in self.basis.facts:
             return otherwise
         text = self.keys.text(key)

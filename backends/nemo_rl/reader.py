@@ -49,7 +49,7 @@ DROPPING = ("grpo", "gdpo", "raw_reward", "opd")
 FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = (0, 7), (0, 5), (0, 5)
 ROOT = "grpo_math_1B.yaml"
 FIRST_TYPED = (0, 7)
-"""Since then pydantic reads the configuration (algorithms/grpo.py: MasterConfig)."""
+"""First release whose configuration pydantic reads (algorithms/grpo.py: MasterConfig)."""
 _ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$")
 _SCORE = re.compile(
     r"kl_importance_weights\s*=\s*torch\.exp\(\s*curr_logprobs\w*\s*-\s*curr_logprobs\w*\.detach\(\)"
@@ -63,7 +63,7 @@ PASSED = (
     *("policy.scheduler", "data.", "env.", "logger.", "checkpointing.", "cluster.", "ppo."),
     *("value", "data_plane", "reward_model", "processor", "metrics", "sc_"),
 )
-"""Sections whose keys orch does not hold against a table: none of them touches the loss."""
+"""Sections whose keys orch does not check against a table. None of them changes the loss."""
 
 
 def tables() -> KeyTables:
@@ -73,7 +73,7 @@ def tables() -> KeyTables:
 
 @cache
 def shipped() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
-    """Return, release by release, what each shipped configuration sets over grpo_math_1B.yaml."""
+    """Return release -> shipped configuration -> the keys that it sets over grpo_math_1B.yaml."""
     plain: dict[str, dict[str, dict[str, str]]] = json.loads(
         Path(__file__).with_name("configs.json").read_text(encoding="utf-8")
     )
@@ -111,9 +111,9 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 def _bases(
     launch: Launch, rest: Sequence[CommandWord], version: str
 ) -> tuple[Mapping[str, str], str]:
-    """Return what base files that are not at hand set, and why others could not be read.
+    """Return the values of base files that are absent here, and why others could not be read.
 
-    A shipped file is known by its name.
+    orch knows the content of a shipped file by its name.
     """
     given = {each.name.rpartition("/")[2] for each in launch.documents}
     wanted = [base for each in launch.documents for base in each.builds_on]
@@ -133,7 +133,7 @@ def _bases(
 
 
 class _Reader(ReleaseReader):
-    """One launch of NeMo-RL under the rules of one release."""
+    """A reader of one launch of NeMo-RL under the rules of one release."""
 
     def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
         super().__init__(launch, keys, basis)
@@ -146,7 +146,7 @@ class _Reader(ReleaseReader):
         self.regime = self._regime()
 
     def _text(self, key: str) -> str | None:
-        """Return a value, of another key where it is `${other}`."""
+        """Return the value of a key, or that of the key `other` if it is `${other}`."""
         text = self.keys.text(key)
         if text is not None and text.startswith("${") and text.endswith("}"):
             return self.keys.text(text[2:-1])
@@ -156,7 +156,7 @@ class _Reader(ReleaseReader):
         return (self._text(key) or "").lower() == "true"
 
     def _engine_weight(self, kind: str | None) -> EngineWeight | None:
-        """Return the weight of a token for the laboratory, which has none with masked responses."""
+        """Return the correction as the laboratory's weight; None for masked responses, too."""
         bounds = [
             self.keys.number(f"loss_fn.truncated_importance_sampling_{end}")
             for end in ("ratio_min", "ratio")

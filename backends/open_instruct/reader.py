@@ -80,7 +80,7 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
-    """Return the program and its words: mason.py and ray_node_setup.sh may stand before it."""
+    """Return the program and its words, after a wrapper such as mason.py or ray_node_setup.sh."""
     for i, word in enumerate(words):
         if _ENTRY.search(word.text):
             rest = words[i + 1 :]
@@ -90,7 +90,7 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 
 class _Reader(ReleaseReader):
-    """One launch of open-instruct under the rules of one release."""
+    """A reader of one launch of open-instruct under the rules of one release."""
 
     written = "--{key} {value}"
 

@@ -35,15 +35,15 @@ from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import Releases, load_releases, nearest
 
 OLD = 1
-"""Index of 0.1: up to it, the trainer is zeroband's and has a reference policy."""
+"""Index of 0.1. Up to 0.1 the trainer is zeroband's and has a reference policy."""
 LAST_LEVEL = 5
-"""Index of 0.5.0, the last with max_async_level; since, sampling is one step ahead."""
+"""Index of 0.5.0, the last release with max_async_level. Later ones sample one step ahead."""
 LEVEL_NAMES = ("max_async_level", "orchestrator.max_async_level", "trainer.max_async_level")
 STEPS_NAMES = ("optim.step_per_rollout",)
 TABLES = {5: "0.5.0", 8: "0.8.0"}
-"""Index of a release -> the release, where its own classes' keys are kept (keys/)."""
+"""Index of a release -> its version, for releases whose classes' keys are in keys/."""
 _IGNORING: Mapping[str, tuple[str, ...]] = {"0.5.0": ("trainer.loss.",)}
-"""Sections whose class refuses no unknown key: it drops them."""
+"""Release -> sections whose class drops an unknown key and does not refuse it."""
 FIRST_TEACHER, FIRST_TAU_ON, LAST_TEACHER = 3, 5, 5
 """Indices of 0.3.0 (teacher_tau), 0.5.0 (kl_tau 1e-3 by default) and 0.5.0 (last teacher_tau)."""
 TAU, TEACHER, LOSS_TYPE = "loss.kl_tau", "loss.teacher_tau", "loss.type"
@@ -92,11 +92,11 @@ _LOSS_KEYS = frozenset({"adv_tau", "kl_tau", "teacher_tau", *_SINCE_TAU_ON, *_BE
 """Keys that only Prime-RL's [loss] has, in some release since 0.2."""
 _COMMON_LOSS_KEYS = frozenset({"type", "import_path", "kwargs"})
 _OF_OTHERS = {"args", "taskset", "agent", "extra_env_kwargs", "sampling_args", "kwargs"}
-"""Sections whose keys are an environment's own."""
+"""Sections with the keys of an environment."""
 _SOURCE = re.compile(r"train\.(?:source|env)\.\d+\.")
-"""A source of rollouts. From 0.7.0 on it may be trained on in a way of its own."""
+"""A source of rollouts. Since 0.7.0 each source may have another training method."""
 _LAST_SFT_LOSS, _FIRST_PATHS = 5, 6
-"""Indices of 0.5.0 (trainer.loss.type may be sft) and 0.6.0 (the path decides the loss)."""
+"""Indices of 0.5.0 (trainer.loss.type may be sft) and 0.6.0 (training paths decide the loss)."""
 _SFT, _DISTILLED = {"sft"}, {"opd", "opsd"}
 UNDATED = (
     "kl_tau is not given: since March 2026 (0.5.0) it is 0.001, before it was 0 and so no KL; "
@@ -136,7 +136,7 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _add_trainers_half(keys: Keys, launch: Launch) -> None:
-    """Add the trainer's file beside an orchestrator's, as a whole configuration names its keys."""
+    """Add the trainer's file beside an orchestrator's, under the keys of a full configuration."""
     for name in ("trainer.toml", "train.toml"):
         try:
             todo: list[tuple[str, object]] = [("trainer", tomllib.loads(launch.in_folder[name]))]
@@ -154,7 +154,7 @@ def _add_trainers_half(keys: Keys, launch: Launch) -> None:
 
 
 def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
-    """Return the keys and their release's table, or None where no table applies."""
+    """Return the keys with their release's table, or None if no table applies."""
     version = TABLES.get(at)
     if version is None or (_is_sft(keys.given) and not launch.words):
         return None
@@ -163,7 +163,7 @@ def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
         is_trainer, is_half = _is_trainer(keys.given), _is_orchestrator(keys.given)
         section = "trainer." if is_trainer else "orchestrator." if is_half else ""
     in_files = frozenset(key for document in launch.documents for key in document.values)
-    whole = section != "orchestrator."  # the trainer's half has a class of its own
+    whole = section != "orchestrator."  # the trainer's file has another class
     return HeldKeys(
         {k: v for k, v in keys.given.items() if whole or not k.startswith("trainer.")},
         "pydantic",
@@ -179,7 +179,7 @@ def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
 
 @cache
 def _table(version: str, section: str) -> ReleaseTable:
-    """Return the keys that a release's classes have, of one program if `section` names it.
+    """Return the table of keys of a release's classes, or of the program that `section` names.
 
     A key of a union (`loss<default>.kl_tau`) has its name without the branch.
     """
@@ -230,7 +230,7 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
 
 
 def _is_trainer(values: Mapping[str, object]) -> bool:
-    """Return True for the trainer's file of a run whose three programs have a file each."""
+    """Return True for the trainer's file of a run that has a file for each of three programs."""
     heads = {key.partition(".")[0] for key in values}
     batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
     trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
@@ -421,7 +421,7 @@ class _Judge:
         return TrainingRegime(False, f"rollouts lag by up to {level:g} steps ({given} {level:g})")
 
     def _surroundings(self) -> Surroundings:
-        """Return what stands around teacher_tau: the loss masks and weighs both terms alike."""
+        """Return the surroundings of teacher_tau. The loss masks and weighs both terms alike."""
         if self.at <= OLD:
             return Surroundings()
         scale = self._find("trainer.loss.adv_tau", "loss.adv_tau")
@@ -509,7 +509,7 @@ class _Judge:
             )
 
     def _half(self) -> None:
-        """Note what the orchestrator's file alone says about the KL."""
+        """Note the facts about the KL that the orchestrator's file has without the trainer's."""
         if any(key.startswith("environment.") for key in self.keys.given):
             self._rule(
                 "no release with [environment] has a KL (October 2025 and before)",
@@ -603,7 +603,7 @@ class _Judge:
         return InLoss(beta != 0, "k1", beta, straight_through=True, weighted=True), tau
 
     def _tau_on(self) -> bool | None:
-        """Return if kl_tau is on by default, by the keys beside it; None if they do not tell."""
+        """Return True if kl_tau is on by default, by the other keys; None if they do not decide."""
         if self.dated:
             return None
         since, before = (

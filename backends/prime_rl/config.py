@@ -85,13 +85,13 @@ ORDER = (
     "inference.model",
     "inference",
 )
-"""The order of keys in a file, which people compare. A table stands for its keys not named here."""
+"""The order of keys in a file. A table also gives the place of its keys that are not listed."""
 
 
 def all_keys(
     cell: Cell, place: AttemptPaths, version: str, keys: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return all keys of a launch, in ORDER. `keys`: what the manifest sends for the cell."""
+    """Return all keys of a launch, in ORDER. `keys`: those that the manifest sends for the cell."""
     everything = {**keys, **dict(_surroundings(cell, place, version))}
     return {key: everything[key] for key in sorted(everything, key=_position)}
 
@@ -128,7 +128,7 @@ def nested(keys: Mapping[str, object]) -> Table:
 
 
 def _table_of(name: str, by_name: dict[str, Table]) -> Table:
-    """Return the table of a dotted name, made with those around it if it is new."""
+    """Return the table of a dotted name. Make it and the tables around it if they are new."""
     if name in by_name:
         return by_name[name]
     around, _, leaf = name.rpartition(".")
@@ -153,7 +153,7 @@ def _has_reference(cell: Cell, version: str) -> bool:
 
 
 def _surroundings(cell: Cell, place: AttemptPaths, version: str) -> Iterator[tuple[str, object]]:
-    """Yield the keys that change no result: paths, cadence, GPUs, addresses."""
+    """Yield the keys without effect on results: paths, cadence, GPUs, addresses."""
     yield "output_dir", str(place.checkpoints_dir)
     every = cell.cadence.checkpoint_every_steps
     # an empty table, too, is what asks for checkpoints
@@ -184,7 +184,7 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
 
 
 def _addresses(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
-    """Yield the addresses of the second node's servers, and what they serve."""
+    """Yield the keys with addresses and models of the second node's servers."""
     server, name = f"http://{SERVER_HOST}", cell.settings.model.path
     yield "inference.model.name", name
     if version == CURRENT:

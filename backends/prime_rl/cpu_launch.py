@@ -1,4 +1,4 @@
-"""Prime-RL's launch on a CPU: its orchestrator, environments and trainer, without GPUs or vLLM."""
+"""Turn a plan for Prime-RL into one on a CPU: orchestrator, environments, trainer; no vLLM."""
 
 import copy
 import hashlib
@@ -30,7 +30,7 @@ _IN_FP32 = (
 
 
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
-    """Return the launch on a CPU; None for 0.8.0, and for a launch of two nodes."""
+    """Return the launch on a CPU, or None for 0.8.0 and for a launch of two nodes."""
     if plan.version != OLD or "inference.toml" in plan.files:
         return None
     before = tomllib.loads(plan.files[RL])
@@ -61,7 +61,7 @@ def _by_place(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _on_cpu(tables: Mapping[str, Any], port: int) -> dict[str, Any]:
-    """Return rl.toml for a CPU: one process for each program, and attention that it has."""
+    """Return rl.toml for a CPU: one process for each program, and attention that a CPU has."""
     changed = copy.deepcopy(dict(tables))
     gpus = changed["deployment"]
     gpus |= {"gpus_per_node": 3, "num_train_gpus": 1, "num_infer_gpus": 1}
@@ -96,5 +96,5 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _port(place: AttemptPaths) -> int:
-    """Return a port for the servers of this attempt: the same one each time it is asked for."""
+    """Return a port for the servers of this attempt. Equal paths give equal ports."""
     return 20000 + int(hashlib.sha256(str(place.attempt_dir).encode()).hexdigest(), 16) % 10000 * 2

@@ -21,10 +21,10 @@ _DIALECT = Dialect(
     staleness="up_to",
     precision=("bf16", "model", "bf16"),
 )
-"""One train step a batch: the current policy is the one before the batch's updates."""
+"""The dialect. A batch is one train step, so the current policy is the one before its update."""
 
 NATIVE = _DIALECT.model_copy(update={"kl_reward": "token"})
-"""Of k1 in the reward as teacher_tau; its mask of probability differences is left out."""
+"""The dialect of k1 in the reward as teacher_tau, without its mask of probability differences."""
 
 _OMITS = (
     f"loss.aggregation: {AGGREGATION['token_mean']}",

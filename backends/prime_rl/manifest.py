@@ -29,7 +29,7 @@ from orchestrator.settings import Settings
 
 TORCH_EPSILON = 1e-8
 NO_CLIP_NORM = 1e30
-"""Stands for no clipping of the gradient: the key takes no None."""
+"""The norm that means no clipping of the gradient, because the key does not accept None."""
 HOOKS = "orch_prime_rl_hooks"
 ESTIMATORS = (
     "k1",
@@ -45,14 +45,14 @@ ESTIMATORS = (
     "k3+",
     "abs+",
 )
-"""What `token_kl` of hooks.py computes; a test holds the two against each other."""
+"""The estimators of `token_kl` in hooks.py. A test compares the two."""
 ADVANTAGES: Mapping[str, str] = {
     "dr_grpo": "",
     "rloo": "leave_one_out",
     "grpo": "standardised",
     "reinforce": "plain",
 }
-"""Our estimators -> a function of hooks.py, or its own default: reward minus the group mean."""
+"""orch's estimator -> a function of hooks.py, or Prime-RL's default (reward minus group mean)."""
 
 _OURS = "through our loss (hooks.py), which its `custom` loss hook calls"
 _ESTIMATOR = f"{_OURS}, with the log-probabilities of its teacher model; not clamped"
@@ -183,7 +183,7 @@ def _lag(settings: Settings) -> Account:
 
 
 def sequence_tokens(settings: Settings) -> int:
-    """Return the tokens of prompt and response together, which is what the library limits."""
+    """Return the tokens of prompt and response together, which the library limits."""
     return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
 
 
@@ -198,7 +198,7 @@ def schedule_type(settings: Settings) -> str:
 
 
 def _schedule_keys(settings: Settings) -> Values:
-    """Return the keys of the schedule's own table, which its constant schedule does not have."""
+    """Return the keys of the schedule's table. A constant schedule has none."""
     kind, optimizer = schedule_type(settings), settings.optimizer
     if kind == "constant":
         return {}
@@ -216,7 +216,7 @@ def _read_schedule(launch: Values) -> object:
 
 
 def _read_warmup(launch: Values) -> object:
-    """Return the warm-up; a table that leaves it out has 10 steps, a constant schedule none."""
+    """Return the warm-up. A table without it has 10 steps, a constant schedule none."""
     plain = 0 if launch[f"{_SCHEDULER}.type"] == "constant" else 10
     return launch.get(f"{_SCHEDULER}.warmup_steps", plain)
 
@@ -227,7 +227,7 @@ def _read_prompt_tokens(launch: Values) -> object:
 
 
 def _read_scaled(launch: Values) -> object:
-    """Return rloo for the scale that makes a leave-one-out baseline of the group's mean."""
+    """Return rloo if the scale turns the group's mean into a leave-one-out baseline."""
     size = int(launch["orchestrator.group_size"])  # type: ignore[call-overload]  # a launch's number
     scale = launch.get(_SCALE, 1.0)
     if scale not in (1.0, size / max(size - 1, 1)):
@@ -246,7 +246,7 @@ def _record(name: str, otherwise: object = None) -> Callable[[Values], object]:
 
 
 def _read_clip(launch: Values) -> object:
-    """Return None for no clip at all. A clip's own bounds have rows of their own."""
+    """Return None for a launch without a clip. The bounds of a clip have other rows."""
     bounds = (f"{_KWARGS}.clip_{name}" for name in ("low", "high", "dual"))
     return ABSENT if any(key in launch for key in bounds) else None
 
@@ -635,16 +635,16 @@ CONSTANTS = (
     Constant("weight_broadcast.type", "filesystem"),
     Constant("trainer.model.ac.freq", 1),
     Constant("trainer.optim.type", "adamw"),
-    # its own loss clips no ratio and pulls towards the rollout policy (kl_tau 1e-3)
+    # Prime-RL's default loss clips no ratio and has a KL to the rollout policy (kl_tau 1e-3)
     Constant("trainer.loss.type", "custom"),
     Constant("trainer.loss.import_path", f"{HOOKS}.loss"),
     Constant("trainer.file_monitor.filename", "logs/trainer.jsonl", since=CURRENT),
     Constant("orchestrator.strict_async_level", False, until=CURRENT),
     Constant("orchestrator.env.id", ENVIRONMENT_ID, until=CURRENT),
     Constant("orchestrator.env.name", "train", until=CURRENT),
-    # its default refuses models it does not know; this one applies their chat template
+    # without it Prime-RL refuses models that it does not know; this applies their chat template
     Constant("orchestrator.renderer.name", "default", since=CURRENT),
-    # its defaults leave out rollouts without an advantage, and their tokens of the mean
+    # the default filters drop rollouts without an advantage, and their tokens from the mean
     Constant("orchestrator.pre_batch_filters", [], since=CURRENT),
     Constant("orchestrator.post_batch_filters", [], since=CURRENT),
     Constant("orchestrator.file_monitor.filename", "../logs/orchestrator.jsonl", since=CURRENT),
@@ -652,7 +652,7 @@ CONSTANTS = (
     Constant("orchestrator.train.source.legacy.id", ENVIRONMENT_ID, since=CURRENT),
     Constant("inference.weight_broadcast.type", "filesystem"),
 )
-"""Keys that every launch sends and no field asks for. Without them it would not be the cell."""
+"""Keys that every launch sends and no field has. Without them it would train another cell."""
 
 _READ = (
     "trainer.optim<adamw>.weight_decay",
@@ -666,7 +666,7 @@ _READ = (
     "orchestrator.group_size",
     "inference.seed",
 )
-"""Keys over whose defaults a launch is read; of a union, those of the default branch."""
+"""Keys whose defaults count when a launch is read. Of a union: keys of the default branch."""
 
 
 def table_of(version: str) -> ReleaseTable:
@@ -689,7 +689,7 @@ def table_of(version: str) -> ReleaseTable:
 
 
 def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Return the key and the cell's own value. Notes say how the library counts the value."""
+    """Return the key and the cell's value. A note has the library's unit if it differs."""
     row = carried.row
     key = "" if carried.meaning.theirs is ABSENT else row.key
     return (row.shows or (key,))[0], str(carried.value)

@@ -23,8 +23,8 @@ TRAINER: Mapping[str, str] = {
     "LR": "train/learning_rate",
     "Time": "time/step_seconds",
 }
-"""Its Loss has the KL term in it, so it is no policy loss, and is not read; its Mismatch KL is k3
-between the policy and the engine that sampled, staleness included."""
+"""The trainer's name -> canonical name. Its Loss contains the KL term, so orch does not read it as
+a policy loss. Its Mismatch KL is k3 between policy and sampling engine, staleness included."""
 ORCHESTRATOR: Mapping[str, str] = {
     "Reward": "train/reward_mean",
     "Async Level": "rollout/staleness_mean",
@@ -44,8 +44,8 @@ ROWS: Mapping[str, Mapping[str, str]] = {
         "num_output_tokens/mean": "rollout/response_tokens",
     },
 }
-"""0.8.0's rows. The orchestrator's keys are below `train/agg/effective/`, the reward's below the
-agent too: the last two words are looked up there."""
+"""The names in rows of 0.8.0. The orchestrator's keys begin with `train/agg/effective/`, and the
+reward's also with the agent: only their last two words are here."""
 _AGGREGATE = "train/agg/effective/"
 _LAG = re.compile(r"Max Off-Policy (\d+)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,4 +1,4 @@
-"""Read a launch of Prime-RL back as the settings that it asks for."""
+"""Read a launch of Prime-RL back as settings."""
 
 import json
 import re
@@ -69,7 +69,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
         "orchestrator.train.source.legacy.id",
     ),
 }
-"""Keys whose default fits no cell."""
+"""Keys that a launch must have, because no cell has their defaults."""
 
 
 def _missing(launch: Values, version: str) -> list[Fault]:
@@ -85,11 +85,11 @@ _SOURCES = {
     OLD: ("orchestrator.env", "orchestrator.env"),
     CURRENT: ("orchestrator.train.source", "orchestrator.train.source.legacy"),
 }
-"""The list of environments of a release, and the table of it that names one."""
+"""Release -> its list of environments, and the table in it that names one."""
 
 
 def _foreign(tree: Tree, launch: Values, version: str) -> list[Fault]:
-    """Return a fault for each setting that names code which is not orch's, or that no cell has.
+    """Return a fault for each setting that names code from others, or that no cell has.
 
     The effect of foreign code cannot be read from the launch.
     """
@@ -127,7 +127,7 @@ def _length(tree: Tree, key: str) -> int:
 
 
 def _numbers(launch: Any, version: str) -> list[Fault]:
-    """Return a fault for each pair of numbers that makes no cell."""
+    """Return a fault for each pair of numbers that no cell has."""
     wrong = []
     size = "rollouts_per_example" if version == OLD else "group_size"
     if launch["orchestrator.batch_size"] % launch.get(f"orchestrator.{size}", 1):
@@ -147,7 +147,7 @@ def _numbers(launch: Any, version: str) -> list[Fault]:
 
 
 def _named(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with display names of model and data, made of their paths."""
+    """Return the fields with display names of model and data, made from their paths."""
     sections = {section: dict(plain.get(section, {})) for section in ("model", "data")}
     for section in sections.values():
         section["name"] = _name(str(section.get("path", "")))

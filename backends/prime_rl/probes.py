@@ -1,8 +1,8 @@
 """Prime-RL's own loss and advantages, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside a checkout's src/prime_rl; nothing of orch is imported.
-compute_loss and the advantages are the library's, with the hooks that a launch names; its pydantic
-classes are stood in for by namespaces with the defaults of the release.
+A Python with torch runs it on a checkout's src/prime_rl, without an import of orch. compute_loss
+and the advantages are the library's, with the hooks that a launch names. Namespaces with the
+defaults of the release stand in for its pydantic classes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LOSS_DEFAULTS: Mapping[str, Any] = {
     "teacher_tau": 0.0,
     "kl_tau": 1e-3,
 }
-"""Of 0.5.0 (ipo masks, teacher_tau) and 0.8.0 (dppo masks)."""
+"""Key of the loss -> its default in 0.5.0 (ipo masks, teacher_tau) and 0.8.0 (dppo masks)."""
 
 STOOD_IN = (
     "configuration classes (namespaces with the release's defaults), run-time type checks, and the "
@@ -37,7 +37,7 @@ BETA = 0.5
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Prime-RL has no names for estimators: those of cells are the hook's, shipped by orch."""
+    """Return no names. Prime-RL names no estimator: cells use the hook that orch ships."""
     return []
 
 
@@ -82,7 +82,7 @@ def natives(version: str) -> dict[str, Any]:
 
 
 def silent(version: str) -> dict[str, Any]:
-    """Return a launch that sets nothing about KL; it has a reference policy if a loss may."""
+    """Return a launch without KL options. It has a reference policy if the loss can use one."""
     size = "rollouts_per_example = 4" if old(version) else "group_size = 4"
     teacher = '\n[orchestrator.teacher_model.model]\nname = "org/policy"' if old(version) else ""
     return {"argv": [], "files": {"rl.toml": f"[orchestrator]\n{size}{teacher}\n"}}
@@ -94,19 +94,19 @@ def old(version: str) -> bool:
 
 
 class Default(SimpleNamespace):
-    """DefaultLossConfig, DefaultAdvantageConfig."""
+    """The stand-in for DefaultLossConfig and DefaultAdvantageConfig."""
 
 
 class Custom(SimpleNamespace):
-    """CustomLossConfig, CustomAdvantageConfig."""
+    """The stand-in for CustomLossConfig and CustomAdvantageConfig."""
 
 
 class Other(SimpleNamespace):
-    """Configurations that no launch asked about here has."""
+    """The stand-in for configurations that no launch here has."""
 
 
 class PrimeRlFunctions:
-    """Prime-RL's functions, and whatever hooks a launch ships."""
+    """Prime-RL's functions, and the hooks that a launch ships."""
 
     def __init__(self, sources: Any, version: str):
         import torch
@@ -141,7 +141,7 @@ class PrimeRlFunctions:
         return getattr(sys.modules[module], name)
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
-        """rl.toml's loss, advantage and group size, over the library's defaults."""
+        """Return loss, advantage and group size of rl.toml, over the library's defaults."""
         tree = tomllib.loads(files["rl.toml"])
         if f"{HOOKS}.py" in files:
             module = sys.modules[HOOKS] = ModuleType(HOOKS)
@@ -170,8 +170,7 @@ class PrimeRlFunctions:
         )
 
     def kl(self, config: Any, _place: str, batch: Mapping[str, Any]) -> Any:
-        """[N, T] of the hook a launch ships; the library itself has no estimator but k1, inside its
-        loss."""
+        """Return the KL [N, T]: of the hook in a launch, or k1, which Prime-RL's own loss has."""
         if not isinstance(config.loss, Custom):
             return batch["logp"] - batch["ref"]
         name = config.loss.kwargs.get("estimator", "none")
@@ -196,7 +195,7 @@ class PrimeRlFunctions:
         return task_rewards, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
 
     def _scored(self, rewards: Sequence[float], size: int) -> list[float]:
-        """GRPOAlgorithm.score_group of each group."""
+        """Return the scores of GRPOAlgorithm.score_group for each group."""
         flat: list[float] = []
         algorithm = SimpleNamespace(length_penalty=None)
         for start in range(0, len(rewards), size):
@@ -208,7 +207,7 @@ class PrimeRlFunctions:
         return flat
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
-        """compute_loss of the batch as one micro-batch of packed sequences."""
+        """Return compute_loss of the batch as one micro-batch of packed sequences."""
         import torch
 
         mask = batch["mask"].bool()
@@ -245,5 +244,5 @@ def _decorator(*given: Any, **_: Any) -> Any:
 
 
 def open_library(sources: Any, version: str) -> PrimeRlFunctions:
-    """Prime-RL, to be asked."""
+    """Return Prime-RL's functions for runner.py."""
     return PrimeRlFunctions(sources, version)

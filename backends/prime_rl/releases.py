@@ -8,12 +8,12 @@ from pathlib import Path
 NAME = "prime_rl"
 OLD, CURRENT = "0.5.0", "0.8.0"
 VERSIONS = (OLD, CURRENT)
-"""The first is what a cell without a version gets: it expresses most."""
+"""Releases that orch drives. Cells without a version get the first, which trains the most cells."""
 
 
 @cache
 def keys(kind: str, version: str = OLD) -> Mapping[str, tuple[str, object]]:
-    """Return the type, in words, and the default of each dotted key.
+    """Return dotted key -> its type in words, and its default.
 
     Keys name the branch of a union.
     """

@@ -39,7 +39,7 @@ def _add_table(lines: list[str], table: Tree, path: str) -> None:
 
 
 def _is_table(value: object) -> bool:
-    """Return True for a mapping. Most values are plain, and asking an abstract class is slow."""
+    """Return True for a mapping. Test plain types first: isinstance of Mapping is slow."""
     return type(value) not in _PLAIN and isinstance(value, Mapping)
 
 

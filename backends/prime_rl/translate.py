@@ -20,7 +20,7 @@ ROLLOUTS = "orch_prime_rl_rollouts"
 
 
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
-    """Return the launch of a cell. Raise UnsupportedSetting for what Prime-RL cannot express."""
+    """Return the launch of a cell. Raise UnsupportedSetting for a cell Prime-RL cannot train."""
     carried = _carried(cell)
     limits.check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
@@ -61,7 +61,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def _carried(cell: Cell) -> tuple[Carried, ...]:
-    """Return how each field is carried. Raise UnsupportedSetting in the name of the release."""
+    """Return each field with its row. Raise UnsupportedSetting that names the release."""
     try:
         return MANIFEST.carry(cell.settings)
     except UnsupportedSetting as refused:
@@ -102,7 +102,7 @@ def sources() -> dict[str, str]:
 
 
 def rollout_files() -> dict[str, str]:
-    """Return the modules that write rollouts, which a launch has only where they are asked for."""
+    """Return the modules that write rollouts, for launches whose cells ask for them."""
     own = Path(__file__).with_name("rollouts.py").read_text(encoding="utf-8")
     return {f"{ROLLOUTS}.py": own, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
 

@@ -76,7 +76,7 @@ def _has_workers(given: set[str]) -> bool:
 
 
 class _Reader(ReleaseReader):
-    """One launch of ROLL under the rules of one release."""
+    """A reader of one launch of ROLL under the rules of one release."""
 
     def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
         super().__init__(launch, keys, basis)
@@ -182,7 +182,7 @@ class _Reader(ReleaseReader):
         return TrainingRegime.of_steps(steps, f"{text}, ppo_epochs {epochs:g}")
 
     def _update(self) -> float | None:
-        """Return the samples of an update, over all data-parallel devices."""
+        """Return the number of samples of an update, over all data-parallel devices."""
         keys, train = self.keys, "actor_train.training_args"
         names = ("per_device_train_batch_size", "gradient_accumulation_steps")
         one, accumulated = (keys.number(f"{train}.{name}") for name in names)

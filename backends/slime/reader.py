@@ -48,7 +48,7 @@ COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coe
 TYPE, UNBIASED, ADVANTAGE = "kl-loss-type", "use-unbiased-kl", "advantage-estimator"
 ESTIMATORS = {"k1": "k1", "kl": "k1", "k2": "k2", "k3": "k3", "low_var_kl": "k3"}
 GROUPED = ("grpo", "gspo", "cispo")
-"""Estimators that take the KL in the reward for its shape alone (get_grpo_returns)."""
+"""Advantage estimators that use only the shape of the KL, not its values (get_grpo_returns)."""
 TO_GO = ("reinforce_plus_plus", "ppo")
 TOKEN = "reinforce_plus_plus_baseline"  # noqa: S105  (not a password)
 _OWN = re.compile(
@@ -111,7 +111,7 @@ def _library(launch: Launch) -> str:
 
 
 class _Reader(ReleaseReader):
-    """One launch of slime under the rules of one release."""
+    """A reader of one launch of slime under the rules of one release."""
 
     written = "--{key} {value}"
 
@@ -195,7 +195,7 @@ class _Reader(ReleaseReader):
         return bool(self._ahead()) and not sampler
 
     def _decided(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
-        """Return what becomes of a KL that reaches the advantage of its own token alone."""
+        """Return the verdict and reason of a KL that reaches only its own token's advantage."""
         keys = self.keys
         distils = keys.switch("use-opd") or self.advantage == "on_policy_distillation"
         if distils and (reward.active or loss.active):
@@ -252,7 +252,7 @@ class _Reader(ReleaseReader):
             yield AuditNote(f"--{note.text}", note.lines)
 
     def _ahead(self) -> str:
-        """Return what lets rollouts be sampled by an older policy; empty if nothing does."""
+        """Return the setting that lets an older policy sample rollouts; empty without one."""
         if "async" in self.entry.rpartition("/")[2]:
             return f"{self.entry} samples the next batch while it trains on this one"
         function = self.keys.last("rollout-function-path")
@@ -285,7 +285,7 @@ class _Reader(ReleaseReader):
         return TrainingRegime.of_steps(steps, why)
 
     def _surroundings(self, loss: InLoss) -> Surroundings:
-        """Return what stands around the KL. The group's mean and deviation are the reward's."""
+        """Return the surroundings of the KL. The group's mean and deviation are the reward's."""
         keys, unread, notes = self.keys, [], []
         grouped = self.advantage in (*GROUPED, TOKEN)
         normalised = grouped and not keys.switch("disable-rewards-normalization")
@@ -395,7 +395,7 @@ class _Reader(ReleaseReader):
             )
 
     def _drops(self) -> bool:
-        """Return True for a release that hands unknown flags to nobody instead of refusing."""
+        """Return True for a release that drops unknown flags and does not refuse them."""
         return self.library == "slime" and numbers(self.basis.version) >= FIRST_DROPPING
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
