@@ -132,8 +132,8 @@ def _dialect(finding: AuditFinding) -> tuple[Dialect | None, str]:
     if finding.library not in plugins.names() or not finding.version[:1].isdigit():
         name = title if finding.library not in plugins.names() else finding.version
         return None, (
-            f"orch reads launches of {name} and has not measured its mathematics: the table holds "
-            "what its reader knows, and no clamps, denominators and precisions"
+            f"orch reads launches of {name} and does not drive it: the table holds what its reader "
+            "knows, and no clamps, denominators and precisions"
         )
     backend = plugins.load(finding.library)
     version = nearest_release(finding.version, backend.versions)
