@@ -142,7 +142,7 @@ function needed(part, rows) {
 }
 
 function completed(view, data, rows, width, theme, state) {
-  const words = { ...theme, [METRIC]: data.metrics[state.metric] };
+  const words = { ...theme, [METRIC]: (data.metrics || {})[state.metric] };
   const logged = state.log && view.table && view.table.startsWith("curves") && !view.panels;
   const spec = walked(data.specs[view.spec], (part) => {
     if (typeof part === "string") return words[part] ?? part;

@@ -233,13 +233,15 @@
   redraw();
   reveal();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  let later = 0;
+  // The page is not ready from the first change of size on, until it is drawn in the last one.
+  let later = 0, resized = false;
   const fits = (plot) => !plot.drawn || Math.abs(plot.clientWidth - plot.drawnAt) < 4;
   addEventListener("resize", () => {
     clearTimeout(later);
-    later = setTimeout(() => {
-      if (!root.dataset.print && ![...document.querySelectorAll(".plot")].every(fits)) redraw();
-    }, 150);
+    resized = !root.dataset.print && (resized || ![...document.querySelectorAll(".plot")].every(fits));
+    if (!resized) return;
+    root.dataset.ready = "no";
+    later = setTimeout(() => { resized = false; redraw(); }, 150);
   });
 
   // Timers stand still while a page is printed: everything is drawn before, in the paper's width.

@@ -189,6 +189,8 @@ class _Mirror:
         self.experiment_id = self.summary_id = ""
         self.bulk = writer_of(client)
         self._counting = Lock()
+        self._naming_dataset = Lock()
+        self._named_datasets: set[tuple[str, str]] = set()
 
     def make(
         self, wanted: Sequence[Content], pruned: frozenset[str], on_progress: MirrorProgress
@@ -435,13 +437,26 @@ class _Mirror:
         if not self.bulk:
             self.client.log_batch(run_id, params=[Param(k, v) for k, v in params.items()])
         if content.dataset is not None and not _has_dataset(run, content):
-            self.client.log_inputs(run_id, datasets=[_input(content.dataset)])
+            self._log_dataset(run_id, content.dataset)
         if resumed:
             again = retrained(self.client, run, content.curves)
             return _Opened(run, content, again.rows, params, again.sentence)
         step = -1 if done.curves is None else done.curves.step
         lacking = list(rows(p for p in content.curves if p.step > step))
         return _Opened(run, content, lacking, params)
+
+    def _log_dataset(self, run_id: str, dataset: Dataset) -> None:
+        """Log the data set of a run.
+
+        MLflow's store looks for the data set and then inserts it. Of two calls at once both would
+        insert it, and one would fail. So the first call with a data set ends before another begins.
+        """
+        with self._naming_dataset:
+            if (dataset.name, dataset.digest) not in self._named_datasets:
+                self.client.log_inputs(run_id, datasets=[_input(dataset)])
+                self._named_datasets.add((dataset.name, dataset.digest))
+                return
+        self.client.log_inputs(run_id, datasets=[_input(dataset)])
 
     def _complete_one(self, opened: Callable[[Content], "_Opened"], content: Content) -> None:
         self._complete([opened(content)])

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, get_scheduler
+import yaml
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, get_scheduler
 
 from backends.micro.optimizer import rate_of
 from orchestrator import plugins
@@ -45,7 +46,13 @@ from tests.backends.environments import contract_python, root
 
 STEPS, WARMUP = 12, 4
 RATE = 1e-3
-SCHEDULES = {"verl": "cosine", "openrlhf": "constant", "skyrl": "linear", "prime_rl": "linear"}
+SCHEDULES = {
+    "verl": "cosine",
+    "openrlhf": "constant",
+    "skyrl": "linear",
+    "prime_rl": "linear",
+    "trl": "cosine",
+}
 """One schedule that every release of a library has."""
 SETTINGS = Settings(
     model=Model(name="policy", path="org/policy"),
@@ -130,6 +137,18 @@ def prime_rl(source: Sources, given: dict[str, str]) -> Any:
     return optimizer, made.setup_scheduler(optimizer, SimpleNamespace(**told), STEPS, RATE)
 
 
+def trl(_: Sources, given: dict[str, str]) -> Any:
+    """TRL's trainers are transformers' Trainer, whose create_scheduler hands these on."""
+    config = yaml.safe_load(given["grpo.yaml"])
+    optimizer = adamw()
+    return optimizer, get_scheduler(
+        config["lr_scheduler_type"],
+        optimizer,
+        num_warmup_steps=config["warmup_steps"],
+        num_training_steps=config["max_steps"],
+    )
+
+
 def adamw() -> torch.optim.AdamW:
     return torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
 
@@ -139,6 +158,7 @@ MAKERS: dict[str, Callable[[Sources, dict[str, str]], Any]] = {
     "openrlhf": openrlhf,
     "skyrl": skyrl,
     "prime_rl": prime_rl,
+    "trl": trl,
 }
 
 
@@ -176,7 +196,14 @@ def asked(library: str, version: str, optimizer: Optimizer) -> tuple[Cell, Launc
             "max_staleness_steps": int((library, version) == ("prime_rl", "0.8.0")),
         }
     )
-    cell = CELL.model_copy(update={"settings": found, "id": fingerprint(found)})
+    nodes = 1 if library == "trl" else CELL.resources.num_nodes  # orch starts TRL on one node
+    cell = CELL.model_copy(
+        update={
+            "settings": found,
+            "id": fingerprint(found),
+            "resources": CELL.resources.model_copy(update={"num_nodes": nodes}),
+        }
+    )
     return cell, plugins.load(library).translate(cell, PLACE)
 
 
@@ -221,10 +248,9 @@ def test_the_learning_rate_of_every_train_step(release: tuple[str, str, Sources]
 def test_what_weight_decay_shrinks(release: tuple[str, str, Sources]) -> None:
     library, version, source = release
     dialect = plugins.load(library).semantics(version).dialect
-    if library != "openrlhf":
+    if library not in ("openrlhf", "trl"):
         assert dialect.decay_of == "all", "all parameters go to AdamW in one group"
         return
-    made = source.load("utils/deepspeed/deepspeed_utils.py", ["get_optimizer_grouped_parameters"])
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=8,
@@ -235,8 +261,15 @@ def test_what_weight_decay_shrinks(release: tuple[str, str, Sources]) -> None:
             attention_bias=True,
         )
     )
-    groups = made.get_optimizer_grouped_parameters(model, 0.1)
-    shrunk = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    if library == "trl":  # transformers' Trainer makes its optimizer
+        names = Trainer.get_decay_parameter_names(None, model)  # type: ignore[arg-type]  # no self
+        shrunk = {id(p) for name, p in model.named_parameters() if name in names}
+    else:
+        made = source.load(
+            "utils/deepspeed/deepspeed_utils.py", ["get_optimizer_grouped_parameters"]
+        )
+        groups = made.get_optimizer_grouped_parameters(model, 0.1)
+        shrunk = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     matrices = {id(p) for p in model.parameters() if p.dim() > 1}
     assert dialect.decay_of == "matrices"
     assert shrunk == matrices
