@@ -1,7 +1,7 @@
-"""Phase maps: which share of the seeds trains stably, unstably or collapses, over two settings.
+"""Phase maps: the shares of seeds that are stable, unstable or collapsed, over two settings.
 
-The state of a run is judged from what every library records (docs/decisions/083). A map is of one
-KL term: beta, and one more setting that takes several numbers, such as staleness or learning rate.
+The state of a run depends only on metrics that every library records (docs/decisions/083). A map
+shows one KL term over beta and over one more numeric setting, such as staleness or learning rate.
 """
 
 import math
@@ -17,15 +17,16 @@ from orchestrator.kl.shares import wilson
 RunState = Literal["stable", "unstable", "collapsed"]
 STATES: tuple[RunState, ...] = ("stable", "unstable", "collapsed")
 WINDOW = 10
-"""Train steps of a mean."""
+"""Number of train steps in each mean."""
 FALL, FALL_AT_LEAST = 0.2, 0.1
-"""A fall of the reward, in shares of its best and in rewards."""
+"""Minimum fall of the reward below its best: as a share of the best, and in units of reward."""
 KL_TIMES, KL_AT_LEAST = 3.0, 1.0
-"""The last KL over that of the best reward, and what it is above, in nats a sequence."""
+"""Minimum rise of the last KL over the KL at the best reward: as a factor, and in nats per
+sequence."""
 ENTROPY_TIMES, ENTROPY_AT_LEAST = 3.0, 0.5
-"""The last entropy over the first, and what it is above, in nats a token."""
+"""Minimum rise of the last entropy over the first: as a factor, and in nats per token."""
 GRADIENT_TIMES = 10.0
-"""The longest gradient over the first."""
+"""Minimum ratio of the longest gradient to the first."""
 RULE = (
     f"Means are over {WINDOW} train steps. Collapsed: the run's outcome says so: a number is not "
     "finite, or the reward ends at a fifth of its best. Unstable: not collapsed, and the reward "
@@ -38,7 +39,7 @@ RULE = (
 
 
 def state_of(run: MeasuredRun) -> tuple[RunState, str] | None:
-    """Return the state of a run and what shows it; None for a run that has not ended well."""
+    """Return the state of a run and its sign, or None if the run has not ended well."""
     outcome = run.record.outcome
     if run.record.state != "succeeded" or outcome is None:
         return None
@@ -49,7 +50,7 @@ def state_of(run: MeasuredRun) -> tuple[RunState, str] | None:
 
 
 def _unsteady(series: Mapping[str, Mapping[int, float]]) -> str:
-    """Return what shows that training was unsteady: reward, kl, entropy or gradient; or nothing."""
+    """Return the first sign of unstable training: reward, kl, entropy, gradient, or empty text."""
     reward = _means(series.get("train/reward_mean", {}))
     best = 0
     for at, value in enumerate(reward):
@@ -70,7 +71,7 @@ def _unsteady(series: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def _means(points: Mapping[int, float]) -> list[float]:
-    """Return means over WINDOW consecutive train steps; fewer points have none."""
+    """Return the means over each WINDOW consecutive points; empty for fewer points than WINDOW."""
     values = [v for v in points.values() if math.isfinite(v)]
     sums = [0.0]
     for value in values:
@@ -80,13 +81,13 @@ def _means(points: Mapping[int, float]) -> list[float]:
 
 @dataclass(frozen=True)
 class PhaseField:
-    """One field of a map: the seeds of one beta and one value of the other setting."""
+    """A field of a map: the seeds with one beta and one value of the other setting."""
 
     counts: Mapping[RunState, int]
     declared: int
-    """Seeds of the spec."""
+    """The number of seeds in the spec."""
     shown_by: Mapping[str, int]
-    """Sign that a run was not stable -> the number of such runs."""
+    """Sign of instability or collapse -> the number of runs with it."""
 
     @property
     def ended(self) -> int:
@@ -100,25 +101,25 @@ class PhaseField:
 
 @dataclass(frozen=True)
 class PhaseMap:
-    """The map of one KL term of a study."""
+    """A map of one KL term of a study."""
 
     study: str
     setting: str
-    """Everything that is equal in all of its fields."""
+    """The traits that are equal in all fields, as text."""
     kl: str
     axis: str
-    """The setting beside beta, as a trait: `async`, `optimizer.learning_rate`."""
+    """The second setting, as a trait: `async`, `optimizer.learning_rate`."""
     xs: tuple[str, ...]
     betas: tuple[float | None, ...]
-    """None: no KL term. Rising."""
+    """The betas, ascending. The first is None if the map has a row without a KL term."""
     fields: Mapping[tuple[float | None, str], PhaseField]
-    """By beta and the other setting."""
+    """(beta, value of the second setting) -> field."""
     boundary: tuple[float | None, ...]
-    """For each of `xs`, the beta above which linear stability predicts growth; None: at no beta."""
+    """For each of `xs`, the beta above which linear stability predicts growth, or None."""
 
 
 def phase_maps(configurations: Sequence[Configuration]) -> list[PhaseMap]:
-    """Return a map for each KL term, wherever beta and one more number vary."""
+    """Return a map for each KL term of which beta and one more numeric trait vary."""
     maps = []
     for (study, axis, setting), group in _grids(configurations).items():
         xs = tuple(sorted({c.traits[axis] for c in group}, key=float))
@@ -139,9 +140,10 @@ def phase_maps(configurations: Sequence[Configuration]) -> list[PhaseMap]:
 def _grids(
     configurations: Sequence[Configuration],
 ) -> dict[tuple[str, str, str], list[Configuration]]:
-    """Return (study, axis, everything else) -> configurations, where an axis is of numbers.
+    """Return (study, axis, other traits) -> configurations, for each numeric axis of a study.
 
-    A cell that another study shares has that study's axes too: only those of all count.
+    A cell of two studies has the axes of both. So only the axes that all cells of a study have
+    count.
     """
     grids: dict[tuple[str, str, str], list[Configuration]] = {}
     for study in dict.fromkeys(c.study for c in configurations):
@@ -185,7 +187,7 @@ def _boundary(
 
 
 def phase_data(maps: Iterable[PhaseMap]) -> list[dict[str, Any]]:
-    """Return maps as plain data: what `orch compare --json` prints, and what figures draw."""
+    """Return maps as plain data, for `orch compare --json` and for figures."""
     return [
         {
             "study": one.study,

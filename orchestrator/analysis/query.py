@@ -1,13 +1,13 @@
-"""SQL over an experiment's results, by DuckDB: the tables of results.py, and one of the runs.
+"""SQL queries over an experiment's results with DuckDB: the tables of results.py, and `runs`.
 
-    runs      a row a cell: the columns that say which run it is, every axis of the spec among them
+    runs      one row per cell: the columns that identify the run, with every axis of the spec
     finals    runs and metric, value          after the last train step of runs that ended well
     curves    runs and metric, step, value    as far as training came
     scores    runs and task, domain, metric, step, value, stderr, num_items, repeats, eval_seed
 
-Curves of ended cells are read from their columns on disk (runs/columns.py) by DuckDB itself, and
-only those that a query names; logs are parsed where there are none. The rows are those of
-`load_results`: what the last point of a curve means is decided by the same functions.
+DuckDB reads the curves of ended cells from their columns on disk (runs/columns.py), and only the
+columns that a query names. Cells without such columns have their logs parsed. The rows equal those
+of `load_results`, because the same functions compute final values.
 """
 
 import re
@@ -40,7 +40,7 @@ _TYPES = {
     **dict.fromkeys(("beta", "value", "stderr"), "float64"),
     **dict.fromkeys(("staleness", "seed", "step", "num_items", "repeats", "eval_seed"), "int64"),
 }
-"""Columns that are no texts -> pyarrow's name of their type."""
+"""Column -> pyarrow's name of its type, for columns that are not text."""
 
 _GLOB = re.compile(r"[*?\[\]]")
 _LAST_POINTS = """
@@ -75,10 +75,10 @@ class Answer(NamedTuple):
 
 
 class ResultsDatabase:
-    """The results of an experiment as they are on disk now."""
+    """A database of an experiment's results on disk, read when it is created."""
 
     def __init__(self, experiment: Experiment):
-        """Raise EnvironmentFault where DuckDB is not installed."""
+        """Read the results. Raise EnvironmentFault if DuckDB is not installed."""
         try:
             import duckdb
         except ImportError:
@@ -88,7 +88,7 @@ class ResultsDatabase:
             ) from None
         self._cells = experiment.cells
         kept: dict[str, KeptRows] = {}
-        if _GLOB.search(str(experiment.folder.path)):  # DuckDB would take it for a pattern
+        if _GLOB.search(str(experiment.folder.path)):  # DuckDB reads such a path as a pattern
             self._records = collect(experiment.cells, experiment.folder)
         else:
             self._records, kept = collect_without_kept(experiment.cells, experiment.folder)
@@ -112,7 +112,7 @@ class ResultsDatabase:
         self._has_finals = False
 
     def query(self, sql: str) -> Answer:
-        """Return what DuckDB answers. Raise SelectionError, with its words, for what it refuses."""
+        """Return DuckDB's result. Raise SelectionError with DuckDB's message for a bad query."""
         import duckdb
 
         try:
@@ -139,13 +139,13 @@ class ResultsDatabase:
         return [replace(record, metrics=()) for record in self._records]
 
     def _evaluated(self) -> Iterable[tuple[Any, ...]]:
-        """Yield the points of curves that were evaluated, not logged."""
+        """Yield the points of curves that come from evaluations and not from logs."""
         for run in measure(self._bare(), self._scores):
             for metric, points in run.series.items():
                 yield from ((run.record.cell.id, metric, step, v) for step, v in points.items())
 
     def _add_finals(self) -> None:
-        """Make the table of the final values, from the last point of each logged curve."""
+        """Create the table of final values from the last point of each logged curve."""
         last: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
         for cell, metric, step, value in self._connection.execute(_LAST_POINTS).fetchall():
             last[cell][step][metric] = value
@@ -164,7 +164,7 @@ class ResultsDatabase:
         self._has_finals = True
 
     def _add_trained(self, kept: Sequence[tuple[str, str, Any]]) -> None:
-        """Make the view of the points that trainers logged: cell, metric, step, value."""
+        """Create the view of logged points: cell, metric, step, value."""
         parsed = {r.cell.id: ("", r.metrics) for r in self._records if r.metrics}
         if not kept and not parsed:
             self._add("trained", ("cell", "metric", "step", "value"), ())
@@ -196,5 +196,5 @@ class ResultsDatabase:
 
 
 def query(experiment: Experiment, sql: str) -> Answer:
-    """Return what a query of an experiment's results gives."""
+    """Return the result of a query of an experiment's results."""
     return ResultsDatabase(experiment).query(sql)

@@ -1,10 +1,10 @@
-"""Two runs of the same cells set against each other: curves, checkpoints and scores.
+"""Compare two runs of the same cells: curves, checkpoints and scores.
 
-The embedded trainer promises the same bytes: every value of every curve (but wall-clock times),
-every tensor of every checkpoint, every score and every response. Libraries promise no such thing:
-their kernels, their rollout engines and the order in which workers answer differ from run to run.
-There the two runs start from the same policy and the same prompts, so the first step is held to a
-bound, and final scores are held to their own standard errors.
+The embedded trainer must give equal bytes: every value of every curve (except wall-clock times),
+every tensor of every checkpoint, every score and every response. Libraries need not: their kernels,
+their rollout engines and the order of their workers differ from run to run. But two runs start from
+the same policy and the same prompts. So the values of the first step must be within a bound, and
+final scores within their standard errors.
 """
 
 import math
@@ -21,21 +21,21 @@ from orchestrator.rundir import CellDir
 
 Agreement = Literal["identical", "within bounds", "differs", "missing"]
 WALL_CLOCK = "time/"
-"""Metrics of this name measure the machine and not the training."""
+"""Prefix of metrics that measure the machine and not the training."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The largest differences between two runs of which byte equality is not promised."""
+    """The largest allowed differences between two runs of a library."""
 
     first_step: float = 0.05
-    """Relative difference of each value of the first step that both have logged."""
+    """Relative difference of each value at the first step that both runs logged."""
     scores: float = 3.0
-    """Standard errors of a difference of two scores."""
+    """Difference of two scores, in its standard errors."""
 
 
 class RepetitionRow(NamedTuple):
-    """One thing that two runs of a cell have, and whether they agree on it."""
+    """The agreement of two runs of a cell in their curves, checkpoints or scores."""
 
     cell: str
     what: str
@@ -46,16 +46,17 @@ class RepetitionRow(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Return True if the promise made for this cell is kept."""
+        """Return True if the runs are identical or within bounds."""
         return self.agreement in ("identical", "within bounds")
 
 
 def compare_runs(
     first: Sequence[Record], second: Sequence[Record], bounds: Bounds
 ) -> list[RepetitionRow]:
-    """Return three rows for each cell: its curves, its checkpoints and its scores.
+    """Return rows for each cell: curves, checkpoints and, if it has any, scores.
 
-    The records are of the same cells, in the same order, from two folders.
+    A cell that has not succeeded in both runs has one row, `training`. Both lists must have the
+    same cells in the same order.
     """
     return [
         row for one, other in zip(first, second, strict=True) for row in _rows(one, other, bounds)
@@ -147,7 +148,7 @@ def _checkpoints(one: Record, other: Record, exact: bool) -> tuple[Agreement, st
 
 
 def _first_difference(left: Checkpoint, right: Checkpoint) -> str | int:
-    """Return the first tensor or file that differs, or how many tensors are equal."""
+    """Return the name of the first tensor or file that differs, or the number of equal tensors."""
     files, other_files = stamp(left.path), stamp(right.path)
     weights = [name for name in files if name.endswith(".safetensors")]
     tensors = [

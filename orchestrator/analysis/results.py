@@ -1,13 +1,13 @@
-"""Everything measured, as plain rows: for notebooks, CSV and Parquet.
+"""All measurements as plain rows, for notebooks, CSV and Parquet.
 
     import orchestrator
     finals = orchestrator.load_results("experiments/comedy_full.yaml")
     finals[finals.metric == "eval/in_domain/mean"].groupby(["kl", "beta"]).value.mean()
 
-Three tables, one row a value, each with the same columns that say which run it is of: those of RUN,
-then one for every other axis of the spec, under the axis's own name (`advantage.estimator`). A run
-that orch did not launch, and a cell that was pulled from a store, have an `origin`; the cell of the
-former is `imported:<name>`.
+There are three tables with one row per value. Their first columns identify the run: the columns of
+RUN, then one column for every other axis of the spec, with the axis's name (`advantage.estimator`).
+A run that orch did not launch and a cell that was pulled from a store have an `origin`. The cell of
+a run that orch did not launch is `imported:<name>`.
 
     finals   metric, value                       after the last train step of runs that ended well
     curves   metric, step, value                 as far as training came
@@ -54,7 +54,7 @@ _SHOWN_BY_RUN = frozenset(
     {"model", "data", "backend", "kl", "kl.estimator", "kl.placement", "beta", "kl.beta"}
     | {"async", "max_staleness_steps", "seed", "study"}
 )
-"""Axes that RUN has a column for, under its own name."""
+"""Axes that RUN has a column for."""
 VALUE: dict[ResultTable, tuple[str, ...]] = {
     "finals": ("metric", "value"),
     "curves": ("metric", "step", "value"),
@@ -93,8 +93,8 @@ def load_results(
 ) -> "pd.DataFrame":
     """Return a table of an experiment's results, read from its run directories.
 
-    overrides: in Hydra's grammar, as on the command line. where: as `--where`. Raise SpecError
-    or SelectionError. Reading changes nothing.
+    overrides: in Hydra's grammar, as on the command line. where: as `--where`. Raise SpecError for
+    a faulty spec, and SelectionError for an unknown table or selection. Nothing on disk changes.
     """
     return results_of(open_experiment(spec, overrides).chosen(where), table)
 
@@ -150,7 +150,7 @@ def table_rows(
 
 
 def run_rows(records: Sequence[Record]) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each run: the columns that say which one it is."""
+    """Yield a row for each run, with the columns that identify it."""
     axes = axis_columns(record.cell for record in records)
     for _, run in _measured_records(records, ()):
         yield _run_columns(run, axes)
@@ -161,8 +161,8 @@ def imported_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of runs that orch did not launch, in the columns of these cells.
 
-    Columns that their log does not determine are None. They have no scores: orch did not evaluate
-    them.
+    A column is None if the run's log does not determine it. Yield nothing for `scores`: orch did
+    not evaluate these runs.
     """
     if table == "scores":
         return
@@ -231,7 +231,7 @@ def write_tables(
 ) -> list[Path]:
     """Write finals, curves and scores to files in `folder`, and return their paths.
 
-    Each file is replaced as a whole.
+    Replace each file atomically.
     """
     import io
 

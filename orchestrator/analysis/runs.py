@@ -1,6 +1,6 @@
-"""One run with everything measured on it, under canonical names, and its curves.
+"""A run with all its measurements under canonical names, and its curves.
 
-`Series` holds a curve as two arrays. For 1,000 cells of 3,000 steps with 12 metrics that is
+`Series` stores a curve as two arrays. For 1,000 cells of 3,000 steps with 12 metrics this takes
 0.4 GiB; dictionaries of the same numbers take 2.7 GiB (docs/decisions/022).
 """
 
@@ -21,9 +21,10 @@ from orchestrator.spec.claims import COLLAPSE, AxisCondition
 from orchestrator.spec.select import matches
 
 PREDICTED_ACCURACY = "eval/accuracy_predicted"
-"""A trainer with a closed form reports it as well as what it measures."""
+"""The accuracy that a closed form predicts, reported by trainers that have one."""
 MAX_POINTS = 120
-"""Curves over seeds with more steps are thinned evenly; the first and the last step are kept."""
+"""Maximum number of steps of a curve over seeds. Longer curves are thinned evenly and keep both
+ends."""
 _OF_KL = frozenset({"seed", "kl", "beta", "kl.estimator", "kl.placement", "kl.beta"})
 _MEAN_AT_K = re.compile(r"mean@(\d+)")
 
@@ -39,7 +40,7 @@ class Series(Mapping[int, float]):
     __slots__ = ("numbers", "steps")
 
     def __init__(self, steps: "array[int]", numbers: "array[float]"):
-        """Take rising steps and as many values."""
+        """Store the steps, ascending, and one value for each."""
         self.steps, self.numbers = steps, numbers
 
     @classmethod
@@ -49,7 +50,7 @@ class Series(Mapping[int, float]):
         return cls(array("q", steps), array("d", (points[step] for step in steps)))
 
     def at(self, steps: Sequence[int]) -> "array[float]":
-        """Return the values at some of the steps, given in order."""
+        """Return the values at these steps, which must be ascending steps of the series."""
         import numpy as np
 
         if len(steps) == len(self.steps):
@@ -101,7 +102,7 @@ class _Items(ItemsView[int, float]):
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A record with its final values and curves. A missing value was not measured."""
+    """A record with its final values and curves. They have only values that were measured."""
 
     record: Record
     finals: Mapping[str, float]
@@ -109,14 +110,14 @@ class MeasuredRun:
     series: Mapping[str, Mapping[int, float]]
     """Canonical name -> train step -> value, as far as training came."""
     protocols: Mapping[str, EvaluationProtocol]
-    """Evaluated name -> how it was evaluated."""
+    """Evaluated name -> the conditions of its evaluation."""
     items: Mapping[str, Any] = field(default_factory=dict)
-    """Task -> share of right answers of each item, [items], at the last evaluation; empty where
-    single items were not read."""
+    """Task -> share of right answers of each item, [items], at the last evaluation. Empty if single
+    items were not read."""
 
     @property
     def declared(self) -> Settings:
-        """Return the settings as the spec declares them. A rehearsal is trained with others."""
+        """Return the settings in the spec. A rehearsal trains with other settings."""
         return self.record.cell.declared or self.record.cell.settings
 
     @property
@@ -181,10 +182,10 @@ def _points_of(series: Series | None) -> dict[int, float]:
 
 
 def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:
-    """Return the values after the last step of a run that ended well; nothing for other runs.
+    """Return the values after the last step of a run that ended well, or nothing for other runs.
 
-    An evaluation of an earlier step is not a final value. A run whose numbers became NaN ends
-    without a policy, and so with an accuracy of 0.
+    An evaluation of an earlier step is not a final value. A run whose numbers became NaN has no
+    policy at its end, so its accuracy is 0.
     """
     if record.state != "succeeded":
         return {}
@@ -210,7 +211,7 @@ def is_accuracy(name: str) -> bool:
 
 
 def predicted_metric(metric: str) -> str | None:
-    """Return the metric that holds the closed form's value of a metric; None without one."""
+    """Return the metric with the closed form's prediction of a metric, or None without one."""
     if metric in ("eval/accuracy_in_domain", "eval/in_domain/mean"):
         return PREDICTED_ACCURACY
     return "eval/kl_reverse_predicted" if metric == "eval/kl_reverse" else None
@@ -247,7 +248,7 @@ def _evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, Evalua
 
 
 def _mean_score(scores: Sequence[Score]) -> tuple[float, EvaluationProtocol]:
-    """Return the mean over evaluation seeds, and how they were evaluated."""
+    """Return the mean over evaluation seeds, and the conditions of the evaluations."""
     return math.fsum(s.value for s in scores) / len(scores), frozenset(map(_protocol_of, scores))
 
 
@@ -265,7 +266,7 @@ def _protocol_of(score: Score) -> tuple[object, ...]:
 
 
 def series_by_metric(points: Iterable[MetricPoint]) -> dict[str, Series]:
-    """Return metric -> curve. `points` rise in their steps, each step once, as in a record."""
+    """Return metric -> curve. `points`: ascending steps, each step once, as in a record."""
     import numpy as np
 
     groups: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
@@ -288,7 +289,7 @@ def series_by_metric(points: Iterable[MetricPoint]) -> dict[str, Series]:
 def _merged_parts(
     parts: Sequence[tuple["array[int]", Any]], shared: dict[bytes, "array[int]"]
 ) -> Series:
-    """Return one curve of its parts. Curves over the same steps share them through `shared`."""
+    """Return one curve from its parts. Curves with equal steps share one array through `shared`."""
     import numpy as np
 
     if len(parts) == 1:
@@ -303,11 +304,11 @@ def _merged_parts(
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """One metric of one configuration. `mean`, `low` and `high` are over all of `seeds`."""
+    """A metric of a configuration over steps. `mean`, `low` and `high` are over all of `seeds`."""
 
     steps: tuple[int, ...]
     seeds: Mapping[int, Sequence[float]]
-    """Seed -> value at each step; NaN where the trainer reported none that is a number."""
+    """Seed -> value at each step; NaN or infinite where the trainer reported such a value."""
     mean: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
@@ -317,9 +318,9 @@ class LearningCurve:
 def learning_curve(
     series: Mapping[int, Mapping[int, float]], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> LearningCurve | None:
-    """Return the seeds' curves at the train steps all of them reached; None without such a step.
+    """Return the seeds' curves at their common train steps, or None without a common step.
 
-    `series`: seed -> curve. Bands are cut to `bounds`, between which the metric lies.
+    `series`: seed -> curve. `bounds`: the range of the metric, to which bands are cut.
     """
     import numpy as np
 
@@ -334,7 +335,7 @@ def learning_curve(
 
 
 def _common_steps(every: Sequence[Sequence[int]]) -> Sequence[int]:
-    """Return the steps that all of them have, in order."""
+    """Return the steps that all sequences have, ascending."""
     if not every:
         return ()
     first, *others = every
@@ -344,9 +345,10 @@ def _common_steps(every: Sequence[Sequence[int]]) -> Sequence[int]:
 
 
 def _mean_and_band(values: Any, bounds: tuple[float, float]) -> tuple[Any, Any, Any]:
-    """Return mean, low and high of `values` [seeds, steps] at each step, as `estimate` does.
+    """Return mean, low and high of `values` [seeds, steps] at each step, [steps] each.
 
-    NaN where a seed has no number; no interval with one seed.
+    They equal those of `estimate`. They are NaN at a step where a seed's value is not finite. With
+    one seed, low and high are empty.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""The effect of moving a launch script from one release of a library to another: its objective.
+"""Compare the objective of a launch script on two releases of a library.
 
-Pure: the script is audited as if it ran on each release, and the findings are compared.
+Pure: audit the script on each release, and compare the findings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from orchestrator.library.launches import InLoss, InReward
 
 @dataclass(frozen=True, slots=True)
 class ScriptChange:
-    """The difference that two releases make for one launch.
+    """The difference between two releases for one launch.
 
-    `objective`: True if the KL term or its gradient changes; else only its surroundings do.
-    `because`: the keys that the launch leaves to the release, with both defaults; where there are
-    none, the rules that the new release has and the old one has not.
+    `objective`: True if the KL term or its gradient changes; False if only the rest of the loss
+    changes. `because`: the keys that the launch does not set, with both defaults. Without such
+    keys: the rules of the new release that the old release does not have.
     """
 
     line: int
@@ -37,10 +37,10 @@ def script_changes(
     versions: Mapping[str, str],
     releases: tuple[tuple[str, str], tuple[str, str]],
 ) -> tuple[list[ScriptChange], int, tuple[str, ...]]:
-    """Return what changes, the number of launches of that library, and what is taken for granted
-    of a release that orch has no table of.
+    """Return the changes, the number of launches of the library, and assumptions.
 
-    Raise UnreadableScript for a file without launches.
+    The assumptions are about releases without a table of keys. Raise UnreadableScript for a file
+    without launches.
     """
     (library, old), (_, new) = releases
     before, after = (
@@ -90,7 +90,7 @@ def _objective(finding: AuditFinding) -> tuple[str, InReward, InLoss]:
 
 
 def _summary(finding: AuditFinding) -> str:
-    """Return a finding in words: its KL terms, and what they optimise."""
+    """Return a finding in words: its KL terms and their objective."""
     terms = [
         f"{term.estimator} in the {place}, β = {term.beta:g}: "
         for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss))
@@ -100,7 +100,7 @@ def _summary(finding: AuditFinding) -> str:
 
 
 def _because(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Iterator[str]:
-    """Yield the keys that are left to the release and have another default in it."""
+    """Yield a sentence for each key that the launch does not set and whose default differs."""
     old_settings = {each.key: each for each in before.settings}
     for setting in after.settings:
         was = old_settings.get(setting.key)
@@ -115,7 +115,7 @@ def _because(before: AuditFinding, after: AuditFinding, old: str, new: str) -> I
 
 
 def _other_rules(before: AuditFinding, after: AuditFinding) -> Iterator[str]:
-    """Yield the rules of the new release that the old one has not: the keys alone mean the same."""
+    """Yield the rules of the new release that the old release does not have."""
     old_rules = {each.text for each in before.rules}
     for each in after.rules:
         if each.text not in old_rules:

@@ -1,8 +1,8 @@
-"""Two launch scripts as two questions about training: `orch compare --configs a.sh b.sh`.
+"""Compare two launch scripts: `orch compare --configs a.sh b.sh`.
 
-orchestrator.audit reads each script. Its KL, advantage and group become a cell of the paper's
-recipe, in the dialect of the script's library; all else is equal. The table of differences lists
-what differs, and an ablation measures the effect of each difference.
+orchestrator.audit reads each script. Its KL, advantage and group size become a cell with the
+paper's recipe, in the dialect of the script's library. Everything else is equal. A table lists the
+differences, and an ablation measures the effect of each.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ from orchestrator.settings import (
 )
 
 LARGEST_BYTES = 2_000_000
-"""Only so much of a script is read."""
+"""Maximum number of bytes that are read from a script."""
 SEEDS = (0, 1, 2)
-"""Seeds of an ablation."""
+"""Default seeds of an ablation."""
 ADVANTAGES: Mapping[str, AdvantageEstimator] = {
     "rloo": "rloo",
     "rloo_vectorized": "rloo",
@@ -48,8 +48,8 @@ ADVANTAGES: Mapping[str, AdvantageEstimator] = {
     "default": "dr_grpo",
     "grpo_vectorized": "grpo",
 }
-"""A library's name -> ours, for the estimators of the embedded trainer. Prime-RL's default is the
-reward less the group's mean."""
+"""A library's name -> orch's name, for the estimators that the embedded trainer has. Prime-RL's
+default is the reward minus the group's mean."""
 ESTIMATORS: Mapping[str, str] = {
     **{name: name for name in plain_names()},
     "kl": "k1",
@@ -78,9 +78,9 @@ RECIPE = Cell(
 
 @dataclass(frozen=True)
 class Script:
-    """One launch of a script, with the dialect of the nearest release that orch has facts of.
+    """A launch of a script, with the dialect of its release or the nearest release that orch knows.
 
-    dialect: None for a library or a fork that orch only reads.
+    dialect: None for a library or a fork that orch can only audit.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Script:
 
 @dataclass(frozen=True)
 class ScriptDifference:
-    """One row of the table of differences."""
+    """A row of the table of differences."""
 
     what: str
     left: str
@@ -99,10 +99,10 @@ class ScriptDifference:
 
 
 def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
-    """Return the launch of a script in its usual case. Files in its folder are read as well.
+    """Return the launch of a script in its usual case. Also read files in its folder.
 
-    pinned: library -> release, for files that do not name it. Raise EnvironmentFault for a file
-    that cannot be read, SelectionError for a file without a launch.
+    pinned: library -> release, for scripts that do not name one. Raise EnvironmentFault for a file
+    that cannot be read, and SelectionError for a file without a launch.
     """
     file = Path(path)
     try:
@@ -126,8 +126,11 @@ def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
 
 
 def _dialect(finding: AuditFinding) -> tuple[Dialect | None, str]:
-    """Return the dialect of a launch's library, and what was taken for what; None for one that
-    orch only reads, and for a fork without a release."""
+    """Return the dialect of a launch's library, and a note if it is another release's.
+
+    The dialect is None for a library that orch can only audit, and for a fork without a release.
+    The note then gives the reason.
+    """
     title = plugins.load_reader(finding.library).title
     if finding.library not in plugins.names() or not finding.version[:1].isdigit():
         name = title if finding.library not in plugins.names() else finding.version
@@ -150,7 +153,7 @@ def _dialect(finding: AuditFinding) -> tuple[Dialect | None, str]:
 def read_pair(
     left: str, right: str, pinned: Mapping[str, str] | None = None
 ) -> tuple[Script, Script]:
-    """Return two scripts, named by their whole paths if their file names are the same."""
+    """Return two scripts. Their names are their full paths if their file names are equal."""
     scripts = read_script(left, pinned), read_script(right, pinned)
     if scripts[0].name != scripts[1].name:
         return scripts
@@ -158,7 +161,7 @@ def read_pair(
 
 
 def nearest_release(version: str, known: Sequence[str]) -> str:
-    """Return the known release nearest to a version, the newer of two that are as near."""
+    """Return the known release that is nearest to a version, or the first of equally near ones."""
     return version if version in known else min(known, key=lambda k: _distance(k, version))
 
 
@@ -171,9 +174,7 @@ def _distance(one: str, other: str) -> tuple[int, ...]:
 
 
 def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
-    """Return the differences of two launches: in their settings, and in what their libraries
-    compute.
-    """
+    """Return the differences of two launches, in their settings and their libraries' dialects."""
     rows = [
         (
             "library",
@@ -191,7 +192,7 @@ def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
 
 
 def unverified_differences(left: Script, right: Script) -> list[str]:
-    """Return a sentence for each difference that was read in a library's source only."""
+    """Return a sentence for each difference that was read in a library's source and never run."""
     causes = [
         DIFFERENCES[cause]
         for one, other in _dialects(left, right)
@@ -205,14 +206,14 @@ def unverified_differences(left: Script, right: Script) -> list[str]:
 
 
 def _dialects(left: Script, right: Script) -> list[tuple[Dialect, Dialect]]:
-    """Return both dialects as a pair; nothing where one is not known."""
+    """Return a list with the pair of dialects, or an empty list if one of them is not known."""
     if left.dialect is None or right.dialect is None:
         return []
     return [(left.dialect, right.dialect)]
 
 
 def scripts_data(left: Script, right: Script) -> dict[str, Any]:
-    """Return what `orch compare --configs --json` prints. The text output is made from it too."""
+    """Return the data that `orch compare --configs --json` prints, also used for its text."""
     return {
         "left": left.name,
         "right": right.name,
@@ -223,7 +224,7 @@ def scripts_data(left: Script, right: Script) -> dict[str, Any]:
 
 
 def _term(finding: AuditFinding, term: InReward | InLoss) -> str:
-    """Return a term in words; of an undetermined launch, as the newest release in question."""
+    """Return a term in words. For an undetermined launch, add the release that was assumed."""
     if term.active is None:
         return "not known"
     text = "none"
@@ -259,7 +260,7 @@ _FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
 def script_settings(script: Script, base: Settings) -> Settings:
     """Return the base with the script's KL, advantage and group.
 
-    Raise SelectionError, with every reason, for a script the embedded trainer cannot express.
+    Raise SelectionError with every reason for a script that the embedded trainer cannot express.
     """
     finding, faults = script.finding, []
     if script.dialect is None:
@@ -316,7 +317,7 @@ _SECTIONS = {"kl": "the KL asked for", "advantage": "advantage estimator", "roll
 def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int]) -> Ablation:
     """Return the ablation from one script towards the other.
 
-    It changes one setting, or one meaning of the settings, at a time.
+    Each step changes one setting, or one field of the dialect.
     """
     one, other = (script_settings(s, base.settings) for s in (left, right))
     ((first_dialect, last_dialect),) = _dialects(left, right)  # script_settings refuses others

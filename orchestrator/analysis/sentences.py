@@ -76,7 +76,7 @@ def _scope_text(claim: Claim) -> str:
 
 
 def working_text(runs: WorkingRuns) -> str:
-    """Return how many runs work, and what the others lack."""
+    """Return the number of working runs, and the reasons why the others do not work."""
     text = f"{len(runs.works)} of {counted(runs.n, 'run')} trained to the end, without a collapse"
     text += ", and were evaluated"
     if not runs.failing:
@@ -89,7 +89,7 @@ def working_text(runs: WorkingRuns) -> str:
 def reason(finding: JudgedClaim) -> str:
     """Return the numbers behind a verdict in sentences, with advice if it is underpowered.
 
-    For a claim that is not testable, return what is missing.
+    For a claim that is not testable, return the reason.
     """
     if finding.counted is not None:
         return f"{working_text(finding.counted)} Counted on these runs: no inference."
@@ -133,7 +133,7 @@ def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
 
 
 def effect_sentence(claim: Claim, e: ClaimEvidence) -> str:
-    """Return what was measured, whatever was claimed: `accuracy is 0.05 higher with ...`."""
+    """Return the measured effect, independent of the claim: `accuracy is 0.05 higher with ...`."""
     left, over = _runs_text(claim.left), counted(len(e.contrast.seeds), "seed")
     where = _scope_text(claim)
     if e.effect is None:

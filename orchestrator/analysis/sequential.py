@@ -1,10 +1,10 @@
-"""Tests that stay valid however often one looks, and whatever one does next.
+"""Tests that are valid for any number of looks at the data and any reason to add seeds.
 
-An experiment is extended because of what it shows: three seeds, not decided, eight more. A test for
-a fixed number of seeds then claims too often. Here the evidence against a hypothesis is a test
-martingale: its expectation is at most 1 at every number of seeds and at any stopping time, so the
-chance that it ever reaches 1/alpha is at most alpha (Ville's inequality), and p = 1/evidence is a
-p-value at every look.
+Experiments grow because of their results: three seeds, not decided, eight more. A test for a fixed
+number of seeds then makes too many false claims. In this module the evidence against a hypothesis
+is a test martingale: its expectation is at most 1 at every number of seeds and at any stopping
+time. So the probability that it ever reaches 1/alpha is at most alpha (Ville's inequality), and
+p = 1/evidence is a p-value at every look.
 
 means    The t statistic of the differences, under a mixture of normal priors on the standardised
          effect and the right-Haar prior on the spread (Lai 1976; Hendriksen, de Heide and Gruenwald
@@ -12,7 +12,8 @@ means    The t statistic of the differences, under a mixture of normal priors on
 shares   The Beta(1/2, 1/2) mixture of the binomial over the largest likelihood that the hypothesis
          allows (Robbins 1970; Wasserman, Ramdas and Balakrishnan 2020). Exact.
 
-`python benchmarks/sequential.py` prints what they keep under extensions, and what they cost.
+`python benchmarks/sequential.py` measures their error rates under extensions, and their cost in
+seeds.
 """
 
 import math
@@ -22,8 +23,8 @@ from functools import lru_cache
 from orchestrator.analysis.stats import SMALLEST_SD, Estimate, Rate, t_quantile
 
 PRIOR_VARIANCES = (1.0, 30.0, 1000.0)
-"""Of the effect in standard deviations between seeds: small effects, large ones, and sides whose
-seeds hardly differ. The evidence is the mean over the three."""
+"""Prior variances of the effect, in standard deviations between seeds: for small effects, for large
+effects, and for sides whose seeds hardly differ. The evidence is the mean over the three."""
 MAX_SEEDS = 1000
 POWER = 0.8
 
@@ -39,16 +40,16 @@ def log_evidence(t: float, n: int) -> float:
         n / 2 * (math.log1p(u) - math.log1p(u / (1 + n * g))) - math.log1p(n * g) / 2
         for g in PRIOR_VARIANCES
     ]
-    top = max(logs)
+    top = max(logs)  # log-sum-exp: exp of a large log would overflow
     return top + math.log(math.fsum(math.exp(each - top) for each in logs) / len(logs))
 
 
 def anytime_p(effect: Estimate, bound: float) -> tuple[float, float]:
     """Return p of "the mean is not above `bound`" and p of "the mean is not below it".
 
-    Twice the smaller one is at most alpha, at any look, with a chance of at most alpha. Both are
-    0.5 with one seed, or where the mean is the bound. Where seeds do not differ at all it is the
-    sign test, which needs no correction: n equal signs mean n - 1 equal signs before.
+    If the hypothesis is true, twice the smaller p ever falls to alpha with probability at most
+    alpha. Both are 0.5 with one seed, or if the mean equals the bound. If all seeds have the same
+    value, use the sign test. It needs no correction: n equal signs include n - 1 equal signs.
     """
     if effect.n < 2 or math.isclose(effect.mean, bound, abs_tol=1e-12):
         return 0.5, 0.5
@@ -61,16 +62,16 @@ def anytime_p(effect: Estimate, bound: float) -> tuple[float, float]:
 
 
 def anytime_two_sided_p(effect: Estimate | None) -> float:
-    """Return p of "the mean is 0"; 1 without an effect, or with one seed."""
+    """Return p of "the mean is 0", or 1 without an effect or with one seed."""
     if effect is None or effect.n < 2:
         return 1.0
     return min(1.0, 2 * min(anytime_p(effect, 0.0)))
 
 
 def anytime_interval(effect: Estimate, alpha: float) -> tuple[float, float] | None:
-    """Return the interval that holds the mean at every look with a chance of 1 - alpha.
+    """Return the interval that contains the mean at every look with probability 1 - alpha.
 
-    None where no interval of finite length does: with one seed, or with too few for this alpha.
+    Return None if no finite interval does: with one seed, or with too few seeds for this alpha.
     """
     if effect.n < 2:
         return None
@@ -83,7 +84,7 @@ def anytime_interval(effect: Estimate, alpha: float) -> tuple[float, float] | No
 
 @lru_cache(maxsize=4096)
 def t_reach(n: int, alpha: float) -> float | None:
-    """Return the t statistic from which on `n` differences decide at level alpha; None without."""
+    """Return the smallest t statistic that decides with `n` differences at level alpha, or None."""
     wanted = -math.log(alpha)
     high = 1.0
     while log_evidence(high, n) < wanted:
@@ -139,7 +140,7 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _log_likelihood(count: int, n: int, share: float | None = None) -> float:
-    """Return the log-likelihood of `count` of `n`, at a share or at the best one."""
+    """Return the log-likelihood of `count` of `n` at a share, by default the most likely one."""
     best = count / n if share is None and n else share or 0.0
     total = 0.0
     for times, chance in ((count, best), (n - count, 1 - best)):
@@ -152,9 +153,9 @@ def _log_likelihood(count: int, n: int, share: float | None = None) -> float:
 
 
 def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
-    """Return the seeds after which a mean so far from a bound is decided with power 0.8.
+    """Return the number of seeds that decides a mean `distance` away from a bound with power 0.8.
 
-    None where no number up to MAX_SEEDS suffices. Assumes that distance and spread are these.
+    Return None if no number up to MAX_SEEDS suffices. Assume that distance and sd are exact.
     """
     if not distance:
         return None
@@ -183,8 +184,8 @@ def range_of_seeds(
 ) -> tuple[int | None, int | None]:
     """Return the fewest and the most seeds that would decide, estimated from `n` seeds.
 
-    They are the ends of a one-sided 90 % interval of the distance, each with the measured spread:
-    few seeds determine neither well, and the range shows it. None: more than MAX_SEEDS.
+    Each number comes from one end of the distance's interval (each end is one-sided 90 %), with
+    the measured spread. Few seeds give a wide range. An end is None if it exceeds MAX_SEEDS.
     """
     if sd < SMALLEST_SD or n < 2:
         seeds = seeds_to_decide(distance, sd, alpha)

@@ -1,6 +1,6 @@
 """Intervals and tests: two-sided, at level 0.95, over seeds unless a name has another population.
 
-Distributions are SciPy's: Student's t, chi-square, the binomial, and the beta function behind
+The distributions are SciPy's: Student's t, chi-square, the binomial, and the beta function for
 Clopper-Pearson. They come from `scipy.special`, which loads five times faster than `scipy.stats`.
 This module adds what SciPy does not have: Holm's correction, Fieller's interval, and the bootstrap
 over seeds and items (docs/decisions/020).
@@ -16,9 +16,9 @@ LEVEL = 0.95
 ALPHA = 1 - LEVEL
 POWER = 0.8
 SMALLEST_SD = 1e-12
-"""Below it, values that should be equal differ by rounding only."""
+"""A smaller standard deviation between seeds is only rounding."""
 MAX_SEEDS = 1000
-"""A claim that would need more seeds than this counts as one that seeds cannot settle."""
+"""Maximum of every search for a number of seeds. More seeds count as impossible."""
 DRAWS = 2000
 """Draws of the bootstrap over items."""
 _SEED = 20_251_221
@@ -26,7 +26,7 @@ _SEED = 20_251_221
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over `n` seeds. `low` and `high` are None with one seed: it has no interval."""
+    """A mean over `n` seeds with its interval. `low` and `high` are None with one seed."""
 
     mean: float
     n: int
@@ -36,14 +36,14 @@ class Estimate:
     high: float | None = None
 
     def within(self, low: float, high: float) -> "Estimate":
-        """Cut the interval to the values the mean can have (an accuracy lies in [0, 1])."""
+        """Return the estimate with its interval cut to [low, high], the range of the mean."""
         if self.low is None or self.high is None:
             return self
         return replace(self, low=max(low, self.low), high=min(high, self.high))
 
     @property
     def half_width(self) -> float | None:
-        """Return the length of the interval's longer side; None without an interval."""
+        """Return the length of the interval's longer side, or None without an interval."""
         if self.low is None or self.high is None:
             return None
         return max(self.high - self.mean, self.mean - self.low)
@@ -65,13 +65,13 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """Return `count / n`; NaN without a run."""
+        """Return `count / n`, or NaN without a run."""
         return self.count / self.n if self.n else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class SeedSpread:
-    """A standard deviation over `n` seeds. No interval where all values are equal."""
+    """A standard deviation over `n` seeds. It has no interval if all values are equal."""
 
     sd: float
     n: int
@@ -83,7 +83,7 @@ class SeedSpread:
 class Improvement:
     """The relative improvement `left / right - 1` over the `n` seeds that both have.
 
-    There is no interval with one seed, nor where the mean of right is not distinguishable from 0.
+    It has no interval with one seed, or if the mean of right is not distinguishable from 0.
     """
 
     value: float
@@ -96,7 +96,7 @@ class Improvement:
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """Return the mean of one value a seed, with Student's t interval.
+    """Return the mean of one value per seed, with Student's t interval.
 
     Raise ValueError if there is no value.
     """
@@ -113,7 +113,7 @@ def estimate(values: Iterable[float]) -> Estimate:
 
 
 def rate(count: int, n: int) -> Rate:
-    """Return the share `count / n` with its Clopper-Pearson interval; [0, 1] without a run."""
+    """Return the share `count / n` with its Clopper-Pearson interval: [0, 1] without a run."""
     from scipy.special import betaincinv
 
     low = float(betaincinv(count, n - count + 1, ALPHA / 2)) if count else 0.0
@@ -122,9 +122,10 @@ def rate(count: int, n: int) -> Rate:
 
 
 def difference_of_rates(one: Rate, other: Rate) -> tuple[float, float | None, float | None]:
-    """Return the difference of two shares and a 95 % interval, None without a run.
+    """Return the difference of two shares and the ends of its 95 % interval.
 
-    The interval recovers variances from the exact intervals of the shares (Zou and Donner 2008).
+    The ends are None if a share has no run. The interval combines the exact intervals of the shares
+    (Zou and Donner 2008).
     """
     value = one.share - other.share
     if not (one.n and other.n):
@@ -135,9 +136,9 @@ def difference_of_rates(one: Rate, other: Rate) -> tuple[float, float | None, fl
 
 
 def seed_spread(values: Sequence[float]) -> SeedSpread:
-    """Return the standard deviation of one value a seed, with its chi-square interval.
+    """Return the standard deviation of one value per seed, with its chi-square interval.
 
-    The interval assumes that values of seeds are normally distributed.
+    The interval assumes normally distributed values.
     """
     from scipy.special import chdtri
 
@@ -166,9 +167,9 @@ def t_quantile(probability: float, degrees: float) -> float:
 def one_sided_p(effect: Estimate, bound: float) -> tuple[float, float]:
     """Return p of "the mean is not above `bound`" and p of "the mean is not below it".
 
-    Both are 0.5 with one seed, or where the mean is the bound. The test is Student's t. Where
-    seeds do not differ at all, as accuracies over few items may not, it is the sign test: t would
-    leave no doubt after two seeds, the signs of n seeds leave 1/2^n.
+    Both are 0.5 with one seed, or if the mean equals the bound. The test is Student's t. If all
+    seeds have the same value, as accuracies over few items may, it is the sign test: t would give p
+    = 0 after two seeds, and the signs of n seeds give 1/2^n.
     """
     from scipy.special import stdtr
 
@@ -182,9 +183,10 @@ def one_sided_p(effect: Estimate, bound: float) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values corrected for the size of their family (Holm 1979), in the given order.
+    """Return the p-values with Holm's correction (1979), in the same order.
 
-    SciPy corrects the false discovery rate only; Holm bounds the chance of any false claim.
+    Holm bounds the probability of any false claim. SciPy only has corrections of the false
+    discovery rate.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, largest = [0.0] * len(p_values), 0.0
@@ -195,11 +197,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(distance: float, sd: float, alpha: float = ALPHA) -> int | None:
-    """Return the seeds that separate a mean from a bound `distance` away with power 0.8.
+    """Return the number of seeds that separates a mean from a bound `distance` away, power 0.8.
 
-    n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom; None if no
-    number up to MAX_SEEDS suffices. Without spread, as many as the sign test needs. The formula
-    assumes that distance and sd stay as they were measured.
+    n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom. Return None
+    if no number up to MAX_SEEDS suffices. Without spread, return the number for the sign test. The
+    formula assumes that distance and sd are exact.
     """
     import numpy as np
     from scipy.special import stdtrit
@@ -218,18 +220,20 @@ def seeds_needed(distance: float, sd: float, alpha: float = ALPHA) -> int | None
 def estimate_over_items(tables: Sequence[Any]) -> Estimate:
     """Return the mean over tasks of each table's mean, with its interval over seeds and items.
 
-    Each table is [seeds, items], all with the same seeds in the same order. With one seed there is
-    no interval. Raise ValueError for no table, no seed, or a value that is not a number.
+    Each table is [seeds, items], all with the same seeds in the same order. With one seed the
+    result has no interval. Raise ValueError without a table or a seed, and for a value that is not
+    finite.
 
-    A mean over seeds alone speaks of this benchmark. One over seeds and items speaks of the tasks
-    the items were drawn from, and has a wider interval. The two samples are crossed (every seed
-    answers every item), so each is resampled on its own (Owen 2007, the pigeonhole bootstrap).
+    An interval over seeds alone is about these items. An interval over seeds and items is about the
+    tasks that the items were drawn from, and is wider. The two samples are crossed (every seed
+    answers every item), so each is resampled separately (Owen 2007, the pigeonhole bootstrap).
 
-    The half width is the mean of two: of the hierarchical bootstrap, whose seed level is a Student
-    t (a little too long for few seeds), and of the variance components with Satterthwaite's degrees
-    of freedom (a little too short). Measured coverage of 95 %, 2,000 repetitions for each of ten
-    mixtures of spreads and kinds of items, on draws that nothing was chosen by: 94.2 to 97.3 % from
-    3 seeds on; 92.7 to 98.3 % with 2. tests/analysis/test_crossed.py measures it over four of them.
+    The half width is the mean of two half widths: the hierarchical bootstrap's, with Student's t at
+    the level of seeds (slightly too long for few seeds), and the variance components', with
+    Satterthwaite's degrees of freedom (slightly too short). Coverage of the 95 % interval, measured
+    with 2,000 repetitions for each of ten mixtures of spreads and kinds of items, on draws that no
+    choice was made on: 94.2 to 97.3 % with 3 or more seeds, and 92.7 to 98.3 % with 2 seeds.
+    tests/analysis/test_crossed.py measures four of the mixtures.
     """
     import numpy as np
 
@@ -258,11 +262,11 @@ class _VarianceParts:
 
     mean: float
     seeds: float
-    """Variance of the mean through seeds, and through what seeds and items do together."""
+    """Variance of the mean from seeds, and from the interaction of seeds and items."""
     items: float
-    """Variance of the mean through items."""
+    """Variance of the mean from items."""
     draws: Any
-    """[DRAWS] deviations of the mean when items are drawn again."""
+    """Deviations of the mean when items are drawn again, [DRAWS]."""
 
 
 def _half_widths(parts: _VarianceParts, num_seeds: int, num_items: int) -> tuple[float, float]:
@@ -280,7 +284,7 @@ def _half_widths(parts: _VarianceParts, num_seeds: int, num_items: int) -> tuple
 
 
 def _mean_squares(table: Any) -> tuple[float, float]:
-    """Return the mean squares between items, and of the rest without seeds and items."""
+    """Return the mean squares between items, and of the residuals after seeds and items."""
     seeds, items = table.shape
     if items == 1:
         return 0.0, 0.0
@@ -296,9 +300,10 @@ def _item_variance(table: Any) -> float:
 
 
 def _item_deviations(table: Any) -> Any:
-    """Return [DRAWS] deviations of the table's mean when items are drawn again with replacement.
+    """Return deviations of the table's mean when items are drawn with replacement, [DRAWS].
 
-    The part of their spread that single seeds cause is taken out: it is counted with the seeds.
+    Scale them down to the variance from items alone. The residual variance is counted with the
+    seeds.
     """
     import numpy as np
 
@@ -312,9 +317,9 @@ def _item_deviations(table: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _item_shares(items: int) -> Any:
-    """Return [DRAWS, items]: the share with which each item is drawn.
+    """Return the share of each item in each draw, [DRAWS, items].
 
-    Tables of one size share their draws, so that drawing does not blur the differences between
+    Tables of equal size share their draws, so drawing adds no noise to differences between
     configurations.
     """
     import numpy as np
@@ -326,7 +331,7 @@ def _item_shares(items: int) -> Any:
 
 @lru_cache(maxsize=32)
 def _t_draws(degrees: int) -> Any:
-    """Return [DRAWS] values of Student's t: evenly spaced quantiles in a fixed shuffled order."""
+    """Return evenly spaced quantiles of Student's t in a fixed shuffled order, [DRAWS]."""
     import numpy as np
     from scipy.special import stdtrit
 
@@ -340,10 +345,10 @@ def _t_draws(degrees: int) -> Any:
 def relative_improvement(
     left: Mapping[int, float], right: Mapping[int, float]
 ) -> Improvement | None:
-    """Return how much higher left is, in shares of right, as the paper reports it (§4.1).
+    """Return the relative improvement left / right - 1, as in the paper (§4.1).
 
     Both map a seed to a value; only common seeds count. The interval is Fieller's for a ratio of
-    paired means. None without a common seed, or where the mean of right is not above 0.
+    paired means. Return None without a common seed, or if the mean of right is not above 0.
     """
     seeds = sorted(left.keys() & right.keys())
     if not seeds:
@@ -363,8 +368,8 @@ def mean_relative_improvement(
 ) -> Improvement | None:
     """Return the paper's "average relative improvement": the mean of each task's ratio.
 
-    The interval is Student's t over seeds, each seed's share of the ratios taken to first order
-    (the delta method: Fieller's interval is not defined for a mean of ratios). None where a task
+    The interval is Student's t over each seed's first-order contribution to the ratios (the delta
+    method), because Fieller's interval is not defined for a mean of ratios. Return None if a task
     has no ratio.
     """
     ratios = [relative_improvement(left, right) for left, right in pairs]
@@ -387,9 +392,9 @@ def mean_relative_improvement(
 def _seed_contribution(
     left: Mapping[int, float], right: Mapping[int, float], seed: int, seeds: Sequence[int]
 ) -> float:
-    """Return what a seed adds to the ratio, to first order: d(top/bottom) = (x - ratio y) / bottom.
+    """Return a seed's first-order contribution to top / bottom: (x - ratio y) / bottom.
 
-    Over all seeds these sum to 0.
+    The contributions of all seeds sum to 0.
     """
     top = math.fsum(left[s] for s in seeds) / len(seeds)
     bottom = math.fsum(right[s] for s in seeds) / len(seeds)
@@ -401,7 +406,7 @@ def _fieller(
 ) -> tuple[float, float] | None:
     """Return the bounds of top / bottom - 1.
 
-    None where bottom is not distinguishable from 0: the bounds would be infinite.
+    Return None if bottom is not distinguishable from 0: the bounds would be infinite.
     """
     n = len(x)
     scale = t_quantile(1 - ALPHA / 2, n - 1) ** 2 / (n * (n - 1))

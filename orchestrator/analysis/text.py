@@ -12,7 +12,7 @@ def estimate_text(value: Estimate | Rate, *, interval: bool = True, signed: bool
         text = f"{value.count} of {value.n} runs"
         return f"{text} [{value.low:.2f}, {value.high:.2f}]" if interval else text
     sign = "+" if signed else ""
-    # Beside an interval of 0.01, a bound of 0.000324 is 0.000.
+    # In an interval with a half width of 0.001 or more, a bound of 0.000324 is written as 0.000.
     wide = value.half_width is not None and value.half_width >= 0.001
 
     def written(number: float) -> str:
@@ -28,7 +28,7 @@ def estimate_text(value: Estimate | Rate, *, interval: bool = True, signed: bool
 
 
 def number_text(value: float, sign: str = "") -> str:
-    """Return three decimals; fewer digits for large numbers, more for small ones."""
+    """Return a number with three decimals, or three significant digits if large or small."""
     if not math.isfinite(value):
         return "not a number"
     if value == 0 or 0.001 <= abs(value) < 1000:
