@@ -1,11 +1,11 @@
 """The page of an experiment for its reviewers: one self-contained HTML file.
 
-It works from disk, offline, on a phone, printed, and in a sandboxed frame (MLflow's artifact
-preview): styles, scripts, Vega and the data are inlined, and a content security policy
-forbids everything else. Only the scripts whose hashes the policy names can run, so no text
-from a spec, a log or a cell's name can run as a script.
+It works from disk, offline, on a phone, on paper, and in a sandboxed frame (MLflow's artifact
+preview). The file contains its styles, scripts, Vega and data, and a content security policy
+forbids everything else. Only scripts whose hashes the policy names can run, so no text from a spec,
+a log or a cell's name can run as a script.
 
-When it is served live, a `Board` (serve.py) builds new versions and live.js loads them.
+For a live page, a `Board` (serve.py) builds new versions and live.js loads them.
 """
 
 from dashboards.page import html as html

@@ -1,9 +1,10 @@
-"""The door to MLflow: a port of this machine that hands requests on only with a token.
+"""A proxy before MLflow: a local port that forwards requests only if they have a token.
 
-MLflow asks nobody who they are, so its server listens on a socket in a folder that nobody else can
-enter (orchestrator/tracking/server.py). The door stands before it: a browser opens
-`/?token=...` once and gets a cookie; a program gives the token as a bearer's or as a password
-(MLFLOW_TRACKING_TOKEN). Each connection carries one request, so that nothing is handed on unasked.
+MLflow has no authentication, so its server listens on a Unix socket in a folder that no other user
+can enter (orchestrator/tracking/server.py). The proxy forwards requests to that socket. A browser
+opens `/?token=...` once and gets a cookie. A program sends the token as a bearer token or as a
+password (MLFLOW_TRACKING_TOKEN). Each connection carries one request, so every forwarded request
+has been checked.
 """
 
 import base64
@@ -23,7 +24,7 @@ from orchestrator.tracking.server import UnixConnection
 
 FIRST_PORT = 8600
 LARGEST_BODY = 2**30
-"""Bytes of a request; an artifact is handed on in one."""
+"""Maximum number of bytes of a request's body. One request can carry a whole artifact."""
 _IDLE_SECONDS, _ANSWER_SECONDS = 30.0, 600.0
 _LEAD_ON = 'location.replace("/" + location.hash)'
 _DIGEST = base64.b64encode(hashlib.sha256(_LEAD_ON.encode()).digest()).decode()
@@ -43,12 +44,12 @@ _OF_CONNECTION = frozenset(
         "upgrade",
     ]
 )
-"""Headers of one connection, which are not handed on."""
+"""Headers that apply to one connection only and are not forwarded."""
 _REFUSED = "Open the address that `orch dashboard` printed, with its token.\n"
 
 
 class Door(ThreadingHTTPServer):
-    """A listening door before the server at `socket`. `opened` is the address with the token."""
+    """A listening proxy before the server at `socket`. `opened` is its address with the token."""
 
     daemon_threads = True
 
@@ -60,15 +61,16 @@ class Door(ThreadingHTTPServer):
         self.opened = f"{self.address}/?token={quote(token)}"
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of a browser that closed its page while it loaded; print other errors."""
+        """Ignore a browser that closed its page while loading. Print other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             traceback.print_exc()
 
 
 def open_door(socket: Path, token: str) -> Door:
-    """Bind and return a door, on the first free port from FIRST_PORT on, which a tunnel can name.
+    """Bind and return a proxy on the first free port from FIRST_PORT on.
 
-    Raise EnvironmentFault if no port is free, and ValueError without a token.
+    The ports are fixed, so that a user can configure a tunnel. Raise EnvironmentFault if no port is
+    free, and ValueError without a token.
     """
     if not token:
         raise ValueError("a door without a token would be open")
@@ -87,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_SECONDS
 
     def do_GET(self) -> None:
-        """Hand a request on if it has the token; else refuse it, or set the cookie."""
+        """Forward a request that has the token. Set the cookie for `/?token=...`. Refuse others."""
         self.close_connection = True
         token = self.server.token
         _, _, query = self.path.partition("?")
@@ -105,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # noqa: N815  (names of the base class)
 
     def _told(self) -> str:
-        """Return the token of the Authorization header: a bearer's, or a password."""
+        """Return the token in the Authorization header (bearer or password), or an empty text."""
         kind, _, given = self.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return given.strip()
@@ -165,4 +167,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing: one of the requests holds the token."""
+        """Log nothing: the address of a request can contain the token."""

@@ -1,7 +1,7 @@
 """A report as one HTML page.
 
-The module has the parts of the page, the packed curves, and the frame with its content security
-policy. Every text is escaped once, in this module.
+This module has the parts of the page, the packed curves, and the outer HTML with its content
+security policy. It escapes every text exactly once.
 """
 
 import base64
@@ -35,7 +35,7 @@ from orchestrator.report.model import (
 )
 
 LONG = 44
-"""Characters from which on a field's text is broken into lines."""
+"""Maximum number of characters of a field without line breaks."""
 
 
 def element(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
@@ -48,7 +48,7 @@ def _attributes(attributes: Mapping[str, str]) -> str:
 
 
 def navigation(report: Report) -> str:
-    """Return a `nav` element: the main parts, and a link to every section, folded."""
+    """Return a `nav` element with links to the main parts and folded links to every section."""
     sections = {section.id for section in report.sections}
     main = [("answer", "The answer")]
     main += [("plates", "The paper's figures")] if report.plates else []
@@ -62,9 +62,9 @@ def navigation(report: Report) -> str:
 
 
 def claims_figure(report: Report) -> str:
-    """Return a figure of a row a claim: what is claimed, what came out here, and the verdict.
+    """Return the table of claims, with the result and the verdict on each, or an empty text.
 
-    Three or more claims that could not be tested are folded, if others were tested.
+    Three or more claims that are not testable are folded if other claims were tested.
     """
     cards = report.cards
     tested = [card for card in cards if card.verdict != "not testable"]
@@ -85,7 +85,7 @@ def claims_figure(report: Report) -> str:
 
 
 def axis_bound(effects: Iterable[ClaimEffect]) -> float:
-    """Return the end of the axis of effects: past the largest one; intervals may be cut."""
+    """Return the end of the axis of effects. It is beyond every effect; intervals may be cut."""
     largest = max((abs(effect.value) for effect in effects), default=0.0)
     return next((end for end in AXIS_ENDS if end >= 1.4 * largest), AXIS_ENDS[-1])
 
@@ -125,7 +125,7 @@ WORDS = {
     "underpowered": "open",
     "not testable": "not testable",
 }
-"""Verdict -> what the first screen calls it."""
+"""Verdict -> its words on the first screen."""
 AXIS_ENDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 AXIS_NOTE = (
     "Dots: the effect over seeds with its 95 % interval, from −{scale} to {scale}; right of the "
@@ -138,7 +138,7 @@ MAIN_PARTS = (
     ("provenance", "Provenance"),
 )
 WIDTH, HEIGHT, MIDDLE = 220, 22, 11
-"""Of the drawing of an effect, in pixels."""
+"""Width, height and vertical centre of the drawing of an effect, in pixels."""
 
 
 def effect_drawing(effect: ClaimEffect, scale: float, verdict: str) -> str:
@@ -170,7 +170,7 @@ def effect_drawing(effect: ClaimEffect, scale: float, verdict: str) -> str:
 
 
 def plates_html(report: Report, pictures: Mapping[str, Sequence[str]]) -> str:
-    """Return the published figures, each beside what it shows; empty without any."""
+    """Return the published figures, each with its content in words and our figure."""
     if not report.plates:
         return ""
     of = f" of {report.source}" if report.source else ""
@@ -202,7 +202,7 @@ def _plate(plate: Plate, pictures: Mapping[str, Sequence[str]]) -> str:
 
 
 def fact_list(facts: Sequence[tuple[str, str]]) -> str:
-    """Return a `dl` element of the first three facts, and the others as a line."""
+    """Return a `dl` element with the first three facts, followed by a line with the others."""
     pairs = "".join(
         f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in facts[:3]
     )
@@ -316,7 +316,7 @@ def _map_html(map_: Map) -> str:
 
 
 ENOUGH = 2
-"""Fewer runs without a collapse than this are not painted as stable."""
+"""Minimum number of ended runs without a collapse for a field to have the colour of stable."""
 
 
 def _map_cell(cell: MapCell | None) -> str:
@@ -342,22 +342,21 @@ def _entry(entry: Entry) -> str:
     return f'<details class="entry">{summary}{lines}{link}</details>'
 
 
-# Curves as the page holds them: three significant digits in 16 bits, so that the page stays small.
+# The page stores the values of curves in 16 bits with three significant digits, to stay small.
 #
-# A value is m · 10^e with |m| < 1000 and -12 <= e < 20, written as (m + 999) · 32 + e + 12; 65535
-# is no number. Smaller than 1e-12 becomes 0; larger than 9.99e21 becomes that. A series is the
-# base64 of little-endian words. page.js reads it, and takes means and intervals from the seeds
-# itself.
+# A value m · 10^e with |m| < 1000 and -12 <= e < 20 is stored as (m + 999) · 32 + e + 12. 65535
+# means no number. Values below 1e-12 become 0, and values above 9.99e21 become 9.99e21. A series is
+# the base64 of little-endian words. page.js decodes it and computes means and intervals over seeds.
 
 
 LOWEST, HIGHEST, GAP = -12, 19, 65535
 
 
 def packed_data(report: Report) -> dict[str, Any]:
-    """Return what the page draws: views, tables, packed curves, themes, quantiles of Student's t.
+    """Return the page's data: views, tables, packed curves, themes, quantiles of Student's t.
 
-    The quantiles are by number of seeds; page.js computes means and intervals with them. Equal
-    specifications are written once: a view names its own by its place in `specs`.
+    page.js uses the quantile for each number of seeds to compute intervals. Equal specifications
+    are stored once: `spec` of a view is an index of `specs`.
     """
     data = report.data
     configurations = data.get("configurations", ())
@@ -394,7 +393,7 @@ def packed_data(report: Report) -> dict[str, Any]:
 
 
 PLAIN = ("metrics", "main", "studies", "grids", "thinned")
-"""Parts of Report.data that the page reads as they are; the others are drawn in views."""
+"""Parts of Report.data that the page reads unchanged. The views contain the other parts."""
 
 
 def _packed_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
@@ -422,18 +421,18 @@ def packed_series(values: Sequence[float | None]) -> str:
     return base64.b64encode(plain.tobytes()).decode()
 
 
-# Report -> HTML: the frame of the page, its policy, and what is inlined.
+# Report -> HTML: the outer HTML, its content security policy, and the inlined files.
 
 
 Pictures = Mapping[str, Sequence[str]]
-"""Figure id -> names of its pictures below figures/, without their endings."""
+"""Figure id -> names of its pictures in figures/, without their endings."""
 
 
 def html(report: Report, pictures: Pictures | None = None, *, live: bool = False) -> str:
     """Return the whole page as text.
 
-    The page fetches nothing and needs no other file. With `pictures`, it links to those files.
-    If `live`, it asks its server for newer versions of itself.
+    The page needs no network and no other file. With `pictures`, it links to those files. If
+    `live`, it requests newer versions of itself from its server.
     """
     scripts = (
         _vega(),
@@ -467,7 +466,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
 
 
 def _sections(report: Report, pictures: Pictures) -> Iterator[str]:
-    """Yield every section. The form of filters comes before the first section with figures."""
+    """Yield every section. Put the filter form before the first section with figures."""
     filters = '<form id="filters" aria-label="What the figures show" hidden></form>'
     for section in report.sections:
         if section.figures and filters:
@@ -536,6 +535,6 @@ def _hash(text: str) -> str:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """Return compact JSON that cannot close its script element."""
+    """Return compact JSON. Escape `<`, so that no text can close the script element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

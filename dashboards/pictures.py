@@ -1,4 +1,4 @@
-"""A report's figures as PNG and PDF files: the page's views, with the rows of each setting."""
+"""Write a report's figures as PNG and PDF files: the page's views with the rows of each setting."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,15 +25,15 @@ from orchestrator.report.model import Figure
 
 FORMATS = ("png", "pdf")
 OF_SETTING = ("curves", "measures", "finals", "stability")
-"""Kinds of figures that are one picture a study and setting; another kind is one picture."""
+"""Kinds of figures with one picture per study and setting. Other figures have one picture."""
 Drawn = tuple[str, str]
 """A file's name without its ending, and the picture as SVG."""
 
 
 def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Write a report's pictures to `folder`; return figure id -> picture names without endings.
+    """Write a report's pictures to `folder`. Return figure id -> picture names without endings.
 
-    Remove every other PNG and PDF file of the folder. Without a report, remove all of them.
+    Remove all other PNG and PDF files from the folder. Without a report, remove all of them.
     """
     written: dict[str, tuple[str, ...]] = {}
     if report is not None:
@@ -104,7 +104,7 @@ def filled_views(
 
 
 def _labelled(view: ChartView, label: str | None) -> ChartView:
-    """Return a view whose axis names the metric that is drawn."""
+    """Return a view with the metric's label in place of the placeholder METRIC."""
     if METRIC not in view.get("table", "") or label is None:
         return view
     labelled = view.copy()
@@ -121,7 +121,7 @@ def _columns(figure: Figure, drawn: Sequence[ChartView]) -> int:
 # ---------------------------------------------------------------- one page to print and to mail
 
 WIDE, TALL = 794, 1123
-"""A4, in pixels of 1/96 inch."""
+"""Width and height of A4 in pixels of 1/96 inch."""
 ROW, TOP, EDGE = 29, 197, 53
 MOST_CLAIMS, MOST_PLATES, COLUMNS = 16, 12, 4
 PLATE_WIDE, PLATE_TALL = 166, 150
@@ -139,7 +139,7 @@ text { font-family: 'Liberation Sans', Arial, sans-serif; fill: #16191d; }
 
 
 def one_page(report: Report) -> str | None:
-    """Return the finding, the claims and redrawn figures on one A4 page as SVG.
+    """Return one A4 page with the finding, the claims and redrawn figures as SVG.
 
     Return None without claims.
     """
@@ -194,7 +194,7 @@ def one_page(report: Report) -> str | None:
 
 
 def _plates(report: Report, top: float) -> Iterator[str]:
-    """Yield the first panel of each redrawn figure, as far as the page has room."""
+    """Yield the first panel of each redrawn figure, as many as fit on the page."""
     room = int((TALL - top - 20) / (PLATE_TALL + 12))
     every = tables(report.data)
     shown = [(p.number, p.figure) for p in report.plates if p.figure and p.figure.panels]
@@ -226,7 +226,7 @@ def _small_look() -> dict[str, Any]:
 
 
 def _placed(svg: str, x: float, y: float, width: float, height: float) -> str:
-    """Return a drawing as a part of another: in a box, made smaller where it is larger."""
+    """Return a drawing as part of another: at x, y, scaled down to fit into width and height."""
     start = svg[: svg.index(">")]
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', start)
     kind = re.search(r'class="[^"]+"', start)

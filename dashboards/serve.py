@@ -1,15 +1,16 @@
-"""The report over HTTP, kept up to date: `orch dashboard`.
+"""Serve the report over HTTP and update it: `orch dashboard`.
 
     /                     the page                    /version     version and progress, as JSON
-    /report.md            the same in Markdown        /cells/NAME  the last lines a cell printed
-    /<name>               a file of the report's folder, by its name there
+    /report.md            the same in Markdown        /cells/NAME  the last lines of a cell's output
+    /<name>               a file of the report's folder
 
-A `Board` builds pages in the background; a request gets the last one at once.
+A `Board` builds pages in the background. A request gets the last page without waiting.
 
-GET and HEAD only. No part of a request is ever made into a path: it is looked up among the names
-of the files. Without a token only this machine can ask, and only by a name that is this machine's,
-so that no page of another origin can ask through a reader's browser (DNS rebinding). With a token
-every request needs its cookie, which `/?token=...` sets.
+The server accepts only GET and HEAD. It never builds a path from a request: it looks the name up
+among the names of the files. Without a token, it answers only this machine, and only if the Host
+header names this machine. So a web page of another origin cannot read the report through the
+user's browser (DNS rebinding). With a token, every request needs the cookie that `/?token=...`
+sets.
 """
 
 import gzip
@@ -37,12 +38,12 @@ from orchestrator.errors import EnvironmentFault, OrchError
 
 LOOK_SECONDS = 2.0
 SHARE_LOOKING, SHARE_BUILDING = 0.05, 0.25
-"""At most this share of the time is spent looking for changes, and building pages."""
+"""Maximum shares of time for looking for changes and for building pages."""
 FIRST_PORT = 8700
 _FIRST_PAGE_SECONDS = 600.0
-"""A request waits this long for the first page."""
+"""Maximum time that a request waits for the first page."""
 _IDLE_SECONDS = 30.0
-"""A connection that sends nothing for this long is closed, also within a request."""
+"""Maximum time without data on a connection, between requests or within one."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -61,19 +62,19 @@ _ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
 
 
 class Page(NamedTuple):
-    """One version of the page, as it is served."""
+    """A version of the page."""
 
     html: bytes
     markdown: bytes
     zipped: bytes = b""
-    """`html` compressed: the page is megabytes, and many readers come through a tunnel."""
+    """`html` compressed by gzip: the page has megabytes, and tunnels are slow."""
 
 
 class BoardState(NamedTuple):
-    """The state of the experiment on disk."""
+    """A state of the experiment on disk."""
 
     digest: str
-    """Changes when the page would change."""
+    """A digest of everything that the page depends on."""
     line: str
     """The progress of the experiment, in one line."""
     live: bool
@@ -82,9 +83,9 @@ class BoardState(NamedTuple):
 
 @dataclass(frozen=True)
 class PageSource:
-    """The functions that return states and pages.
+    """A pair of functions: `look` returns the state, `build` returns the page.
 
-    Both may raise OrchError; neither changes anything on disk.
+    Both may raise OrchError. Neither changes anything on disk.
     """
 
     look: Callable[[], BoardState]
@@ -92,12 +93,12 @@ class PageSource:
 
 
 class Board:
-    """A thread that builds pages and keeps the last one. `close` ends the thread."""
+    """A thread that builds pages and stores the last one. `close` ends the thread."""
 
     def __init__(self, source: PageSource, clock: Callable[[], float] = time.monotonic):
         self.builds = 0
         self.fault = ""
-        """Why the newest page could not be built; the one before it is still served."""
+        """The reason why the newest page could not be built; the previous page is still served."""
         self.line = ""
         self.live = True
         self._source, self._clock = source, clock
@@ -109,16 +110,16 @@ class Board:
 
     @property
     def version(self) -> str:
-        """Return a digest of the page; empty until there is a page."""
+        """Return a digest of the page, or an empty text before the first page."""
         return self._version
 
     def page(self, seconds: float | None = 0.0) -> Page | None:
-        """Return the last page; wait up to `seconds` for the first, None if it does not come."""
+        """Return the last page. Wait up to `seconds` for the first page; return None without it."""
         self._built.wait(seconds)
         return self._page
 
     def close(self) -> None:
-        """End the thread. A page that is being built is not waited for."""
+        """End the thread. Wait at most one second for a page that is being built."""
         self._closed.set()
         self._thread.join(1.0)
 
@@ -168,16 +169,16 @@ class Board:
 
 @dataclass
 class DashboardSite:
-    """The content of a server: the board, the files, the last lines of cells, and the token."""
+    """The content of a server: board, files, last lines of cells, and token."""
 
     board: Board
     files: Callable[[], Mapping[str, Path]]
-    """Name in the address -> file."""
+    """A function that returns: name in the address -> file."""
     cell: Callable[[str], str]
-    """Cell id or folder name -> the cell's last lines. Raises OrchError for an unknown cell."""
+    """Cell id or folder name -> the cell's last lines. It raises OrchError for an unknown cell."""
     token: str = ""
     status: dict[str, object] = field(default_factory=dict)
-    """More fields of /version: `mlflow`, an address, once it answers."""
+    """Further fields of /version: `mlflow`, the address of MLflow once it has started."""
 
 
 class DashboardServer(ThreadingHTTPServer):
@@ -186,7 +187,7 @@ class DashboardServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of a browser that closed its page while it loaded; print other errors."""
+        """Ignore a browser that closed its page while loading. Print other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             traceback.print_exc()
 
@@ -208,10 +209,10 @@ class DashboardServer(ThreadingHTTPServer):
 
 
 def listen(site: DashboardSite, host: str, port: int | None) -> DashboardServer:
-    """Bind and return the server. `port` None: the first free one from FIRST_PORT on.
+    """Bind and return the server. `port` None: use the first free port from FIRST_PORT on.
 
-    Raise EnvironmentFault for an address that cannot be bound, and for one that others can reach
-    where the site has no token.
+    Raise EnvironmentFault if the address cannot be bound, or if other machines can reach it and the
+    site has no token.
     """
     if not is_loopback(host) and not site.token:
         raise EnvironmentFault(f"{host} can be reached by others: it needs a token")
@@ -226,7 +227,7 @@ def listen(site: DashboardSite, host: str, port: int | None) -> DashboardServer:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches an address."""
+    """Return True if only this machine can reach an address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -236,12 +237,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_token(text: str, token: str) -> bool:
-    """Return True if a text is the token, in a time that says nothing of how much of it is."""
+    """Return True if a text is the token. The time does not depend on how much of it matches."""
     return hmac.compare_digest(text.encode(), token.encode())
 
 
 def has_cookie(header: str, name: str, token: str) -> bool:
-    """Return True if a Cookie header holds the token under this name."""
+    """Return True if a Cookie header has the token under this name."""
     jar = SimpleCookie()
     try:
         jar.load(header)
@@ -261,10 +262,7 @@ def _own_names() -> set[str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The handler of one connection.
-
-    Threads and timeouts are those of http.server (docs/decisions/021).
-    """
+    """A handler of one connection. http.server provides threads and timeouts (decision 021)."""
 
     server: DashboardServer
     protocol_version = "HTTP/1.1"
@@ -272,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_SECONDS
 
     def do_GET(self) -> None:
-        """Answer one request."""
+        """Respond to one request after checking its Host header or its cookie."""
         path, _, query = self.path.partition("?")
         if not self._has_right_host():
             self._send_text(HTTPStatus.MISDIRECTED_REQUEST, "This is not that host.")
@@ -342,8 +340,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, content, kind)
 
     def _has_right_host(self) -> bool:
-        """Return True if the Host header names this server. An IP address cannot be rebound."""
-        if self.server.site.token:  # the browser sends the cookie to the name that set it only
+        """Return True if the Host header names this server, or if the site has a token.
+
+        Loopback addresses are always right: DNS rebinding needs a name.
+        """
+        if self.server.site.token:  # a browser sends the cookie only to the host that set it
             return True
         try:
             host = (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "").lower()
@@ -357,10 +358,10 @@ class _Handler(BaseHTTPRequestHandler):
             return False
 
     def _send_cookie(self, token: str) -> None:
-        """Set the cookie, with a page that leads to the report.
+        """Set the cookie with a page that loads the report. Refuse a wrong token.
 
-        A redirection would not do: browsers do not send a strict cookie along one that began on
-        another site.
+        A redirect would fail if the link was on another site: then browsers do not send a
+        SameSite=Strict cookie with the redirected request.
         """
         if not is_token(token, self.server.site.token):
             text = "Open the address that `orch dashboard` printed, with its token."
@@ -400,10 +401,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer in plain text what http.server would answer in HTML."""
+        """Send an error of http.server as plain text instead of HTML."""
         self.close_connection = True
         text = message or explain or HTTPStatus(code).phrase
         self._send(HTTPStatus(code), f"{text}\n".encode(errors="replace"), "text/plain")
 
     def log_message(self, *_: object) -> None:
-        """Log nothing: one of the requests holds the token."""
+        """Log nothing: the address of a request can contain the token."""
