@@ -1,6 +1,6 @@
 """AReaL's own KL functions, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside a checkout; nothing of orch or of AReaL is imported.
+A Python with torch runs it on a checkout, without an import of orch or AReaL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Any
 
 PACKAGE = "."
 WHOLE = ()
-"""The places whose update can be asked for as a whole."""
+"""The places of a KL for which the whole update runs."""
 
 
 def launches(_version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return what is asked: a name, the KL's place, the words of a launch."""
+    """Return the launches to measure: a name, the KL's place, the words of the launch."""
     return [(each, "reward", [each]) for each in ("k1", "k2", "k3")]
 
 
@@ -26,11 +26,11 @@ class ArealKl:
         self.compute = getattr(sources.load(file, [name], torch=torch), name.partition(".")[2])
 
     def read(self, argv: Sequence[str], _: Mapping[str, str]) -> Sequence[str]:
-        """Return the words of a launch, which are all that the functions take."""
+        """Return the words of a launch, the only input of the functions."""
         return argv
 
     def kl(self, words: Sequence[str], _place: str, batch: Mapping[str, Any]) -> Any:
-        """Return the KL of each token."""
+        """Return the KL of each token, [N, T]."""
         return self.compute(batch["logp"], batch["ref"], words[0], True)
 
 

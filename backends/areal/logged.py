@@ -1,4 +1,4 @@
-"""What AReaL logs."""
+"""The metrics that AReaL logs."""
 
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
 

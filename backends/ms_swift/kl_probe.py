@@ -1,7 +1,7 @@
 """ms-swift's own KL statements, for orchestrator/probes/runner.py.
 
-They stand inside a method of its trainer, so the two statements that compute the KL of a token are
-taken out of it and run. Nothing of orch or of ms-swift is imported.
+Two statements inside a method of its trainer compute the KL of a token. The probe takes them out
+and runs them, without an import of orch or ms-swift.
 """
 
 import ast
@@ -11,12 +11,12 @@ from typing import Any
 
 PACKAGE = "."
 WHOLE = ("loss",)
-"""The places whose update can be asked for as a whole."""
+"""The places of a KL for which the whole update runs."""
 FILES = ("swift/rlhf_trainers/grpo_trainer.py", "swift/trainers/rlhf_trainer/grpo_trainer.py")
 
 
 def launches(_version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return what is asked: a name, the KL's place, the words of a launch."""
+    """Return the launches to measure: a name, the KL's place, the words of the launch."""
     return [("--beta", "loss", [])]
 
 
@@ -44,7 +44,7 @@ class MsSwiftKl:
         return argv
 
     def kl(self, _words: Sequence[str], _place: str, batch: Mapping[str, Any]) -> Any:
-        """Return the KL of each token."""
+        """Return the KL of each token, [N, T]."""
         scope: dict[str, Any] = {
             "torch": self.torch,
             "per_token_logps": batch["logp"],
@@ -56,7 +56,7 @@ class MsSwiftKl:
         return scope["per_token_kl"]
 
     def advantages(self, _: Sequence[str], batch: Mapping[str, Any]) -> Any:
-        """Return rewards and advantages of a task without a reward: zero."""
+        """Return rewards and advantages of a task without a reward: both are zero."""
         return batch["mask"] * 0, batch["mask"] * 0
 
     def loss(self, words: Sequence[str], batch: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What ms-swift's GRPO trainer logs. Transformers' loggers put `train/` before a name."""
+"""The metrics of ms-swift's GRPO trainer. Transformers' loggers put `train/` before a name."""
 
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
 

@@ -1,6 +1,6 @@
 """NeMo-RL's own KL functions, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside a checkout; nothing of orch or of NeMo-RL is imported.
+A Python with torch runs it on a checkout, without an import of orch or NeMo-RL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Any
 
 PACKAGE = "."
 WHOLE = ("loss",)
-"""The places whose update can be asked for as a whole."""
+"""The places of a KL for which the whole update runs."""
 
 
 def launches(_version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return what is asked: a name, the KL's place, the words of a launch."""
+    """Return the launches to measure: a name, the KL's place, the words of the launch."""
     return [(each, "loss", [each]) for each in ("k1", "k2", "k3")]
 
 
@@ -27,11 +27,11 @@ class NemoRlKl:
         self.has_score = tuple(map(int, version.split("."))) >= (0, 7)
 
     def read(self, argv: Sequence[str], _: Mapping[str, str]) -> Sequence[str]:
-        """Return the words of a launch, which are all that the functions take."""
+        """Return the words of a launch, the only input of the functions."""
         return argv
 
     def kl(self, words: Sequence[str], _place: str, batch: Mapping[str, Any]) -> Any:
-        """Return the KL of each token."""
+        """Return the KL of each token, [N, T]."""
         policy, reference = batch["logp"], batch["ref"]
         if not self.has_score:
             return self.compute(policy, reference, words[0])
@@ -39,7 +39,7 @@ class NemoRlKl:
         return self.compute(policy, reference, words[0], importance_sampling_weights=weight)
 
     def advantages(self, _: Sequence[str], batch: Mapping[str, Any]) -> Any:
-        """Return rewards and advantages of a task without a reward: zero."""
+        """Return rewards and advantages of a task without a reward: both are zero."""
         return batch["mask"] * 0, batch["mask"] * 0
 
     def loss(self, words: Sequence[str], batch: Mapping[str, Any]) -> Any:

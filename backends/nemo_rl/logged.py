@@ -1,4 +1,4 @@
-"""What NeMo-RL logs."""
+"""The metrics that NeMo-RL logs."""
 
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
 

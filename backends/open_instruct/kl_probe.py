@@ -1,6 +1,6 @@
 """open-instruct's own KL functions, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside a checkout; nothing of orch or of open-instruct is imported.
+A Python with torch runs it on a checkout, without an import of orch or open-instruct.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Any
 
 PACKAGE = "."
 WHOLE = ("loss",)
-"""The places whose update can be asked for as a whole."""
+"""The places of a KL for which the whole update runs."""
 
 
 def launches(_version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return what is asked: a name, the KL's place, the words of a launch."""
+    """Return the launches to measure: a name, the KL's place, the words of the launch."""
     return [(f"--kl_estimator {each}", "loss", [str(each)]) for each in range(4)]
 
 
@@ -26,17 +26,17 @@ class OpenInstructKl:
         self.compute = sources.load(file, ["estimate_kl"], torch=torch).estimate_kl
 
     def read(self, argv: Sequence[str], _: Mapping[str, str]) -> Sequence[str]:
-        """Return the words of a launch, which are all that the functions take."""
+        """Return the words of a launch, the only input of the functions."""
         return argv
 
     def kl(self, words: Sequence[str], _place: str, batch: Mapping[str, Any]) -> Any:
-        """Return the KL of each token."""
+        """Return the KL of each token, [N, T]."""
         policy = batch["logp"]
         difference = (policy - batch["ref"]).clamp(-40.0, 40.0)
         return self.compute(difference, (policy - batch["old"]).exp())[int(words[0])]
 
     def advantages(self, _: Sequence[str], batch: Mapping[str, Any]) -> Any:
-        """Return rewards and advantages of a task without a reward: zero."""
+        """Return rewards and advantages of a task without a reward: both are zero."""
         return batch["mask"] * 0, batch["mask"] * 0
 
     def loss(self, words: Sequence[str], batch: Mapping[str, Any]) -> Any:

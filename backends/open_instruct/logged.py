@@ -1,4 +1,4 @@
-"""What open-instruct's grpo_fast.py logs."""
+"""The metrics that open-instruct's grpo_fast.py logs."""
 
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
 

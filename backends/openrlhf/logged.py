@@ -1,4 +1,4 @@
-"""What OpenRLHF logs. TensorBoard and W&B have `train/` before a name."""
+"""The metrics that OpenRLHF logs. TensorBoard and W&B have `train/` before a name."""
 
 from backends.openrlhf.metrics import NAMES
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having, renamed

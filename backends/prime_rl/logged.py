@@ -1,4 +1,4 @@
-"""What Prime-RL logs."""
+"""The metrics that Prime-RL logs."""
 
 from backends.prime_rl.metrics import ROWS
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, having, renamed

@@ -1,4 +1,4 @@
-"""What ROLL logs."""
+"""The metrics that ROLL logs."""
 
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
 

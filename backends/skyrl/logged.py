@@ -1,4 +1,4 @@
-"""What SkyRL logs."""
+"""The metrics that SkyRL logs."""
 
 from backends.skyrl.metrics import NAMES
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having, renamed

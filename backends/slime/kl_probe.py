@@ -1,6 +1,6 @@
 """slime's own KL functions, for orchestrator/probes/runner.py.
 
-Run by a Python with torch beside a checkout; nothing of orch or of slime is imported.
+A Python with torch runs it on a checkout, without an import of orch or slime.
 """
 
 import os
@@ -9,11 +9,11 @@ from typing import Any
 
 PACKAGE = "."
 WHOLE = ("loss", "reward")
-"""The places whose update can be asked for as a whole."""
+"""The places of a KL for which the whole update runs."""
 
 
 def launches(_version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return what is asked: a name, the KL's place, the words of a launch."""
+    """Return the launches to measure: a name, the KL's place, the words of the launch."""
     names = ("k1", "k2", "k3", "low_var_kl")
     plain = [(each, "loss", [each, "loss"]) for each in names]
     weighted = [(f"{each} --use-unbiased-kl", "loss", [each, "loss", "ratio"]) for each in names]
@@ -32,11 +32,11 @@ class SlimeKl:
         self.own = sources.load("slime/utils/ppo_utils.py", names, torch=torch)
 
     def read(self, argv: Sequence[str], _: Mapping[str, str]) -> Sequence[str]:
-        """Return the words of a launch, which are all that the functions take."""
+        """Return the words of a launch, the only input of the functions."""
         return argv
 
     def kl(self, words: Sequence[str], _place: str, batch: Mapping[str, Any]) -> Any:
-        """Return the KL of each token."""
+        """Return the KL of each token, [N, T]."""
         ratio = (batch["logp"] - batch["old"]).exp() if "ratio" in words else None
         return self.own.compute_approx_kl(batch["logp"], batch["ref"], words[0], ratio)
 

@@ -1,4 +1,4 @@
-"""What slime logs."""
+"""The metrics that slime logs."""
 
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
 

@@ -1,4 +1,4 @@
-"""What TRL's trainers log. Transformers' loggers put `train/` before a name; MLflow's does not."""
+"""TRL's metrics. Transformers' loggers, but for MLflow's, put `train/` before names."""
 
 from collections.abc import Mapping
 from typing import Any

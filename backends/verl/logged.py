@@ -1,4 +1,4 @@
-"""What verl logs."""
+"""The metrics that verl logs."""
 
 from backends.verl.metrics import NAMES
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having, renamed
