@@ -50,8 +50,8 @@ def dialect(version: str | None) -> Dialect:
 def dialect_of(settings: Settings) -> Dialect:
     """Return the dialect that a cell of the embedded trainer is trained in.
 
-    With a correction, ratios and the KL in the reward are to the trainer's policy at the start of
-    the batch, not to the engine's.
+    With a correction, ratios are to the trainer's policy at the start of the batch, not to the
+    engine's, and the KL in the reward is that policy's.
     """
     named = dialect(settings.backend.version)
     if settings.loss.correction is None:

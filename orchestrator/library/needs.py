@@ -1,7 +1,7 @@
 """needs.json: the part of a cell that a launch needs and that no key of its library carries.
 
 It holds the library's release, the prompts, and, under `asked`, fields of the cell that the keys do
-not distinguish. `parse` needs it to read a launch of OpenRLHF, TRL or SkyRL that orch wrote.
+not distinguish. OpenRLHF's and TRL's launches carry it, and their `parse` reads it.
 """
 
 import json
