@@ -11,6 +11,7 @@ file, and never overwrites another score.
 
 import math
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -192,10 +193,12 @@ def read_scores_at(path: Path) -> tuple[Score, ...]:
     return result.scores if result else ()
 
 
-def ask_again(one: StoredScore) -> None:
-    """Record that this result is the one requested last."""
+def ask_again(one: StoredScore, rivals: Iterable[StoredScore]) -> None:
+    """Record that this result is the one requested last, later than each rival."""
+    # A file system's clock ticks every few milliseconds: two files may have one time.
+    moment = max([time.time_ns(), *(rival.time_ns + 1 for rival in rivals)])
     with telling(one.path):
-        os.utime(one.path)
+        os.utime(one.path, ns=(moment, moment))
 
 
 # Means over the tasks of a domain, as scores of the tasks `in_domain` and `out_of_domain`.

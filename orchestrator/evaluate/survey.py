@@ -286,9 +286,9 @@ def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Scor
     """Return the scores of a result on disk, and record it as the one requested last of its
     kind.
     """
-    rivals = (other for other in on_disk.values() if other.kind == one.kind)
-    if any(other.time_ns > one.time_ns for other in rivals):
-        ask_again(one)
+    rivals = [each for each in on_disk.values() if each.kind == one.kind and each.path != one.path]
+    if any(rival.time_ns >= one.time_ns for rival in rivals):
+        ask_again(one, rivals)
     return one.result.scores
 
 

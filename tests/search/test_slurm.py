@@ -37,6 +37,8 @@ SITE = (
     "+site.options={memory_gib: 1, time_limit_hours: 0.2}",
     "+base.num_train_steps=100",
 )
+LONG = 2000
+"""Train steps of a cell that trains longer than a controller takes to look twice."""
 FLAGS = (
     "--each",
     "kl=[k1.reward]",
@@ -136,8 +138,11 @@ def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> 
     assert sum("cancelled by a person" in why for why in whys) == 2, whys
 
 
-def cluster_house(tmp_path: Path, options: SlurmOptions, **block: object) -> Controller:
-    asked = [*SITE, f"site.runs_dir='{tmp_path}/runs'"]
+def cluster_house(
+    tmp_path: Path, options: SlurmOptions, steps: int = 100, **block: object
+) -> Controller:
+    length = f"+base.num_train_steps={steps}"
+    asked = [*SITE[:-1], length, f"site.runs_dir='{tmp_path}/runs'"]
     opened = open_experiment(ROOT / "experiments" / "beta_sweep.yaml", asked)
     opened = replace(opened, spec=opened.spec.model_copy(update={"tune": None}))
     house = House(opened, design(opened, {**BLOCK, **block}), [])
@@ -154,6 +159,7 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
     controller = cluster_house(
         tmp_path,
         options,
+        steps=LONG,
         trials=5,
         pruner="median",
         objectives={"eval/accuracy_in_domain": "maximize"},
@@ -166,7 +172,7 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
                 folder,
                 cell,
                 {"eval/accuracy_in_domain": 2.0},
-                earlier={step: {"eval/accuracy_in_domain": 2.0} for step in range(1, 100)},
+                earlier={step: {"eval/accuracy_in_domain": 2.0} for step in range(1, LONG)},
             )
         (cell,) = controller.tick()
         start(SubmitRequest([cell], folder, options, evaluate=False, tell=print))

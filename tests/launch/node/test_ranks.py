@@ -96,8 +96,9 @@ def start(cluster: Cluster, root: Path, cell: Cell, plan: LaunchPlan, **options:
 
 
 def ended(attempt: Path) -> dict[str, Any]:
-    wait_for((attempt / "ending.json").exists, 180, f"the end of {attempt}")
-    told: dict[str, Any] = json.loads((attempt / "ending.json").read_text())
+    path = attempt / "ending.json"
+    wait_for(lambda: path.exists() and path.stat().st_size > 0, 180, f"the end of {attempt}")
+    told: dict[str, Any] = json.loads(path.read_text())
     return told
 
 

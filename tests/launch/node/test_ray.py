@@ -76,7 +76,8 @@ def submit(
 def ending(attempt: AttemptDir, log: Path, seconds: float) -> dict[str, Any]:
     path = attempt.path / "ending.json"
     try:
-        wait_for(path.exists, seconds, f"the end of {attempt.path.parents[1].name}")
+        name = attempt.path.parents[1].name
+        wait_for(lambda: path.exists() and path.stat().st_size > 0, seconds, f"the end of {name}")
     except TimeoutError:
         said = [p.read_text(errors="replace")[-2000:] for p in (log, attempt.stderr) if p.exists()]
         pytest.fail("\n".join(said))
