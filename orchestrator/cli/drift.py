@@ -10,7 +10,7 @@ from orchestrator.audit import releases as around
 from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
-from orchestrator.cli.manners import WOULD_CHANGE
+from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.errors import SelectionError
 from orchestrator.library.launches import UnreadableScript
 from orchestrator.probes.capability import releases
@@ -60,6 +60,7 @@ def command(
             "(orch compare compares libraries)"
         )
     if is_script:
+        set_next("orch audit {spec}")
         return _drift_of_script(spec, old, new, as_json=as_json)
     cells = _cells(old[0], spec, overrides, where)
     drifts = drift(cells, old, new, plugins.load(old[0]).translate)

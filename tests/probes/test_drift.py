@@ -209,6 +209,7 @@ def test_a_script_between_releases(
     done = orch(tmp_path, "drift", "run.sh", "--from", f"trl@{before}", "--to", f"trl@{after}")
     assert done.returncode == code, done.stderr
     assert expected in done.stdout
+    assert "Next: orch audit run.sh" in done.stderr, "no spec, so nothing to plan"
     if code == 3:
         assert "the forward KL of each token" in done.stdout
 
