@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from backends.skyrl.manifest import ENGINE, OUR_STEPS, STEPS
 from backends.skyrl.overrides import read, written
-from orchestrator.library.cpu_launch import CpuLaunch, Deviation, Trimmed, reason_to_leave_out
+from orchestrator.library.cpu_launch import (
+    CpuLaunch,
+    Deviation,
+    Trimmed,
+    reason_to_leave_out,
+    shortened,
+)
 from orchestrator.records import LaunchPlan
 
 _SHARDED = "one process holds the whole policy"
@@ -59,10 +65,7 @@ def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
             deviations.append(Deviation("argument", key, value, None, why))
         else:
             kept.append(word)
-    if steps != str(batches):
-        why = "a rehearsal is short" if steps else "epochs decide in the launch"
-        deviations.append(Deviation("argument", STEPS, steps, str(batches), why))
-    return Trimmed((*kept, f"{STEPS}={batches}"), tuple(deviations))
+    return shortened(kept, deviations, STEPS, steps, batches)
 
 
 def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:

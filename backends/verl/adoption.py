@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from backends.verl.cpu_launch import split
 from backends.verl.manifest import ACTOR, MODEL, ROLLOUT, STEPS
 from backends.verl.translate import MAIN
-from orchestrator.library.cpu_launch import CpuLaunch, Deviation, Trimmed, reason_to_leave_out
+from orchestrator.library.cpu_launch import (
+    CpuLaunch,
+    Deviation,
+    Trimmed,
+    reason_to_leave_out,
+    shortened,
+)
 from orchestrator.records import LaunchPlan
 
 _REFERENCE = "actor_rollout_ref.ref"
@@ -81,10 +87,7 @@ def trimmed(argv: Sequence[str], batches: int) -> Trimmed:
             deviations.append(Deviation("argument", key, value, None, why))
         else:
             kept.append(word)
-    if steps != str(batches):
-        why = "a rehearsal is short" if steps else "epochs decide in the launch"
-        deviations.append(Deviation("argument", STEPS, steps, str(batches), why))
-    return Trimmed((*kept, f"{STEPS}={batches}"), tuple(deviations))
+    return shortened(kept, deviations, STEPS, steps, batches)
 
 
 def adopt(plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch:

@@ -68,6 +68,25 @@ class Trimmed(NamedTuple):
     """Arguments that were left out or set, each with the reason."""
 
 
+def shortened(
+    argv: Sequence[str],
+    deviations: Sequence[Deviation],
+    key: str,
+    in_launch: str | None,
+    batches: int,
+) -> Trimmed:
+    """Return a launch with the override `key=batches` at its end.
+
+    argv: its words without that override. deviations: the differences so far. in_launch: the value
+    that it gave for `key`, or None; another value than `batches` is one more difference.
+    """
+    if in_launch == str(batches):
+        return Trimmed((*argv, f"{key}={batches}"), tuple(deviations))
+    why = "a rehearsal is short" if in_launch else "epochs decide in the launch"
+    shorter = Deviation("argument", key, in_launch, str(batches), why)
+    return Trimmed((*argv, f"{key}={batches}"), (*deviations, shorter))
+
+
 def reason_to_leave_out(name: str, reasons: Mapping[str, str]) -> str:
     """Return the reason to leave an argument out, or "" to keep it.
 
