@@ -12,41 +12,41 @@ from orchestrator import __version__
 from orchestrator.errors import OrchError
 
 COMMANDS: dict[str, str] = {
-    "plan": "What would run, why, and what its KL term really optimises.",
-    "rehearse": "Run the whole plan at micro scale, and say what would go wrong.",
-    "prove": "Replay a run's rollouts: does the library do what is predicted?",
-    "run": "Train what is missing, evaluate it, mirror it, report it.",
+    "plan": "Show what would run, why, and what its KL term really optimises.",
+    "rehearse": "Run the whole plan at micro scale, and report what would go wrong.",
+    "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
+    "run": "Train, evaluate and report what is missing.",
     "skypilot": "Write a SkyPilot task for each cell.",
-    "status": "States of cells, progress and cost.",
-    "logs": "Output of one cell.",
-    "errors": "Last lines of every failed cell.",
+    "status": "Show the states of cells, their progress and cost.",
+    "logs": "Show the output of one cell.",
+    "errors": "Show the last lines of every failed cell.",
     "cancel": "Stop cells, and leave them alone until a retry.",
     "retry": "Make failed and cancelled cells run again.",
     "prune": "Remove cells that left the spec, or evaluated checkpoints.",
     "push": "Share finished cells in a store.",
-    "pull": "Take cells that somebody else has trained.",
-    "show": "One cell: settings, ledger, launch arguments, files.",
-    "collect": "Read the run directories into MLflow.",
-    "import": "Read runs that orch did not launch: W&B, MLflow, ...",
+    "pull": "Take cells that another person has trained.",
+    "show": "Show one cell: settings, ledger, launch arguments, files.",
+    "collect": "Copy the results on disk to MLflow.",
+    "import": "Import runs that orch did not launch: W&B, MLflow, ...",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
-    "compare": "Differences between configurations, with intervals.",
-    "results": "Ask the results in SQL.",
+    "compare": "Compare configurations, with intervals.",
+    "results": "Query the results in SQL.",
     "report": "Write the report: a page, Markdown, CSV or Parquet.",
     "verify": "Run cells twice, and compare curves, checkpoints and scores.",
-    "dashboard": "The report, live, beside MLflow.",
+    "dashboard": "Serve the report, kept up to date, and MLflow.",
     "tune": "Search over beta, or any other field, with Optuna.",
-    "audit": "What a launch script by anybody really optimises.",
-    "explain": "The objective a KL configuration really optimises.",
-    "matrix": "What each KL term is in each library, measured.",
-    "drift": "What a new release of a library changes for a spec or a script.",
-    "lab": "The exact gradient laboratory: the paper's Fig. 1 and beyond.",
-    "env": "Environments of the trainers' libraries.",
+    "audit": "Say what any launch script really optimises.",
+    "explain": "Say which objective a KL configuration really optimises.",
+    "matrix": "Show what each KL term is in each library, measured.",
+    "drift": "Show what a new release of a library changes for a spec or a script.",
+    "lab": "Compute bias and variance of KL gradients exactly: the paper's Fig. 1 and beyond.",
+    "env": "Make, list and check the environments of the libraries.",
     "data": "Prepare the prompts that cells train on.",
     "doctor": "Check this machine and say what to fix.",
     "init": "Write a starter experiment, or a shipped one to change.",
     "list": "The experiments and config groups that orch brings.",
     "schema": "Print the JSON Schema of spec files.",
-    "completion": "Print what makes a shell complete orch's words.",
+    "completion": "Print the lines for the completion of commands in a shell.",
 }
 
 
@@ -95,8 +95,9 @@ class LazyGroup(click.Group):
 def orch() -> None:
     """orch: what does this KL choice really do, in my library, at my beta, at my asynchrony?
 
-    A YAML file declares a grid of KL configurations; orch trains every cell of it, evaluates the
-    checkpoints, mirrors everything into MLflow and says what the numbers support.
+    A YAML file declares a grid of KL configurations. orch trains every cell of the grid,
+    evaluates the checkpoints, copies everything to MLflow, and reports what the numbers
+    support.
     """
 
 

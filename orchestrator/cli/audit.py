@@ -26,7 +26,7 @@ SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"
 SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}
 
 
-@click.command(short_help="What a launch script by anybody really optimises.")
+@click.command(short_help="Say what any launch script really optimises.")
 @click.argument(
     "paths",
     nargs=-1,
@@ -38,31 +38,32 @@ SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-package
     "--format",
     "output",
     type=click.Choice(FORMATS),
-    help="concise: a line for each launch (the default for folders); full: all that an "
-    "answer stands on (for files); sarif: SARIF 2.1.0; github: annotations of a workflow.",
+    help="concise: one line for each launch (the default for folders); full: the answer and "
+    "all its reasons (the default for files); sarif: SARIF 2.1.0; github: annotations "
+    "of a workflow.",
 )
 @common.as_json
 @click.option("--sarif", "as_sarif", is_flag=True, help="The same as --format sarif.")
 @click.option(
     "--fix",
     is_flag=True,
-    help="Write the smallest change to a KL that does what its name says as FILE.orch.diff. FILE "
-    "is never touched.",
+    help="Write FILE.orch.diff: the smallest change after which the KL does what its name "
+    "says. FILE is never changed.",
 )
 @click.option(
     "--library",
     "pinned",
     multiple=True,
     metavar="NAME@VERSION",
-    help="The release it runs on, where the file does not tell.",
+    help="The release that the launch runs on, if the file does not show it.",
 )
 @click.option(
     "--hook",
     is_flag=True,
-    help="For hooks: pass over files without a launch and tell only of launches where something "
-    "is wrong: exit 1; 2 for a path that is not there; else 0.",
+    help="For hooks: skip files without a launch, and print only launches with a fault. Exit "
+    "code 1: a fault; 2: a path does not exist; else 0.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="What else touches the term.")
+@click.option("-v", "--verbose", is_flag=True, help="Print also what else acts on the KL term.")
 def command(
     paths: tuple[Path, ...],
     output: str | None,

@@ -20,8 +20,8 @@ def command(
 ) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
-    Cells that have succeeded or failed are left as they are. On a cluster, whom
-    site.options.on_end names gets a message.
+    Cells that have succeeded or failed do not change. On a cluster, the address in
+    site.options.on_end gets a message.
     """
 
     operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _told)

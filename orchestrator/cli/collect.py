@@ -10,7 +10,7 @@ from orchestrator.pipeline import stages
 from orchestrator.runs.experiment import open_experiment
 
 
-@click.command(short_help="Read the run directories into MLflow.")
+@click.command(short_help="Copy the results on disk to MLflow.")
 @common.spec
 @common.overrides
 @common.where
@@ -19,9 +19,9 @@ from orchestrator.runs.experiment import open_experiment
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
 ) -> int:
-    """Mirror what is on disk into MLflow. Doing it twice changes nothing.
+    """Copy the results on disk to MLflow. To run it twice changes nothing.
 
-    Exits 1 if some file could not be read; what could be read is mirrored all the same.
+    Exit code 1: a file could not be read; all others were copied.
     """
 
     experiment = open_experiment(spec, overrides)

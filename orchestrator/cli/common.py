@@ -38,14 +38,14 @@ where = click.option(
     multiple=True,
     metavar="FIELD=VALUE",
     shell_complete=completing.terms,
-    help="Only cells for which this holds: kl.estimator=k3, '!kl.beta=0', state=failed, "
-    "study=onpolicy, id=3f2a. May be given several times; all must hold.",
+    help="Take only the cells that match: kl.estimator=k3, '!kl.beta=0', state=failed, "
+    "study=onpolicy, id=3f2a. May be given several times; a cell must match all.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run = click.option(
     "--dry-run",
     is_flag=True,
-    help="Say what would change, change nothing, and exit 3 if something would.",
+    help="Print what would change, but change nothing. Exit code 3: something would change.",
 )
 store = click.option(
     "--store",
@@ -53,7 +53,7 @@ store = click.option(
     envvar="ORCH_STORE",
     show_envvar=True,
     metavar="FOLDER|URL",
-    help="Where results are shared: a folder, or a URL that fsspec opens (s3://, gs://, hf://).",
+    help="The store of shared results: a folder, or a URL that fsspec opens (s3://, gs://, hf://).",
 )
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 runs_dir = click.option(
@@ -62,7 +62,7 @@ runs_dir = click.option(
     default=Path("runs"),
     envvar="ORCH_RUNS_DIR",
     show_default=True,
-    help="Where experiments are kept.",
+    help="The folder of the experiments.",
 )
 
 

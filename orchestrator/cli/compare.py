@@ -48,7 +48,7 @@ LONG = 100
 """A table with a longer field is printed row by row."""
 
 
-@click.command(short_help="Differences between configurations, with intervals.")
+@click.command(short_help="Compare configurations, with intervals.")
 @common.spec
 @common.overrides
 @common.where
@@ -56,34 +56,42 @@ LONG = 100
     "--by",
     "axis",
     metavar="AXIS",
-    help="Set values of one axis against each other: kl, beta, backend, ...",
+    help="Compare the values of this axis with each other: kl, beta, backend, ...",
 )
 @click.option(
     "--metric",
-    help="Canonical name; default: the main accuracy.",
+    help="A metric, by its canonical name. Default: the main accuracy.",
 )
 @click.option(
     "--effect",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SIZE",
-    help="With --by: seeds that would tell such a difference, power 0.8.",
+    help="With --by: print how many seeds would show a difference of this size (power 0.8).",
 )
 @click.option(
-    "--against", metavar="LIBRARY", help="With --by backend: whom the others are set against."
+    "--against",
+    metavar="LIBRARY",
+    help="With --by backend: the library that the others are compared with.",
 )
 @click.option(
-    "--ablate", is_flag=True, help="Train what differs, one cause at a time, at micro scale."
+    "--ablate", is_flag=True, help="Train at micro scale with one of the differences at a time."
 )
 @click.option(
-    "--details", is_flag=True, help="With --by backend: meanings, ledgers, scores and curves too."
+    "--details",
+    is_flag=True,
+    help="With --by backend: print also meanings, ledgers, scores and curves.",
 )
-@click.option("--configs", is_flag=True, help="SPEC and the next argument are two launch scripts.")
+@click.option(
+    "--configs",
+    is_flag=True,
+    help="Compare two launch scripts, given as SPEC and the next argument.",
+)
 @click.option(
     "--library",
     "pinned",
     multiple=True,
     metavar="NAME@VERSION",
-    help="With --configs: the release it runs on, where the files do not tell.",
+    help="With --configs: the release that the scripts run on, if the files do not show it.",
 )
 @common.as_json
 def command(
@@ -100,15 +108,15 @@ def command(
     pinned: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Means with intervals over seeds, and the verdict on every claim.
+    """Print means with intervals over seeds, and the verdict on every claim.
 
-    With --by, paired differences between the values of that axis, everything else equal, with
-    Holm's correction. Intervals are 95 % and come from seeds only. --by backend shows the same
-    cells in several libraries: what differs, whether it matters for these cells, the effect; with
-    --details also ledgers, curves, scores and effective beta; with --ablate, how much of a gap each
-    difference explains.
+    --by AXIS prints paired differences between the values of the axis, everything else equal,
+    with Holm's correction. Intervals are 95 % and come from seeds only. --by backend compares
+    the same cells in several libraries: what differs, whether it matters for these cells, and
+    the effect. --details adds ledgers, curves, scores and the effective beta; --ablate adds how
+    much of a gap each difference explains.
 
-    With --configs, two launch scripts: orch compare --configs a.sh b.sh
+    --configs compares two launch scripts: orch compare --configs a.sh b.sh
     """
     if configs:
         return _compare_scripts((spec, *overrides), pinned, ablate, as_json)

@@ -10,11 +10,11 @@ WORDS_WITH_EQUALS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # kl.beta=0.1 is one
 """bash alone breaks words at `=`, and nothing could be completed after it."""
 
 
-@click.command(short_help="Print what makes a shell complete orch's words.")
+@click.command(short_help="Print the lines for the completion of commands in a shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 @common.as_json
 def command(shell: str, as_json: bool) -> None:
-    """Print the lines that make SHELL complete commands, options, specs, overrides with their
+    """Print the lines with which SHELL completes commands, options, specs, overrides with their
     config groups, fields and values of --where, and cells.
 
     \b

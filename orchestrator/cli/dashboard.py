@@ -34,7 +34,7 @@ from orchestrator.tracking.views import runs_page, views
 _MIN_TOKEN = 16
 
 
-@click.command(short_help="The report, live, beside MLflow.")
+@click.command(short_help="Serve the report, kept up to date, and MLflow.")
 @common.spec
 @common.overrides
 @common.where
@@ -42,8 +42,8 @@ _MIN_TOKEN = 16
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. Anything but this machine's own needs a token; one is "
-    "made if none is given.",
+    help="The address to listen on. Every address but this machine's own needs a token; one "
+    "is made if none is given.",
 )
 @click.option(
     "--port",
@@ -55,9 +55,9 @@ _MIN_TOKEN = 16
     "--token",
     envvar="ORCH_DASHBOARD_TOKEN",
     default="",
-    help="Only who has it may look, at MLflow too; `auto` makes one.",
+    help="Only a person with this token can read the page and MLflow; `auto` makes a token.",
 )
-@click.option("--no-mlflow", is_flag=True, help="The report alone.")
+@click.option("--no-mlflow", is_flag=True, help="Serve the report without MLflow.")
 @click.option(
     "--open/--no-open",
     "opens",
@@ -76,15 +76,15 @@ def command(
     opens: bool | None,
     as_json: bool,
 ) -> int:
-    """Serve the report of SPEC, kept up to date while cells run, and MLflow beside it.
+    """Serve the report of SPEC, up to date while cells run, and MLflow.
 
-    Changes nothing on disk. MLflow shows what was last mirrored (`orch run`, `orch collect`). It
-    is the server that MLFLOW_TRACKING_URI names, or one that is started for you alone: it listens
-    on this machine only, and asks for the token of the printed address, --token or one of its own.
-    Ctrl-C ends both.
+    The command changes nothing on disk. MLflow shows what `orch run` or `orch collect` last
+    copied to it. It is the server in MLFLOW_TRACKING_URI, or a server that is started only for
+    you: it listens on this machine only, and needs a token (that of the printed address, or
+    --token). Ctrl-C ends both.
 
-    With --where the page is about the chosen cells alone. With --json the addresses are printed
-    once, as one object, when both serve.
+    With --where, the page shows only the chosen cells. With --json, the command prints the
+    addresses once, as one object, when both servers are ready.
     """
     token = _token(token, is_loopback(host))
     live = LiveExperiment(lambda: open_experiment(spec, overrides).chosen(where))

@@ -34,13 +34,13 @@ def command() -> None:
     metavar="LIBRARY[@VERSION]",
     default=("all",),
     show_default=True,
-    help="Only as this library reads them. May be given several times.",
+    help="Write only this library's format. May be given several times.",
 )
 @click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where to. Default: $ORCH_DATA_DIR, else data/prepared.",
+    help="The folder to write to. Default: $ORCH_DATA_DIR, else data/prepared.",
 )
 @click.option(
     "--data-group",
@@ -57,10 +57,11 @@ def prepare(
     data_group: Path | None,
     as_json: bool,
 ) -> int:
-    """Prepare the data NAME (an entry of the config group `data`), or all data of a SPEC.
+    """Prepare the data set NAME (an entry of the config group `data`), or all data sets of a SPEC.
 
-    Reads the Hub through `datasets`, a local file, or makes the problems (Countdown). Checks sizes,
-    columns and answers; what was prepared before and is whole is left alone.
+    The data come from the Hub (through `datasets`) or from a local file, or are generated
+    (Countdown). The command checks sizes, columns and answers. It does not write again what is
+    already complete.
     """
     chosen = formats(libraries)
     group = data_group or OWN_GROUP

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="A site file to check, instead of the spec's.",
 )
-@click.option("--no-probe", is_flag=True, help="Ask the cluster only; start no job on a node.")
+@click.option("--no-probe", is_flag=True, help="Ask the cluster only, and start no job on a node.")
 @common.as_json
 @common.runs_dir
 def command(
@@ -43,9 +43,9 @@ def command(
 ) -> int:
     """Check Python, packages, the embedded trainer, the runs folder, MLflow and SLURM.
 
-    With SPEC, or --site FILE, the cluster it names is asked whether it has what the cells need, and
-    a job of a few seconds looks at a node: does it see the runs folder, orch, the trainers'
-    environments? Exits 1 if something that `orch run` needs is broken.
+    With SPEC or --site FILE, orch asks its cluster whether it has what the cells need. A job of
+    a few seconds checks that a node sees the runs folder, orch, and the environments of the
+    libraries. Exit code 1: something that `orch run` needs does not work.
     """
     site, cells = _asked(spec, overrides, where, site_file, runs_dir)
 

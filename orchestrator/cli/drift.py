@@ -28,9 +28,17 @@ MOST, MOST_NAMES = 12, 4
 """Changes, and new names, shown of one group."""
 
 
-@click.command(short_help="What a new release of a library changes for a spec or a script.")
-@click.option("--from", "before", required=True, metavar="LIBRARY@VERSION", help="As it is now.")
-@click.option("--to", "after", required=True, metavar="LIBRARY@VERSION", help="As it would be.")
+@click.command(short_help="Show what a new release of a library changes for a spec or a script.")
+@click.option(
+    "--from",
+    "before",
+    required=True,
+    metavar="LIBRARY@VERSION",
+    help="The release that is used now.",
+)
+@click.option(
+    "--to", "after", required=True, metavar="LIBRARY@VERSION", help="The release to change to."
+)
 @common.spec
 @common.overrides
 @common.where
@@ -45,12 +53,12 @@ def command(
 ) -> int:
     """List the cells of SPEC whose launch or whose mathematics a release changes.
 
-    SPEC may be a launch script, too, a recipe or a Python file that starts the library: then it is
-    read as the audit reads it, by the rules of both releases, and the change of its objective is
-    named with the default that changed.
+    SPEC may also be a launch script, a recipe, or a Python file that starts the library. orch
+    then reads it as the audit does, by the rules of both releases, and names the change of its
+    objective and the default that changed.
 
-    For cells, launches are compared key by key; the mathematics by what was measured in both
-    releases' own code (orch matrix). Exits 3 when something changes, 0 when nothing does.
+    For cells, orch compares the launches key by key, and the mathematics by measurements in
+    both releases' own code (orch matrix). Exit code 3: something changes; 0: nothing changes.
     """
     is_script = _is_script(spec)
     old, new = (_named(each) if is_script else _release(each) for each in (before, after))

@@ -29,27 +29,28 @@ gpu = click.option(
     "flavour",
     flag_value="gpu",
     default=True,
-    help="What trains: CUDA builds of everything (the default).",
+    help="For training, with CUDA builds of everything (the default).",
 )
 cpu = click.option(
     "--cpu",
     "flavour",
     flag_value="cpu",
-    help="What trains on a machine without a GPU, with CPU builds of torch.",
+    help="For training on a machine without a GPU, with a CPU build of torch.",
 )
 contract = click.option(
     "--contract",
     "flavour",
     flag_value="contract",
-    help="What the contract tests ask: the library without its heavy dependencies.",
+    help="For the contract tests: the library without its heavy dependencies.",
 )
 
 
-@click.group(short_help="Environments of the trainers' libraries.")
+@click.group(short_help="Make, list and check the environments of the libraries.")
 def command() -> None:
     """Make, list and check the environments in which the libraries train.
 
-    Each release has its own, from a lock in its backend's folder; none of them enters orch's.
+    Each release has its own environment, from a lock in the folder of its backend. orch's own
+    environment stays separate.
     """
 
 
@@ -62,14 +63,14 @@ def command() -> None:
 @click.option(
     "--python",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Interpreter to make it of; default: one of the lock's releases.",
+    help="The Python to use. Default: one of the releases that the lock names.",
 )
 @click.option(
     "--checkout",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Git repository of a library that is on no registry.",
 )
-@click.option("--again", is_flag=True, help="Remake one that is there.")
+@click.option("--again", is_flag=True, help="Make the environment again if it exists.")
 @common.as_json
 def create(
     release: str,
@@ -132,7 +133,7 @@ def list_(within: Path | None, as_json: bool) -> None:
 def check(release: str | None, within: Path | None, as_json: bool) -> int:
     """Import each library in its environment and compare its versions with its lock.
 
-    Exits 1 if something differs, or nothing is there to check.
+    Exit code 1: a version differs, or there is no environment to check.
     """
 
     library, _, version = (release or "").partition("@")

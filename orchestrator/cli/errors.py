@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.plan import Plan
 
 
-@click.command(short_help="Last lines of every failed cell.")
+@click.command(short_help="Show the last lines of every failed cell.")
 @common.spec
 @common.overrides
 @common.where
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], lines: int, as_json: bool
 ) -> int:
-    """Show each failed cell's class of failure, message and last lines; on a cluster also of
-    evaluation jobs that failed. Exits 1 if any failed.
+    """Show the kind of failure, the message and the last lines of each failed cell, and on a
+    cluster also of failed evaluation jobs. Exit code 1: something failed.
     """
     experiment = open_experiment(spec, overrides)
     chosen = plan_of(experiment.cells, experiment.folder).only(

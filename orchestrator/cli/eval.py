@@ -22,8 +22,14 @@ _PROMPTS = {"name", "domain", "chat_template"}
 @common.spec
 @common.overrides
 @common.where
-@click.option("--all-checkpoints", is_flag=True, help="Every checkpoint, not only the last.")
-@click.option("--divergence", is_flag=True, help="Also KL to the reference policy, and entropy.")
+@click.option(
+    "--all-checkpoints", is_flag=True, help="Evaluate every checkpoint, not only the last."
+)
+@click.option(
+    "--divergence",
+    is_flag=True,
+    help="Compute also the KL to the reference policy, and the entropy.",
+)
 @click.option(
     "--watch", is_flag=True, help="Evaluate checkpoints as they appear, until all cells have ended."
 )
@@ -33,7 +39,7 @@ _PROMPTS = {"name", "domain", "chat_template"}
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often --watch looks.",
+    help="The time between two looks of --watch.",
 )
 @common.dry_run
 @common.as_json
@@ -48,10 +54,11 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Evaluate what is not yet scored, and print the scores.
+    """Evaluate the checkpoints that have no score yet, and print the scores.
 
-    A score is kept with every response, keyed by checkpoint, task version, sampling and harness;
-    asking again costs nothing, and a run that was stopped goes on at the slice it was at.
+    A score is kept with all responses, under a key of checkpoint, task version, sampling and
+    harness. A score that is kept is not computed again. An evaluation that was stopped
+    continues with the slice of items that was not finished.
     """
 
     experiment = _asked(open_experiment(spec, overrides).chosen(where), all_checkpoints, divergence)

@@ -88,19 +88,21 @@ class EstimatorParameter(click.ParamType[str]):
         return click.Choice((*choices(), *ASKED)).shell_complete(ctx, param, incomplete)
 
 
-@click.command(short_help="The objective a KL configuration really optimises.")
+@click.command(short_help="Say which objective a KL configuration really optimises.")
 @click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
-@click.option("--off-policy", is_flag=True, help="Minibatches or staleness: old samples.")
+@click.option("--off-policy", is_flag=True, help="Train on old samples (minibatches, staleness).")
 @click.option(
     "--advantage",
     type=click.Choice(get_args(AdvantageEstimator)),
     default="rloo",
     show_default=True,
-    help="How rewards become advantages.",
+    help="How advantages are computed from rewards.",
 )
-@click.option("--group-size", type=click.IntRange(min=2), help="G, rollouts per prompt.")
+@click.option(
+    "--group-size", type=click.IntRange(min=2), help="G, the number of rollouts for each prompt."
+)
 @click.option(
     "--ratio",
     type=click.Choice(["token", "sequence"]),
@@ -131,13 +133,14 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Say whose gradient a KL term is: of which objective, how biased, and what to use instead.
+    """Say which objective a KL term's gradient belongs to, how biased it is, and what to use
+    instead.
 
-    Or answer one of the questions asked most, with numbers derived now: deepseek-v3.2, kl-twice,
-    tis+kl, opd-top-k, clamps, same-settings, collapse, moving-reference, logged-kl, which-beta,
-    gspo+k3, group-std.
+    Or answer one of the questions that people ask most, with numbers that are computed now:
+    deepseek-v3.2, kl-twice, tis+kl, opd-top-k, clamps, same-settings, collapse,
+    moving-reference, logged-kl, which-beta, gspo+k3, group-std.
 
-    Or tell what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all that it logs.
+    Or explain what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all its metrics.
 
     \b
       orch explain k3 loss

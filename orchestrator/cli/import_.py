@@ -25,15 +25,16 @@ MOST_NAMED = 12
 """Metric names in one line."""
 
 
-@click.command(name="import", short_help="Read runs that orch did not launch: W&B, MLflow, ...")
+@click.command(name="import", short_help="Import runs that orch did not launch: W&B, MLflow, ...")
 @common.spec
 @click.argument("overrides", nargs=-1, metavar="[SOURCE|KEY=VALUE]...", type=click.Path())
 @click.option(
     "--library",
     metavar="NAME[@VERSION]",
-    help="What trained the runs: trl@1.16.0. Default: what settings and metric names tell.",
+    help="The library that trained the runs: trl@1.16.0. Default: inferred from settings and "
+    "metric names.",
 )
-@click.option("--name", help="What to call the run; default: as its logger does.")
+@click.option("--name", help="The name of the run. Default: the name in its logger.")
 @click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this run of the source.")
 @click.option("--experiment", metavar="NAME", help="Only this experiment of an MLflow store.")
 @click.option(
@@ -41,7 +42,7 @@ MOST_NAMED = 12
     "metrics",
     multiple=True,
     metavar="THEIRS=OURS",
-    help="A logged name and the canonical name it is to have.",
+    help="Give a logged metric a canonical name.",
 )
 @click.option("--remove", "removed", metavar="NAME", help="Forget an imported run.")
 @click.option(
@@ -67,11 +68,12 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Keep runs of other launchers beside SPEC's cells: compare and report show them with it.
+    """Import runs that orch did not launch: compare and report show them beside SPEC's cells.
 
-    A SOURCE is a CSV or a history exported from W&B, a folder wandb/run-*, a TensorBoard folder, a
-    project of trackio, trainer_state.json, or the address of an MLflow store. Nothing is trained
-    and SOURCE is not changed. Without SOURCE: what is imported.
+    A SOURCE is a CSV or a history exported from W&B, a folder wandb/run-*, a TensorBoard
+    folder, a project of trackio, a trainer_state.json, or the address of an MLflow store.
+    Nothing is trained, and SOURCE is not changed. Without a SOURCE, the command lists what is
+    imported.
 
     \b
       orch import smoke wandb/run-20260101_120000-abc123

@@ -66,16 +66,18 @@ claims:
 @click.command(short_help="Write a starter experiment, or a shipped one to change.")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
-@click.option("--from", "shipped", metavar="NAME", help="A shipped spec instead (`orch list`).")
+@click.option(
+    "--from", "shipped", metavar="NAME", help="Copy this shipped spec (`orch list` shows them)."
+)
 @common.as_json
 def command(path: Path | None, site_only: bool, shipped: str | None, as_json: bool) -> None:
     """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
 
-    With --from, PATH (default NAME.yaml) is a copy of a shipped spec, whose config groups orch
-    finds by name; a folder of the same name beside it goes first.
+    With --from, PATH (default NAME.yaml) becomes a copy of a shipped spec. orch finds its
+    config groups by name; a folder of that name beside PATH has priority.
 
-    On a SLURM cluster its partitions, GPUs, limits and accounts are asked for, and written as
-    site/<cluster>.yaml beside the spec, which then names it.
+    On a SLURM cluster, orch asks for its partitions, GPUs, limits and accounts, and writes them
+    to site/<cluster>.yaml beside the spec, which then uses this site.
     """
     if path is None:
         path = Path(f"{shipped or 'experiment'}.yaml")

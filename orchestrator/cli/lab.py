@@ -12,21 +12,25 @@ from orchestrator.report.measured import comedy_page, sections
 PAIR = (float, float)
 
 
-@click.command(short_help="The exact gradient laboratory: the paper's Fig. 1 and beyond.")
+@click.command(
+    short_help="Compute bias and variance of KL gradients exactly: the paper's Fig. 1 and beyond."
+)
 @click.option("--policy", type=PAIR, metavar="A B", help="a and b of the policy (eq. 17).")
 @click.option("--reference", type=PAIR, metavar="A B", help="a and b of the reference policy.")
 @click.option("--rollout", type=PAIR, metavar="A B", help="Sample from this policy: off-policy.")
 @click.option("--tokens", type=int, metavar="T", help="Length of a sequence.")
 @click.option("--trials", default=200, show_default=True, help="Monte-Carlo trials.")
 @click.option("--sequences", default=1000, show_default=True, help="Sequences of a trial.")
-@click.option("--seed", default=0, show_default=True, help="Of all sampling.")
+@click.option("--seed", default=0, show_default=True, help="The seed of all sampling.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
-    help="Also draw it: a .png, .pdf or .svg file. May be given several times.",
+    help="Draw the figure into this .png, .pdf or .svg file. May be given several times.",
 )
-@click.option("--sweep", "sweeping", is_flag=True, help="How often Fig. 1's orderings hold.")
+@click.option(
+    "--sweep", "sweeping", is_flag=True, help="Print how often the orderings of Fig. 1 hold."
+)
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
 @click.option("--page", is_flag=True, help="Write docs/beyond_the_paper.md, as Markdown.")
@@ -42,7 +46,7 @@ def command(
     out: tuple[Path, ...],
     **how: Any,
 ) -> None:
-    """Bias and variance of every KL configuration's gradient, exact and by Monte-Carlo.
+    """Compute bias and variance of every KL configuration's gradient, exactly and by Monte Carlo.
 
     The model is the paper's (eq. 17, 18): binary tokens, P(1) = sigmoid(a + b c) after c ones.
     The paper does not state its parameters, and the ordering in its Fig. 1 depends on them.

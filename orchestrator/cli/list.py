@@ -13,10 +13,11 @@ from orchestrator.spec.yaml_file import read
 @click.command(short_help="The experiments and config groups that orch brings.")
 @common.as_json
 def command(as_json: bool) -> int:
-    """List the shipped specs with the question each asks, and the config groups.
+    """List the shipped specs, the question that each answers, and the config groups.
 
-    A name stands where a file may: orch plan comedy_full, orch run smoke. `orch init --from NAME`
-    writes one down to change it. An entry of a group is taken by its name: recipe: rehearsal.
+    Commands take a name in place of a file: orch plan comedy_full, orch run smoke. `orch init
+    --from NAME` writes a copy that you can change. A spec uses an entry of a group by its name:
+    recipe: rehearsal.
     """
     folder = shipped_folder()
     specs = {name: _question(name) for name in shipped_names()}

@@ -13,11 +13,15 @@ from orchestrator.runs.logs import follow
 from orchestrator.runs.state import elsewhere
 
 
-@click.command(short_help="Output of one cell.")
+@click.command(short_help="Show the output of one cell.")
 @click.argument("cell", shell_complete=completing.cells)
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the cell has ended.")
+@click.option(
+    "-f", "--follow", "following", is_flag=True, help="Follow the output until the cell has ended."
+)
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1))
-@click.option("--stderr", "errors", is_flag=True, help="Its errors instead of its output.")
+@click.option(
+    "--stderr", "errors", is_flag=True, help="Print its standard error instead of its output."
+)
 @click.option("--attempt", type=click.IntRange(1), help="An earlier attempt, by number.")
 @common.as_json
 @common.runs_dir
@@ -32,7 +36,8 @@ def command(
 ) -> None:
     """Show the last lines of CELL: its id, the start of it, or its slug.
 
-    With --follow and --json, one object with all lines is printed when the cell has ended.
+    With --follow and --json, the command prints one object with all lines when the cell has
+    ended.
     """
 
     folder, launched = find_cell(cell, runs_dir)

@@ -117,20 +117,20 @@ def _options(command: click.Command) -> list[click.Option]:
         is_flag=True,
         expose_value=False,
         callback=_quiet,
-        help="Results and mistakes only, no messages.",
+        help="Print only results and errors, no messages.",
     )
     verbose = click.Option(
         ["-v", "--verbose"],
         is_flag=True,
         expose_value=False,
         callback=_verbose,
-        help="Also the time taken, and what stands behind a mistake.",
+        help="Print also the time used, and the cause of an error.",
     )
     runs = click.Option(
         ["--runs-dir"],
         type=click.Path(path_type=Path, file_okay=False),
         envvar="ORCH_RUNS_DIR",
-        help="Where experiments are kept; short for site.runs_dir=FOLDER.",
+        help="The folder of the experiments; short for site.runs_dir=FOLDER.",
     )
     options = [each for each in (quiet, verbose) if not taken & {*each.opts, each.name}]
     if {"spec", "overrides"} <= taken and "runs_dir" not in taken:

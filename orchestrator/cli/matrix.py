@@ -25,7 +25,7 @@ LEGEND = (
 )
 
 
-@click.command(short_help="What each KL term is in each library, measured.")
+@click.command(short_help="Show what each KL term is in each library, measured.")
 @click.option(
     "--library",
     "wanted",
@@ -70,10 +70,11 @@ def command(
     source: Path | None,
     environments: Path | None,
 ) -> None:
-    """Which objective each KL term optimises in each library and release.
+    """Print which objective each KL term optimises in each library and release.
 
-    Objectives are measured: the library's own functions are run on every sequence of an exact model
-    and their expected gradient is named. What a backend makes of a term comes from its translation.
+    Objectives are measured: orch runs the library's own functions on every sequence of an exact
+    model, and names their expected gradient. How a term is passed to the library comes from the
+    translation of its backend.
     """
     alone_wanted = [each for each in wanted if each.partition("@")[0] in alone.libraries()]
     driven = [each for each in wanted if each not in alone_wanted]

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from orchestrator.runs.plan import Plan, PlanRow
 
 
-@click.command(short_help="What would run, why, and what its KL term really optimises.")
+@click.command(short_help="Show what would run, why, and what its KL term really optimises.")
 @common.spec
 @common.overrides
 @common.where
 @common.as_json
 def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
-    """Show what `orch run` would do, without doing it: needs no GPU, cluster or trainer.
+    """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
-    Exits 0 when nothing would run, 3 when something would, 1 on a mistake.
+    Exit code 0: nothing would run; 3: something would run; 1: an error.
     """
     everything = open_experiment(spec, overrides)
     run_plan = plan_of(everything.cells, everything.folder)

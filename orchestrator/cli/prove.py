@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.records import Cell
 
 
-@click.command(short_help="Replay a run's rollouts: does the library do what is predicted?")
+@click.command(short_help="Replay the rollouts of a run: does the library do what orch predicts?")
 @click.argument("target", required=False, metavar="LIBRARY@VERSION|CELL_DIRECTORY")
 @click.option(
     "--policy",
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     "--dialect",
     "other",
     metavar="TEXT",
-    help="Another dialect than the library's, as `orch explain` writes it.",
+    help="Use another dialect than the library's, written as `orch explain` writes it.",
 )
 @click.option(
     "--batches",
     type=click.IntRange(1, 200),
     default=8,
     show_default=True,
-    help="Rollout batches of each cell that is trained here.",
+    help="The number of rollout batches of each cell that is trained here.",
 )
 @click.option(
     "--keep",
@@ -70,7 +70,7 @@ def command(
     LIBRARY@VERSION trains small cells on this machine without a GPU, in the environment that
     `orch env create LIBRARY@VERSION --cpu` makes.
 
-    Exits 1 if a difference is larger than its tolerance.
+    Exit code 1: a difference is larger than its tolerance.
     """
     if page:
         click.echo(proofs_page(), nl=False)

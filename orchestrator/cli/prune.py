@@ -19,14 +19,15 @@ from orchestrator.runs.retention import RetentionDecision, free_checkpoints, ret
 @click.option(
     "--checkpoints",
     is_flag=True,
-    help="Instead: checkpoints before a cell's last that have all their scores.",
+    help="Remove instead the checkpoints that have all their scores and are not the last of "
+    "their cell.",
 )
 @common.where
 @click.option(
     "-n",
     "--dry-run",
     is_flag=True,
-    help="Say what would be removed, and stop; exit 3 if there is any.",
+    help="Print what would be removed, and stop. Exit code 3: something would be removed.",
 )
 @common.yes
 @common.as_json
@@ -39,12 +40,13 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Remove the run directories of cells that the spec no longer has, results and all; or, with
-    --checkpoints, what evaluated checkpoints occupy.
+    """Remove the run directories of cells that are no longer in the spec, with their results; or,
+    with --checkpoints, remove evaluated checkpoints.
 
-    Says what and asks first; a cell that is running is left alone. A checkpoint goes only if every
-    task the spec asks has been scored on it and it is not its cell's last. Scores and curves stay;
-    a task added to the spec later cannot be asked of it any more.
+    The command first shows what it would remove, and asks. It never removes a cell that is
+    running. It removes a checkpoint only if all tasks of the spec have scores for it, and it is
+    not the last of its cell. Scores and curves stay. A task that is added to the spec later
+    cannot be scored on a removed checkpoint.
     """
     experiment = open_experiment(spec, overrides)
     if checkpoints:

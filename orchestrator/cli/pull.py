@@ -8,7 +8,7 @@ from orchestrator.sharing.exchange import pull
 from orchestrator.sharing.store import ResultStore
 
 
-@click.command(short_help="Take cells that somebody else has trained.")
+@click.command(short_help="Take cells that another person has trained.")
 @common.spec
 @common.overrides
 @common.store
@@ -23,13 +23,14 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Take the cells of a spec that are not trained here and that a store has.
+    """Take from a store the cells of a spec that are not trained here.
 
-    A cell is pulled only if its id, its scale, orch, the library that trained it, and the releases
-    of torch and NumPy (where its attempt recorded them) are those it would be trained with here,
-    and if every file has the digest it was shared with. A cell that was started here is left
-    alone. Taken cells count as trained: `orch run` trains the others, and every table says where a
-    cell came from. Their checkpoints are not pulled, so nothing more can be scored on them.
+    A cell is pulled only if its id, its scale, and the versions of orch, of the library, of
+    torch and of NumPy (if its attempt recorded them) are those with which it would be trained
+    here, and if each file has the digest that it was shared with. A cell that was started here
+    is not replaced. Pulled cells count as trained: `orch run` trains the others, and every
+    table shows where a cell came from. Checkpoints are not pulled, so no further task can be
+    scored on these cells.
 
     \b
       orch pull experiments/comedy_full.yaml --store /shared/results

@@ -28,11 +28,11 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Copy what is known of each cell that has succeeded into a store: settings, launch and ledger,
-    curves, scores with their items, how attempts ended, and what trained them.
+    """Copy the results of each cell that has succeeded into a store: settings, launch and ledger,
+    curves, scores with their items, how attempts ended, and the versions that trained them.
 
-    Checkpoints, what programs printed, and secrets are not copied. What the store has is not
-    copied again. `orch pull` takes cells from it.
+    Checkpoints, the programs' output and secrets are not copied. A cell that the store has is
+    not copied again. `orch pull` takes cells from the store.
 
     \b
       orch push experiments/comedy_full.yaml --store /shared/results

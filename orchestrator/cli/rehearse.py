@@ -46,12 +46,14 @@ SMALL_GIB = 2
 """Memory of a rehearsal's job: the evaluation harness takes most of it."""
 
 
-@click.command(short_help="Run the whole plan at micro scale, and say what would go wrong.")
+@click.command(short_help="Run the whole plan at micro scale, and report what would go wrong.")
 @common.spec
 @common.overrides
 @common.where
-@click.option("--train-only", is_flag=True, help="Rehearse training; score and report nothing.")
-@click.option("--check-only", is_flag=True, help="Say what would go wrong; run nothing.")
+@click.option(
+    "--train-only", is_flag=True, help="Rehearse only training, without scores and report."
+)
+@click.option("--check-only", is_flag=True, help="Print what would go wrong, and run nothing.")
 @click.option(
     "--real",
     is_flag=True,
@@ -63,7 +65,7 @@ SMALL_GIB = 2
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="With --real: so many different trainings.",
+    help="With --real: the largest number of different trainings.",
 )
 @common.as_json
 def command(
@@ -76,17 +78,19 @@ def command(
     most: int,
     as_json: bool,
 ) -> int:
-    """Translate every cell of SPEC as declared, ask the cluster whether it would take the jobs, and
-    run the same grid on the embedded trainer: on the site's cluster, through the same queue, where
-    there is one, else on this machine.
+    """Translate every cell of SPEC as it is declared, ask the cluster whether it would accept the
+    jobs, and run the same grid with the embedded trainer. It runs on the cluster of the
+    site, through the same queue; without a cluster, on this machine.
 
-    With --real SPEC may also be anybody's launch script (.sh, .slurm, ...), which is read as `orch
-    audit` reads it, never run. The library itself trains, in the environment that `orch env create
-    LIBRARY@VERSION --cpu` makes. Printed are all deviations from the launch, what must hold in any
-    run (a KL of 0 at the first step, a trainer that scores tokens as the sampler did, rewards that
-    are the scorer's, a gradient, checkpoints that load and score), and the table of `orch prove`.
+    With --real, SPEC may also be any launch script (.sh, .slurm, ...). It is read as `orch
+    audit` reads it, and never run. The library itself trains, in the environment that `orch env
+    create LIBRARY@VERSION --cpu` makes. The command prints all deviations from the launch, what
+    must hold in every run (the KL is 0 at the first step, trainer and sampler give tokens the
+    same probability, rewards are the scorer's, the gradient is not 0, checkpoints load and are
+    scored), and the table of `orch prove`.
 
-    Exits 1 if anything of the declared run would go wrong, or anything of the rehearsal did.
+    Exit code 1: something in the declared run would go wrong, or something in the rehearsal
+    did.
     """
     if real and Path(spec).suffix in SCRIPTS:
         return _real_script(Path(spec), most, as_json)

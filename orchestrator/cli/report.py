@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     "--figures/--no-figures",
     default=True,
     show_default=True,
-    help="With html: each figure as PNG and PDF beside the page.",
+    help="With html: write each figure also as PNG and PDF.",
 )
 @click.option(
     "--against",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Runs folder of an earlier run of SPEC: the page says what changed.",
+    help="The runs folder of an earlier run of SPEC: the page shows what changed.",
 )
 @common.as_json
 def command(
@@ -66,7 +66,7 @@ def command(
     against: Path | None,
     as_json: bool,
 ) -> int:
-    """Write the report from what is on disk. Prints the paths written, or the Markdown."""
+    """Write the report from the results on disk. Print the paths of the files, or the Markdown."""
 
     def show(written: Sequence[Path], markdown: str = "") -> None:
         if as_json:

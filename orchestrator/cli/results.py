@@ -11,12 +11,12 @@ from orchestrator.cli.common import print_json
 from orchestrator.runs.experiment import open_experiment
 
 
-@click.command(short_help="Ask the results in SQL.")
+@click.command(short_help="Query the results in SQL.")
 @common.spec
 @common.overrides
 @common.where
-@click.option("--query", metavar="SQL", help="A query of DuckDB's SQL. Without it: the tables.")
-@click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV.")
+@click.option("--query", metavar="SQL", help="A query in DuckDB's SQL. Default: list the tables.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @common.as_json
 def command(
     spec: str,
@@ -26,10 +26,11 @@ def command(
     as_csv: bool,
     as_json: bool,
 ) -> int:
-    """Ask DuckDB for final values, curves and scores. Without a query: what there is to ask.
+    """Query final values, curves and scores with DuckDB. Without a query, list the tables.
 
-    Tables: `runs` (a row a cell, every axis a column), `finals`, `curves` and `scores` (a row a
-    value, with the columns of its run). A name with a dot stands in double quotes.
+    Tables: `runs` (one row for each cell, one column for each axis), `finals`, `curves` and
+    `scores` (one row for each value, with the columns of its run). Write a name with a dot in
+    double quotes.
 
     \b
       orch results smoke --query "SELECT kl, beta, avg(value) FROM finals

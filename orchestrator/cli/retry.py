@@ -16,8 +16,8 @@ from orchestrator.runs.operations import retry, would_retry
 def command(
     spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
 ) -> int:
-    """Make failed and cancelled cells eligible again: the next `orch run` goes on with them, from
-    their last checkpoint if they have one.
+    """Let failed and cancelled cells run again: the next `orch run` continues them, from the last
+    checkpoint if there is one.
     """
 
     operation = CellOperation(retry, would_retry, "will run again", "would run again")

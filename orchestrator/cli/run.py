@@ -22,29 +22,31 @@ if TYPE_CHECKING:
     from orchestrator.pipeline.run import Review
 
 
-@click.command(short_help="Train what is missing, evaluate it, mirror it, report it.")
+@click.command(short_help="Train, evaluate and report what is missing.")
 @common.spec
 @common.overrides
 @common.where
-@click.option("--train-only", is_flag=True, help="Stop after training.")
+@click.option("--train-only", is_flag=True, help="Only train: no evaluation, no MLflow, no report.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show the plan, and on a cluster the job scripts, and stop; exit 3 if a cell would run.",
+    help="Print the plan, and on a cluster the job scripts, and stop. Exit code 3: a cell "
+    "would run.",
 )
 @click.option(
-    "--wait", is_flag=True, help="On a cluster: stay until all jobs have ended, then report."
+    "--wait", is_flag=True, help="On a cluster: wait until all jobs have ended, then report."
 )
 @click.option(
     "--take-over",
     is_flag=True,
-    help="On a cluster: submit as yours what another user submitted and you cannot see.",
+    help="On a cluster: submit under your name the jobs that another user submitted and that "
+    "you cannot see.",
 )
 @click.option(
     "--budget-gpu-hours",
     "budget",
     type=click.FloatRange(min=0),
-    help="Train no cell that would take the experiment beyond so many GPU-hours.",
+    help="Start no cell with which the experiment would use more GPU-hours than this.",
 )
 @common.as_json
 def command(
@@ -58,11 +60,11 @@ def command(
     budget: float | None,
     as_json: bool,
 ) -> int:
-    """Train every cell of SPEC that is missing, then evaluate, mirror to MLflow and report.
+    """Train every cell of SPEC that is not trained yet, then evaluate, copy to MLflow and report.
 
-    KEY=VALUE are Hydra overrides (seeds=[0], site.workers=2, ~studies.async10). Running again does
-    only what is missing; Ctrl-C and kills leave everything resumable. On a SLURM cluster the cells
-    are submitted and the command returns; run it again, or with --wait, to evaluate and report.
+    KEY=VALUE are Hydra overrides (seeds=[0], site.workers=2, ~studies.async10). Run the command
+    again to do only what is missing, also after Ctrl-C or a kill. On a SLURM cluster the
+    command submits the cells and returns. Run it again, or with --wait, to evaluate and report.
     """
     everything = open_experiment(spec, overrides)
     chosen = everything.chosen(where)

@@ -21,7 +21,7 @@ from orchestrator.spec.rehearse import verdict_on
 from orchestrator.spec.site_options import slurm_options
 
 
-@click.command(short_help="One cell: settings, ledger, launch arguments, files.")
+@click.command(short_help="Show one cell: settings, ledger, launch arguments, files.")
 @click.argument(
     "target",
     nargs=-1,
@@ -29,23 +29,34 @@ from orchestrator.spec.site_options import slurm_options
     metavar="[SPEC] CELL [KEY=VALUE]...",
     shell_complete=completing.cells,
 )
-@click.option("--argv", "part", flag_value="argv", help="The command, as one would paste it.")
-@click.option("--files", "part", flag_value="files", help="The files written before the launch.")
-@click.option("--env", "part", flag_value="env", help="The environment variables it is given.")
+@click.option(
+    "--argv", "part", flag_value="argv", help="Print the command, ready to be pasted into a shell."
+)
+@click.option(
+    "--files",
+    "part",
+    flag_value="files",
+    help="Print the files that are written before the launch.",
+)
+@click.option(
+    "--env", "part", flag_value="env", help="Print the environment variables of the launch."
+)
 @click.option(
     "--sbatch",
     "part",
     flag_value="sbatch",
-    help="The batch script that `orch run` sends for this cell alone.",
+    help="Print the batch script that `orch run` submits for this cell.",
 )
-@click.option("--ledger", "part", flag_value="ledger", help="How each field reached the library.")
+@click.option(
+    "--ledger", "part", flag_value="ledger", help="Print how each field was passed to the library."
+)
 @common.as_json
 @common.runs_dir
 def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: Path) -> None:
     """Show one cell by its id (or the start of it) or its slug.
 
-    With a SPEC the cell need not have been launched; without one it is looked up below the runs
-    folder.
+    With a SPEC, the cell need not have been launched. Without one, orch looks for it in the
+    runs folder.
     """
     shown = _find(target, runs_dir)
     cell, plan = shown.cell, shown.plan

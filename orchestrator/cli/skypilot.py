@@ -36,10 +36,10 @@ def command(
     folder: Path,
     as_json: bool,
 ) -> None:
-    """Write a task for each cell of SPEC, as it is declared, for the machines of the file CLOUD.
+    """Write a SkyPilot task for each cell of SPEC, for the machines that the file CLOUD describes.
 
-    Nothing is launched: `sky jobs launch` does that, and SkyPilot restarts a job whose machine is
-    taken away. orch has launched no task on a cloud itself.
+    The command launches nothing: `sky jobs launch` does that, and SkyPilot restarts a job whose
+    machine is taken away. These tasks were never launched on a real cloud.
     """
     options = tasks.read_options(cloud)
     # as on a cluster: cells as they are declared, and not this machine's rehearsals

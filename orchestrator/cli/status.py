@@ -36,15 +36,17 @@ _LEFT = ("planned", "submitted", "pending", "running", "unknown", "preempted", "
 _LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
 
 
-@click.command(short_help="States of cells, progress and cost.")
+@click.command(short_help="Show the states of cells, their progress and cost.")
 @click.argument("spec", metavar="[SPEC]", required=False)
 @common.overrides
 @common.where
 @click.option(
-    "--all", "everything", is_flag=True, help="List every cell, also those that are done."
+    "--all", "everything", is_flag=True, help="List every cell, also cells that are done."
 )
 @click.option(
-    "--watch", is_flag=True, help="Keep showing it, with curves, until every cell has ended."
+    "--watch",
+    is_flag=True,
+    help="Show it again and again, with curves, until every cell has ended.",
 )
 @common.as_json
 @common.runs_dir
@@ -57,9 +59,9 @@ def command(
     as_json: bool,
     runs_dir: Path,
 ) -> None:
-    """Show the states of a spec's cells; without SPEC, of every experiment in the runs folder.
+    """Show the states of a spec's cells, or without SPEC of every experiment in the runs folder.
 
-    Reads the run directories and changes nothing.
+    The command reads the run directories and changes nothing.
     """
     if spec is None:
         experiments = saved_experiments(runs_dir)

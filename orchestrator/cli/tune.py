@@ -39,44 +39,47 @@ if TYPE_CHECKING:
 @options.spec
 @options.overrides
 @options.where
-@click.option("--name", help="Name of the search; each has a journal of its own.")
+@click.option("--name", help="The name of the search. Each search has its own journal.")
 @click.option(
     "--space",
     multiple=True,
     metavar="FIELD=RANGE",
-    help="What is varied: 'kl.beta=log(0.001, 1)', 'kl.estimator=[k1, k3]'.",
+    help="A field to vary, with its range: 'kl.beta=log(0.001, 1)', 'kl.estimator=[k1, k3]'.",
 )
 @click.option(
     "--each",
     multiple=True,
     metavar="FIELD=[VALUES]",
-    help="One search for each of these: 'kl=[k1.reward, k3.loss]'.",
+    help="Run one search for each of these values: 'kl=[k1.reward, k3.loss]'.",
 )
 @click.option(
     "--maximize",
     multiple=True,
     metavar="FORMULA",
-    help="A metric or a sum: 'eval/in_domain/mean - 0.5 * eval/kl_reverse'.",
+    help="The metric to maximise, or a sum of metrics: 'eval/in_domain/mean - 0.5 * "
+    "eval/kl_reverse'.",
 )
 @click.option("--minimize", multiple=True, metavar="FORMULA")
-@click.option("--seeds", metavar="[SEEDS]", help="Seeds of each trial: '[0, 1, 2]'.")
-@click.option("--trials", type=int, help="Trials of each search.")
-@click.option("--parallel", type=int, help="Trials at the same time.")
-@click.option("--max-gpu-hours", type=float, help="Budget of each search.")
+@click.option("--seeds", metavar="[SEEDS]", help="The seeds of each trial: '[0, 1, 2]'.")
+@click.option("--trials", type=int, help="The number of trials of each search.")
+@click.option("--parallel", type=int, help="The number of trials that run at the same time.")
+@click.option("--max-gpu-hours", type=float, help="The GPU-hours that each search may use.")
 @click.option("--sampler", help="tpe, gp (needs PyTorch), random or qmc.")
 @click.option("--pruner", help="none, hyperband, median or wilcoxon.")
 @click.option("--submit", is_flag=True, help="On a cluster: run this command as a small job.")
 @click.option(
     "--cancel",
     is_flag=True,
-    help="Stop the cells of trials that are under way. End "
-    "`orch tune` first: it would ask for others.",
+    help="Stop the cells of the trials that are running. End `orch tune` first: it would "
+    "start others.",
 )
-@click.option("--report-only", is_flag=True, help="Write the report of what is there, and stop.")
+@click.option(
+    "--report-only", is_flag=True, help="Write the report of the finished trials, and stop."
+)
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Check everything, show the searches, and stop; exit 3 if trials are left.",
+    help="Check everything, show the searches, and stop. Exit code 3: trials are left.",
 )
 @options.as_json
 def command(
@@ -90,17 +93,18 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Search as the `tune` block of SPEC says; flags replace its entries.
+    """Run the search of the `tune` block of SPEC; flags replace its entries.
 
-    Trials are ordinary cells: `orch logs ID`, `orch show ID` and MLflow know them. Stop with Ctrl-C
-    and go on with the same command; several may run on one folder at once. A front of several
-    objectives has no pruning: Optuna prunes for one only. --where chooses among the searches of
-    --each, by what their trials are: kl=k1.reward.
+    Trials are normal cells: `orch logs ID`, `orch show ID` and MLflow show them. Stop with
+    Ctrl-C, and continue with the same command. Several such commands may use one folder at the
+    same time. With several objectives there is no pruning: Optuna prunes for one objective
+    only. --where selects some of the searches of --each, by the fields of their trials:
+    kl=k1.reward.
 
-    On a SLURM cluster trials are jobs, evaluated by jobs; this command asks, follows and tells, and
-    has to live while new trials are to be asked: keep it in tmux or screen on a login node, or
-    --submit it as a small job of its own. Ctrl-C, a kill or its time limit leave the jobs of trials
-    at work; the same command goes on, from this login node or another.
+    On a SLURM cluster, trials and their evaluations are jobs. This command must run as long as
+    new trials are needed: keep it in tmux or screen on a login node, or use --submit to run it
+    as a small job. After Ctrl-C, a kill or its time limit the jobs of trials continue. The same
+    command continues the search, on this login node or another.
     """
     experiment = open_experiment(spec, overrides)
     searches = chosen(design(experiment, _block(flags)), where)

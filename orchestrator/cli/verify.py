@@ -32,24 +32,26 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="How many of the chosen cells, spread evenly over them.",
+    help="How many of the chosen cells to run, spread evenly over them.",
 )
 @click.option(
-    "--keep", is_flag=True, help="Keep both folders; they are kept anyway if runs differ."
+    "--keep", is_flag=True, help="Keep both folders. They are always kept if the runs differ."
 )
 @click.option(
     "--first-step",
     type=click.FloatRange(0, 1),
     default=0.05,
     show_default=True,
-    help="Where no bytes are promised: relative difference allowed at the first step.",
+    help="If equal bytes are not promised: the relative difference that is allowed at the "
+    "first step.",
 )
 @click.option(
     "--scores",
     type=click.FloatRange(0),
     default=3.0,
     show_default=True,
-    help="Where no bytes are promised: standard errors allowed between two scores.",
+    help="If equal bytes are not promised: the difference of two scores that is allowed, in "
+    "standard errors.",
 )
 @common.as_json
 def command(
@@ -62,11 +64,12 @@ def command(
     scores: float,
     as_json: bool,
 ) -> int:
-    """Train and evaluate chosen cells twice in fresh folders, and compare what came out.
+    """Train and evaluate chosen cells twice in fresh folders, and compare the results.
 
-    The embedded trainer promises the same bytes: curves without wall-clock times, checkpoints,
-    scores and responses. Libraries promise none: their first step and their final scores are held
-    to the bounds below. On a cluster both runs are jobs of it. Exit code 1 if a promise is broken.
+    The embedded trainer promises equal bytes: curves (without wall-clock times), checkpoints,
+    scores and responses. Libraries do not promise this: the bounds below apply to their first
+    step and their final scores. On a cluster both runs are jobs. Exit code 1: a promise is
+    broken.
     """
     selected = open_experiment(spec, overrides).chosen(where)
     cells = spread(selected.cells, count)
