@@ -11,6 +11,7 @@ from orchestrator.library.launch_keys import BOOLEANS, QUOTED
 from orchestrator.library.launches import ConfigDocument, Given, UnreadableScript
 
 MOST_VALUES = 20_000
+MOST_DOCUMENTS = 100
 DEEPEST = 60
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TOML_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
@@ -22,11 +23,33 @@ def yaml_node(text: str) -> Any:
 
     Raise UnreadableScript if the text is not YAML.
     """
+    return next(_nodes(text), None)
+
+
+def yaml_nodes(text: str) -> list[Any]:
+    """Return the root nodes of all YAML documents up to the first one that is not YAML.
+
+    Raise UnreadableScript if this is the first document.
+    """
+    nodes: list[Any] = []
+    try:
+        for node in _nodes(text):
+            nodes.append(node)
+            if len(nodes) > MOST_DOCUMENTS:
+                raise UnreadableScript(f"this file has more than {MOST_DOCUMENTS} documents")
+    except UnreadableScript:
+        if not nodes:
+            raise
+    return nodes
+
+
+def _nodes(text: str) -> Iterator[Any]:
     _check_depth(text, "YAML")
     try:
         loader = _LOADER(text)
         try:
-            return loader.get_node() if loader.check_node() else None
+            while loader.check_node():
+                yield loader.get_node()
         finally:
             loader.dispose()
     except (yaml.YAMLError, RecursionError, ValueError) as error:

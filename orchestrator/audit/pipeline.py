@@ -9,7 +9,14 @@ from types import MappingProxyType
 from orchestrator import plugins
 from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.bash.syntax import Budget
-from orchestrator.audit.documents import scalars, toml_document, yaml_document, yaml_node
+from orchestrator.audit.containers import container_scripts
+from orchestrator.audit.documents import (
+    scalars,
+    toml_document,
+    yaml_document,
+    yaml_node,
+    yaml_nodes,
+)
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.fix import chosen
 from orchestrator.audit.hints import may_launch, titles, unread
@@ -277,32 +284,43 @@ def _built(
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Yield the launches of the scripts inside a YAML file.
+    """Yield the launches of the scripts and containers inside a YAML file.
 
-    If there are none, yield the file itself as a configuration.
+    If there are none, yield the first document itself as a configuration.
     """
-    node = yaml_node(text)
-    if node is None:
-        return
-    environment: dict[str, str] = {}
-    scripts: list[tuple[str, int]] = []
-    for path, scalar in scalars(node):
-        head, _, rest = path.partition(".")
-        if head in ("envs", "env", "environment") and rest:
-            environment[rest] = scalar.value
-        elif re.search(r"\s", scalar.value) and may_launch(scalar.value):
-            block = 2 if scalar.style in ("|", ">") else 1
-            scripts.append((scalar.value, scalar.start_mark.line + block))
-    if len(scripts) > MOST_SCRIPTS:
-        raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
-    launches: list[Launch] = []
+    nodes = yaml_nodes(text)
     budget = Budget()
-    for script, line in scripts:
-        launches += _shell(script, files, line, environment, budget)
+    launches: list[Launch] = []
+    for node in nodes:
+        for container in container_scripts(node):
+            if may_launch(container.text):
+                launches += _shell(
+                    container.text,
+                    files,
+                    container.first_line,
+                    container.environment,
+                    budget,
+                    container.unknown,
+                )
+        environment: dict[str, str] = {}
+        scripts: list[tuple[str, int]] = []
+        for path, scalar in scalars(node):
+            head, _, rest = path.partition(".")
+            if head in ("envs", "env", "environment") and rest:
+                environment[rest] = scalar.value
+            elif re.search(r"\s", scalar.value) and may_launch(scalar.value):
+                block = 2 if scalar.style in ("|", ">") else 1
+                scripts.append((scalar.value, scalar.start_mark.line + block))
+        if len(scripts) > MOST_SCRIPTS:
+            raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
+        read = {launch.line for launch in launches}
+        for script, line in scripts:
+            if read.isdisjoint(range(line, line + script.count("\n") + 1)):
+                launches += _shell(script, files, line, environment, budget)
     yield from launches
-    if not launches:
+    if not launches and nodes:
         # `files` are looked up from the file's folder, so the document has no folder in its name.
-        alone = yaml_document(node, name.rpartition("/")[2])
+        alone = yaml_document(nodes[0], name.rpartition("/")[2])
         *bases, _ = _built(alone, files)
         yield _alone([*bases, replace(alone, name=name)])
 

@@ -1,5 +1,6 @@
 """orch audit: what a launch script written by anybody really optimises."""
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from orchestrator.audit.render import annotations, finding_as_json, one_line, ro
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
+from orchestrator.estimators import choices
 from orchestrator.library.launches import UnreadableScript
 
 if TYPE_CHECKING:
@@ -80,10 +82,10 @@ def command(
     launch; `-` is standard input.
 
     \b
-    Exit codes: 0 nothing wrong; 1 a KL term that does not do what its name says (noise, a forward
-    KL, a biased reward, a rescaled one, two terms at once), a launch that contradicts itself, or a
-    key that the release refuses or ignores; 2 a file that cannot be read or holds no launch, or a
-    KL that cannot be determined. 1 goes before 2.
+    Exit codes: 0 nothing is wrong; 1 a KL term that does not do what its name says (noise, a
+    forward KL, a biased reward, a rescaled one, two terms at once), a launch that contradicts
+    itself, a key that the release refuses or ignores, a KL that cannot be determined, or a file
+    that cannot be read or has no launch; 2 a path that does not exist, or a wrong option.
 
     \b
     orch audit train.sh
@@ -95,6 +97,7 @@ def command(
     versions = common.pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
+    fixable: list[Path] = []
     missing = [path for path in paths if path != STDIN and not path.exists()]
     projects = releases.Projects()
     for path, is_named in _files(paths):
@@ -105,8 +108,11 @@ def command(
                 unreadable.append((str(path), str(error)))
             continue
         findings += own_findings
+        changes, by_hand = diff(text, own_findings, path.name)
+        if changes:
+            fixable.append(path)
         if fix:
-            _write_diff(path, text, own_findings)
+            _write_diff(path, changes, by_hand)
     output = "sarif" if as_sarif else "json" if as_json else output
     shown = [each for each in findings if each.problem or not hook]
     if output in ("json", "sarif"):
@@ -117,6 +123,14 @@ def command(
         _print(shown, output or "concise", verbose=verbose)
     for name, why in unreadable:
         say(f"{name}: {why}")
+    if STDIN not in paths:
+        set_next(_next_step(findings, fixable, fix))
+    return _exit_code(findings, bool(unreadable), bool(missing), hook=hook)
+
+
+def _exit_code(
+    findings: "list[AuditFinding]", unreadable: bool, missing: bool, *, hook: bool
+) -> int:
     if any(each.problem for each in findings):
         return 1
     if missing:
@@ -124,7 +138,22 @@ def command(
     if hook:
         return 0
     open_ended = any(each.verdict == "undetermined" for each in findings)
-    return int(bool(unreadable or not findings or open_ended))
+    return int(unreadable or not findings or open_ended)
+
+
+def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -> str:
+    """Return the next step for a person: only a command that does something for these files."""
+    if fixable and fix:
+        first = fixable[0]
+        patch = shlex.join(["patch", str(first), f"{first}.orch.diff"])
+        return f"{patch}, then {shlex.join(['orch', 'audit', str(first)])}"
+    if fixable:
+        return shlex.join(["orch", "audit", "--fix", *map(str, fixable[:3])])
+    for each in findings:
+        for term, placement in ((each.kl_in_loss, "loss"), (each.kl_in_reward, "reward")):
+            if term is not None and term.active and term.estimator in choices():
+                return f"orch explain {term.estimator} {placement}"
+    return "orch explain --all" if findings else ""
 
 
 def _reads_a_pipe(fix: bool) -> None:
@@ -186,10 +215,8 @@ def _read(path: Path) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _write_diff(path: Path, text: str, findings: "list[AuditFinding]") -> None:
+def _write_diff(path: Path, changes: str, by_hand: list[str]) -> None:
     """Write the change beside the file, and print how to apply it."""
-
-    changes, by_hand = diff(text, findings, path.name)
     for each in by_hand:
         say(f"{path}: not in the diff, change by hand: {each}")
     if not changes:

@@ -49,7 +49,7 @@ NEXT: dict[str, dict[int, str]] = {
     "verify": {0: "orch compare {spec}"},
     "tune": {0: "orch report {spec}"},
     "prove": {0: "orch matrix"},
-    "audit": {0: "orch explain --all", 1: "orch audit --fix {paths}"},
+    "audit": {0: "orch explain --all"},
     "explain": {0: "orch audit YOUR_SCRIPT.sh"},
     "matrix": {0: "orch drift --from LIBRARY@OLD --to LIBRARY@NEW SPEC"},
     "drift": {0: "orch plan {spec}", 3: "orch plan {spec}"},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from audit.scripts import (
 from orchestrator.audit import audit
 from orchestrator.audit.fix import fixed
 from orchestrator.audit.render import sarif
+from orchestrator.cli import group
 from orchestrator.cli.audit import command
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +141,25 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert run(tmp_path / "absent.sh")[0] == 2
     assert run(tmp_path / "good.sh", tmp_path / "other.sh", tmp_path / "k3.sh")[0] == 1
     assert run("--library", "verl@0.9.0", tmp_path / "good.sh")[0] == 0
+
+
+def test_the_next_step_does_something_for_these_files(tmp_path: Path) -> None:
+    """`--fix` is offered where it writes a diff; after it, the patch; else what explains the KL."""
+
+    def next_step(*args: object) -> str:
+        told = CliRunner().invoke(group, ["audit", *map(str, args)])
+        return told.stderr.rpartition("Next: ")[2].strip()
+
+    script, other = tmp_path / "it's k3.sh", tmp_path / "other.sh"
+    script.write_text(K3)
+    other.write_text("ls\n")
+    good = tmp_path / "good.sh"
+    good.write_text(GOOD)
+    assert next_step(script, other) == shlex.join(["orch", "audit", "--fix", str(script)])
+    patch = shlex.join(["patch", str(script), f"{script}.orch.diff"])
+    assert next_step("--fix", script).startswith(f"{patch}, then ")
+    assert next_step(good) == "orch explain k1 reward"
+    assert not next_step(other).startswith("orch audit")
 
 
 def test_other_files_are_audited_beside_broken_ones(tmp_path: Path) -> None:
