@@ -29,7 +29,7 @@ from audit.scripts import (
 from orchestrator.audit import audit
 from orchestrator.audit.fix import fixed
 from orchestrator.audit.render import sarif
-from orchestrator.cli import group
+from orchestrator.cli import orch as group
 from orchestrator.cli.audit import command
 
 ROOT = Path(__file__).parents[2]
