@@ -12,6 +12,8 @@ from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_ta
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import (
     ABSENT,
+    OWN_PATH,
+    SHIPPED_ADVICE,
     Account,
     Carried,
     Manifest,
@@ -254,7 +256,7 @@ MODEL_AND_DATA = (
         read=lambda launch: needed(launch, "asked", "model.name"),
         account=("exact", NAME),
     ),
-    Row("model.path", "actor.model_name_or_path"),
+    Row("model.path", "actor.model_name_or_path", OWN_PATH, advice=SHIPPED_ADVICE),
     Row(
         "model.chat_template",
         "data.apply_chat_template",

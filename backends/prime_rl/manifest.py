@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS, keys
 from orchestrator.library.manifest import (
     ABSENT,
+    OWN_PATH,
+    SHIPPED_ADVICE,
     TEXT,
     Account,
     Carried,
@@ -125,17 +127,6 @@ _RESPONSE = {
 _HAS_OLD = f"Set backend.version={OLD}, which has it"
 
 
-class NotEmbedded:
-    """An offer: all paths of models and data except those of the embedded trainer."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and not value.startswith("micro:")
-
-    def __str__(self) -> str:
-        return "a Hugging Face id, a file"
-
-
-_EMBEDDED = "Embedded policies and skills exist for backend=micro only."
 _KWARGS, _ADVANTAGE = "trainer.loss.kwargs", "orchestrator.advantage"
 _SCHEDULER, _SCALE = "trainer.scheduler", f"{_KWARGS}.advantage_scale"
 _ARGS = {OLD: "orchestrator.env.args", CURRENT: "orchestrator.train.source.legacy.args"}
@@ -284,16 +275,16 @@ ROWS: tuple[Row, ...] = (
     Row(
         "model.path",
         "model.name",
-        NotEmbedded(),
+        OWN_PATH,
         adds=lambda s: {"trainer.tokenizer.name": s.model.path},
         account=("exact", _TOKENIZER),
-        advice=_EMBEDDED,
+        advice=SHIPPED_ADVICE,
         until=CURRENT,
     ),
-    Row("model.path", "model.name", NotEmbedded(), advice=_EMBEDDED, since=CURRENT),
+    Row("model.path", "model.name", OWN_PATH, advice=SHIPPED_ADVICE, since=CURRENT),
     Row("model.chat_template", offer=same("default"), carried_by="the chat endpoint", advice=_CHAT),
     Row("data.name", carried_by=_LABEL),
-    *_data("path", NotEmbedded(), advice=_EMBEDDED),
+    *_data("path", OWN_PATH, advice=SHIPPED_ADVICE),
     *_data("split"),
     *_data(
         "num_prompts",

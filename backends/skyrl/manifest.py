@@ -15,6 +15,8 @@ from backends.skyrl.overrides import written
 from orchestrator.library import release_facts
 from orchestrator.library.manifest import (
     ABSENT,
+    OWN_PATH,
+    SHIPPED_ADVICE,
     TEXT,
     Account,
     Carried,
@@ -105,16 +107,6 @@ def tables() -> dict[str, ReleaseTable]:
     }
 
 
-class _Paths:
-    """An offer: every path except policies and data shipped with the embedded trainer."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and not value.startswith("micro:")
-
-    def __str__(self) -> str:
-        return "a Hugging Face id or a path"
-
-
 class _Clips:
     """An offer: every clip except the two numbers that mean none."""
 
@@ -162,10 +154,10 @@ def _data(name: str) -> Row:
     return Row(
         f"data.{name}",
         carried_by=NEEDS,
-        offer=_PATHS if name == "path" else _COUNT if name == "num_prompts" else TEXT,
+        offer=OWN_PATH if name == "path" else _COUNT if name == "num_prompts" else TEXT,
         read=read,
         account=("exact", f"data/train.parquet is to be made of it ({NEEDS})"),
-        advice=_SHIPPED if name == "path" else "",
+        advice=SHIPPED_ADVICE if name == "path" else "",
     )
 
 
@@ -287,7 +279,6 @@ _RESET_ADVICE = (
     "SkyRL renews the reference policy at the end of every epoch or never. Leave it out; of orch's "
     "backends only the embedded trainer resets it."
 )
-_SHIPPED = "That is shipped with orch for its embedded trainer; use backend micro."
 _ROLLOUT_RATIO = (
     "SkyRL refuses its PPO losses here, whose old policy is not the one that sampled: "
     "orch_skyrl.py registers one whose ratio is to the policy that sampled"
@@ -318,7 +309,7 @@ _CLAMPED = "log r is held within 20 and the estimate within 10; the gradient is 
 
 # ------------------------------------------------------------------------------------ the table
 
-_PATHS, _CLIPS = _Paths(), _Clips()
+_CLIPS = _Clips()
 _COUNT = Number(least=1, whole=True, null=True)
 _WHOLE, _POSITIVE = Number(least=0, whole=True), Number(least=1, whole=True)
 _SYNCHRONOUS: Mapping[str, Any] = {"max_staleness_steps": (0,)}
@@ -334,9 +325,9 @@ MODEL_AND_DATA = (
     Row(
         "model.path",
         "trainer.policy.model.path",
-        offer=_PATHS,
+        offer=OWN_PATH,
         adds=lambda s: {"trainer.ref.model.path": s.model.path},
-        advice=_SHIPPED,
+        advice=SHIPPED_ADVICE,
     ),
     Row(
         "model.chat_template",

@@ -16,6 +16,8 @@ from orchestrator.estimators import TABLE
 from orchestrator.library import release_facts
 from orchestrator.library.manifest import (
     ABSENT,
+    OWN_PATH,
+    SHIPPED_ADVICE,
     TEXT,
     Account,
     AllBut,
@@ -370,7 +372,7 @@ def _in_data(name: str, note: str = "", key: str = "", offer: Number | AnyText =
 
 DATA_ROWS = (
     Row("model.name", carried_by="nothing", account=("exact", "a label, not sent to verl")),
-    Row("model.path", f"{MODEL}.path"),
+    Row("model.path", f"{MODEL}.path", OWN_PATH, advice=SHIPPED_ADVICE),
     Row(
         "model.chat_template",
         f"{MODEL}.custom_chat_template",

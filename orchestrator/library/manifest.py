@@ -17,6 +17,7 @@ pass. First, the release's own table has the sent key and accepts the sent value
 the launch back, with the function that also reads a stranger's launch, gives the field's value.
 """
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -124,6 +125,21 @@ class AnyText:
 
 
 TEXT = AnyText()
+_SHIPPED = re.compile(r"[a-z]\w*:(?!//)")
+
+
+class OwnPath:
+    """An offer: every path except `<backend>:<name>`, of a policy or of data shipped with orch."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and _SHIPPED.match(value) is None
+
+    def __str__(self) -> str:
+        return "a Hugging Face id, a path"
+
+
+OWN_PATH = OwnPath()
+SHIPPED_ADVICE = "That ships with orch for backend=micro: name a policy or data of your own."
 
 
 class OpenOffer(Protocol):

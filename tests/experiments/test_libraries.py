@@ -9,6 +9,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths, Cell
+from orchestrator.settings import Model, Resources
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import ROOT
@@ -20,6 +21,14 @@ LIBRARIES = ("openrlhf", "prime_rl", "skyrl", "trl", "verl")
 """The libraries of the page. One that is added elsewhere changes neither page nor specs."""
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 SENTENCE = "No library that orch drives runs all of these cells"
+GPUS = Resources(num_nodes=1, gpus_per_node=8)
+WORDS = {
+    "batch.num_minibatches": "one update a batch",
+    "kl.placement": "in one place only",
+    "loss.aggregation": "no mean over tokens",
+    "max_staleness_steps": "no asynchronous trainer",
+}
+"""Field that a library refuses -> how a spec says so. Estimators are said by name: "no rb"."""
 
 
 def runs_all(cells: Sequence[Cell], library: str, version: str) -> bool:
@@ -54,4 +63,61 @@ def test_a_library_runs_all_of_it_or_the_spec_says_why_not(path: Path) -> None:
         return
     assert SENTENCE in text
     for name in LIBRARIES:
-        assert re.search(rf"^#   {re.escape(plugins.load(name).title)} .*\w", text, re.M), name
+        assert sentence(text, name) or not refusals(cells, name), name
+
+
+def sentence(text: str, library: str) -> str:
+    """What a spec's head says of a library, as one line; empty if it says nothing."""
+    title = re.escape(plugins.load(library).title)
+    match = re.search(rf"^#   {title}  +(\w.*(?:\n#    +\w.*)*)", text, re.MULTILINE)
+    return re.sub(r"\n#\s+", " ", match[1]) if match else ""
+
+
+def refusals(cells: Sequence[Cell], library: str) -> dict[str, set[str]]:
+    """Field -> the values that a library refuses in a spec on GPUs, with its own policy."""
+    backend = plugins.load(library)
+    refused: dict[str, set[str]] = {}
+    for cell in cells:
+        settings = cell.settings
+        ref = settings.backend.model_copy(update={"name": library, "version": backend.versions[0]})
+        own = {"model": Model(name="a", path="a/b"), "backend": ref}
+        own["data"] = settings.data.model_copy(update={"path": "a/b", "num_prompts": 4096})
+        changes = {"settings": settings.model_copy(update=own), "resources": GPUS}
+        try:
+            backend.translate(cell.model_copy(update=changes), PLACE)
+        except UnsupportedSetting as error:
+            refused.setdefault(error.field, set()).add(str(error.value))
+    return refused
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("spec", ["phase_diagram", "quiet"])
+def test_what_a_spec_says_of_a_library_is_what_it_refuses(spec: str, library: str) -> None:
+    text = (EXPERIMENTS / f"{spec}.yaml").read_text()
+    refused = refusals(expand(load(EXPERIMENTS / f"{spec}.yaml")), library)
+    said = sentence(text, library)
+    assert {field for field, words in WORDS.items() if words in said} == refused.keys() - {
+        "kl.estimator"
+    }
+    estimators = set(re.findall(r"no (k1_to_go|full|rb|k1|k3)\b", said))
+    assert estimators == refused.get("kl.estimator", set())
+
+
+@pytest.mark.parametrize("library", [name for name in LIBRARIES if name != "trl"])
+def test_a_policy_that_ships_with_orch_is_refused_before_a_launch(library: str) -> None:
+    """No loader of theirs knows `micro:elder`; TRL's launch gets a link to its folder."""
+    (cell, *_) = expand(load(EXPERIMENTS / "real_smoke.yaml"))
+    backend = plugins.load(library)
+    settings = cell.settings.model_copy(
+        update={
+            "backend": cell.settings.backend.model_copy(
+                update={"name": library, "version": backend.versions[0]}
+            ),
+            "precision": type(cell.settings.precision)(),
+            "loss": type(cell.settings.loss)(),
+            "data": cell.settings.data.model_copy(update={"path": "a/b", "num_prompts": 64}),
+            "model": cell.settings.model.model_copy(update={"chat_template": "default"}),
+        }
+    )
+    with pytest.raises(UnsupportedSetting, match=r"model\.path=micro:elder"):
+        backend.translate(cell.model_copy(update={"settings": settings, "resources": GPUS}), PLACE)

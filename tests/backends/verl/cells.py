@@ -65,7 +65,7 @@ def overrides(plan: LaunchPlan) -> list[str]:
 
 _positive = st.floats(1e-9, 1e3)
 _text = st.text(max_size=20).filter(lambda text: text.isprintable())
-_path = st.text(min_size=1, max_size=30).filter(str.isprintable)
+_path = st.text(min_size=1, max_size=30).filter(lambda text: text.isprintable() and ":" not in text)
 
 
 @st.composite
