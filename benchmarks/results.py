@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from mirror import NAMES, STEPS, cpu, experiment
 
-from orchestrator.analysis.query import ResultsDatabase
-from orchestrator.analysis.results import results_of
+from orchestrator.analysis.results import ResultsDatabase, results_of
 from orchestrator.runs import columns
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment

@@ -1,6 +1,6 @@
 "use strict";
 // Completes the views of figures with the rows of what is chosen, and draws them with Vega-Lite.
-// What a figure looks like is decided in orchestrator/report/drawing.py, for page and files alike.
+// What a figure looks like is decided in orchestrator/report/figures.py, for page and files alike.
 
 const WINDOW = 5;  // points of the running mean, where smoothing is asked for
 const MAX_BANDS = 8;  // more curves than this side by side in one panel are drawn without their bands

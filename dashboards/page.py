@@ -19,7 +19,7 @@ from orchestrator.analysis.stats import ALPHA, t_quantile
 from orchestrator.charts.files import script
 from orchestrator.charts.style import THEMES, config
 from orchestrator.report import Report
-from orchestrator.report.drawing import every_figure, tables, views
+from orchestrator.report.figures import every_figure, tables, views
 from orchestrator.report.markdown import MARKS, PLATES, claims_title, map_text
 from orchestrator.report.model import (
     Card,

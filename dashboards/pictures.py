@@ -20,7 +20,7 @@ from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.charts.style import LIGHT, config
 from orchestrator.files import write_bytes
 from orchestrator.report import Report
-from orchestrator.report.drawing import METRIC, every_figure, rows_of, tables, views
+from orchestrator.report.figures import METRIC, every_figure, rows_of, tables, views
 from orchestrator.report.model import Figure
 
 FORMATS = ("png", "pdf")

@@ -22,9 +22,9 @@ from orchestrator.records import (
     PublishedStatement,
 )
 from orchestrator.report import Context, Origin, Report, markdown, report
-from orchestrator.report.changes import changes_section
 from orchestrator.report.figures import MIN_POINTS, kept_points, setting_names
 from orchestrator.report.model import Link, Section
+from orchestrator.report.provenance import changes_section
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
 

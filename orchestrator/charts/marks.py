@@ -26,7 +26,7 @@ class ChartView(TypedDict):
     """The field whose values are the names of rows, to the left of the panels."""
     rows: NotRequired[Rows]
     table: NotRequired[str]
-    """The table that has the rows if the view does not: see report/drawing.py."""
+    """The table that has the rows if the view does not: see report/figures.py."""
     at: NotRequired[list[int]]
     """Indices of the configurations to draw; if absent, draw those that the reader selects."""
     panels: NotRequired[list[tuple[str, list[int]]]]

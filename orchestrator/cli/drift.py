@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator import plugins
-from orchestrator.analysis.script_drift import script_changes
+from orchestrator.analysis.drift import script_changes
 from orchestrator.audit import releases as around
 from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.cli import common

@@ -91,9 +91,9 @@ def command(
         return
 
     if form == "drift":
-        from orchestrator.analysis import drift_page
+        from orchestrator.analysis import drift
 
-        click.echo(drift_page.page(chosen), nl=False)
+        click.echo(drift.page(chosen), nl=False)
         return
 
     rows = matrix(chosen)
@@ -157,8 +157,6 @@ def _measure_alone(
     Raise EnvironmentFault if a library that was named has no checkout here; print the names of
     others.
     """
-    from orchestrator.probes.measure_alone import measure
-
     for library, version in releases_:
         try:
             folder = alone.checkout(library, version, source)
@@ -168,5 +166,5 @@ def _measure_alone(
             say(f"not measured again: {error}")
             continue
         say(f"{library} {version}: asking its own functions")
-        measurement = measure(library, version, folder, python)
+        measurement = alone.measure(library, version, folder, python)
         click.echo(alone.write(library, version, measurement))

@@ -13,8 +13,8 @@ from orchestrator.cli.common import print_json
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
-from orchestrator.report.changes import changes_section
 from orchestrator.report.measured import as_text, kept_of
+from orchestrator.report.provenance import changes_section
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
 

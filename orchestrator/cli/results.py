@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from orchestrator.analysis.query import ResultsDatabase
+from orchestrator.analysis.results import ResultsDatabase
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
 from orchestrator.runs.experiment import open_experiment

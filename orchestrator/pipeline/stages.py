@@ -25,8 +25,8 @@ from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline.messages import say
 from orchestrator.records import Record, Score
 from orchestrator.report import Report, markdown, report
-from orchestrator.report.imported import imported_section
 from orchestrator.report.model import Section
+from orchestrator.report.results import imported_section
 from orchestrator.report.sources import last_lines, newest_result, read_context
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment

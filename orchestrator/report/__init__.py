@@ -26,7 +26,6 @@ from orchestrator.report.libraries import library_panels as by_library
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Report as Report
 from orchestrator.report.model import Section
-from orchestrator.report.phases import phase_panels, phase_section
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
     failures_section,
@@ -42,6 +41,8 @@ from orchestrator.report.results import (
     cost_section,
     curves_section,
     finals_section,
+    phase_panels,
+    phase_section,
     predicted_section,
     published_section,
     reference_section,

@@ -1,15 +1,34 @@
-"""Prepare the data of a report's figures."""
+"""Figures of a report: their data, and the views of charts that show it, as plain data.
+
+The page draws the views in the browser with the rows that its reader selects.
+dashboards/pictures.py writes the same views as files. Both take rows from `tables`.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import LearningCurve
 from orchestrator.analysis.sentences import metric_title as label_of
 from orchestrator.analysis.stats import Estimate
-from orchestrator.charts.style import NO_KL, USUAL
+from orchestrator.charts.marks import (
+    STEP,
+    ChartView,
+    Rows,
+    curves,
+    dots,
+    faceted,
+    field_map,
+    interval_text,
+    quantity,
+    reading,
+    series,
+)
+from orchestrator.charts.style import NO_KL, USUAL, Spec, ordered_looks, series_looks
 from orchestrator.metrics.names import METRICS
+from orchestrator.report.model import Figure, Panel, Report
 
 DIGITS = 4
 EXACT_POWERS = 22
@@ -247,3 +266,521 @@ def with_setting_names(configurations: Iterable[Configuration]) -> list[tuple[Co
     """Return each configuration with the name of its setting."""
     every = list(configurations)
     return list(zip(every, setting_names(every), strict=True))
+
+
+FigureData = Mapping[str, Any]
+Chosen = Sequence[int]
+"""Indices of `Report.data["configurations"]`."""
+LEAST_SPAN = 0.1
+"""Minimum range of an axis of final accuracies, so that 0.89 and 0.91 do not look far apart."""
+MAX_BANDS = 8
+"""Maximum number of curves in a panel that are drawn with bands."""
+SMALL, USUAL_WIDTH = 190, 260
+"""Minimum width of a panel in pixels: in a redrawn figure, and in other figures."""
+METRIC = "$metric"
+"""Placeholder for the name and the label of the metric that the reader selects."""
+MAIN_FINALS = 2
+"""Number of final values that are drawn at once; the others are drawn on demand."""
+
+
+def views(figure: Figure, data: FigureData) -> list[ChartView]:
+    """Return the views of a figure, or an empty list if nothing was measured for it."""
+    return list(_VIEWS[figure.kind](figure, data))
+
+
+def every_figure(report: Report) -> Iterator[Figure]:
+    """Yield the redrawn figures of a publication, then those of sections."""
+    yield from (plate.figure for plate in report.plates if plate.figure is not None)
+    yield from (figure for section in report.sections for figure in section.figures)
+
+
+def tables(data: FigureData) -> dict[str, Rows]:
+    """Return table name -> rows, for the views without `rows`.
+
+    `at` of a row is the index of its configuration. Curves have no table: `data["configurations"]`
+    has them.
+    """
+    every = data["configurations"]
+    by_table: dict[str, Rows] = {}
+    for at, c in sorted(enumerate(every), key=lambda pair: pair[1]["rank"]):
+        for metric, final in c["finals"].items():
+            by_table.setdefault(f"finals {metric}", []).append(_final_row(c, at, final))
+        for measure, one in data.get("stability", {}).items():
+            if (values := one["values"][at]) is not None:
+                value, low, high = values
+                row = {"at": at, "value": value, "low": low, "high": high}
+                by_table.setdefault(f"stability {measure}", []).append(row)
+    for base in data.get("baselines", ()):
+        for metric, value in base["finals"].items():
+            row = {"model": base["model"], "name": base["name"], "note": base["note"]}
+            row |= {"base": True, "value": value, "term": NO_KL}
+            by_table.setdefault(f"finals {metric}", []).append(row)
+    return by_table
+
+
+def _final_row(c: FigureData, at: int, final: Sequence[Any]) -> dict[str, Any]:
+    value, low, high, seeds, wide_low, wide_high = final
+    return {
+        "at": at,
+        "value": value,
+        "low": low,
+        "high": high,
+        "from": wide_low,
+        "to": wide_high,
+        "each": list(seeds.values()),
+        "seeds": f"{len(seeds)} of {c['seeds']}",
+    }
+
+
+def rows_of(
+    view: ChartView, data: FigureData, every: Mapping[str, Rows], chosen: Chosen, metric: str = ""
+) -> Rows:
+    """Return a view's rows for the chosen configurations.
+
+    every: the result of `tables`. metric: the value of the placeholder METRIC.
+    dashboards/figures.js does the same in the browser.
+    """
+    if "rows" in view:
+        return view["rows"]
+    configurations = data["configurations"]
+    kept = view.get("at", chosen)
+    kind, _, name = view["table"].replace(METRIC, metric).partition(" ")
+    if kind != "curves":
+        models = {configurations[i]["model"] for i in kept}
+        own = set(kept)
+        rows = [r for r in every.get(view["table"], ()) if r.get("at") in own]
+        base = [r for r in every.get(view["table"], ()) if r.get("model") in models]
+        return [_named(configurations[r["at"]]) | r for r in rows] + (
+            base if rows and "at" not in view else []
+        )
+    rows = []
+    for title, members in _panels(view, configurations, kept, name):
+        for i in members:
+            rows += [r | {"panel": title} for r in _curve_rows(data, i, name)]
+    return rows
+
+
+def _panels(
+    view: ChartView, configurations: Sequence[FigureData], kept: Chosen, metric: str
+) -> Iterator[tuple[str, Chosen]]:
+    """Yield each panel's title and configurations. Those without a KL term are in every panel."""
+    if "panels" in view:
+        yield from ((title, at) for title, at in view["panels"])
+        return
+    known = [i for i in kept if metric in configurations[i]["curves"]]
+    terms = dict.fromkeys(configurations[i]["term"] for i in known)
+    several = [term for term in terms if term != NO_KL] or list(terms)
+    for term in several:
+        yield term, [i for i in known if configurations[i]["term"] in (term, NO_KL)]
+
+
+def _named(c: FigureData) -> dict[str, Any]:
+    return {"name": c["name"], "term": c["term"], "line": c["line"]}
+
+
+def _curve_rows(data: FigureData, at: int, metric: str) -> Rows:
+    c = data["configurations"][at]
+    curve = c["curves"][metric]
+    steps = data["grids"][curve["g"]]
+    mean = curve.get("m") or next(iter(curve["s"].values()))
+    none = [None] * len(steps)
+    low, high = curve.get("l", none), curve.get("h", none)
+    rows = [
+        _named(c) | {"at": at, "step": x, "value": y, "low": a, "high": b}
+        for x, y, a, b in zip(steps, mean, low, high, strict=True)
+    ]
+    if c["cut"] and steps[-1] < c["steps"]:
+        rows[-1]["cut"] = f"step {steps[-1]} of {c['steps']}: {c['cut']}"
+    if c["collapsed"][0]:
+        rows[-1]["collapsed"] = True
+    return rows
+
+
+# ---------------------------------------------------------------- looks of configurations
+
+
+def _by_term(data: FigureData) -> Mapping[str, Spec]:
+    return series_looks([c["term"] for c in data["configurations"]])
+
+
+def _by_beta(data: FigureData) -> Mapping[str, Spec]:
+    betas = sorted({c["beta"] for c in data["configurations"] if c["beta"] is not None})
+    return ordered_looks([f"β {beta:g}" for beta in betas])
+
+
+def _colours(data: FigureData, tell: str) -> Spec:
+    """Return the channels that distinguish curves by `line` (β), by `term`, or by `both`."""
+    if tell == "line":
+        return series("line", _by_beta(data), "color", "strokeDash")
+    if tell == "term":
+        return series("term", _by_term(data), "color", "strokeDash")
+    return series("term", _by_term(data), "color") | series("line", _by_beta(data), "strokeDash")
+
+
+# ---------------------------------------------------------------- figures of one setting
+
+
+def _curves(figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    """Yield views of one metric, selected by the reader, with panels by KL term, beta or axis."""
+    if not any(m in c["curves"] for m in figure.metrics for c in data["configurations"]):
+        return
+    for variant, tell in (("kl", "line"), ("beta", "term"), ("group", "both")):
+        yield {
+            "title": "",
+            "spec": curves(METRIC, _colours(data, tell)),
+            "least": USUAL_WIDTH,
+            "table": f"curves {METRIC}",
+            "variant": variant,
+        }
+
+
+def _measures(figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    """Yield one view for each measure, with panels by KL term."""
+    for metric in figure.metrics:
+        if any(metric in c["curves"] for c in data["configurations"]):
+            yield {
+                "title": data["metrics"][metric],
+                "spec": curves(None, _colours(data, "line")),
+                "least": USUAL_WIDTH,
+                "table": f"curves {metric}",
+                "variant": "kl",
+            }
+
+
+def _finals(figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    spec = dots(_by_term(data))
+    for i, metric in enumerate(figure.metrics):
+        if any(metric in c["finals"] for c in data["configurations"]):
+            one: ChartView = {
+                "title": data["metrics"][metric],
+                "spec": spec,
+                "least": USUAL_WIDTH,
+                "names": "name",
+                "table": f"finals {metric}",
+            }
+            yield one | {"extra": True} if i >= MAIN_FINALS else one
+
+
+def _stability(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    for measure, one in data["stability"].items():
+        if any(one["values"]):
+            yield {
+                "title": one["title"],
+                "spec": dots(_by_term(data), scale={"zero": True}),
+                "least": USUAL_WIDTH,
+                "names": "name",
+                "table": f"stability {measure}",
+            }
+
+
+# ---------------------------------------------------------------- figures that no choice changes
+
+
+def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    every = data["configurations"]
+    members = [[every[i] for i in panel.at] for panel in figure.panels]
+    one_term = all(len({c["term"] for c in own} - {NO_KL}) < 2 for own in members)
+    betas = {c["beta"] for own in members for c in own} - {None}
+    tell = "line" if one_term else "term" if len(betas) < 2 else "both"
+
+    def kind(panel: Panel) -> tuple[str, str]:
+        return panel.draws, panel.metric
+
+    for (draws, metric), same in groupby(figure.panels, key=kind):
+        panels = list(same)
+        if draws == "curves":
+            few = max(len(panel.at) for panel in panels) <= MAX_BANDS
+            yield {
+                "title": "",
+                "spec": curves(short(data["metrics"][metric]), _colours(data, tell), bands=few),
+                "least": SMALL,
+                "table": f"curves {metric}",
+                "panels": [(panel.title, list(panel.at)) for panel in panels],
+            }
+            continue
+        for panel in panels:
+            ends = [v for i in panel.at for v in _ends(every[i]["finals"][metric])]
+            yield {
+                "title": panel.title,
+                "spec": dots(
+                    _by_term(data),
+                    x_title=short(data["metrics"][metric]),
+                    scale={"domain": _widened(ends)},
+                ),
+                "least": SMALL,
+                "names": "name",
+                "table": f"finals {metric}",
+                "at": list(panel.at),
+            }
+
+
+def short(label: str) -> str:
+    """Return a label up to its first comma or parenthesis."""
+    return label.split(",")[0].split("(")[0].strip()
+
+
+def _ends(final: Sequence[Any]) -> list[float]:
+    return [v for v in (*final[:3], *final[3].values(), *final[4:]) if v is not None]
+
+
+def _widened(values: Sequence[float]) -> list[float]:
+    """Return the [low, high] of an axis around values, at least LEAST_SPAN apart."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    half = max(0.55 * (high - low), LEAST_SPAN / 2)
+    return [(low + high) / 2 - half, (low + high) / 2 + half]
+
+
+def _predicted(figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    (metric,) = figure.metrics
+    rows = [
+        {
+            "at": at,
+            "x": c["predicted"],
+            **dict(zip(("value", "low", "high"), c["finals"][metric], strict=False)),
+            "of": f"{c['study']}, {c['setting']}, {c['name']}",
+            "term": c["term"],
+        }
+        for at, c in enumerate(data["configurations"])
+        if c["predicted"] is not None and metric in c["finals"]
+    ]
+    if not rows:
+        return
+    ends = [row[key] for row in rows for key in ("x", "value", "low", "high")]
+    known = [v for v in ends if v is not None]
+    domain = [min(known) - 0.03, max(known) + 0.03]
+    x, y = quantity("x", "predicted", domain=domain), quantity("value", "observed", domain=domain)
+    x["axis"] = y["axis"] = {"tickCount": 6}
+    looks = _by_term(data)
+    colour = series("term", looks, "color", dots=True)
+    corner = [{"x": end, "value": end} for end in domain]
+    layers: list[Spec] = [
+        {
+            "data": {"values": corner},
+            "mark": {"type": "line", "strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"},
+            "encoding": {"x": x, "y": y},
+        },
+        {
+            "needs": "low",
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "rule", "strokeWidth": 1.5},
+            "encoding": {**colour, "x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+        },
+        {
+            "name": "dot",
+            "transform": [interval_text("interval", "low", "high", "none: one seed")],
+            "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+            "encoding": {
+                **colour,
+                **series("term", looks, "shape", dots=True),
+                "x": x,
+                "y": y,
+                "tooltip": reading(
+                    ("of", "of"),
+                    ("x", "predicted", ".3f"),
+                    ("value", "observed", ".3f"),
+                    ("interval", "95 % interval"),
+                ),
+            },
+        },
+    ]
+    yield {
+        "title": data["metrics"][metric],
+        "spec": {"height": 380, "layer": layers},
+        "least": USUAL_WIDTH,
+        "most": 500,
+        "rows": rows,
+    }
+
+
+def _gradients(figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    from orchestrator.kl.figures import gradient_views  # NumPy
+
+    rows = [r for r in data["laboratory"] if r["paper"] or "paper" not in figure.metrics]
+    yield from gradient_views(rows)
+
+
+OURS, THEIRS = "ours, with 95 % interval", "published"
+
+
+def _published(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    rows: Rows = []
+    for one in data["published"]:
+        if not one["ours"]:
+            continue
+        value, low, high = (None if v is None else 100 * v for v in one["ours"])
+        row = {"name": one["name"], "says": one["statement"], "whose": OURS}
+        rows.append(row | {"value": value, "low": low, "high": high})
+        theirs = {"name": one["name"], "says": one["where"], "whose": THEIRS}
+        rows.append(theirs | {"value": 100 * one["published"]})
+    if not rows:
+        return
+    x = quantity("value", "relative improvement (%)", zero=True)
+    x["axis"] = {"tickCount": 8}
+    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    looks = {
+        "color": {"domain": [OURS, THEIRS], "range": ["$c0", "$c2"]},
+        "shape": {"domain": [OURS, THEIRS], "range": ["circle", "diamond"]},
+    }
+    layers: list[Spec] = [
+        {
+            "needs": "low",
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "rule", "strokeWidth": 2, "color": "$c0"},
+            "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
+        },
+        {
+            "name": "dot",
+            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
+            "encoding": {
+                **series("whose", looks, "color", "shape", dots=True),
+                "x": x,
+                "y": y,
+                "tooltip": reading(("whose", "whose"), ("value", "%", ".3g"), ("says", "claim")),
+            },
+        },
+    ]
+    yield {
+        "title": "",
+        "spec": {"height": {"step": STEP + 11}, "layer": layers},
+        "least": USUAL_WIDTH,
+        "most": 850,
+        "names": "name",
+        "rows": rows,
+    }
+
+
+def _line_chart(
+    rows: Rows,
+    *,
+    title: str = "",
+    x_title: str,
+    y_title: str | None,
+    points: bool = False,
+    wide: bool = False,
+    steps: bool = False,
+    log: bool = False,
+    panels: bool = False,
+) -> ChartView:
+    """Return lines of named series. Fields: x, value, name, of; `joined`, False for points only."""
+    looks = series_looks([row["name"] for row in rows])
+    x, y = quantity("x", x_title, **({"type": "log"} if log else {})), quantity("value", y_title)
+    x["axis"] = {"tickCount": 5}
+    own = series("name", looks, "color")
+    known = {"filter": "isValid(datum.value)"}
+    thick = {"condition": {"test": "datum.thick", "value": 3.2}, "value": 1.6}
+    shape = series("name", looks, "shape") if points else {}
+    layers: list[Spec] = [
+        {
+            "transform": [{"filter": "datum.joined !== false"}],
+            "mark": {
+                "type": "line",
+                "strokeWidth": 2,
+                **({"interpolate": "step-after"} if steps else {}),
+            },
+            "encoding": {
+                **own,
+                **series("name", looks, "strokeDash"),
+                "x": x,
+                "y": y,
+                **({"strokeWidth": thick} if wide else {}),
+            },
+        },
+        {
+            "name": "dot" if points else "reading",
+            "transform": [known],
+            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1 if points else 0},
+            "encoding": {
+                **own,
+                **shape,
+                "x": x,
+                "y": y,
+                "tooltip": reading(
+                    ("name", "of"),
+                    ("of", "trial") if points else ("x", x_title, ",.6~g"),
+                    ("value", "value", ".4g"),
+                ),
+            },
+        },
+    ]
+    whole: Spec = {"height": 220, "layer": layers}
+    spec = faceted(whole) if panels else whole
+    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
+
+
+def _libraries(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    for label, same in groupby(data["libraries"], key=lambda one: str(one["label"])):
+        rows = [
+            {"panel": one["title"], "name": name, "x": x, "value": y}
+            for one in same
+            for name, values in one["libraries"].items()
+            for x, y in zip(one["x"], values, strict=True)
+        ]
+        yield _line_chart(rows, x_title="rollouts seen", y_title=label, panels=True)
+
+
+def _imported(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    for one in data.get("imported", ()):
+        rows = [
+            {"name": line["name"], "x": x, "value": y, "thick": line["imported"]}
+            for line in one["lines"]
+            for x, y in zip(line["x"], line["y"], strict=True)
+        ]
+        yield _line_chart(rows, title=one["title"], x_title="step", y_title=None, wide=True)
+
+
+def _trials(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    for one in data.get("tune", ()):
+        rows = [
+            {"name": s["name"], "x": x, "value": y, "of": text, "joined": "lines" in s["mode"]}
+            for s in one["series"]
+            for x, y, text in zip(s["x"], s["y"], s.get("text") or map(str, s["x"]), strict=True)
+        ]
+        if rows:
+            yield _line_chart(
+                rows,
+                title=one["title"],
+                x_title=one["xtitle"],
+                y_title=one["ytitle"],
+                points=True,
+                steps=bool(one.get("step")),
+                log=bool(one.get("log")),
+            )
+
+
+def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    for one in data.get("phases", ()):
+        rows: Rows = [
+            {
+                "column": column,
+                "row": row,
+                "z": one["z"][row][column],
+                "text": one["text"][row][column],
+                "says": one["hover"][row][column],
+            }
+            for row in range(len(one["y"]))
+            for column in range(len(one["x"]))
+        ]
+        bounds = enumerate(one["boundary"])
+        rows += [{"column": i, "row": 0, "place": p} for i, p in bounds if p is not None]
+        yield {
+            "title": one["title"],
+            "spec": field_map(one["x"], one["y"], one["xtitle"], "β"),
+            "least": USUAL_WIDTH,
+            "rows": rows,
+        }
+
+
+_VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {
+    "curves": _curves,
+    "measures": _measures,
+    "finals": _finals,
+    "stability": _stability,
+    "predicted": _predicted,
+    "gradients": _gradients,
+    "published": _published,
+    "libraries": _libraries,
+    "trials": _trials,
+    "redrawn": _redrawn,
+    "imported": _imported,
+    "phases": _phases,
+}

@@ -14,15 +14,23 @@ from typing import Any, NamedTuple
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
-from orchestrator.analysis.linear_stability import ASSUMES, FORMULA, boundary
-from orchestrator.analysis.phases import RULE, STATES, phase_data, phase_maps, state_of
+from orchestrator.analysis.phases import (
+    ASSUMES,
+    FORMULA,
+    RULE,
+    STATES,
+    boundary,
+    phase_data,
+    phase_maps,
+    state_of,
+)
 from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.analysis.text import estimate_text
 from orchestrator.kl.shares import wilson
 from orchestrator.records import Published, Record
 from orchestrator.report.figures import rounded
-from orchestrator.report.phases import axis_title
+from orchestrator.report.results import axis_title
 
 KEPT = (
     "eval/accuracy_in_domain",

@@ -1,18 +1,33 @@
-"""Sections of a report on results: accuracy, curves, collapse, stability, staleness and cost."""
+"""Sections of a report on results: accuracy, curves, collapse, stability, phases, staleness, cost.
+
+The last section shows runs that orch did not launch.
+"""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison, PublishedComparison
 from orchestrator.analysis.configurations import Configuration, differences_to_no_kl
+from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
+from orchestrator.analysis.phases import (
+    ASSUMES,
+    FORMULA,
+    RULE,
+    STATES,
+    PhaseField,
+    PhaseMap,
+    phase_maps,
+)
 from orchestrator.analysis.sentences import metric_title as name_of
 from orchestrator.analysis.sentences import statement
 from orchestrator.analysis.stats import SeedSpread, estimate
 from orchestrator.analysis.text import estimate_text, number_text
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.imports.runs import ImportedRun, metrics_in
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import (
     CURVES,
@@ -683,3 +698,225 @@ def _metric_figure(
             (metric,),
         ),
     )
+
+
+AXIS_TITLES = {
+    "async": "staleness (updates)",
+    "max_staleness_steps": "staleness (updates)",
+    "optimizer.learning_rate": "learning rate",
+}
+PHASE_COLUMNS = (
+    "study",
+    "setting",
+    "KL",
+    "β",
+    "beside it",
+    "seeds",
+    *STATES,
+    "shown by",
+    "β bound",
+)
+
+
+def axis_title(axis: str) -> str:
+    """Return the title of an axis of a map."""
+    return AXIS_TITLES.get(axis, axis)
+
+
+def phase_section(comparison: Comparison) -> Section | None:
+    """Return a section with the phase maps and their numbers, or None without a map."""
+    maps = phase_maps(comparison.configurations)
+    if not maps:
+        return None
+    figure = Figure(
+        "phases",
+        "phases",
+        "Phase maps",
+        "In each field the seeds that were stable / unstable / collapsed; the colour is their "
+        "mean, from all stable to all collapsed. A thick line: the β above which linear stability "
+        "predicts growth; at the lower edge where it lies below the map, and none where it lies "
+        "above the map or where nothing is predicted.",
+        "Heat maps of stable, unstable and collapsed seeds over β and another setting, one for "
+        "each KL term; the table below holds the numbers.",
+    )
+    rows = tuple(row for one in maps for row in _phase_rows(one))
+    table = ReportTable(
+        "Shares of the seeds of each field, with Wilson's 95 % intervals",
+        PHASE_COLUMNS,
+        rows,
+        searchable=True,
+    )
+    boundary = any(b is not None for one in maps for b in one.boundary)
+    text = (RULE, f"The bound: {FORMULA} {ASSUMES}") if boundary else (RULE,)
+    return Section("phases", "Phase maps", text, figures=(figure,), tables=(table,))
+
+
+def phase_panels(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the panels of the figure: labels, colour and text of each field, and the bound."""
+    maps = phase_maps(comparison.configurations)
+    return [
+        _phase_panel(one, several=len({m.setting for m in maps if _same_term(m, one)}) > 1)
+        for one in maps
+    ]
+
+
+def _same_term(one: PhaseMap, other: PhaseMap) -> bool:
+    return (one.study, one.kl, one.axis) == (other.study, other.kl, other.axis)
+
+
+def _phase_panel(one: PhaseMap, *, several: bool) -> dict[str, Any]:
+    fields = [[one.fields.get((beta, x)) for x in one.xs] for beta in one.betas]
+    return {
+        "title": f"{one.kl} · {one.study}" + (f" · {one.setting}" if several else ""),
+        "xtitle": axis_title(one.axis),
+        "x": [f"{float(x):g}" for x in one.xs],
+        "y": ["no KL" if beta is None else f"{beta:g}" for beta in one.betas],
+        "z": [[_severity(field) for field in row] for row in fields],
+        "text": [[_state_counts(field) for field in row] for row in fields],
+        "hover": [[_state_shares(field) for field in row] for row in fields],
+        "boundary": [_position(beta, one.betas) for beta in one.boundary],
+    }
+
+
+def _severity(field: PhaseField | None) -> float | None:
+    """Return the mean severity of a field's seeds: stable 0, unstable 0.5, collapsed 1.
+
+    Return None if no seed has ended.
+    """
+    if field is None or not field.ended:
+        return None
+    return rounded((field.counts["unstable"] + 2 * field.counts["collapsed"]) / (2 * field.ended))
+
+
+def _state_counts(field: PhaseField | None) -> str:
+    return "" if field is None else " / ".join(str(field.counts[state]) for state in STATES)
+
+
+def _state_shares(field: PhaseField | None) -> str:
+    if field is None:
+        return ""
+    shares = (f"{state} {_state_share(field, state)}" for state in STATES)
+    return f"{field.ended} of {field.declared} seeds ended: {', '.join(shares)}"
+
+
+def _state_share(field: PhaseField, state: Any) -> str:
+    low, high = field.interval(state)
+    return f"{field.counts[state]} of {field.ended} [{low:.0%}, {high:.0%}]"
+
+
+def _position(bound: float | None, betas: Sequence[float | None]) -> float | None:
+    """Return the position of a beta on the axis of a map's rows, interpolated in log beta.
+
+    Return None if it is above the map, and the lower edge if it is below.
+    """
+    known = [(i, math.log(beta)) for i, beta in enumerate(betas) if beta is not None and beta > 0]
+    if bound is None or not known or math.log(bound) > known[-1][1]:
+        return None
+    if math.log(bound) <= known[0][1]:
+        return known[0][0] - 0.5
+    (i, low), (_, high) = next((a, b) for a, b in pairwise(known) if math.log(bound) <= b[1])
+    return rounded(i + (math.log(bound) - low) / (high - low))
+
+
+def _phase_rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
+    for x, bound in zip(one.xs, one.boundary, strict=True):
+        for beta in one.betas:
+            field = one.fields.get((beta, x))
+            if field is None or not field.ended:
+                continue
+            yield (
+                one.study,
+                one.setting,
+                "none" if beta is None else one.kl,
+                "" if beta is None else f"{beta:g}",
+                f"{axis_title(one.axis)} {float(x):g}",
+                f"{field.ended} of {field.declared}",
+                *(_state_share(field, state) for state in STATES),
+                ", ".join(f"{name} {n}" for name, n in field.shown_by.items()),
+                "" if beta is None else "none" if bound is None else f"{bound:.3g}",
+            )
+
+
+IMPORTED_TITLE = "Runs that orch did not launch"
+IMPORTED_CAPTION = (
+    "One panel a metric: imported runs in bold lines, and the means over seeds of the first "
+    f"{MOST_OWN} configurations that have it. Steps are those that each log counts."
+)
+
+
+def imported_section(
+    runs: Sequence[ImportedRun], own: Sequence[Configuration]
+) -> tuple[Section | None, Mapping[str, Any]]:
+    """Return the section and the data of its figure, or (None, {}) without imported runs."""
+    if not runs:
+        return None, {}
+    data, panels = imported_data(runs), beside(runs, own)
+    figure = Figure(
+        "imported",
+        "imported",
+        "Imported runs beside the cells",
+        IMPORTED_CAPTION,
+        "Learning curves of imported runs and of this experiment's configurations.",
+    )
+    return Section(
+        "imported",
+        IMPORTED_TITLE,
+        (APART,),
+        points=tuple(_imported_points(data)),
+        figures=(figure,) if panels else (),
+        tables=(_imported_origins(data), _imported_values(runs), _kl_meanings(data)),
+    ), {"imported": panels}
+
+
+def _imported_points(data: Sequence[Mapping[str, Any]]) -> list[str]:
+    unknown = [f"{one['name']}: not known is {each}" for one in data for each in one["unknown"]]
+    assumed = [f"{one['name']}: assumed is that {each}" for one in data for each in one["assumes"]]
+    wrong = [f"{one['name']}: {each}" for one in data for each in one["problems"]]
+    return [
+        *wrong,
+        *unknown,
+        *assumed,
+        *(f"{o['name']}: {each}" for o in data for each in o["notes"]),
+    ]
+
+
+def _imported_origins(data: Sequence[Mapping[str, Any]]) -> ReportTable:
+    rows = []
+    for one in data:
+        release = f"@{one['release']}" if one["release"] else ""
+        rows.append(
+            (
+                one["name"],
+                f"{one['library']}{release}" if one["library"] else "unknown",
+                one["kl"] or "unknown",
+                "–" if one["beta"] is None else f"{one['beta']:g}",
+                one["objective"] or "unknown",
+                f"{one['ended']}, step {one['last_step']}",
+                one["format"],
+                one["origin"],
+                one["digest"][:12],
+            )
+        )
+    columns = ("run", "library", "KL", "β", "optimises", "ended", "read from", "origin", "sha256")
+    return ReportTable("What they are, as their logs and settings say", columns, tuple(rows))
+
+
+def _imported_values(runs: Sequence[ImportedRun]) -> ReportTable:
+    metrics = metrics_in(runs)
+    rows = tuple(
+        (
+            metric,
+            *(number_text(r.finals[metric]) if metric in r.finals else "–" for r in runs),
+        )
+        for metric in metrics
+    )
+    return ReportTable("Their last values", ("metric", *(run.name for run in runs)), rows)
+
+
+def _kl_meanings(data: Sequence[Mapping[str, Any]]) -> ReportTable:
+    rows = dict.fromkeys(
+        (f"{name} of {one['library']}", meaning)
+        for one in data
+        for name, meaning in one["kl_metrics"].items()
+    )
+    return ReportTable("What each logged KL means", ("logged", "meaning"), tuple(rows))

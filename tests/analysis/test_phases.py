@@ -8,8 +8,7 @@ import pytest
 
 from orchestrator.analysis.compare import compare, comparison_data
 from orchestrator.analysis.configurations import configurations
-from orchestrator.analysis.linear_stability import boundary, largest_step, mean_lag
-from orchestrator.analysis.phases import phase_maps, state_of
+from orchestrator.analysis.phases import boundary, largest_step, mean_lag, phase_maps, state_of
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.records import Outcome, Published, PublishedStatement
 from orchestrator.report.measured import (
@@ -19,7 +18,7 @@ from orchestrator.report.measured import (
     phase_lines,
     quiet_lines,
 )
-from orchestrator.report.phases import phase_panels, phase_section
+from orchestrator.report.results import phase_panels, phase_section
 from orchestrator.settings import Advantage, Batch, Data, Model, Optimizer, Settings
 
 STEADY = [0.3 + 0.005 * step for step in range(100)]

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from command_line import orch
 
-from orchestrator.analysis.query import ResultsDatabase
-from orchestrator.analysis.results import TABLES, results_of
+from orchestrator.analysis.results import TABLES, ResultsDatabase, results_of
 from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.runs import columns
 from orchestrator.runs.collect import collect

@@ -21,7 +21,7 @@ from orchestrator.records import (
     PublishedPanel,
 )
 from orchestrator.report import Context, Report, report
-from orchestrator.report.phases import phase_panels, phase_section
+from orchestrator.report.results import phase_panels, phase_section
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.long(240)]
 

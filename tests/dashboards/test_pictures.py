@@ -21,8 +21,8 @@ from orchestrator.records import (
     PublishedNumber,
     PublishedPanel,
 )
-from orchestrator.report import Context, Report, drawing, report
-from orchestrator.report.drawing import THEIRS
+from orchestrator.report import Context, Report, figures, report
+from orchestrator.report.figures import THEIRS
 from orchestrator.report.model import ClaimEffect, FigureKind
 
 pytestmark = pytest.mark.slow
@@ -200,7 +200,7 @@ def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:
 
 
 def test_every_kind_of_figure_is_drawn_in_one_place() -> None:
-    assert set(drawing._VIEWS) == set(get_args(FigureKind))
+    assert set(figures._VIEWS) == set(get_args(FigureKind))
 
 
 def test_pictures_of_nothing_are_none(synthetic: Any, tmp_path: Path) -> None:

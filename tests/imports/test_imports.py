@@ -20,7 +20,7 @@ from orchestrator.imports.origin import origin_of
 from orchestrator.imports.runs import ImportedRun, read_imported, remove, store
 from orchestrator.imports.sources import open_source
 from orchestrator.metrics.names import is_canonical
-from orchestrator.report.imported import imported_section
+from orchestrator.report.results import imported_section
 from orchestrator.rundir import RunFolder
 
 FILES = Path(__file__).parent / "files"

@@ -15,8 +15,8 @@ from orchestrator.cli.matrix import command
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.probes import alone
+from orchestrator.probes.alone import measure
 from orchestrator.probes.evidence import differences
-from orchestrator.probes.measure_alone import measure
 
 RELEASES = alone.chosen(())
 OBJECTIVES = {"k1": "zero", "k2": "token_reverse_kl", "k3": "token_forward_kl"}

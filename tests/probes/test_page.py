@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis import drift_page
+from orchestrator.analysis import drift
 from orchestrator.probes import alone, evidence
 from orchestrator.probes.capability import releases
 from orchestrator.probes.findings import findings
@@ -25,7 +25,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_the_page_of_drift_is_up_to_date() -> None:
     file = DOCS.with_name("drift.md")
     again = "orch matrix --format drift > docs/drift.md"
-    assert file.read_text(encoding="utf-8") == drift_page.page(releases()), again
+    assert file.read_text(encoding="utf-8") == drift.page(releases()), again
 
 
 def test_every_release_is_on_the_page() -> None:
