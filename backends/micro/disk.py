@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from pydantic_core import from_json
+
 from backends.micro.version import VERSION
 from orchestrator.errors import LogFault
 from orchestrator.library.checkpoints import TEXTS, is_complete
@@ -73,7 +75,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:
             try:
-                plain = json.loads(line)
+                plain = from_json(line)  # a third of the time of json.loads
                 point = MetricPoint(plain["step"], plain["time"], plain["values"])
             except (ValueError, KeyError, TypeError):
                 break

@@ -21,15 +21,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import RunFolderError
 from orchestrator.files import write_bytes
 from orchestrator.metrics import points as points_code
-from orchestrator.metrics.points import PointValues, places_of
+from orchestrator.metrics.points import PointValues, places_of, stretches
 from orchestrator.records import MetricPoint
 from orchestrator.rundir import CellDir, RunFolder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FORMAT = 1
 WORTH_KEEPING = 100_000
@@ -169,7 +172,7 @@ class Columns:
         if len(small) <= MAX_SMALL_FILES:
             return
         parts, rows, start = [], {}, 0
-        tables = {path: pq.read_table(path) for path in small}
+        tables = {path: pq.ParquetFile(path).read() for path in small}
         for name, at in self._rows.items():
             if at.path in tables:
                 parts.append(tables[at.path].slice(at.start, at.stop - at.start))
@@ -192,18 +195,24 @@ class _Table:
         import numpy as np
         import pyarrow.parquet as pq
 
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()  # `read_table` would import pandas
         self._names = [name for name in table.column_names if name not in _OF_A_ROW]
         self._steps: list[int] = table.column("step").to_pylist()
         self._times: list[float] = table.column("time").to_pylist()
         self._values = np.empty((len(table), len(self._names)))
         self._is_there = np.ones(self._values.shape, dtype=bool)
         for place, name in enumerate(self._names):
-            column = table.column(name)
-            if column.null_count:
-                self._is_there[:, place] = column.is_valid().to_numpy()
-                column = column.fill_null(0.0)
-            self._values[:, place] = column.to_numpy()
+            row = 0
+            for chunk in table.column(name).chunks:
+                own = slice(row, row + len(chunk))
+                present, numbers = chunk.buffers()
+                if chunk.null_count:
+                    bits = np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")
+                    self._is_there[own, place] = bits[chunk.offset : chunk.offset + len(chunk)]
+                self._values[own, place] = np.frombuffer(
+                    numbers, count=len(chunk), offset=8 * chunk.offset
+                )
+                row = own.stop
 
     def points(self, start: int, stop: int) -> tuple[MetricPoint, ...]:
         """Return the points of some rows. Rows with the same metric names share one tuple of
@@ -238,9 +247,8 @@ def as_table(
     import numpy as np
     import pyarrow as pa
 
-    names = list(
-        dict.fromkeys(n for _, points in new.values() for point in points for n in point.values)
-    )
+    sets = dict.fromkeys(tuple(p.values) for _, points in new.values() for p in points)
+    names = list(dict.fromkeys(itertools.chain.from_iterable(sets)))
     places = {name: place for place, name in enumerate(names)}
     num_rows = sum(len(points) for _, points in new.values())
     values, is_there = np.zeros((num_rows, len(names))), np.zeros((num_rows, len(names)), bool)
@@ -250,19 +258,49 @@ def as_table(
     for number, (name, (state, points)) in enumerate(new.items()):
         rows[name] = state, row, row + len(points)
         cells[row : row + len(points)] = number
-        for point in points:
-            columns = [places[metric] for metric in point.values]
-            values[row, columns] = list(point.values.values())
-            is_there[row, columns] = True
-            steps[row], times[row] = point.step, point.time
-            row += 1
+        for stretch in stretches(points):
+            columns = [places[metric] for metric in stretch.names]
+            own = slice(row, row + len(stretch.points))
+            values[own, columns] = stretch.values
+            is_there[own, columns] = True
+            steps[own] = [point.step for point in stretch.points]
+            times[own] = [point.time for point in stretch.points]
+            row = own.stop
     arrays = [
-        pa.DictionaryArray.from_arrays(cells, list(new)),
-        pa.array(steps),
-        pa.array(times),
-        *(pa.array(values[:, place], mask=~is_there[:, place]) for place in places.values()),
+        pa.DictionaryArray.from_arrays(_arrow(cells), _arrow_texts(list(new))),
+        _arrow(steps),
+        _arrow(times),
+        *(_arrow(values[:, place], is_there[:, place]) for place in places.values()),
     ]
     return pa.Table.from_arrays(arrays, [*_OF_A_ROW, *places]), rows
+
+
+def _arrow(column: "NDArray[Any]", is_there: "NDArray[Any] | None" = None) -> Any:
+    """Return an array of Arrow, with nulls where nothing is there.
+
+    `pyarrow.array` would import pandas, which takes longer than writing a file.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    present = None
+    if is_there is not None and not is_there.all():
+        present = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    numbers = pa.py_buffer(np.ascontiguousarray(column))
+    kind = pa.from_numpy_dtype(column.dtype)
+    return pa.Array.from_buffers(kind, len(column), [present, numbers])
+
+
+def _arrow_texts(texts: Sequence[str]) -> Any:
+    """Return an array of Arrow of these texts, without pandas."""
+    import numpy as np
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(
+        len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
+    )
 
 
 def _entries(folder: str) -> tuple[list[tuple[str, int, int]], int]:

@@ -4,15 +4,16 @@ import hashlib
 import json
 import math
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.identity import digest
+from orchestrator.metrics.points import stretches
 from orchestrator.records import MetricPoint, Record, Score
 from orchestrator.rundir import CellDir
 from orchestrator.spec.fields import text_of
@@ -157,18 +158,13 @@ def last_mark(points: Sequence[MetricPoint]) -> Mark | None:
 def digest_to(points: Iterable[MetricPoint], step: int) -> str:
     """Return the hash of all points up to and including a step: names, values, times as logged."""
     hashed = hashlib.sha256()
-    orders: dict[tuple[str, ...], tuple[list[str], list[int], struct.Struct]] = {}
-    for point in points:
-        if point.step > step:
-            break
-        names = tuple(point.values)
-        if names not in orders:
-            places = sorted(range(len(names)), key=names.__getitem__)
-            orders[names] = [names[i] for i in places], places, struct.Struct(f"<{len(names)}d")
-        ordered, places, packing = orders[names]
-        values = list(point.values.values())
-        hashed.update(f"{point.step} {milliseconds(point.time)} {ordered}".encode())
-        hashed.update(packing.pack(*[values[i] for i in places]))
+    for stretch in stretches(takewhile(lambda point: point.step <= step, points)):
+        places = sorted(range(len(stretch.names)), key=stretch.names.__getitem__)
+        ordered = f"{[stretch.names[i] for i in places]}"
+        raw, width = stretch.values[:, places].astype("<f8").tobytes(), 8 * len(places)
+        for number, point in enumerate(stretch.points):
+            hashed.update(f"{point.step} {milliseconds(point.time)} {ordered}".encode())
+            hashed.update(raw[number * width : (number + 1) * width])
     return hashed.hexdigest()[:16]
 
 

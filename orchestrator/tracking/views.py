@@ -105,7 +105,8 @@ def views(records: Sequence[Record]) -> list[View]:
     begun = [record for record in records if record.attempts]
     last = {name for record in begun for point in record.metrics[-1:] for name in point.values}
     metric = allowed_name(next((name for name in MAIN_METRICS if name in last), MAIN_METRICS[0]))
-    drawn = {name for record in begun for point in record.metrics for name in point.values}
+    sets = {tuple(point.values) for record in begun for point in record.metrics}
+    drawn = {name for names in sets for name in names}
     charts = tuple(name for name in CHARTS if name in drawn)
     views_ = [
         View(view_key(key), title, search, num_runs, metric, charts)

@@ -3,6 +3,9 @@
 import json
 import math
 import os
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,3 +168,19 @@ def test_many_small_files_become_one(
 def test_where_nothing_can_be_written_nothing_is_kept(ended: list[Cell], folder: RunFolder) -> None:
     (folder.path / "columns").write_text("a file in the way")
     assert shown(again(ended, folder)) == shown(again(ended, folder))
+
+
+def test_columns_are_written_and_read_without_pandas(ended: list[Cell], folder: RunFolder) -> None:
+    """Its import takes longer than reading the columns of hundreds of cells."""
+    code = (
+        "import pickle, sys\nfrom orchestrator.runs import columns\n"
+        "columns.WORTH_KEEPING, columns.SETTLED_NS = 1, 0\n"
+        "from orchestrator.runs.collect import collect\n"
+        "folder, cells = pickle.loads(sys.stdin.buffer.read())\n"
+        "for _ in range(2):\n"
+        "    columns.columns_in.cache_clear()\n"
+        "    assert all(record.metrics for record in collect(cells, folder))\n"
+        "assert 'pyarrow' in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps((folder, ended)), check=True)
+    assert len(files(folder)) == 1
