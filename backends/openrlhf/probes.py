@@ -72,6 +72,59 @@ def silent(version: str) -> dict[str, Any]:
     return {"argv": argv, "files": {}}
 
 
+LEAST, MOST = 0.5, 3.0
+"""Bounds of a ratio in the corrections that are asked about."""
+
+
+def corrections(version: str) -> dict[str, Any]:
+    """Return launches with each correction of the engine's mismatch, in the library's own words."""
+    plain = _corrected(version, (), (None, None))
+    by_options: dict[str, Any] = {"nothing set": {**plain, "silent": True}}
+    both = (str(LEAST), str(MOST))
+    for kind in ("tis", "icepop", "seq-mask-tis") if _flat(version) else ():
+        words = (
+            "--enable_vllm_is_correction",
+            "--vllm_is_correction_type",
+            kind,
+            "--vllm_is_truncated_threshold",
+            *both,
+        )
+        by_options[" ".join(words)] = _corrected(version, words, (LEAST, MOST))
+    if _flat(version):
+        return by_options
+    for level, mode, gating, numbers in (
+        ("token", "clip", "ratio", (str(MOST),)),
+        ("token", "clip", "ratio", both),
+        ("token", "mask", "ratio", both),
+        ("seq", "mask", "ratio", both),
+        ("token", "mask", "binary_kl", ("0.05",)),
+        ("seq", "mask", "binary_kl", ("0.05",)),
+        ("token", "mask", "tv", ("0.2",)),
+        ("seq", "mask", "tv", ("0.2",)),
+    ):
+        named = {"level": level, "mode": mode, "gating": gating}
+        options: tuple[str, ...] = tuple(
+            word
+            for key, value in named.items()
+            for word in (f"--algo.advantage.is_correction_{key}", value)
+        )
+        options += ("--algo.advantage.is_correction_threshold", *numbers)
+        bounds = (float(numbers[0]) if len(numbers) > 1 else None, float(numbers[-1]))
+        by_options[" ".join(options)] = _corrected(version, options, bounds)
+    return by_options
+
+
+def _corrected(
+    version: str, words: Sequence[str], bounds: tuple[float | None, float | None]
+) -> Any:
+    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
+    flat = "--use_kl_loss --init_kl_coef 0.5 --kl_estimator k2"
+    nested = "--algo.kl.use_loss --algo.kl.init_coef 0.5 --algo.kl.estimator k2"
+    kl = (flat if _flat(version) else f"{nested} --actor.loss_agg_mode token-mean").split()
+    argv = [*silent(version)["argv"], *kl, *words]
+    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
+
+
 def _flat(version: str) -> bool:
     """Return True for a release whose flags have no dots: up to 0.10.1.post2."""
     return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
@@ -223,7 +276,7 @@ class OpenRlhf:
             action_log_probs=batch["old"],
             advantages=batch["advantages"],
             base_action_log_probs=batch["ref"],
-            rollout_log_probs=batch["old"],
+            rollout_log_probs=batch.get("engine", batch["old"]),
         )
         try:
             self.step.training_step(fake, experience, config.beta, 0)

@@ -81,6 +81,36 @@ def natives(version: str) -> dict[str, Any]:
     return losses_by_name
 
 
+def corrections(version: str) -> dict[str, Any]:
+    """Return the default loss: it has no policy but the engine's to correct for.
+
+    Its mask is on the difference of two probabilities. Since 0.6.0 it depends on the advantage's
+    sign; the advantages asked about are above 0.
+    """
+    masks = ("ipo_mask_low", "ipo_mask_high")
+    bounds: tuple[float | None, float] = (-0.2, 0.2)
+    if not old(version):
+        masks, bounds = ("dppo_mask_low", "dppo_mask_high"), (None, 0.2)
+    text = "\n".join(
+        [
+            "[trainer.loss]",
+            'type = "default"',
+            "kl_tau = 0.0",
+            *(f"{mask} = 0.2" for mask in masks),
+            "[orchestrator]",
+            f"{'rollouts_per_example' if old(version) else 'group_size'} = 2",
+        ]
+    )
+    launch: dict[str, Any] = {
+        "argv": [],
+        "files": {"rl.toml": text},
+        "bounds": bounds,
+        "estimator": None,
+        "silent": True,
+    }
+    return {f"default loss, {masks[0]} = {masks[1]} = 0.2": launch}
+
+
 def silent(version: str) -> dict[str, Any]:
     """Return a launch without KL options. It has a reference policy if the loss can use one."""
     size = "rollouts_per_example = 4" if old(version) else "group_size = 4"
@@ -214,7 +244,7 @@ class PrimeRlFunctions:
         tokens = int(mask.sum())
         rows = {
             "trainer_logprobs": batch["logp"],
-            "inference_logprobs": batch["old"],
+            "inference_logprobs": batch.get("engine", batch["old"]),
             "advantages": batch["advantages"],
             "loss_mask": mask,
         }

@@ -49,6 +49,71 @@ def silent(_version: str) -> dict[str, Any]:
     return {"argv": [], "files": {}}
 
 
+OFF_POLICY = f"{ALGORITHM}off_policy_correction."
+LEAST, MOST = 0.5, 3.0
+"""Bounds of a ratio in the corrections that are asked about."""
+
+
+def corrections(_version: str) -> dict[str, Any]:
+    """Return launches with each correction of the engine's mismatch, in SkyRL's own words."""
+    both = (LEAST, MOST)
+    by_options: dict[str, Any] = {"nothing set": {**_corrected({}, (None, None)), "silent": True}}
+    for options, bounds in (
+        ({"tis_ratio_type": "token", "token_tis_ratio_clip_high": MOST}, (None, MOST)),
+        ({"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": MOST}, (None, MOST)),
+        ({"token_mask_is_threshold_low": LEAST, "token_mask_is_threshold_high": MOST}, both),
+        (
+            {
+                "tis_ratio_type": "token",
+                "token_tis_ratio_clip_high": MOST,
+                "token_mask_is_threshold_low": LEAST,
+                "token_mask_is_threshold_high": MOST,
+            },
+            both,
+        ),
+        (
+            {
+                "sequence_mask_metric": "geometric",
+                "geo_mask_low": LEAST,
+                "geo_mask_high": MOST,
+            },
+            both,
+        ),
+        (
+            {
+                "sequence_mask_metric": "product",
+                "product_mask_low": LEAST,
+                "product_mask_high": MOST,
+            },
+            both,
+        ),
+        (
+            {"outlier_token_is_threshold_low": LEAST, "outlier_token_is_threshold_high": MOST},
+            both,
+        ),
+    ):
+        by_options[_words(options)] = _corrected(options, bounds)
+    loss = {"policy_loss_type": "rollout_is", "eps_clip_low": 1 - LEAST, "eps_clip_high": MOST - 1}
+    own = [f"{ALGORITHM}{key}={value}" for key, value in loss.items()]
+    by_options[_words(loss)] = _corrected({}, both, *own)
+    return by_options
+
+
+def _words(options: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in options.items())
+
+
+def _corrected(
+    options: Mapping[str, Any], bounds: tuple[float | None, float | None], *more: str
+) -> Any:
+    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
+    kl = {"use_kl_in_reward": "false", "use_kl_loss": "true", "kl_estimator_type": "k2"}
+    argv = [f"{ALGORITHM}{key}={value}" for key, value in {**kl, "kl_loss_coef": 0.5}.items()]
+    own = [f"{OFF_POLICY}{key}={value}" for key, value in options.items()]
+    argv += [f"{ALGORITHM}loss_reduction=token_mean", *own, *more]
+    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
+
+
 class TrainingBatch(dict[str, Any]):
     """SkyRL's TrainingInputBatch, as far as its trainer's methods use it."""
 
@@ -82,6 +147,7 @@ class SkyRl:
         numbers = load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
         shared = {"masked_mean": numbers.masked_mean, "safe_exp_delta": numbers.safe_exp_delta}
         correction = load(CORRECTION, **shared)
+        sources.uses(CORRECTION, "apply_off_policy_correction")
         self.config: ModuleType = load(CONFIG)
         ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
         self.utils: ModuleType = load(
@@ -226,7 +292,7 @@ class SkyRl:
         experience.action_log_probs, experience.base_action_log_probs = batch["old"], batch["ref"]
         experience.advantages, experience.num_actions = scaled, mask.shape[1]
         experience.loss_mask = experience.response_mask = experience.action_mask = mask
-        experience.rollout_logprobs = batch["old"]
+        experience.rollout_logprobs = batch.get("engine", batch["old"])
         try:
             self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001  (the library's own function is what is asked)
         except BackwardReached as reached:

@@ -71,6 +71,34 @@ def natives(_version: str) -> dict[str, Any]:
     return launches
 
 
+LEAST, MOST = "0.5", "3.0"
+"""Bounds of a ratio in the corrections that are asked about."""
+
+
+def corrections(_version: str) -> dict[str, Any]:
+    """Return launches with vLLM and each correction of its mismatch, in TRL's own words."""
+    prefix = "--vllm_importance_sampling_"
+    by_options = {
+        "grpo --use_vllm true": {**_corrected("grpo", (None, 3.0)), "silent": True},
+        f"grpo {prefix}correction false": _corrected(
+            "grpo", (None, None), f"{prefix}correction", "false"
+        ),
+    }
+    for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
+        for least in (None, LEAST):
+            words: tuple[str, ...] = (f"{prefix}mode", mode, f"{prefix}clip_max", MOST)
+            words += () if least is None else (f"{prefix}clip_min", least)
+            bounds = (None if least is None else float(least), float(MOST))
+            by_options[f"grpo {' '.join(words)}"] = _corrected("grpo", bounds, *words)
+    return by_options
+
+
+def _corrected(script: str, bounds: tuple[float | None, float | None], *more: str) -> Any:
+    """Return a launch with vLLM and k3 in the loss, and the bounds of its correction."""
+    argv = _native(script, "--use_vllm", "true", CORRECTED, "false", *more)["argv"]
+    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k3"}
+
+
 RLOO_BETA = 0.05
 """RLOOConfig's own beta, which a launch need not give."""
 
@@ -302,7 +330,11 @@ class StoodIn:
         rollouts = [[1]] * len(prompts), [[0] * length for length in lengths]
         if "get_gamma_weights" not in dir(self):  # of RLOOTrainer
             return (*rollouts, [""] * len(prompts))
-        return (*rollouts, None, [""] * len(prompts), None, {}, None, None)
+        sampled = None
+        if "engine" in self.batch:
+            lists = self.batch["engine"].tolist() * self.turns
+            sampled = [row[: len(ids)] for row, ids in zip(lists, rollouts[1], strict=True)]
+        return (*rollouts, None, [""] * len(prompts), sampled, {}, None, None)
 
     def logps(self, model: "Policy", rows: int, keep: int) -> Any:
         """Return the log-probabilities [rows, keep] that the batch has of a policy."""

@@ -886,8 +886,8 @@ def _asked(values: Values) -> Mapping[str, object]:
 _TRUNCATES = {"loss.correction.kind": ("tis_token", "tis_sequence")}
 _MASKS = {"loss.correction.kind": ("mis_token", "mis_sequence")}
 _REJECTS = (
-    "rollout_rs takes tokens out of the response's mask, and so out of a mean's divisor and of "
-    "the KL in the loss, which no cell says: set loss.correction.kind=mis_token."
+    "rollout_rs rejects tokens of the KL in the loss too, and its bounds are of the engine's "
+    "probability over the trainer's; orch does not write it: set loss.correction.kind=mis_token."
 )
 
 

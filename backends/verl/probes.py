@@ -12,6 +12,7 @@ from typing import Any
 PACKAGE = "verl"
 CORE, LOSSES = "trainer/ppo/core_algos.py", "workers/utils/losses.py"
 TRAINER, FUNCTIONAL = "trainer/ppo/ray_trainer.py", "utils/torch_functional.py"
+CORRECTION, CORRECT = "trainer/ppo/rollout_corr_helper.py", "algorithm.rollout_correction."
 
 ACTOR = "actor_rollout_ref.actor"
 DEFAULTS: Mapping[str, Any] = {
@@ -38,7 +39,8 @@ WORDS: Mapping[str, Any] = {"null": None, "true": True, "false": False}
 
 STOOD_IN = (
     "DataProto, TensorDict and metrics, which carry tensors between the functions; the forward "
-    "pass, which returns the log-probabilities asked about"
+    "pass, which returns the log-probabilities asked about; the engine's count of a minibatch's "
+    "tokens, of what rollout_rs leaves up to 0.8.0, of all tokens in trainer v1"
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
 """Place -> an estimator that orch can send to verl. The arguments of `names` replace it."""
@@ -79,6 +81,42 @@ def silent(_version: str) -> dict[str, Any]:
     return {"argv": ["algorithm.adv_estimator=rloo"], "files": {}}
 
 
+LEAST, MOST = 0.5, 3.0
+"""Bounds of a ratio in the corrections that are asked about."""
+
+
+def corrections(_version: str) -> dict[str, Any]:
+    """Return launches with each correction of the engine's mismatch, in verl's own words."""
+    by_options: dict[str, Any] = {"nothing set": {**_corrected({}, (None, None)), "silent": True}}
+    for level in ("token", "sequence"):
+        weight: dict[str, Any] = {"rollout_is": level, "rollout_is_threshold": MOST}
+        both = {"rollout_is": level, "rollout_is_threshold": f"{LEAST}_{MOST}"}
+        by_options[_words(weight)] = _corrected(weight, (None, MOST))
+        by_options[_words(both)] = _corrected(both, (LEAST, MOST))
+        normal = {**weight, "rollout_is_batch_normalize": "true"}
+        by_options[_words(normal)] = _corrected(normal, (None, MOST))
+    for option in ("token_k1", "seq_sum_k1", "seq_mean_k1"):
+        reject = {"rollout_rs": option, "rollout_rs_threshold": f"{LEAST}_{MOST}"}
+        by_options[_words(reject)] = _corrected(reject, (LEAST, MOST))
+    for statistic in ("token", "seq_sum", "seq_mean", "seq_max"):
+        for estimator in ("k2", "k3"):
+            bounded = {"rollout_rs": f"{statistic}_{estimator}", "rollout_rs_threshold": "0.2"}
+            by_options[_words(bounded)] = _corrected(bounded, (None, 0.2))
+    return by_options
+
+
+def _words(options: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in options.items())
+
+
+def _corrected(options: Mapping[str, Any], bounds: tuple[float | None, float | None]) -> Any:
+    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
+    kl = (f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_type=k2", f"{ACTOR}.kl_loss_coef=0.5")
+    own = [f"{CORRECT}{key}={value}" for key, value in options.items()]
+    argv = ["algorithm.adv_estimator=rloo", *kl, *own]
+    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
+
+
 class PaddedBatch(dict[str, Any]):
     """A batch as verl's functions use one: tensors by name, already padded."""
 
@@ -90,6 +128,15 @@ class PaddedBatch(dict[str, Any]):
     def select(self, *names: str) -> "PaddedBatch":
         """Return a batch of these tensors alone."""
         return PaddedBatch({name: self[name] for name in names})
+
+    def union(self, other: Mapping[str, Any]) -> "PaddedBatch":
+        """Return a batch with the tensors of both."""
+        return PaddedBatch({**self, **other})
+
+    @property
+    def batch(self) -> "PaddedBatch":
+        """Return the tensors, as of a DataProto."""
+        return self
 
     def to_padded_tensor(self) -> "PaddedBatch":
         """Return the batch itself: its tensors are padded already."""
@@ -116,9 +163,10 @@ class ActorConfig(SimpleNamespace):
 class VerlFunctions:
     """verl's functions. Each launch has new copies, because a module of orch may change them."""
 
-    def __init__(self, sources: Any):
-        self.sources = sources
+    def __init__(self, sources: Any, version: str):
+        self.sources, self.version = sources, version
         self.plain = self._modules()
+        self.correction: ModuleType | None = None
         self.taught: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {}
         for file, name in (
             (CORE, "kl_penalty"),
@@ -240,13 +288,20 @@ class VerlFunctions:
     def loss(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
         """Return ppo_loss of one micro-batch that is the whole minibatch."""
         _, losses, _ = self._of(config)
-        mask = batch["mask"]
-        tensors = PaddedBatch(
+        tensors = self._weighted(
+            config,
+            PaddedBatch(
+                response_mask=batch["mask"],
+                old_log_probs=batch["old"],
+                rollout_log_probs=batch.get("engine", batch["old"]),
+                ref_log_prob=batch["ref"],
+                advantages=batch["advantages"],
+            ),
+        )
+        legacy = self.version.startswith("0.8") or config.get("trainer.use_v1") is False
+        mask = tensors["response_mask"] if legacy else batch["mask"]
+        tensors = tensors.union(
             {
-                "response_mask": mask,
-                "old_log_probs": batch["old"],
-                "ref_log_prob": batch["ref"],
-                "advantages": batch["advantages"],
                 "dp_size": 1,
                 "batch_num_tokens": mask.sum(),
                 "global_batch_size": len(mask),
@@ -254,6 +309,30 @@ class VerlFunctions:
         )
         value, _ = losses.ppo_loss(_actor(config), {"log_probs": batch["logp"]}, tensors)
         return value
+
+    def _weighted(self, config: Mapping[str, Any], batch: PaddedBatch) -> PaddedBatch:
+        """Return the batch as the trainer corrects it: with weights, or with a smaller mask."""
+        own = {
+            key.removeprefix(CORRECT): value
+            for key, value in config.items()
+            if key.startswith(CORRECT)
+        }
+        if own.get("rollout_is") is None and own.get("rollout_rs") is None:
+            return batch
+        if self.correction is None:
+            import torch
+
+            functional = self.sources.load(FUNCTIONAL, ["masked_sum", "masked_mean"], torch=torch)
+            proto = SimpleNamespace(from_dict=lambda tensors: PaddedBatch(tensors))
+            self.correction = self.sources.load(CORRECTION, verl_F=functional, DataProto=proto)
+            for name in (
+                "compute_rollout_correction_and_add_to_batch",
+                "compute_rollout_correction_weights",
+                "compute_rollout_rejection_mask",
+            ):
+                self.sources.uses(CORRECTION, name)
+        weighted, _ = self.correction.compute_rollout_correction_and_add_to_batch(batch, own)
+        return PaddedBatch(weighted)
 
 
 def _actor(config: Mapping[str, Any]) -> ActorConfig:
@@ -274,6 +353,6 @@ def _value(text: str) -> Any:
         return text
 
 
-def open_library(sources: Any, _version: str) -> VerlFunctions:
+def open_library(sources: Any, version: str) -> VerlFunctions:
     """Return verl's functions for runner.py."""
-    return VerlFunctions(sources)
+    return VerlFunctions(sources, version)

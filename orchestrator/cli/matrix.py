@@ -9,7 +9,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes import alone
+from orchestrator.probes import alone, corrections
 from orchestrator.probes.capability import document, matrix, own_launches, releases, short
 from orchestrator.probes.evidence import write
 from orchestrator.probes.findings import unmeasured_differences
@@ -43,6 +43,12 @@ LEGEND = (
 )
 @common.as_json
 @click.option("--off-policy", is_flag=True, help="On samples of an older policy.")
+@click.option(
+    "--corrections",
+    "of_corrections",
+    is_flag=True,
+    help="Print the corrections of the engine's mismatch (TIS, MIS, IcePop, rejection) instead.",
+)
 @click.option("--measure", is_flag=True, help="Measure again, in each library's own functions.")
 @click.option(
     "--python",
@@ -65,6 +71,7 @@ def command(
     form: str,
     as_json: bool,
     off_policy: bool,
+    of_corrections: bool,
     measure: bool,
     python: Path | None,
     source: Path | None,
@@ -94,6 +101,11 @@ def command(
         from orchestrator.analysis import drift
 
         click.echo(drift.page(chosen), nl=False)
+        return
+
+    if of_corrections and form == "table" and not as_json:
+        plain = [tuple(cell.replace("`", "") for cell in row) for row in corrections.rows(chosen)]
+        print_table(tuple(name.replace("`", "") for name in corrections.COLUMNS), plain)
         return
 
     rows = matrix(chosen)

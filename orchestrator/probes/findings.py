@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.estimators import plain_names
 from orchestrator.kl.differences import DIFFERENCES, describe, differing
 from orchestrator.kl.library_semantics import PLAIN
-from orchestrator.probes import evidence
+from orchestrator.probes import corrections, evidence
 from orchestrator.probes.capability import Release, words
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
@@ -167,6 +167,7 @@ RULES: tuple[Callable[[EvidenceMapping], Iterator[str]], ...] = (
     _objectives,
     _natives,
     _ratio,
+    corrections.sentences,
 )
 
 

@@ -49,6 +49,7 @@ from orchestrator.probes.protocol import (
     scaled,
     two_groups,
 )
+from orchestrator.probes.weights import ask_about_weights, measured_weights
 from orchestrator.records import LaunchPlan
 from orchestrator.settings import Kl, RatioLevel, Settings
 
@@ -613,6 +614,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     names = _names(inquiry, probes)
     natives = _natives(inquiry, probes)
     ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
+    weighted = ask_about_weights(inquiry)
     answers, ran = inquiry.put(where)
     return {
         "library": library,
@@ -637,6 +639,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         },
         "ratio": ratio(answers),
         "natives": [_native(each, answers) for each in natives],
+        "corrections": measured_weights(weighted, answers),
         "cells": list(_cells(cells, answers)),
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.estimators import plain_names
-from orchestrator.probes import alone, evidence
+from orchestrator.probes import alone, corrections, evidence
 from orchestrator.probes.capability import CapabilityRow, Release, matrix, words
 from orchestrator.probes.evidence import EstimatorCurve, curve_text
 from orchestrator.probes.findings import findings, grouped_by_releases
@@ -40,6 +40,15 @@ ALONE = (
     "written in `backends/<library>/kl_probe.py`, and `measured.json` beside it keeps the answers. "
     "A KL in the reward whose way into the advantage was not run is *not asked as a whole*. "
     "`orch matrix --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
+)
+
+CORRECTED = (
+    "TIS, MIS, IcePop and rejection, in the library's own words, with the bounds that the row "
+    "names. The library's gradient was measured on 600 responses of one to four tokens whose "
+    "log-ratios lie on both sides of every bound, and compared with each weight that orch knows. A "
+    "row `loss.correction.kind=...` is a cell of orch in the launch that orch writes for it. A "
+    "launch in the library's own words that has the same meaning names that kind; `-`: no kind "
+    "has it. A KL in the reward is weighted as the policy loss is.\n"
 )
 
 SUMMED = (
@@ -92,6 +101,9 @@ def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
         "## What the loss is averaged over\n",
         "Of one micro-batch that is the whole minibatch.\n",
         _markdown(_averages(known)),
+        "## What corrects the engine's mismatch\n",
+        CORRECTED,
+        _markdown([corrections.COLUMNS, *corrections.rows(known)]),
         "## Names\n",
         _markdown(_names(known)),
         "## Not measured\n",

@@ -57,6 +57,8 @@ class ProbeBatch(TypedDict, total=False):
     """log pi of the sampled tokens, by the reference policy."""
     old: NumberRows
     """log pi of the sampled tokens, by the rollout policy, as the trainer has it. Constant."""
+    engine: NumberRows
+    """log pi of the sampled tokens, by the engine that sampled them; without it `old`."""
     mask: NumberRows
     """1 for tokens of the response, 0 for padding at the end."""
     rewards: Sequence[float]

@@ -79,3 +79,25 @@ def test_a_term_that_is_forgotten_is_seen(changed: Changed) -> None:
     assert "k1.reward" not in disagreeing(found)
     told = evidence.differences(evidence.read("verl", "0.9.1"), found)
     assert any(line.startswith("sources.workers/utils/losses.py:ppo_loss.sha256") for line in told)
+
+
+def test_another_weight_of_a_sample_is_seen(changed: Changed) -> None:
+    """TIS without its bound, and a KL in the loss that the weight multiplies too."""
+    found = changed(
+        (
+            "trainer/ppo/rollout_corr_helper.py",
+            "rollout_is_weights = raw_rollout_is_weights.clamp(max=rollout_is_threshold_upper)",
+            "rollout_is_weights = raw_rollout_is_weights",
+        ),
+        (
+            "workers/utils/losses.py",
+            "loss_mat=kld, loss_mask",
+            "loss_mat=kld * (1 if rollout_is_weights is None else rollout_is_weights), loss_mask",
+        ),
+    )
+    cells = {(c["kind"], c["least"]): c for c in found["corrections"]["cells"]}
+    assert cells["tis_token", 0.0]["agrees"] is False
+    assert cells["tis_token", 0.0]["policy"]["weight"] == "the token's ratio"
+    masked = cells["mis_token", 0.5]
+    assert masked["agrees"] is False, "the KL in the loss is weighted"
+    assert masked["policy"]["kind"] == masked["kl"]["kind"] == "mis_token"
