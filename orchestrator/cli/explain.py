@@ -121,8 +121,8 @@ class EstimatorParameter(click.ParamType[str]):
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's: a .png, "
-    ".pdf or .svg file.",
+    help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's, or a "
+    "question's own curves: a .png, .pdf or .svg file.",
 )
 @common.as_json
 def command(
@@ -203,14 +203,13 @@ def _verdict(
 
 
 def _answer(name: str, picture: Path | None, as_json: bool) -> None:
-    from orchestrator.kl.questions import QUESTIONS, SETTINGS, tables
+    from orchestrator.kl.questions import QUESTIONS, SETTINGS, draw, tables
 
     question = QUESTIONS[name]
-    if picture is not None and not question.estimator:
-        raise click.UsageError(f"'{name}' is not about the curve of one estimator: no picture")
     answers = list(tables(question))
     if picture is not None:
-        _draw(question.estimator, picture)
+        draw(question, picture)
+        common.say(f"drawn: {picture}")
     words = {"asks": question.asks, "answer": question.answer, "instead": question.instead}
     if as_json:
         rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in answers]
@@ -241,9 +240,9 @@ def _print_logged(name: str, as_json: bool) -> None:
 
 
 def _draw(estimator: str, path: Path) -> None:
-    from orchestrator.kl.figures import draw_term
+    from orchestrator.kl.figures import draw_terms
 
-    draw_term(estimator, path)
+    draw_terms([estimator], path)
     common.say(f"drawn: {path}")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from orchestrator.charts.style import Spec
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
+from orchestrator.kl.estimators import vocabulary_kl, vocabulary_slope
 from orchestrator.kl.laboratory import (
     PARAMETERS,
     Exact,
@@ -23,7 +24,7 @@ from orchestrator.kl.laboratory import (
     exact,
 )
 from orchestrator.kl.montecarlo import MonteCarloEstimate, monte_carlo
-from orchestrator.kl.objectives import gradients
+from orchestrator.kl.objectives import gradients, wide_policy
 
 DEFAULT = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), num_tokens=32)
 """orch's parameters. With them every statement of the paper on its Fig. 1 is true."""
@@ -179,55 +180,120 @@ def draw(data: dict[str, Any], path: Path) -> None:
     _write(views, path, title=_title(data), notes=notes, columns=len(PANELS), width=FILE_WIDTH)
 
 
-def draw_term(estimator: str, path: Path) -> None:
-    """Draw penalty and gradient of an estimator and of the reverse KL against the log-ratio.
+class Curves(NamedTuple):
+    """Curves over one axis."""
 
-    Raise LaboratoryError for an estimator over the vocabulary, for another file format, or if the
-    file cannot be written.
+    title: str
+    x: str
+    """The title of the horizontal axis."""
+    points: Sequence[float]
+    lines: Mapping[str, Sequence[float]]
+    """Name -> value at each point. The first is dashed: what the others are compared with."""
+    most: tuple[float, float] | None = None
+    """The ends of the vertical axis; None: those of the values."""
+
+
+def draw_terms(estimators: Sequence[str], path: Path) -> None:
+    """Draw `curves_of` estimators.
+
+    Raise LaboratoryError as it does, for another file format, or if the file cannot be written.
     """
-    form = entry(estimator)
-    if form.is_of_vocabulary:
+    draw_curves(curves_of(estimators), path)
+
+
+def curves_of(estimators: Sequence[str]) -> list[Curves]:
+    """Return penalty and gradient of estimators beside those of the reverse KL.
+
+    For estimates of a sampled token they are over its log-ratio. For estimators over the vocabulary
+    one token's logit is moved away from the reference policy's. Raise LaboratoryError for a mixture
+    of both.
+    """
+    kinds = {entry(name).is_of_vocabulary for name in estimators}
+    if len(kinds) > 1:
         raise LaboratoryError(
-            f"{estimator} is averaged over the vocabulary: it is no curve over a sampled token's "
-            "log-ratio; draw k1 or k2, whose average it is"
+            f"{', '.join(estimators)}: draw estimates of a sampled token, or estimators over the "
+            "vocabulary, and not both in one picture"
         )
+    return _of_vocabulary(estimators) if kinds == {True} else _of_a_token(estimators)
+
+
+def draw_curves(curves: Sequence[Curves], path: Path) -> None:
+    """Draw curves side by side. Raise LaboratoryError as `draw_terms` does."""
     _check_format(path)
-    x = np.linspace(-2.5, 2.5, 201)
-    gradient = form.slope(x) + (form.value(x) if form.form == "ratio_attached" else 0.0)
-    views = [
-        _term_view(title, estimator, x, drawn)
-        for title, drawn in (
-            ("penalty (nats)", form.value(x)),
-            ("factor of grad log q in the loss", gradient),
-        )
-    ]
-    _write(views, path, columns=2, width=820)
+    _write([_curve_view(each) for each in curves], path, columns=2, width=820)
 
 
 TRUE = "reverse KL: k1, and its gradient x"
+TRUE_OF_STATE = "reverse KL of the state"
+_PENALTY, _FACTOR = "penalty (nats)", "factor of grad log q in the loss"
+_MOVED = 4
+"""The token whose logit is moved: the likeliest that the reference policy's top four leave out."""
 
 
-def _term_view(title: str, estimator: str, x: FloatTable, mine: FloatTable) -> ChartView:
-    names = (TRUE, estimator)
+def _of_a_token(estimators: Sequence[str]) -> list[Curves]:
+    x = np.linspace(-2.5, 2.5, 201)
+    penalties: dict[str, Sequence[float]] = {TRUE: x.tolist()}
+    factors = dict(penalties)
+    for name in estimators:
+        form = entry(name)
+        attached = form.value(x) if form.form == "ratio_attached" else 0.0
+        penalties[name] = form.value(x).tolist()
+        factors[name] = (form.slope(x) + attached).tolist()
+    axis = "log q/p of the sampled token"
+    return [
+        Curves(title, axis, x.tolist(), lines, (-4, 6))
+        for title, lines in ((_PENALTY, penalties), (_FACTOR, factors))
+    ]
+
+
+def _of_vocabulary(estimators: Sequence[str]) -> list[Curves]:
+    """Return penalty and its derivative as one token's logit moves, at the laboratory's state."""
+    x = np.linspace(-4.0, 4.0, 401)
+    reference = wide_policy(1.0, 0.0).logp(1)[:, 0]
+    moved = np.argsort(-reference)[_MOVED]
+    logits = np.tile(reference, (len(x), 1))
+    logits[:, moved] += x
+    policy = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+    chance = np.exp(policy)
+    penalties: dict[str, Sequence[float]] = {}
+    slopes: dict[str, Sequence[float]] = {}
+    for line, name in ((TRUE_OF_STATE, "full"), *((each, each) for each in estimators)):
+        penalties[line] = vocabulary_kl(name, policy, np.tile(reference, (len(x), 1))).tolist()
+        weight = chance * vocabulary_slope(name, policy, np.tile(reference, (len(x), 1)))
+        slopes[line] = (weight[:, moved] - chance[:, moved] * weight.sum(-1)).tolist()
+    axis = "how far the logit of the fifth token of eight is moved"
+    return [
+        Curves(title, axis, x.tolist(), lines)
+        for title, lines in ((_PENALTY, penalties), ("its gradient in that logit", slopes))
+    ]
+
+
+_COLOURS = ("$text", "$c2", "$c0", "$c5", "$c3", "$c1")
+_DASHES = ([5, 4], [1, 0], [8, 3], [2, 2], [6, 2, 2, 2], [12, 3])
+
+
+def _curve_view(curves: Curves) -> ChartView:
+    names = list(curves.lines)
     looks: dict[str, Spec] = {
-        "color": {"domain": list(names), "range": ["$text", "$c2"]},
-        "strokeDash": {"domain": list(names), "range": [[5, 4], [1, 0]]},
+        "color": {"domain": names, "range": list(_COLOURS[: len(names)])},
+        "strokeDash": {"domain": names, "range": list(_DASHES[: len(names)])},
     }
     rows: Rows = [
         {"name": name, "x": float(at), "value": float(y)}
-        for name, values in zip(names, (x, mine), strict=True)
-        for at, y in zip(x, values, strict=True)
+        for name, values in curves.lines.items()
+        for at, y in zip(curves.points, values, strict=True)
     ]
+    bounds: dict[str, Any] = {} if curves.most is None else {"domain": list(curves.most)}
     spec: Spec = {
         "height": 250,
         "mark": {"type": "line", "clip": True, "strokeWidth": 2},
         "encoding": {
-            "x": {**quantity("x", "log q/p of the sampled token"), "axis": {"tickCount": 5}},
-            "y": quantity("value", None, domain=[-4, 6]),
+            "x": {**quantity("x", curves.x), "axis": {"tickCount": 5}},
+            "y": quantity("value", None, **bounds),
             **series("name", looks, "color", "strokeDash"),
         },
     }
-    return {"title": title, "spec": spec, "least": 260, "rows": rows}
+    return {"title": curves.title, "spec": spec, "least": 260, "rows": rows}
 
 
 def _check_format(path: Path) -> None:

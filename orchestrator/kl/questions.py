@@ -7,15 +7,18 @@ comes from a sample of public GitHub threads, read in November 2026.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, log
-from typing import Any
+from math import exp, log, log10, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, judged
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates
+from orchestrator.kl.figures import Curves, draw_curves, draw_terms
+from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates, exact
 from orchestrator.kl.objectives import gradients
 from orchestrator.kl.surrogates import (
     FAR_AHEAD,
@@ -51,8 +54,10 @@ class Question:
     terms: tuple[tuple[KlConfiguration, bool], ...] = ()
     """Pairs of a configuration and a flag, True for on-policy."""
     more: Callable[[], Table] | None = None
-    estimator: str = ""
-    """The estimator in the question's picture."""
+    estimators: tuple[str, ...] = ()
+    """The estimators in the question's picture."""
+    curves: Callable[[], list[Curves]] | None = None
+    """Where the picture is not one of estimators, its curves."""
 
 
 def tables(question: Question) -> Iterator[Table]:
@@ -61,6 +66,16 @@ def tables(question: Question) -> Iterator[Table]:
         yield _TERMS, [_term(*each) for each in question.terms]
     if question.more is not None:
         yield question.more()
+
+
+def draw(question: Question, path: Path) -> None:
+    """Draw the question's picture. Raise LaboratoryError without one, or for an unwritable file."""
+    if question.curves is None and not question.estimators:
+        raise LaboratoryError(f"'{question.name}' has no picture: its answer is a table")
+    if question.curves is None:
+        draw_terms(question.estimators, path)
+    else:
+        draw_curves(question.curves(), path)
 
 
 _TERMS = ("term", "policy", "its gradient is that of", "bias near", "far", "pull near", "noise")
@@ -143,19 +158,58 @@ def difficulties(group_size: int = 8) -> Table:
     return columns, [*rows]
 
 
-def _moving() -> Table:
+class _Pull(NamedTuple):
+    """The gradient of k1 in the reward towards a reference, in lengths of the frozen one's."""
+
+    pull: float
+    """Its projection on the gradient towards the frozen reference policy."""
+    off: float
+    noise: float
+    """Of one sequence."""
+
+
+def _pulled(share: float) -> _Pull:
+    """Return the pull of a reference that went this share of the way to the policy."""
     policy, reference = (np.array(each) for each in FAR[:2])
-    frozen = _gradient(policy, reference)
+    frozen = _at(policy, reference)
+    true = gradients(frozen)["sequence_reverse_kl"]
+    moved = _at(policy, reference + share * (policy - reference))
+    term = exact(moved, [KlConfiguration("k1", "reward")])
+    mean, size = term.mean[0], float(true @ true)
+    return _Pull(
+        max(0.0, round(float(mean @ true) / size, 9)),
+        float(np.linalg.norm(mean - true)) / sqrt(size),
+        sqrt(float(term.variance[0].sum()) / size),
+    )
+
+
+def _at(policy: Any, reference: Any) -> LabSetting:
+    return LabSetting(ToyPolicy(*policy), ToyPolicy(*reference), NUM_TOKENS)
+
+
+def _moving() -> Table:
     rows = []
     for share in (0.0, 0.2, 0.6, 0.9, 1.0):
-        moved = _gradient(policy, reference + share * (policy - reference))
-        rows.append((f"{share:g}", f"{max(0.0, round(moved @ frozen / (frozen @ frozen), 9)):.3g}"))
-    return ("share of the way to the policy", "pull towards the frozen reference"), [*rows]
+        of = _pulled(share)
+        rows.append((f"{share:g}", f"{of.pull:.3g}", f"{100 * of.off:.3g}%", f"{of.noise:.2g}"))
+    columns = ("share of the way to the policy", "pull towards the frozen reference", "bias")
+    return (*columns, "noise"), [*rows]
 
 
-def _gradient(policy: Any, reference: Any) -> Any:
-    on = LabSetting(ToyPolicy(*policy), ToyPolicy(*reference), NUM_TOKENS)
-    return gradients(on)["sequence_reverse_kl"]
+def _moving_curves() -> list[Curves]:
+    shares = [i / 20 for i in range(21)]
+    of = [_pulled(share) for share in shares]
+    pulls = {"frozen reference": [1.0] * len(of), "pull towards it": [each.pull for each in of]}
+    others = {
+        "noise, frozen": [of[0].noise] * len(of),
+        "bias": [each.off for each in of],
+        "noise": [each.noise for each in of],
+    }
+    axis = "share of the way from the reference to the policy"
+    return [
+        Curves("pull of k1 in the reward", axis, shares, pulls),
+        Curves("bias and noise, in lengths of the frozen gradient", axis, shares, others),
+    ]
 
 
 def _logged() -> Table:
@@ -168,12 +222,30 @@ def _logged() -> Table:
     return columns, [*rows]
 
 
+def _best_rate(success: float, beta: float) -> float:
+    """Return the success rate of the best policy of E[R] - beta KL."""
+    return 1 / (1 + exp(-min(log(success / (1 - success)) + 1 / beta, 700)))
+
+
 def _betas() -> Table:
     rows = []
     for beta in (1.0, 0.3, 0.1, 0.05, 0.01):
-        ends = [1 / (1 + exp(-min(log(p / (1 - p)) + 1 / beta, 700))) for p in (0.01, 0.1, 0.5)]
+        ends = [_best_rate(p, beta) for p in (0.01, 0.1, 0.5)]
         rows.append((f"{beta:g}", *(f"{end:.3g}" for end in ends)))
     return ("β", "from 0.01 to", "from 0.1 to", "from 0.5 to"), [*rows]
+
+
+def _beta_curves() -> list[Curves]:
+    rates = [i / 100 for i in range(1, 100)]
+    betas = [10 ** (i / 25 - 2) for i in range(51)]
+    by_rate = {"before": rates} | {
+        f"β = {beta:g}": [_best_rate(p, beta) for p in rates] for beta in (1.0, 0.3, 0.1)
+    }
+    by_beta = {f"from {p:g}": [_best_rate(p, beta) for beta in betas] for p in (0.5, 0.1, 0.01)}
+    return [
+        Curves("best success rate", "success rate of the reference policy", rates, by_rate),
+        Curves("best success rate, by log10 β", "log10 β", [log10(b) for b in betas], by_beta),
+    ]
 
 
 def _of(label: str, on: bool = True, **how: Any) -> tuple[KlConfiguration, bool]:
@@ -191,7 +263,7 @@ _ALL = (
         "rho_k3 in the loss (TRL ≥ 1.10, its default); rb in both for the sequence's KL, or k1 in "
         "the reward where no library has rb",
         (_of("k3.loss"), _of("rho_k3.loss"), _of("rho_k3.loss", False), _of("rb.both")),
-        estimator="rho_k3",
+        estimators=("rho_k3",),
     ),
     Question(
         "kl-twice",
@@ -200,16 +272,18 @@ _ALL = (
         "noise, k3 in both is unbiased, and k2 in both is the mean of k2, not the KL.",
         "one placement: k1 in the reward; orch audit says which a launch has",
         (_of("k1.reward"), _of("k1.loss"), _of("k1.both"), _of("k2.both"), _of("k3.both")),
-        estimator="k1",
+        estimators=("k1",),
     ),
     Question(
         "tis+kl",
         "What does a correction of the engine's mismatch (TIS, MIS, IcePop) do to the KL?",
-        "It multiplies the policy loss; where it leaves a KL in the loss alone, what it takes from "
-        "the policy loss makes β count more.",
+        "It multiplies the policy loss. The rows below are each term on another policy's samples "
+        "without any weight, then what the weights make of reward and KL: where it leaves a KL in "
+        "the loss alone, what it takes from the policy loss makes β count more.",
         "the same correction on the KL in the loss, or a KL in the reward, which it multiplies too",
-        more=corrections,
-        estimator="rho_k3",
+        (_of("k1.reward", False), _of("k3.loss", False), _of("rho_k3.loss", False)),
+        corrections,
+        estimators=("rho_k3",),
     ),
     Question(
         "opd-top-k",
@@ -235,6 +309,7 @@ _ALL = (
             _of("full.reward", charge="token"),
             _of("rb.both"),
         ),
+        estimators=("top4", "top4_tail", "top4_forward", "js"),
     ),
     Question(
         "clamps",
@@ -248,7 +323,7 @@ _ALL = (
             _of("k1.reward"),
             _of("k1.reward", clamp=Clamp(1.0, None)),
         ),
-        estimator="k3",
+        estimators=("k3",),
     ),
     Question(
         "same-settings",
@@ -262,7 +337,7 @@ _ALL = (
             _of("k1.reward", charge="token"),
             _of("k1.reward", centring="same_batch_mean", group_size=8),
         ),
-        estimator="k1",
+        estimators=("k1",),
     ),
     Question(
         "collapse",
@@ -278,32 +353,40 @@ _ALL = (
             _of("k3.reward", False),
             _of("k1.reward", False),
         ),
-        estimator="k1",
+        estimators=("k1",),
     ),
     Question(
         "moving-reference",
         "What does a reset or an average of the reference policy (EMA) leave of the KL?",
-        "The pull is towards where the reference is now: after a reset it is zero, and the sampler "
+        "The terms below are exact towards the reference that they are given, and the pull is "
+        "towards where the reference is now: after a reset it is zero, and the sampler "
         "as the reference holds back one update, not the run.",
         "a frozen reference where β is to bound the whole run (experiments/reference_reset.yaml)",
-        more=_moving,
+        (_of("k1.reward"), _of("rb.both")),
+        _moving,
+        curves=_moving_curves,
     ),
     Question(
         "logged-kl",
         "What does the logged KL mean?",
         "The means of k1 and k3 are the KL, those of k2 and abs are not; k3 is never negative, and "
-        "its deviation is not always smaller.",
+        "its deviation is not always smaller. A logged mean does not say what is followed: the "
+        "gradients of the same three in the loss come first.",
         "the mean of k1 over responses, or of full, which has no noise of the token",
-        more=_logged,
-        estimator="k3",
+        (_of("k1.loss"), _of("k2.loss"), _of("k3.loss")),
+        _logged,
+        estimators=("k3",),
     ),
     Question(
         "which-beta",
         "Which β?",
         "The optimum of E[R] - β KL, for a reward of 0 or 1, takes a prompt's success rate p to "
-        "sigmoid(logit p + 1/β): exact for one right answer, whatever the model.",
+        "sigmoid(logit p + 1/β): exact for one right answer, whatever the model. "
+        "That is of a KL term without bias; of another β counts by its pull.",
         "the largest β whose column holds the accuracy that is asked for; orch tune searches it",
-        more=_betas,
+        (_of("k1.reward"), _of("rb.both"), _of("rho_k3.loss"), _of("k2.loss"), _of("k3.loss")),
+        _betas,
+        curves=_beta_curves,
     ),
     Question(
         "gspo+k3",
@@ -317,7 +400,7 @@ _ALL = (
             _of("rho_k3.loss", False, ratio="sequence"),
         ),
         clips,
-        estimator="rho_k3",
+        estimators=("rho_k3",),
     ),
     Question(
         "group-std",

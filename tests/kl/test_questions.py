@@ -1,16 +1,25 @@
 """The questions asked most are answered by name, with numbers of the laboratory."""
 
+import html
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli.explain import ASKED
 from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
-from orchestrator.estimators import NONE, choices
+from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import NONE, TABLE, choices
 from orchestrator.kl import beyond
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.derivation import NEAR, NEAR_WIDE, NUM_TOKENS
+from orchestrator.kl.figures import curves_of, draw_terms
+from orchestrator.kl.laboratory import LabSetting, exact
+from orchestrator.kl.objectives import gradients
 from orchestrator.kl.questions import QUESTIONS, tables
 
 
@@ -46,20 +55,87 @@ def test_the_page_is_what_the_command_prints(option: str, page: str) -> None:
     assert done.stdout == path.read_text(encoding="utf-8"), beyond.__doc__
 
 
+TEN = (
+    "deepseek-v3.2",
+    "kl-twice",
+    "tis+kl",
+    "opd-top-k",
+    "clamps",
+    "same-settings",
+    "collapse",
+    "moving-reference",
+    "logged-kl",
+    "which-beta",
+)
+"""The ten questions that recur in public threads, the most frequent first."""
+
+
+@pytest.mark.parametrize(("rank", "name"), list(enumerate(TEN)), ids=TEN)
+def test_each_of_the_ten_has_equation_bias_noise_picture_and_alternative(
+    rank: int, name: str, tmp_path: Path
+) -> None:
+    """Bias and noise are computed here once more, from the exact moments of each term."""
+    assert list(QUESTIONS)[rank] == name
+    target = tmp_path / "picture.svg"
+    argv = [name, "--json", "--picture", str(target)]
+    done = CliRunner().invoke(explain, argv, catch_exceptions=False)
+    data = json.loads(done.stdout)
+    rows = data["tables"][0]
+    question = QUESTIONS[name]
+    assert len(rows) == len(question.terms) > 1
+    for row, (configuration, on_policy) in zip(rows, question.terms, strict=True):
+        bias, noise = _of_the_laboratory(configuration, on_policy)
+        assert row["term"] == configuration.label
+        equation = row["its gradient is that of"]
+        assert equation == "0" or "∇" in equation or equation == "no objective orch knows"
+        assert float(row["bias near"].rstrip("%")) == pytest.approx(100 * bias, rel=5e-3, abs=1e-6)
+        assert float(row["noise"]) == pytest.approx(noise, rel=6e-2)
+    assert any("∇" in row["its gradient is that of"] for row in rows)
+    words = set(re.findall(r"[a-z0-9_+]+", data["instead"].lower()))
+    assert words & {*choices(), "orch", "kl", "experiments"}, "what to use has a name in orch"
+    drawn = target.read_text(encoding="utf-8")
+    for line in question.estimators or [line for each in question.curves() for line in each.lines]:
+        assert html.escape(line, quote=False) in drawn
+
+
+def _of_the_laboratory(configuration: KlConfiguration, on_policy: bool) -> tuple[float, float]:
+    """Return bias and noise near the reference, in lengths of the true gradient."""
+    where = NEAR_WIDE if TABLE[configuration.estimator].top else NEAR
+    setting = LabSetting(where[0], where[1], NUM_TOKENS, None if on_policy else where[2])
+    true = gradients(setting)["sequence_reverse_kl"]
+    moments, length = exact(setting, [configuration]), np.linalg.norm(true)
+    off = float(np.linalg.norm(moments.mean[0] - true) / length)
+    return off, float(np.sqrt(moments.variance[0].sum()) / length)
+
+
 def test_pictures_and_what_has_none(tmp_path: Path) -> None:
-    for argv in (["deepseek-v3.2"], ["k3", "loss"]):
+    for argv in (["deepseek-v3.2"], ["k3", "loss"], ["rb", "both"], ["gspo+k3"]):
         target = tmp_path / f"{argv[0]}.svg"
         done = CliRunner().invoke(explain, [*argv, "--picture", str(target)])
         assert done.exit_code == 0, done.output
         assert target.stat().st_size > 1000
     for argv, sentence in (
-        (["which-beta"], "no picture"),
-        (["rb", "both"], "draw k1 or k2"),
+        (["group-std"], "has no picture"),
         (["tis+kl", "loss"], "takes no placement"),
     ):
         done = CliRunner().invoke(explain, [*argv, "--picture", str(tmp_path / "x.svg")])
         assert done.exit_code != 0
         assert sentence in done.output + str(done.exception)
+    with pytest.raises(LaboratoryError, match="not both in one picture"):
+        draw_terms(["k1", "full"], tmp_path / "x.svg")
+
+
+def test_a_picture_over_the_vocabulary_is_the_gradient_of_its_penalty() -> None:
+    """By differences; the full sum lies on the true curve, and a sum of four tokens does not."""
+    penalty, gradient = curves_of(["full", "top4", "top4_tail", "js", "full_forward"])
+    step = penalty.points[1] - penalty.points[0]
+    for name, values in penalty.lines.items():
+        numeric = np.gradient(np.array(values), step)
+        off = np.abs(numeric - np.array(gradient.lines[name]))[1:-1]
+        assert np.median(off) < 1e-4, name
+    assert penalty.lines["full"] == next(iter(penalty.lines.values()))
+    assert np.min(penalty.lines["top4"]) < -0.01, "a truncated sum is below 0: it is no divergence"
+    assert np.min(penalty.lines["top4_tail"]) > -1e-12
 
 
 @pytest.mark.parametrize("name", ["deepseek", "gspo"])
