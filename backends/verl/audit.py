@@ -283,7 +283,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = f"it comes from the configuration '{name}', which is not here"
     else:
         foreign = [m for m in launch.missing if m.rpartition("/")[2] not in STOCK]
-        if foreign and not launch.words:
+        if foreign:
             keys.opaque = f"it may come from '{foreign[0]}', which is not here"
     reading = _Judge(keys, entry, at, because, spread, launch).reading()
     return replace(reading, held=_held(keys, launch, reading, config))

@@ -35,6 +35,8 @@ LARGEST = 200_000
 """Maximum number of characters. The largest launch script among those collected has 60,000."""
 MOST_FINDINGS = 200
 MOST_SCRIPTS = 200
+_HYDRA_MAIN = re.compile(r"@hydra\.main\(([^()]{0,400})\)")
+_HYDRA_ARGUMENT = re.compile(r"""(config_path|config_name)\s*=\s*["']([^"']*)["']""")
 _YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
 
 
@@ -194,7 +196,8 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
     """
     documents: list[ConfigDocument] = []
     missing: list[str] = []
-    for path in _named(launch.words):
+    paths = list(_named(launch.words)) or list(_of_entry(launch.words, files))
+    for path in paths:
         text = written.get(path) or files.get(path)
         if text is None:
             missing.append(path)
@@ -203,12 +206,39 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
             if path.endswith(".toml"):
                 documents += _toml(toml_document(text, path), files)
             else:
-                documents += _built(yaml_document(yaml_node(text), path), files)
+                built = _built(yaml_document(yaml_node(text), path), files)
+                documents += built
+                missing += _without_file(built)
         except UnreadableScript:
             missing.append(path)
     lines = tuple(_elsewhere(each) for each in documents)
-    shown = [m for m in missing if m.endswith(".toml")]
-    return replace(launch, documents=lines, missing=tuple(shown))
+    shown = [m for m in missing if m.endswith(".toml") or m not in paths]
+    return replace(launch, documents=lines, missing=tuple(dict.fromkeys(shown)))
+
+
+def _without_file(documents: Sequence[ConfigDocument]) -> Iterator[str]:
+    """Yield the whole configurations that these documents build on and that are not among them."""
+    read = {document.name.removesuffix(".yaml") for document in documents}
+    for document in documents:
+        for base in document.builds_on:
+            whole = "/" not in base and not base.endswith((".yaml", ".yml"))
+            if whole and not any(name == base or name.endswith(f"/{base}") for name in read):
+                yield base
+
+
+def _of_entry(words: Sequence[CommandWord], files: Mapping[str, str]) -> Iterator[str]:
+    """Yield the configuration of the Python file that a command runs: its `@hydra.main(...)`."""
+    for word in words:
+        text = files.get(word.text) if word.text.endswith(".py") else None
+        match = _HYDRA_MAIN.search(text) if text is not None else None
+        if match is None:
+            continue
+        named = {each[1]: each[2] for each in _HYDRA_ARGUMENT.finditer(match[1])}
+        if "config_name" in named:
+            folder = posixpath.join(posixpath.dirname(word.text), named.get("config_path", ""))
+            name = named["config_name"].removesuffix(".yaml")
+            yield posixpath.normpath(posixpath.join(folder, f"{name}.yaml"))
+        return
 
 
 def _elsewhere(document: ConfigDocument) -> ConfigDocument:
@@ -269,18 +299,27 @@ def _built(
 ) -> list[ConfigDocument]:
     """Return the configurations in a YAML file's defaults list, followed by the file itself.
 
-    A default is either a Hydra group, found from the root, or a file (`../base.yaml`), found from
-    the folder of the file that names it.
+    A default is either a Hydra group, found from the folder of the file or one above it, or a file
+    (`../base.yaml`), found from the folder of the file that names it.
     """
     documents: list[ConfigDocument] = []
     for base in document.builds_on:
-        path = f"{base}.yaml"
+        folder = posixpath.dirname(document.name)
+        paths = [posixpath.join(each, f"{base}.yaml") for each in (*_with_above(folder), "")]
         if base.endswith((".yaml", ".yml")):
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(document.name), base))
-        text = files.get(path)
+            paths = [posixpath.normpath(posixpath.join(folder, base))]
+        path = next((each for each in paths if files.get(each) is not None), paths[0])
+        text = files.get(path) if path != document.name else None
         if text is not None and depth < 5:
             documents += _built(yaml_document(yaml_node(text), path), files, depth + 1)
     return [*documents, document]
+
+
+def _with_above(folder: str) -> Iterator[str]:
+    """Yield a relative folder and the folders above it, the deepest first."""
+    while folder and folder != "/":
+        yield folder
+        folder = posixpath.dirname(folder)
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:

@@ -523,3 +523,29 @@ def test_another_tools_loss_is_no_launch(text: str) -> None:
 def test_keys_of_prime_rls_loss_date_the_default_of_kl_tau(key: str, expected: str) -> None:
     """They came and went in the commits that made and replaced the default loss."""
     assert only(f"{RL}[trainer.loss]\n{key} = 1\n", "rl.toml").term_verdict == expected
+
+
+BASED = {
+    "config/base.yaml": (
+        "algorithm:\n  kl_ctrl:\n    kl_coef: 0.0\nactor_rollout_ref:\n  actor:\n"
+        "    use_kl_loss: false\n    kl_loss_coef: 0.002\n    kl_loss_type: kl\n"
+    ),
+    "config/bandit.yaml": "defaults:\n  - base\ntrainer:\n  experiment_name: bandit\n",
+    "train.py": '@hydra.main(version_base=None, config_path="config", config_name="bandit")\n',
+}
+
+
+@pytest.mark.parametrize("named", ["--config-name bandit ", ""])
+def test_a_configuration_builds_on_those_of_its_own_folder(named: str) -> None:
+    """`--config-name`, or the one of @hydra.main in the file that the command runs."""
+    text = f"python train.py {named}algorithm.adv_estimator=grpo {USE_LOSS}=True"
+    finding = only(text, files=BASED)
+    assert finding.term_verdict == "zero_mean_noise"
+    assert (finding.kl_in_loss.estimator, finding.kl_in_loss.beta) == ("k1", 0.002)
+
+
+def test_a_base_that_is_missing_may_set_every_key() -> None:
+    files = {"config/bandit.yaml": BASED["config/bandit.yaml"]}
+    finding = only(f"python train.py --config-name bandit {USE_LOSS}=True", files=files)
+    assert finding.verdict == "undetermined"
+    assert "it may come from 'base', which is not here" in finding.why
