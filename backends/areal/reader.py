@@ -139,6 +139,7 @@ class _Reader(ReleaseReader):
             changes=tuple(self._changes(reward, bonus=bonus)),
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
+            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(beta or 0.0, bonus=bonus),
             held=self.basis.held(keys.given, "structured", "AReaL", in_files=in_files),

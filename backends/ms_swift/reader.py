@@ -139,6 +139,7 @@ class _Reader(ReleaseReader):
             changes=tuple(self._changes(loss)),
             assumes=tuple(self._assumed()),
             unknown=tuple(dict.fromkeys(self.unknown)),
+            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(),
             held=self.basis.held(keys.given, "argparse", "ms-swift"),

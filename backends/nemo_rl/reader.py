@@ -204,6 +204,7 @@ class _Reader(ReleaseReader):
             changes=tuple(self._changes(loss, dropped=dropped)),
             assumes=tuple(self._assumed(loss)),
             unknown=tuple(self.unknown),
+            possibilities=self.possibilities(),
             regime=self.regime,
             surroundings=self._surroundings(advantage),
             held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=in_files),

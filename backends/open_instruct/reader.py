@@ -121,6 +121,7 @@ class _Reader(ReleaseReader):
             changes=tuple(self._changes(loss)),
             assumes=tuple(keys.assumes),
             unknown=tuple(self.unknown),
+            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(loss),
             held=self.basis.held(keys.given, "argparse", "open-instruct"),

@@ -14,10 +14,10 @@ from typing import Literal
 
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
-from backends.openrlhf.manifest import MANIFEST
+from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
 from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, completed, unquoted
+from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, completed, unquoted
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -129,6 +129,7 @@ THRESHOLD = 0.5, 5.0
 GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
+_PLAIN = {name: name for name in PLAIN_ESTIMATORS}
 FIRST_DOTTED, FIRST_ESTIMATOR = "0.10.2", "0.6.4"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
@@ -253,6 +254,10 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
     return known_releases.versions[at], "the newest release that fits its flags"
 
 
+def _put(key: str, value: str) -> Edit:
+    return Edit(key, f"--{key} {value}")
+
+
 class _Judge:
     """The reading of one command line under one release's rules."""
 
@@ -267,7 +272,7 @@ class _Judge:
         keys, names = self.keys, self.names
         beta = keys.number(names["coefficient"])
         if beta is None:
-            self.unknown.append(keys.why_unknown(names["coefficient"]))
+            self.unknown.append(keys.leave_open(names["coefficient"], KL_WEIGHTS))
         estimator = self._estimator()
         in_loss = bool(keys.switch(names["in_loss"]))
         straight = in_loss and bool(keys.switch(names["unbiased"]))
@@ -294,6 +299,7 @@ class _Judge:
             changes=tuple(self._changes(beta, estimator, bool(loss.active))),
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
+            possibilities=keys.possibilities(_put),
             regime=self._regime(),
             surroundings=self._surroundings(),
         )
@@ -439,7 +445,7 @@ class _Judge:
         meant = ESTIMATORS.get(name)
         if meant is not None:
             return str(meant)
-        self.unknown.append(keys.why_unknown(names["estimator"]))
+        self.unknown.append(keys.leave_open(names["estimator"], _PLAIN))
         return None
 
     def _inactive(self, on: bool | None, in_loss: bool) -> Iterator[Inactive]:

@@ -9,12 +9,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from backends.prime_rl import marks
 from backends.prime_rl.releases import keys as release_keys
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, as_number, unquoted
+from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
     AuditVerdict,
     CommandWord,
@@ -27,6 +27,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Possibility,
     Rule,
     Surroundings,
     TrainingRegime,
@@ -303,6 +304,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     return at, "the newest release that fits its keys", fitting
 
 
+def _put(launch: Launch, key: str, value: str) -> Edit:
+    return Edit(key, f"--{key} {value}" if launch.words else f"{key} = {value}")
+
+
 class _Judge:
     """The reading of one configuration under one release's rules."""
 
@@ -319,6 +324,7 @@ class _Judge:
         self.spread, self.version = spread, releases().versions[at]
         self.dated = bool({"prime_rl", "prime-rl", marks.TAU} & launch.versions.keys())
         self.unknown: list[str] = []
+        self.possibilities: tuple[Possibility, ...] = ()
         self.rules: list[Rule] = []
 
     def _find(self, *names: str) -> str | None:
@@ -391,6 +397,7 @@ class _Judge:
             change_note=note,
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
+            possibilities=self.possibilities or keys.possibilities(partial(_put, self.launch)),
             no_gradient=dead,
             decided=decided,
             regime=self._regime(),
@@ -453,6 +460,10 @@ class _Judge:
                 "in place of the reward; kl_tau is not read"
             )
         if paths & (_SFT | _DISTILLED):
+            self.possibilities += tuple(
+                Possibility(f"the rollout's source is trained by {each}", self._all_of(each))
+                for each in sorted(paths)
+            )
             self.unknown.append(
                 f"its sources of rollouts are trained on in several ways ({named}), and kl_tau "
                 "counts in some of them only"
@@ -480,6 +491,14 @@ class _Judge:
         if sources - of_sources.keys() or not sources:
             of_sources[""] = of_run
         return {path for path in of_sources.values() if path is not None}
+
+    def _all_of(self, path: str) -> tuple[Edit, ...]:
+        """Return the edits that train all sources by one path."""
+        keys = [key for key in self.keys.given if key.endswith(("algo.type", "training_mode"))]
+        whole = any(key.startswith("orchestrator.") for key in self.keys.given)
+        of_run = "orchestrator.algo.type" if whole else "algo.type"
+        names = dict.fromkeys((of_run, *keys))
+        return tuple(Edit(key, f"{key} = {path}", self.keys.lines(key)) for key in names)
 
     def _known(self, key: str) -> str | None:
         text = self.keys.text(key)
@@ -570,7 +589,7 @@ class _Judge:
             self._rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")
         tau = keys.number(key) if key else default
         if key and tau is None:
-            self.unknown.append(keys.why_unknown(key))
+            self.unknown.append(keys.leave_open(key, KL_WEIGHTS))
         self._rule(
             f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
             "sampled, not to a reference policy",
@@ -581,6 +600,11 @@ class _Judge:
             straddles = self.spread[0] <= FIRST_TAU_ON <= self.at
             if key is None and straddles and dated is None and not self.dated:
                 self.unknown.append(UNDATED)
+                before, since = (releases().versions[i] for i in (FIRST_TAU_ON - 1, self.at))
+                self.possibilities += (
+                    Possibility("Prime-RL is from before March 2026", release=before),
+                    Possibility("Prime-RL is from March 2026 or later", release=since),
+                )
                 tau = None
             return InLoss(False), tau
         beta = keys.number(teacher)

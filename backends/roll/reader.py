@@ -110,6 +110,7 @@ class _Reader(ReleaseReader):
             changes=tuple(self._changes(reward, loss)),
             assumes=tuple(keys.assumes),
             unknown=tuple(self.unknown),
+            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(),
             held=self.basis.held(

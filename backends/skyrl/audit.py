@@ -23,11 +23,20 @@ from backends.skyrl.manifest import (
 )
 from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.kl.estimators import Clamp
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override, unquoted
+from orchestrator.library.launch_keys import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    shown,
+    split_override,
+    unquoted,
+)
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     CommandWord,
+    Edit,
     Given,
     HeldKeys,
     Inactive,
@@ -230,6 +239,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
     return NEW_RELEASE, "the newest release; nothing in it tells the release"
 
 
+def _put(key: str, value: str) -> Edit:
+    return Edit(key, f"{key}={value}")
+
+
 class _Judge:
     """The reading of one launch under one release's rules."""
 
@@ -252,12 +265,12 @@ class _Judge:
         in_reward, in_loss = keys.switch(USE_REWARD), keys.switch(USE_LOSS)
         for key, value in ((USE_REWARD, in_reward), (USE_LOSS, in_loss)):
             if value is None:
-                self.unknown.append(keys.why_unknown(key))
+                self.unknown.append(keys.leave_open(key, SWITCHES))
         reward, loss = InReward(in_reward), InLoss(in_loss)
         if in_reward or in_loss:
             estimator, beta = self._estimator(), keys.number(COEFFICIENT)
             if beta is None:
-                self.unknown.append(keys.why_unknown(COEFFICIENT))
+                self.unknown.append(keys.leave_open(COEFFICIENT, KL_WEIGHTS))
             on = None if beta is None else beta != 0
             reward = InReward(on, estimator, beta) if in_reward else reward
             loss = InLoss(on, estimator, beta) if in_loss else loss
@@ -292,6 +305,7 @@ class _Judge:
             changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
             unknown=tuple(self.unknown),
+            possibilities=keys.possibilities(_put),
             no_gradient=dead,
             decided=distilled,
             regime=self._regime(),

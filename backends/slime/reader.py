@@ -145,6 +145,7 @@ class _Reader(ReleaseReader):
             changes=tuple(self._changes(loss)),
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
+            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(loss),
             held=self.basis.held(

@@ -16,9 +16,10 @@ from typing import Literal
 
 from backends.trl.options import REDECLARED, Script, class_table, inherited, own_options
 from orchestrator.kl.engine_weight import Correction, EngineWeight
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, unquoted
+from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, unquoted
 from orchestrator.library.launches import (
     CommandWord,
+    Edit,
     Given,
     HeldKeys,
     InLoss,
@@ -26,6 +27,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Possibility,
     Rule,
     Surroundings,
     TrainingRegime,
@@ -170,10 +172,18 @@ def audit(launch: Launch) -> LaunchReading | None:
         )
     if len(set(facts.values())) > 1:
         terms_by_release = "; ".join(
-            f"{words} {_spans(request, releases, terms)}" for terms, words in _worded(facts)
+            f"{words} in {_span(request, releases, terms)}" for terms, words in _worded(facts)
         )
         unknown = f"releases of TRL differ: {terms_by_release}. Say which: --library trl@VERSION"
-        reading = replace(reading, unknown=(*reading.unknown, unknown))
+        sides = [
+            Possibility(f"TRL is {_span(request, releases, terms)}", release=newest)
+            for terms, newest in {terms: version for version, terms in facts.items()}.items()
+        ]
+        reading = replace(
+            reading,
+            unknown=(*reading.unknown, unknown),
+            possibilities=reading.possibilities or tuple(sides),
+        )
     pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
     return replace(reading, held=replace(_held(request, releases, exact=exact), named=pinned))
 
@@ -449,9 +459,9 @@ def _worded(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
     return words
 
 
-def _spans(request: Asked, releases: Sequence[str], terms: Terms) -> str:
-    agreeing = [v for v in releases if _Facts(request, v).terms() == terms]
-    return f"in {_range(agreeing)}"
+def _span(request: Asked, releases: Sequence[str], terms: Terms) -> str:
+    """Return the releases that give these terms, in words."""
+    return _range([v for v in releases if _Facts(request, v).terms() == terms])
 
 
 def _range(versions: Sequence[str]) -> str:
@@ -529,7 +539,7 @@ class _Facts:
         if self.asked.unknown:
             return InReward(None), InLoss(None), (self.asked.unknown,)
         if beta is None:
-            return InReward(None), InLoss(None), (self.keys.why_unknown(key),)
+            return InReward(None), InLoss(None), (self.keys.leave_open(key, KL_WEIGHTS),)
         if beta == 0:
             zero = self.asked.script == "rloo"
             return InReward(False, None, 0.0 if zero else None), InLoss(False, None, 0.0), ()
@@ -580,9 +590,14 @@ class _Facts:
             changes=tuple(self._changes(loss)),
             assumes=tuple(keys.assumes),
             unknown=unknown,
+            possibilities=keys.possibilities(self._put),
             regime=regime,
             surroundings=around,
         )
+
+    def _put(self, key: str, value: str) -> Edit:
+        as_flag = self.asked.grammar == "argparse" and self.asked.entry != "recipe"
+        return Edit(key, f"--{key} {value}" if as_flag else f"{key} = {value}")
 
     def _advantage(self) -> str | None:
         if self.asked.script == "rloo":

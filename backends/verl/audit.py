@@ -40,7 +40,9 @@ from backends.verl.marks import BEFORE_SWITCH
 from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launch_keys import (
+    KL_WEIGHTS,
     LONGEST_ENTRY,
+    SWITCHES,
     Keys,
     as_number,
     hydra_overrides,
@@ -49,6 +51,7 @@ from orchestrator.library.launch_keys import (
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
+    Edit,
     HeldKeys,
     Inactive,
     InLoss,
@@ -56,6 +59,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Possibility,
     Rule,
     Surroundings,
     TrainingRegime,
@@ -132,6 +136,8 @@ ESTIMATORS = {
     if not str(name).endswith("+")
 }
 """verl's name of an estimator -> orch's, the same since 0.1; with `+` it is straight-through."""
+_NAMES = {name: name for name in ("kl", "abs", "mse", "low_var_kl", "k3+")}
+"""verl's estimators, one name for each, and one of the straight-through ones."""
 FIRST_WITH_SWITCH = 3
 """Index of 0.4.0: before it, use_kl_loss alone says whether the reward has the KL."""
 FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = 2, 7, 9, 11
@@ -417,6 +423,10 @@ def _example(keys: Keys, fitting: list[int]) -> Example | None:
     return example(keys.given) if both else None
 
 
+def _put(key: str, value: str) -> Edit:
+    return Edit(key, f"{key}={value}")
+
+
 class _Judge:
     """The reading of one launch under one release's rules."""
 
@@ -439,6 +449,8 @@ class _Judge:
         self.unknown: list[str] = []
         self.contradictions: list[AuditNote] = list(keys.doubled(KL_KEYS))
         self.rules: list[Rule] = []
+        self.sides: list[Possibility] = []
+        """The two sides of 0.4.0, if the reading depends on the side."""
 
     def reading(self) -> LaunchReading:
         keys = self.keys
@@ -468,6 +480,7 @@ class _Judge:
             change_note=self._note(),
             assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
+            possibilities=keys.possibilities(_put) or tuple(self.sides),
             regime=self._regime(),
             surroundings=self._surroundings(group, in_reward),
         )
@@ -522,14 +535,14 @@ class _Judge:
         if on is None and keys.has(LOSS_BETA) and keys.number(LOSS_BETA) == 0:
             return InLoss(False, None, 0.0), None
         if on is None:
-            self.unknown.append(keys.why_unknown(USE_LOSS))
+            self.unknown.append(keys.leave_open(USE_LOSS, SWITCHES))
             return InLoss(None), None
         if not on:
             return InLoss(False), False
         estimator, straight = self._estimator(LOSS_TYPE)
         beta = keys.number(LOSS_BETA)
         if beta is None:
-            self.unknown.append(keys.why_unknown(LOSS_BETA))
+            self.unknown.append(keys.leave_open(LOSS_BETA, KL_WEIGHTS))
             return InLoss(None, estimator, None, straight), True
         if beta == 0:
             return InLoss(False, estimator, 0.0, straight), True
@@ -538,7 +551,7 @@ class _Judge:
     def _estimator(self, key: str) -> tuple[str | None, bool]:
         name = self.keys.text(key)
         if name is None:
-            self.unknown.append(self.keys.why_unknown(key))
+            self.unknown.append(self.keys.leave_open(key, _NAMES))
             return None, False
         plain = name.removesuffix("+")
         if plain not in ESTIMATORS:
@@ -577,7 +590,7 @@ class _Judge:
             if on is None and keys.has(REWARD_BETA) and keys.number(REWARD_BETA) == 0:
                 return InReward(False, None, 0.0), None
             if on is None:
-                self.unknown.append(keys.why_unknown(USE_REWARD))
+                self.unknown.append(keys.leave_open(USE_REWARD, SWITCHES))
                 return InReward(None), None
         else:
             used = keys.switch(USE_LOSS)
@@ -598,7 +611,7 @@ class _Judge:
             self._rule("its advantage estimator charges a token later k1 only", "orch_verl.py")
         beta = keys.number(REWARD_BETA)
         if beta is None:
-            self.unknown.append(keys.why_unknown(REWARD_BETA))
+            self.unknown.append(keys.leave_open(REWARD_BETA, KL_WEIGHTS))
             return InReward(None, estimator, None), True
         return InReward(beta != 0, estimator, beta), True
 
@@ -609,12 +622,21 @@ class _Judge:
             return False
         if self.keys.switch(USE_LOSS) or self.keys.number(REWARD_BETA) == 0:
             return False
+        self.sides = [
+            Possibility("verl is before 0.4.0", release=self._newest(before=True)),
+            Possibility("verl is 0.4.0 or later", release=self._newest(before=False)),
+        ]
         self.unknown.append(
             "its keys fit releases before and after 0.4.0: before, k1 is in the reward unless "
             f"{USE_LOSS} is true; since, only where {USE_REWARD} is true. Say which: "
             "--library verl@VERSION"
         )
         return True
+
+    def _newest(self, *, before: bool) -> str:
+        """Return the newest release that fits the keys, on one side of 0.4.0."""
+        fitting = [i for i in self.spread if (i < FIRST_WITH_SWITCH) == before]
+        return releases().versions[fitting[-1]]
 
     def _inactive(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Inactive]:
         keys = self.keys

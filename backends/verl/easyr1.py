@@ -9,8 +9,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from orchestrator.library.launch_keys import LONGEST_ENTRY, Keys, shown, split_override
+from orchestrator.library.launch_keys import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    shown,
+    split_override,
+)
 from orchestrator.library.launches import (
+    Edit,
     InLoss,
     InReward,
     Launch,
@@ -68,6 +76,7 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
 }
 """Advantage estimator -> the divisor of its advantage in core_algos.py, which divides a KL too."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
+_NAMES = {name: name for name in ESTIMATORS}
 _ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
 
@@ -132,13 +141,13 @@ def _judged(keys: Keys, entry: str | None) -> LaunchReading:
     beta = None if off else keys.number(weight)
     zero = beta == 0
     if off is None:
-        unknown.append(keys.why_unknown(DISABLE))
+        unknown.append(keys.leave_open(DISABLE, SWITCHES))
     elif not off and not zero:
         if in_loss is None:
-            unknown.append(keys.why_unknown(OLD_USE if old else USE_LOSS))
+            unknown.append(keys.leave_open(OLD_USE if old else USE_LOSS, SWITCHES))
         estimator = ESTIMATORS.get(keys.text(kind) or "")
-        unknown += [keys.why_unknown(kind)] if estimator is None else []
-        unknown += [keys.why_unknown(weight)] if beta is None else []
+        unknown += [keys.leave_open(kind, _NAMES)] if estimator is None else []
+        unknown += [keys.leave_open(weight, KL_WEIGHTS)] if beta is None else []
     if off is None or (not off and (unknown or in_loss is None) and not zero):
         reward, loss = InReward(None), InLoss(None)
     elif not off and in_loss:
@@ -167,6 +176,7 @@ def _judged(keys: Keys, entry: str | None) -> LaunchReading:
         changes=tuple(_changes(keys, kind, old, bool(loss.active))),
         assumes=tuple(keys.assumes),
         unknown=tuple(unknown),
+        possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}")),
         regime=regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS),
         surroundings=_surroundings(keys),
     )

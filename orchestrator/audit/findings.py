@@ -19,6 +19,18 @@ from orchestrator.library.launches import (
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionalVerdict:
+    """The verdict on a launch under a condition, where one unknown fact decides."""
+
+    when: str
+    """The condition in words: `init_kl_coef ($KL) is 0`."""
+    verdict: AuditVerdict
+    term_verdict: AuditVerdict
+    terms: str
+    """The active KL terms: `k3 in the loss`; empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditFinding:
     """The finding for one launch of a file, in one case it can take."""
 
@@ -61,18 +73,22 @@ class AuditFinding:
     effects: tuple[Effect, ...] = ()
     """Effects of the rest of the loss on the KL term."""
     effective_beta: tuple[EffectiveBeta, ...] = ()
+    conditional: tuple[ConditionalVerdict, ...] = ()
+    """Of an undetermined launch: its verdict for every value of the facts that are not known, where
+    they are few. Empty if the verdict is known, or if some value leaves it unknown."""
     key_findings: tuple[KeyFinding, ...] = ()
     """Keys and values that the release does not accept in the intended way."""
 
     @property
-    def confidence(self) -> Literal["certain", "assumed", "none"]:
-        """Return `none`, `assumed` or `certain`.
+    def confidence(self) -> Literal["certain", "assumed", "conditional", "none"]:
+        """Return `none`, `conditional`, `assumed` or `certain`.
 
-        `none`: the verdict is undetermined. `assumed`: the verdict depends on the assumptions in
+        `none`: the verdict is undetermined. `conditional`: it is undetermined, and known for every
+        value of the facts that decide. `assumed`: the verdict depends on the assumptions in
         `assumes`. `certain`: the verdict depends only on the file and the release.
         """
         if self.verdict == "undetermined":
-            return "none"
+            return "conditional" if self.conditional else "none"
         return "assumed" if self.assumes else "certain"
 
     @property

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from orchestrator import plugins
 from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.bash.syntax import Budget
+from orchestrator.audit.conditional import conditional
 from orchestrator.audit.containers import container_scripts
 from orchestrator.audit.documents import (
     scalars,
@@ -117,7 +118,11 @@ def _judged(launch: Launch, name: str) -> AuditFinding | None:
             return None if reading is None else judge(reading, changed, name)
 
         change = chosen(finding, launch, again)
-    return replace(finding, changes=() if change is None else (change,))
+    return replace(
+        finding,
+        changes=() if change is None else (change,),
+        conditional=conditional(reading, launch, name) if reading.unknown else (),
+    )
 
 
 def _reading(launch: Launch) -> LaunchReading | None:
@@ -398,6 +403,7 @@ def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:
             each.regime,
             each.effects,
             each.key_findings,
+            each.conditional,
         )
         groups.setdefault(core, []).append(each)
     lines: dict[int, int] = {}

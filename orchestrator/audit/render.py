@@ -6,7 +6,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from orchestrator import __version__
-from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.findings import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import AuditNote, AuditVerdict, Inactive, InLoss, InReward
 
@@ -97,6 +97,7 @@ def rows(finding: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str,
     yield "library", f"{finding.library} {finding.version} ({finding.version_because}); {entry}"
     yield "optimises", f"{headline(finding).upper()}  ({finding.verdict})"
     yield "why", finding.why
+    yield from (("if", conditional_text(each)) for each in finding.conditional)
     yield "regime", _regime(finding)
     yield "in reward", _term(finding.kl_in_reward)
     yield "in loss", _term(finding.kl_in_loss)
@@ -122,6 +123,12 @@ def rows(finding: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str,
         yield "change", text if i else f"to get {_goal(finding)}: {text}"
 
 
+def conditional_text(case: ConditionalVerdict) -> str:
+    """Return the verdict of one case in words."""
+    terms = f", {case.terms}" if case.terms else ""
+    return f"{case.when}: {WORDS[case.verdict]}{terms} ({case.verdict})"
+
+
 def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, str]]:
     """Yield the settings in the file and the KL defaults that are not false; all if verbose."""
     for each in finding.settings:
@@ -138,6 +145,7 @@ def plainly(finding: AuditFinding) -> tuple[str, str, str]:
     sure = {
         "certain": "This is certain: it stands on the file and on the release alone.",
         "assumed": f"It takes for granted: {finding.assumes[0]}" if finding.assumes else "",
+        "conditional": f"It is known for each case, and not which case holds: if {_cases(finding)}",
         "none": "It is not determined: see why.",
     }[finding.confidence]
     if len(finding.assumes) > 1:
@@ -151,7 +159,14 @@ def plainly(finding: AuditFinding) -> tuple[str, str, str]:
         todo = "No small change of this launch gives a KL that does what its name says."
     else:
         todo = "Nothing has to be changed for what it says."
+    if finding.conditional:
+        todo = "The row `why` names what decides."
+        return "What its KL does depends on what this file does not say.", f"{sure}.", todo
     return PLAIN[finding.verdict], sure if sure.endswith(".") else f"{sure}.", todo
+
+
+def _cases(finding: AuditFinding) -> str:
+    return "; if ".join(f"{each.when}, {WORDS[each.verdict]}" for each in finding.conditional)
 
 
 def _regime(finding: AuditFinding) -> str:
@@ -191,6 +206,7 @@ def one_line(finding: AuditFinding) -> str:
     wrong += [each.text for each in finding.key_findings if each.mistake]
     parts = [
         f"{headline(finding)} ({finding.verdict})",
+        *([f"if {_cases(finding)}"] if finding.conditional else []),
         *terms,
         f"{finding.library} {finding.version}",
         finding.confidence,
@@ -299,6 +315,7 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     level = _LEVELS.get(finding.verdict, "warning")
     text = f"{finding.library} {finding.version}: {finding.why}."
     text += f" Regime: {_regime(finding)}."
+    text += "".join(f" If {conditional_text(each)}." for each in finding.conditional)
     if finding.case:
         text = f"Where {finding.case}: {text}"
     edits = "; ".join(change(finding))

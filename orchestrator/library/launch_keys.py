@@ -6,7 +6,7 @@ name the lines and the defaults that it rests on.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import yaml
@@ -20,6 +20,7 @@ from orchestrator.library.launches import (
     Edit,
     Given,
     Inactive,
+    Possibility,
     ReadSetting,
 )
 
@@ -29,6 +30,12 @@ LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
 """Most characters of a word that may name an entry point, and of a value that is shown."""
 BOOLEANS, QUOTED = ("true", "false", "yes", "no", "on", "off"), "quoted"
 """Words that YAML reads as booleans without quotes, and the mark of such a word in quotes."""
+SWEEP = "the sweep "
+"""The begin of the reason for a value that Hydra's --multirun sweeps."""
+KL_WEIGHTS: Mapping[str, str] = {"0": "0", "above 0": "0.001"}
+"""What the weight of a KL may be, and a value of each kind. Its size changes no verdict."""
+SWITCHES: Mapping[str, str] = {"true": "True", "false": "False"}
+"""What a switch may be."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
 
 
@@ -60,7 +67,7 @@ def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]
             for name, value in parts.items():
                 yield f"{key}.{name}", Given(value, word.lines, word.why, mark)
         elif sweeps and "," in raw and raw[:1] not in ("[", "(", "{", "'", '"'):
-            yield key, Given(UNKNOWN, word.lines, (f"the sweep {raw}",), mark)
+            yield key, Given(UNKNOWN, word.lines, (f"{SWEEP}{raw}",), mark)
         else:
             text = unquoted(raw)
             is_text = text != raw or text.lower() in ("off", "no", "on", "yes")
@@ -114,6 +121,8 @@ class Keys:
     assumes: list[str] = field(default_factory=list)
     opaque: str = ""
     """Why keys without a value here may still differ from the release's default; usually empty."""
+    open_values: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Key of unknown value that decides the KL -> its possible values: words for a user -> text."""
 
     def add(self, key: str, given: Given) -> None:
         """Add a value of a key. The last value of a key wins."""
@@ -191,6 +200,35 @@ class Keys:
         if UNKNOWN in given.text or UNSET in given.text:
             return f"{key} comes from {given.why[0] if given.why else 'outside the script'}"
         return f"{key} is '{shown(given.text)[:60]}', which is not a value of it"
+
+    def leave_open(self, key: str, values: Mapping[str, str]) -> str:
+        """Note that the KL depends on the unknown value of a key, and return why it is unknown.
+
+        `values`: everything that it may be, as words for a user -> a text of that kind. They count
+        for a value that the launch gives and only its run would show: `$KL`, a sweep.
+        """
+        given = self.last(key)
+        hidden = given is not None and (UNKNOWN in given.text or UNSET in given.text)
+        if given is not None and hidden and given.mark != "~":
+            why = given.why[0] if given.why else ""
+            swept = why.removeprefix(SWEEP) if why.startswith(SWEEP) else ""
+            own = {each.strip(): each.strip() for each in swept.split(",")} if swept else values
+            self.open_values.setdefault(key, own)
+        return self.why_unknown(key)
+
+    def possibilities(self, put: Callable[[str, str], Edit]) -> tuple[Possibility, ...]:
+        """Return the possible values of the first key that was left open, or nothing.
+
+        `put` returns the edit that gives a key a value.
+        """
+        for key, values in self.open_values.items():
+            given = self.last(key)
+            why = f" ({given.why[0]})" if given is not None and given.why else ""
+            return tuple(
+                Possibility(f"{key}{why} is {words}", (put(key, text),))
+                for words, text in values.items()
+            )
+        return ()
 
     def inert(self, key: str, why: str) -> Iterator[Inactive]:
         """Yield the key as a flag without effect, if it has a value."""

@@ -208,6 +208,18 @@ class LaunchChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Possibility:
+    """One value that an unknown fact of a launch may have. The audit reads the launch with it."""
+
+    when: str
+    """The value in words: `init_kl_coef ($KL) is 0`."""
+    edits: tuple[Edit, ...] = ()
+    """The changes of the launch that put the value in."""
+    release: str = ""
+    """The release of the library, where that is the unknown fact."""
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """The surroundings of the KL term, as facts of the library and of this launch.
 
@@ -349,6 +361,8 @@ class LaunchReading:
     assumes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     """The reason why the KL cannot be determined; empty if it can."""
+    possibilities: tuple[Possibility, ...] = ()
+    """Of an unknown KL: every value of the first fact that it depends on, where they are few."""
     no_gradient: str = ""
     """The reason why the term in the loss has no gradient in this release; empty if it has one."""
     regime: TrainingRegime = TrainingRegime(None, "orch does not read it for this library")

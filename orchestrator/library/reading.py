@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from orchestrator.library.key_tables import KeyTables, defaults, release_table
-from orchestrator.library.launch_keys import Keys, unquoted
+from orchestrator.library.launch_keys import KL_WEIGHTS, SWITCHES, Keys, unquoted
 from orchestrator.library.launches import (
     UNKNOWN,
     CommandWord,
@@ -19,6 +19,7 @@ from orchestrator.library.launches import (
     HeldKeys,
     Launch,
     LaunchReading,
+    Possibility,
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
@@ -110,14 +111,14 @@ class ReleaseReader:
         """Return a number that decides the KL. If it is None, note that the KL is unknown."""
         number = self.keys.number(key)
         if number is None:
-            self.unknown.append(self.keys.why_unknown(key))
+            self.unknown.append(self.keys.leave_open(key, KL_WEIGHTS))
         return number
 
     def switch(self, key: str) -> bool | None:
         """Return a switch that decides the KL. If it is None, note that the KL is unknown."""
         on = self.keys.switch(key)
         if on is None:
-            self.unknown.append(self.keys.why_unknown(key))
+            self.unknown.append(self.keys.leave_open(key, SWITCHES))
         return on
 
     def estimator(self, key: str, names: Mapping[str, str]) -> str | None:
@@ -127,8 +128,12 @@ class ReleaseReader:
         """
         name = self.keys.text(key) or ""
         if name not in names:
-            self.unknown.append(self.keys.why_unknown(key))
+            self.unknown.append(self.keys.leave_open(key, {each: each for each in names}))
         return names.get(name)
+
+    def possibilities(self) -> tuple[Possibility, ...]:
+        """Return the possible values of the first key that decides the KL and is unknown."""
+        return self.keys.possibilities(self.put)
 
     def put(self, key: str, value: str) -> Edit:
         """Return the edit that sets a key to this value, on the line that sets it now."""

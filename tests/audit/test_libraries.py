@@ -416,7 +416,7 @@ def test_the_orchestrators_half_of_prime_rl(environment: str, expected: str) -> 
     ("text", "confidence"),
     [
         (f"{VERL} {IN_REWARD}=True", "certain"),
-        (f"{VERL} {USE_LOSS}=$(cat x)", "none"),
+        (f"{VERL} {USE_LOSS}=$(cat x)", "conditional"),
         (f"python -m mine.main {USE_LOSS}=True {IN_REWARD}=False", "assumed"),
     ],
 )

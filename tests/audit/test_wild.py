@@ -42,5 +42,6 @@ def test_verdicts_on_labelled_scripts() -> None:
     found = list(scores(Path(folder)))
     assert len(found) >= 0.95 * len(labels())
     assert not [each for each in found if not each.right and each.confident]
+    assert not [each for each in found if each.misled]
     assert sum(each.right for each in found) >= 0.99 * len(found)
     assert sum(not each.confident for each in found) < 0.1 * len(found)

@@ -45,6 +45,10 @@ class Score(NamedTuple):
     fields: dict[str, bool]
     seconds: float = 0.0
     """CPU time of reading and judging it."""
+    cases: tuple[str, ...] = ()
+    """Of an undetermined script: its verdicts and those of its cases, if every launch has them."""
+    meant: str = ""
+    """The label's own verdict."""
 
     @property
     def right(self) -> bool:
@@ -54,6 +58,11 @@ class Score(NamedTuple):
     @property
     def confident(self) -> bool:
         return self.verdict != "undetermined"
+
+    @property
+    def misled(self) -> bool:
+        """True if the verdict is given for each case, and the label's verdict is in none."""
+        return bool(self.cases) and self.meant not in (*self.cases, "undetermined")
 
 
 def labels() -> list[dict[str, Any]]:
@@ -80,9 +89,14 @@ def scores(folder: Path, *, checkouts: bool = False) -> Iterator[Score]:
             yield Score(label["id"], none, ("unreadable",), none, none, str(error), {})
             continue
         usual = [each for each in found if each.usual] or found
-        verdict = _only({each.term_verdict for each in usual})
+        acceptable = {*label["acceptable_verdicts"]}
+        # Cases count as a verdict only if the label accepts what is said in each of them.
+        settled = all({c.term_verdict for c in each.conditional} <= acceptable for each in usual)
+        verdict = _only({v for each in usual for v in _verdicts(each, cases=settled)})
         in_regime = _only({each.verdict for each in usual})
         expected = label.get("verdict_in_regime", in_regime)
+        is_open = any("undetermined" in _verdicts(each, cases=True) for each in usual)
+        cases = {v for each in usual for v in _verdicts(each, cases=True)}
         yield Score(
             label["id"],
             verdict,
@@ -92,7 +106,14 @@ def scores(folder: Path, *, checkouts: bool = False) -> Iterator[Score]:
             usual[0].why,
             dict(_fields(usual[0], label)),
             time.process_time() - start,
+            () if verdict != "undetermined" or is_open else tuple(sorted(cases)),
+            label["verdict"],
         )
+
+
+def _verdicts(found: AuditFinding, *, cases: bool) -> set[str]:
+    """Return the verdict on the terms. `cases`: those of all cases in place of `undetermined`."""
+    return {c.term_verdict for c in found.conditional if cases} or {found.term_verdict}
 
 
 def _only(verdicts: set[str]) -> str:
@@ -132,7 +153,8 @@ def main() -> int:
         f"{len(found)} scripts: {right} right, "
         f"{sum(not e.right and e.confident for e in found)} wrong and confident, "
         f"{unsure} undetermined ({sum(e.acceptable == ('undetermined',) for e in found)} of them "
-        "must be), "
+        f"must be; {sum(bool(e.cases) for e in found)} have a verdict for each case, "
+        f"{sum(e.misled for e in found)} of them without the label's), "
         f"{1000 * statistics.median(e.seconds for e in found):.1f} ms of CPU (median)"
     )
     return int(right < 0.99 * len(found))
