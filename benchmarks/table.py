@@ -97,6 +97,7 @@ def measured(folder: Path, keep: Path) -> Iterator[Line]:
     yield mirrored(folder)
     yield collected(folder / "collect")
     yield from kept_as_columns()
+    yield from page_opened(folder)
 
 
 def against_hydra(what: str, spent: float, mib: float, job: float, limit: str) -> Line:
@@ -186,6 +187,30 @@ def kept_as_columns(cells: int = 400) -> Iterator[Line]:
         f"{costs.frame:.2f} CPU s: load_results and pandas",
         "none set",
         costs.query / costs.frame,
+    )
+
+
+def page_opened(folder: Path) -> Iterator[Line]:
+    """Open the page of 10,000 cells in a browser, beside that of a few. Yield nothing without
+    one.
+    """
+    import report
+
+    if not report.is_there():
+        return
+    seconds: dict[report.Shape, float] = {}
+    for shape in (report.SMALL, report.LARGE):
+        page = folder / f"{shape.cells}.html"
+        argv = ["-m", "benchmarks.report", "x".join(map(str, shape)), str(page)]
+        subprocess.run([sys.executable, *argv], cwd=Path(__file__).parent.parent, check=True)
+        seconds[shape] = min(report.opened(page).first for _ in range(3))
+    few, many = seconds.values()
+    yield Line(
+        f"first figure of a page of {report.LARGE.cells:,} cells, by the clock",
+        f"{many:.2f} s, {page.stat().st_size / 1e6:.1f} MB",
+        f"{few:.2f} s: a page of {report.SMALL.cells} cells",
+        "4 s",
+        many / few,
     )
 
 

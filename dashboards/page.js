@@ -5,6 +5,7 @@
   const root = document.documentElement;
   const data = JSON.parse(document.getElementById("data").textContent);
   const all = data.configurations || [];
+  all.forEach((c, i) => { c.place = i; });
   const figures = [...document.querySelectorAll("figure")].map((figure) => {
     const place = figure.querySelector(".panels");
     return { figure, place, kind: place.dataset.kind, alt: place.dataset.alt, views: data.views[place.dataset.views] || [],
@@ -18,8 +19,10 @@
     const names = unique(inStudy().flatMap((c) => Object.keys(c.axes || {})));
     return names.length > 1 ? names : [];
   };
-  const narrowedDown = () => inStudy().filter((c) => axes().every((axis) =>
-    ["all", undefined, c.axes[axis]].includes(state[`axis ${axis}`])));
+  const narrowedDown = () => {
+    const names = axes();
+    return inStudy().filter((c) => names.every((axis) => ["all", undefined, c.axes[axis]].includes(state[`axis ${axis}`])));
+  };
   const chosen = (list) => list.filter((c) => (state.kl === "all" || c.kl === "none" || c.kl === state.kl)
     && (state.beta === "all" || c.beta === null || String(c.beta) === state.beta))
     .sort((a, b) => a.rank - b.rank);
@@ -103,11 +106,10 @@
     if (groups().length) choice(form, "Side by side", "group", [["none", "one setting"], ...groups().map((axis) => [axis, `by ${axis}`])]);
   }
 
-  function controls({ place, figure, kind, metrics }) {
+  function controls({ figure, kind, metrics }) {
     const bar = figure.querySelector(".controls");
     bar.replaceChildren();
     figure.querySelectorAll(".from").forEach((part) => part.remove());
-    place.replaceChildren();
     if (kind === "curves") {
       const measured = metrics.filter((m) => inStudy().some((c) => c.curves[m]));
       if (!measured.includes(state.metric)) state.metric = measured[0] || metrics[0];
@@ -123,6 +125,8 @@
 
   // -------------------------------------------------------------- drawing
 
+  const CANNOT_OPEN = "This browser cannot open the compressed parts of this page. A newer one can; the tables hold the same numbers.";
+
   // Controls are made anew with each choice; the keyboard stays where it was. Panels are drawn one
   // at a time, the nearest to the eye first; `data-ready` says when all of them are.
   let turn = 0, waiting = [];
@@ -131,40 +135,62 @@
     return Math.max(0, top - innerHeight, -bottom);
   };
 
+  // Sets the controls; returns what each figure is to draw.
   function prepare() {
     const active = document.activeElement, figure = active && active.closest("figure, form");
     root.dataset.ready = "no";
     document.querySelectorAll(".plot").forEach((plot) => plot.drawn && plot.drawn.finalize());
     filters();
-    waiting = figures.flatMap((f) => {
+    const drawings = figures.map((f) => {
       controls(f);
       const side = state.group !== "none" && (f.kind === "curves" || f.kind === "finals");
-      const chosenNow = (side ? chosen(narrowedDown()) : shown()).map((c) => all.indexOf(c));
       const label = f.kind !== "curves" ? "kl" : side ? "group" : state.panels;
-      return prepared(f.place, { ...f, data, state: side ? state : { ...state, group: "none" }, chosen: chosenNow, label });
+      const views = f.views.filter((view) => (!view.variant || view.variant === label) && (!view.extra || state.tasks));
+      return { ...f, views, data, chosen: (side ? chosen(narrowedDown()) : shown()).map((c) => c.place),
+        state: side ? { ...state } : { ...state, group: "none" } };
     });
     if (figure && active.name) figure.querySelector(`[name="${active.name}"]`)?.focus({ preventScroll: true });
+    return drawings;
   }
 
-  function redraw() {
-    const mine = ++turn;
-    prepare();
+  const toOpen = (drawings) => unique(drawings.flatMap(({ views, chosen: own, state: now }) =>
+    views.flatMap((view) => closedBlocks(view, data, own, now))));
+
+  async function redraw() {
+    const mine = ++turn, drawings = prepare(), blocks = toOpen(drawings);
+    waiting = [];
+    if (blocks.length) {
+      try {
+        await openBlocks(data, blocks);
+      } catch (error) {
+        console.error(error);
+        figures.forEach(({ place }) => place.replaceChildren(element("p", CANNOT_OPEN, { class: "nothing" })));
+        root.dataset.seen = root.dataset.ready = "yes";
+        return;
+      }
+    }
+    if (mine !== turn) return;
+    waiting = drawings.flatMap(prepared);
     const next = async () => {
       if (mine !== turn) return;  // another choice was made meanwhile
-      if (!waiting.length) { root.dataset.seen = root.dataset.ready = "yes"; return; }
+      if (!waiting.length) { root.dataset.seen = root.dataset.ready = "yes"; once("all drawn"); return; }
       const far = waiting.map(distance), at = far.indexOf(Math.min(...far));
-      if (far[at] > 0) root.dataset.seen = "yes";
+      if (far[at] > 0) { root.dataset.seen = "yes"; once("in view"); }
       await waiting.splice(at, 1)[0].job();
+      once("first figure");
       setTimeout(next);
     };
     requestAnimationFrame(() => setTimeout(next));
   }
 
+  // The page's own record of its opening, in performance.getEntriesByType("mark").
+  const once = (name) => { if (!performance.getEntriesByName(name).length) performance.mark(name); };
+
   // All at once, within the event: a browser prints when the event's own promises are settled.
   function drawNow() {
     turn += 1;
-    prepare();
-    const jobs = waiting.splice(0).map(({ job }) => job());
+    waiting = [];
+    const jobs = prepare().flatMap(prepared).map(({ job }) => job());
     Promise.all(jobs).then(() => { root.dataset.ready = "yes"; });
   }
 
@@ -184,9 +210,11 @@
   });
 
   // A link to a row opens the table it is in, and shows it if a search had hidden it.
-  function reveal() {
-    if (location.hash.startsWith("#?")) return;
-    const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  async function reveal() {
+    const name = decodeURIComponent(location.hash.slice(1));
+    if (!name || name.startsWith("?")) return;
+    let row = document.getElementById(name);
+    for (const find of row ? [] : finders) row = row || await find(name);
     if (!row) return;
     row.hidden = false;
     for (let at = row.parentElement; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
@@ -200,19 +228,81 @@
 
   // -------------------------------------------------------------- tables
 
+  const BLOCK = 'script[type="application/gzip"]', STEP = 200;
+  const finders = [];  // of rows that are in no document yet, by the name that links use
+
   for (const table of document.querySelectorAll("details.table")) {
-    const rows = [...table.querySelectorAll("tbody tr")];
+    const body = table.querySelector("tbody"), block = table.querySelector(BLOCK);
     const input = table.querySelector("input"), count = table.querySelector(".count");
-    input.addEventListener("input", () => {
+    const early = [...body.rows];
+    const having = (rows) => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let left = 0;
-      for (const row of rows) {
+      return rows.filter((row) => {
         const text = row.textContent.toLowerCase();
-        row.hidden = !words.every((word) => text.includes(word));
-        left += !row.hidden;
+        return words.every((word) => text.includes(word));
+      });
+    };
+    if (!block) {
+      input.addEventListener("input", () => {
+        const left = new Set(having(early));
+        for (const row of early) row.hidden = !left.has(row);
+        count.textContent = `${left.size} of ${early.length} rows`;
+      });
+      continue;
+    }
+    // A long table: its rows are read when it is unfolded, and shown a part at a time.
+    let reading = null, rows = early, matching = early;
+    const more = element("button", "", { type: "button", class: "more" });
+    more.hidden = true;
+    block.before(more);
+    const offer = () => {
+      const left = matching.length - body.rows.length;
+      more.textContent = `Show ${Math.min(STEP, left)} more of ${left} further rows`;
+      more.hidden = !left;
+    };
+    const grow = () => {
+      const there = body.rows.length;
+      body.append(...matching.slice(there, there + STEP));
+      offer();
+    };
+    const search = () => {
+      matching = having(rows);
+      body.replaceChildren();
+      grow();
+      count.textContent = `${matching.length} of ${rows.length} rows`;
+    };
+    const read = () => {
+      reading ??= textOf(block).then((text) => {
+        const holder = element("template");
+        holder.innerHTML = `<table><tbody>${text}</tbody></table>`;
+        rows = matching = [...early, ...holder.content.querySelectorAll("tr")];
+        offer();
+      });
+      return reading;
+    };
+    table.addEventListener("toggle", read, { once: true });
+    input.addEventListener("input", async () => { await read(); search(); });
+    more.addEventListener("click", grow);
+    finders.push(async (name) => {
+      await read();
+      const row = rows.find(({ id }) => id === name);
+      if (row && !row.isConnected) {
+        input.value = name.replace(/^cell-/, "");
+        search();
       }
-      count.textContent = `${left} of ${rows.length} rows`;
+      return row;
     });
+  }
+
+  // Links beyond the first of a long list are read when the list is unfolded.
+  for (const fold of document.querySelectorAll("details:not(.table)")) {
+    const block = fold.querySelector(`:scope > p > ${BLOCK}`);
+    if (!block) continue;
+    fold.addEventListener("toggle", async () => {
+      const holder = element("template");
+      holder.innerHTML = await textOf(block);
+      block.replaceWith(holder.content);
+    }, { once: true });
   }
 
   // -------------------------------------------------------------- start, theme, print

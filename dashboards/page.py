@@ -14,6 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from dashboards.blocks import block, data_blocks, is_large, parted
 from orchestrator.analysis.runs import is_accuracy
 from orchestrator.analysis.stats import ALPHA, t_quantile
 from orchestrator.charts.files import script
@@ -105,8 +106,8 @@ def _claim_row(card: Card, scale: float) -> str:
     trace += [element("p", card.reason, {"class": "reason"})]
     trace += [f"<p>{element('span', card.name)}: {element('code', card.source)}</p>"]
     if card.cells:
-        links = ", ".join(element("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells)
-        trace.append(f"<p>Judged on {len(card.cells)} cells: {links}</p>")
+        links = [element("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells]
+        trace.append(f"<p>Judged on {len(card.cells)} cells: {''.join(parted(links, ', '))}</p>")
     numbers = f"<details><summary>Numbers and cells</summary>{''.join(trace)}</details>"
     drawn = effect_drawing(card.effect, scale, card.verdict) if card.effect else ""
     badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
@@ -270,13 +271,19 @@ def _figure(figure: Figure, pictures: Sequence[str]) -> str:
     return f'<figure id="figure-{escape(figure.id)}">{inner}</figure>'
 
 
+FURTHER_ROWS = "Showing the other rows needs JavaScript; `orch report --format csv` writes them."
+
+
 def _table(table: ReportTable) -> str:
     head = "".join(element("th", name, {"scope": "col"}) for name in table.columns)
     names = table.anchors or ("",) * len(table.rows)
-    rows = "".join(map(_row, table.rows, names))
+    html_rows = list(map(_row, table.rows, names))
+    rows, rest = parted(html_rows) if table.searchable else ("".join(html_rows), "")
     region = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": table.caption}
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     scroll = f"<div{_attributes(region)}>{body}</div>"
+    if rest:
+        scroll += element("p", FURTHER_ROWS, {"class": "waiting"}) + rest
     if not table.searchable:
         return (
             f'<div class="table">{element("p", table.caption, {"class": "caption"})}{scroll}</div>'
@@ -352,11 +359,12 @@ def _entry(entry: Entry) -> str:
 LOWEST, HIGHEST, GAP = -12, 19, 65535
 
 
-def packed_data(report: Report) -> dict[str, Any]:
-    """Return the page's data: views, tables, packed curves, themes, quantiles of Student's t.
+def packed_data(report: Report) -> tuple[dict[str, Any], list[str]]:
+    """Return the page's data and the texts of its blocks.
 
-    page.js uses the quantile for each number of seeds to compute intervals. Equal specifications
-    are stored once: `spec` of a view is an index of `specs`.
+    The data are views, tables, packed curves, themes, and quantiles of Student's t. page.js uses
+    the quantile for each number of seeds to compute intervals. Equal specifications are stored
+    once: `spec` of a view is an index of `specs`. A large page has its curves in blocks.
     """
     data = report.data
     configurations = data.get("configurations", ())
@@ -372,7 +380,7 @@ def packed_data(report: Report) -> dict[str, Any]:
         figure.id: [stored(view) for view in views(figure, data)]
         for figure in (every_figure(report) if data else ())
     }
-    return {
+    packed = {
         **{key: data[key] for key in PLAIN if key in data},
         "configurations": [
             {
@@ -390,6 +398,7 @@ def packed_data(report: Report) -> dict[str, Any]:
         "themes": THEMES,
         "look": config(),
     }
+    return packed, data_blocks(packed) if is_large(packed["configurations"]) else []
 
 
 PLAIN = ("metrics", "main", "studies", "grids", "thinned")
@@ -440,6 +449,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         _asset("page.js"),
         *([_asset("live.js")] if live else []),
     )
+    data, blocks = packed_data(report)
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, live)}">',
@@ -458,7 +468,8 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         *_sections(report, pictures or {}),
         "</main>",
         f"<footer>{element('p', _footer(report))}</footer>",
-        f'<script type="application/json" id="data">{_json(packed_data(report))}</script>',
+        *(block(text, f"block-{number}") for number, text in enumerate(blocks, 1)),
+        f'<script type="application/json" id="data">{_json(data)}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]

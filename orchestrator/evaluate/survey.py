@@ -420,17 +420,16 @@ def _differences(
         "set of items": lambda one: one.items,
     }
     for what, look in looks.items():
-        slugs_by_title: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(
-            lambda: defaultdict(list)
+        slugs_by_title: dict[tuple[str, str], dict[str, dict[str, None]]] = defaultdict(
+            lambda: defaultdict(dict)
         )
         for cell_id, of_cell in results.items():
             for one in of_cell:
-                value = look(one)
-                if value and slugs[cell_id] not in slugs_by_title[_title(one)][value]:
-                    slugs_by_title[_title(one)][value].append(slugs[cell_id])
+                if value := look(one):
+                    slugs_by_title[_title(one)][value][slugs[cell_id]] = None
         for (task, _), values in sorted(slugs_by_title.items()):
             if len(values) > 1:
-                each = "; ".join(f"{value}: {_listed(where)}" for value, where in values.items())
+                each = "; ".join(f"{value}: {_listed([*where])}" for value, where in values.items())
                 yield (
                     f"{task} was not one exam for all: its {what} differs ({each}). Their scores "
                     "do not compare; `orch eval` scores all of them as the spec says now"
