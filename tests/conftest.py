@@ -60,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("real"):
             # the first of a library's tests installs its environment
             item.add_marker(pytest.mark.timeout(1800))
+            over_ray = item.get_closest_marker("ray") is not None
+            item.add_marker(pytest.mark.xdist_group("over ray" if over_ray else "in one process"))
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from backends.micro.objective import (
     shaped_advantages,
 )
 from backends.micro.optimizer import rate_of
+from orchestrator.estimators import entry
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.library.protocol import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
@@ -235,6 +236,7 @@ def _advantages(
             kl.beta if in_reward(kl) else 0.0,
             lost[chosen][None],
             dialect,
+            entry(kl.estimator).credit if in_reward(kl) else "sequence",
         )[0]
         parts += zip(chosen, shaped, strict=True)
     advantage = torch.stack([value for _, value in sorted(parts, key=lambda part: part[0])])

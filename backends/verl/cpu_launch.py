@@ -1,13 +1,15 @@
 """Turn a plan for verl into one that runs without an accelerator. List the differences. Pure."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, TABLES
+from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, TABLES, WORKER_ENV
 from backends.verl.overrides import read, write
 from backends.verl.translate import MAIN
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import cpu
 from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
@@ -41,6 +43,15 @@ _VARIABLES: Mapping[str, tuple[str, str]] = {
     "TORCHDYNAMO_DISABLE": ("1", "compiling takes longer than the run"),
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": ("0", "Ray hides devices from workers without a GPU"),
 }
+_RAY_ARGUMENTS: Mapping[str, tuple[object, str]] = {
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": (
+        1,
+        "each is a process, and a batch is small",
+    ),
+    "ray_kwargs.ray_init.include_dashboard": (False, "its agent is late on few cores"),
+    "ray_kwargs.ray_init.object_store_memory": (2**28, "bytes: a batch is small"),
+}
+"""Key -> its value with a Ray of the launch's own, and the reason."""
 _PARTS = (
     Deviation(
         "part",
@@ -67,7 +78,8 @@ _PART_RAY = Deviation(
 def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
     """Return the plan that runs without an accelerator, or None for a release not in RELEASES.
 
-    Raise UnsupportedSetting for an asynchronous cell.
+    It runs in one process. Its `with_processes` runs over Ray and TransferQueue, in a dozen. Raise
+    UnsupportedSetting for an asynchronous cell.
     """
     if plan.version not in RELEASES:
         return None
@@ -79,31 +91,69 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
             (0,),
             "Its asynchronous trainer gives the sampler GPUs of its own and NCCL to send weights.",
         )
-    modules = [*filter(None, [plan.env.get("VERL_USE_EXTERNAL_MODULES")])]
-    modules = [ONE_PROCESS, DEVICE, *modules]
+    over_ray = _over_ray(plan, place)
+    files = {f"{FOLDER}/{ONE_PROCESS}.py": "one_process.py", f"{FOLDER}/{DEVICE}.py": "device.py"}
+    on_cpu = _changed(plan, place, files, _ARGUMENTS, _values(_VARIABLES))
+    deviations = differences(plan, on_cpu, split, _reasons())
+    return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY), with_processes=over_ray)
+
+
+def _over_ray(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch:
+    """Return the plan that runs over a Ray of its own, on a machine with few CPUs."""
+    arguments = {**_ARGUMENTS, **_RAY_ARGUMENTS}
+    variables = {
+        **cpu.RAY,
+        **_values(_VARIABLES),
+        "RAY_OVERRIDE_RESOURCES": json.dumps({"GPU": 1, "CPU": plan.ray_cpus or 1}),
+        "RAY_raylet_start_wait_time_s": "300",
+        "RAY_worker_register_timeout_seconds": "300",
+    }
+    on_cpu = _changed(plan, place, {f"{FOLDER}/{DEVICE}.py": "device.py"}, arguments, variables)
+    reasons = _reasons() | {name: why for name, (_, why) in _RAY_ARGUMENTS.items()}
+    reasons |= {name: "Ray on few CPUs, without GPUs" for name in cpu.RAY if name not in _VARIABLES}
+    reasons |= {name: "a busy CPU is slow" for name in variables if name not in reasons}
+    reasons |= {"VERL_USE_EXTERNAL_MODULES": "the CPU as verl's device, and the sampler"}
+    reasons |= {f"{WORKER_ENV}.{name}": why for name, why in reasons.items()}
+    return CpuLaunch(on_cpu, (*differences(plan, on_cpu, split, reasons), *_PARTS))
+
+
+def _changed(
+    plan: LaunchPlan,
+    place: AttemptPaths,
+    stand_ins: Mapping[str, str],
+    arguments: Mapping[str, tuple[object, str]],
+    variables: Mapping[str, str],
+) -> LaunchPlan:
+    """Return a plan with stand-ins, arguments and variables of its own.
+
+    stand_ins: file of the plan -> its source in the folder `cpu/`. verl imports them in this order,
+    before other external modules. Workers of Ray get the same variables as the
+    driver where the launch gives them any.
+    """
+    names = [Path(name).stem for name in stand_ins]
+    external = filter(None, [*names, plan.env.get("VERL_USE_EXTERNAL_MODULES")])
     env = {
         **plan.env,
-        **{name: value for name, (value, _) in _VARIABLES.items()},
-        "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
+        **variables,
+        "VERL_USE_EXTERNAL_MODULES": ",".join(external),
         "PYTHONPATH": str(place.plan_dir / FOLDER),
     }
-    wanted: dict[str, object] = {key: value for key, (value, _) in _ARGUMENTS.items()}
+    wanted: dict[str, object] = {key: value for key, (value, _) in arguments.items()}
+    wanted |= {key: env[key.rpartition(".")[2]] for key in split(plan.argv) if WORKER_ENV in key}
     keys = TABLES[plan.version].keys
     added = [write(key if key in keys else f"++{key}", value) for key, value in wanted.items()]
-    files = {
-        f"{FOLDER}/{DEVICE}.py": _text("device.py"),
-        f"{FOLDER}/{ONE_PROCESS}.py": _text("one_process.py"),
-    }
-    on_cpu = plan.model_copy(
+    return plan.model_copy(
         update={
             "argv": (*_without_twins(plan.argv, wanted), *added),
             "env": env,
-            "files": {**plan.files, **files},
+            "files": {**plan.files, **{name: _text(file) for name, file in stand_ins.items()}},
             "bring_up": "program",
         }
     )
-    deviations = differences(plan, on_cpu, split, _reasons())
-    return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY))
+
+
+def _values(table: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: value for name, (value, _) in table.items()}
 
 
 def split(argv: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,6 @@ to the sampler in both."""
 _OMITS = (
     "a response interrupted by new weights goes on with them: its tokens are of several policies",
     f"data.max_prompt_tokens: {LONGER_PROMPTS}",
-    "kl.estimator k1_to_go: in the baseline, a response that has ended counts with its last token",
 )
 
 

@@ -3,7 +3,8 @@ charged to later tokens only, and plain REINFORCE.
 
 Shipped beside a launch as orch_verl.py and named in VERL_USE_EXTERNAL_MODULES, it is imported in
 every process at the end of `import verl`. It wraps two functions that ppo_loss looks up in its own
-module, and registers advantage estimators. Written for verl 0.8.0 and 0.9.1.
+module, and kl_penalty as apply_kl_penalty looks it up, and registers advantage estimators. Written
+for verl 0.8.0 and 0.9.1.
 """
 
 import importlib
@@ -52,10 +53,18 @@ def install(losses: Any, core_algos: Any) -> None:
         ratio = (logprob - context.old_log_prob.detach()).exp()
         return (ratio if has_gradient else ratio.detach()) * estimate
 
+    own_reward_kl = core_algos.kl_penalty
+
+    def reward_kl(logprob: Tensor, ref_logprob: Tensor, kl_penalty: str) -> Tensor:
+        # apply_kl_penalty adds it to the rewards; an advantage estimator is given their sum alone
+        context.reward_kl = own_reward_kl(logprob, ref_logprob, kl_penalty)
+        return context.reward_kl
+
     losses.get_policy_loss_fn, losses.kl_penalty = get_policy_loss_fn, kl_penalty
+    core_algos.kl_penalty = reward_kl
     core_algos.register_adv_est(REINFORCE)(reinforce)
     for kind, name in TO_GO.items():
-        core_algos.register_adv_est(name)(_to_go(kind))
+        core_algos.register_adv_est(name)(_to_go(kind, context))
 
 
 def reinforce(
@@ -68,22 +77,34 @@ def reinforce(
     return returns, returns
 
 
-def _to_go(kind: str) -> Callable[..., tuple[Tensor, Tensor]]:
+def _to_go(kind: str, context: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return the advantages of the reward from each token on: [rollouts, T] both.
 
     verl puts the task's reward on the last token and takes the KL off each, so that a token keeps
     the task's reward, and is charged its own KL and that of later tokens. The baseline is of each
-    position, over the group; there a response that has ended counts with its last token.
+    position, over the group; there a response that has ended counts with the task's reward.
+    `context.reward_kl` [rollouts, T]: the KL in these rewards, before beta.
     """
 
     def advantages(
         token_level_rewards: Tensor, response_mask: Tensor, index: Any = None, **_: Any
     ) -> tuple[Tensor, Tensor]:
-        masked = token_level_rewards * response_mask
+        kl = getattr(context, "reward_kl", None)
+        if kl is None or kl.shape != token_level_rewards.shape:
+            raise RuntimeError(
+                f"{TO_GO[kind]} needs algorithm.use_kl_in_reward=true and the KL of the same "
+                "responses: apply_kl_penalty has not computed it"
+            )
+        masked, lengths = token_level_rewards * response_mask, response_mask.long().sum(-1)
         ahead = masked.flip(-1).cumsum(-1).flip(-1)
-        last = ahead.gather(-1, response_mask.long().sum(-1, keepdim=True).sub(1).clamp(min=0))
-        ended = response_mask.long().cumsum(-1) == response_mask.long().sum(-1, keepdim=True)
-        value = last.where(ended, ahead)
+        last = lengths.sub(1).clamp(min=0)[:, None]
+        places = response_mask.long().cumsum(-1) * response_mask.long()
+        before = (places > 0) & (places < lengths[:, None])
+        # before the last token a reward is the penalty alone; a controller may have moved beta
+        square = (kl * kl * before).sum()
+        beta = -(masked * kl * before).sum() / square if square > 0 else 0.0
+        task = ahead.gather(-1, last) + beta * kl.gather(-1, last)
+        value = ahead.where(response_mask.bool(), task)
         groups: dict[Any, list[int]] = {}
         for row, name in enumerate(range(len(value)) if index is None else index):
             groups.setdefault(name, []).append(row)

@@ -204,7 +204,8 @@ def _without_weight(settings: Settings) -> str:
 _REWARD_ROW = Row("kl.estimator", PENALTY, PENALTIES, when=IN_REWARD, advice=_estimator_advice)
 _TO_GO_NOTE = (
     "an advantage estimator of orch_verl: a token is charged its own k1 and that of later tokens, "
-    "and the baseline is of each position, where a response that has ended counts with its last"
+    "and the baseline is of each position, where a response that has ended counts with its task "
+    "reward"
 )
 _TO_GO_ROW = Row(
     "kl.estimator",

@@ -50,6 +50,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the runs that are trained here, in this folder.",
 )
+@click.option(
+    "--processes",
+    is_flag=True,
+    help="Start the library's own processes (Ray), also where stand-ins could hold them in one. "
+    "It takes minutes longer.",
+)
 @click.option("--page", is_flag=True, help="Print docs/proofs.md, from the proofs that are kept.")
 @click.option("--write", is_flag=True, help="Keep the proof of LIBRARY@VERSION for that page.")
 @common.as_json
@@ -59,6 +65,7 @@ def command(
     other: str | None,
     batches: int,
     keep: Path | None,
+    processes: bool,
     page: bool,
     write: bool,
     as_json: bool,
@@ -87,13 +94,16 @@ def command(
             f"name a release as LIBRARY@VERSION, or the directory of a cell; got '{target}'"
         )
     if keep is not None:
-        return _print(_trained(library, version, batches, keep), dialect, as_json, write=write)
+        runs = _trained(library, version, batches, keep, processes=processes)
+        return _print(runs, dialect, as_json, write=write)
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as folder:
-        runs = _trained(library, version, batches, Path(folder))
+        runs = _trained(library, version, batches, Path(folder), processes=processes)
         return _print(runs, dialect, as_json, write=write)
 
 
-def _trained(library: str, version: str, batches: int, folder: Path) -> "list[tuple[str, Run]]":
+def _trained(
+    library: str, version: str, batches: int, folder: Path, *, processes: bool
+) -> "list[tuple[str, Run]]":
     """Train the cells of a proof here. Return each by name."""
     environment = environment_of(library, version)
     runs = []
@@ -101,7 +111,7 @@ def _trained(library: str, version: str, batches: int, folder: Path) -> "list[tu
         cell = small(declared, folder, batches=batches).cell
         cell_dir = CellDir(folder / "cells" / f"{name}-{cell.id}")
         say(f"{library} {version} trains {name} ...")
-        _, ending = train(cell, cell_dir, environment)
+        _, ending = train(cell, cell_dir, environment, processes=processes)
         if ending.state != "succeeded":
             log = cell_dir.attempts()[-1].stderr
             raise OrchError(f"{library} {version}, {name}: {ending.message} ({log})")

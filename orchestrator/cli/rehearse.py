@@ -67,6 +67,12 @@ SMALL_GIB = 2
     show_default=True,
     help="With --real: the largest number of different trainings.",
 )
+@click.option(
+    "--processes",
+    is_flag=True,
+    help="With --real: start the library's own processes (Ray), also where stand-ins could hold "
+    "them in one. It takes minutes longer.",
+)
 @common.as_json
 def command(
     spec: str,
@@ -76,6 +82,7 @@ def command(
     check_only: bool,
     real: bool,
     most: int,
+    processes: bool,
     as_json: bool,
 ) -> int:
     """Translate every cell of SPEC as it is declared, ask the cluster whether it would accept the
@@ -93,13 +100,13 @@ def command(
     did.
     """
     if real and Path(spec).suffix in SCRIPTS:
-        return _real_script(Path(spec), most, as_json)
+        return _real_script(Path(spec), most, as_json, processes=processes)
     opened = open_experiment(spec, overrides)
     folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
     chosen = replace(opened, cells=opened.declared, folder=folder).chosen(where)
     declared = list(chosen.cells)
     if real:
-        return _real(declared, chosen.folder, most, as_json)
+        return _real(declared, chosen.folder, most, as_json, processes=processes)
     foreseen = _foreseen(chosen, declared)
     for trouble in () if as_json else foreseen:
         click.echo(f"would go wrong: {trouble}")
@@ -128,14 +135,17 @@ def command(
     return int(bool(troubles) or code != 0)
 
 
-def _real_script(path: Path, most: int, as_json: bool) -> int:
+def _real_script(path: Path, most: int, as_json: bool, *, processes: bool) -> int:
     """Rehearse the launches of anybody's script. Return the exit code."""
     home = Path("runs").absolute() / f"{path.stem}.real"
     set_next("orch audit {spec}")
-    return _rehearsed(real_run.chosen_of_script(path, home), home, most, as_json)
+    trainings = real_run.chosen_of_script(path, home)
+    return _rehearsed(trainings, home, most, as_json, processes=processes)
 
 
-def _real(declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool) -> int:
+def _real(
+    declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool, *, processes: bool
+) -> int:
     """Rehearse with the real libraries. Return the exit code."""
     home = folder.path.with_name(f"{folder.experiment}.real")
     trainings = real_run.chosen(declared, home)
@@ -144,16 +154,18 @@ def _real(declared: "list[Cell]", folder: RunFolder, most: int, as_json: bool) -
         raise OrchError(
             "no chosen cell has a library: those of the embedded trainer need no --real"
         )
-    return _rehearsed(trainings, home, most, as_json)
+    return _rehearsed(trainings, home, most, as_json, processes=processes)
 
 
-def _rehearsed(trainings: "list[Chosen]", home: Path, most: int, as_json: bool) -> int:
+def _rehearsed(
+    trainings: "list[Chosen]", home: Path, most: int, as_json: bool, *, processes: bool
+) -> int:
     if len(trainings) > most:
         say(f"the first {most} of {len(trainings)} run (--most)")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # as weights are loaded
     outcomes = []
     for each in trainings[:most]:
-        outcomes.append(real_run.rehearse(each, home, say))
+        outcomes.append(real_run.rehearse(each, home, say, processes=processes))
         if not as_json:
             _print_real(outcomes[-1])
     troubles = list(real_run.summary(outcomes))

@@ -20,6 +20,7 @@ WANTED: dict[str, dict[str, object]] = {
         "kl": {"estimator": "k1", "placement": "reward", "beta": BETA},
         "advantage": {"estimator": "grpo"},
     },
+    "k1_to_go.reward": {"kl": {"estimator": "k1_to_go", "placement": "reward", "beta": BETA}},
 }
 """Name -> sections of Settings."""
 _LOSSES: tuple[dict[str, object], ...] = (

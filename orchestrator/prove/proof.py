@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
+from orchestrator.estimators import NONE, entry
 from orchestrator.kl.library_semantics import Dialect, precision_of
 from orchestrator.library.protocol import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
@@ -36,6 +37,10 @@ QUANTITIES = (
 ZERO_ON_POLICY = frozenset({"policy_loss", "loss"})
 """Sums of advantages, which cancel. Their differences are relative to an advantage's mean size."""
 FLOOR = 1e-6
+
+
+class NotReplayed(EnvironmentFault):
+    """Raised for a cell with a part of the objective that the replay does not have."""
 
 
 class Quantity(NamedTuple):
@@ -89,8 +94,10 @@ def prove(
     policy: the folder that the run started from. Without it, quantities that need the policy are
     not compared, and `because` is the reason. weights: train step -> the policy that the library
     saved, a torch file or a Hugging Face folder. Raise EnvironmentFault for rollouts that cannot be
-    replayed.
+    replayed, NotReplayed for a cell that cannot.
     """
+    if reasons := list(_not_replayed(settings)):
+        raise NotReplayed(f"orch cannot replay this cell: {'; '.join(reasons)}")
     if not batches:
         raise EnvironmentFault(
             "the run left no rollouts: train with cadence.dump_rollouts=true to have them"
@@ -122,6 +129,19 @@ def prove(
         tuple(sorted(comparisons, key=lambda each: QUANTITIES.index(each.name))),
         tuple(left_out),
     )
+
+
+def _not_replayed(settings: Settings) -> Iterator[str]:
+    """Yield each field of a cell that the replay does not have, with the reason."""
+    kl, correction = settings.kl, settings.loss.correction
+    if kl.estimator != NONE and entry(kl.estimator).is_of_vocabulary:
+        yield f"kl.estimator={kl.estimator} needs logits of the whole vocabulary"
+    if kl.reference is not None:
+        yield f"kl.reference.kind={kl.reference.kind} is not the policy that the run started from"
+    if kl.controller is not None:
+        yield "kl.controller moves beta, which rollouts do not record"
+    if correction is not None:
+        yield f"loss.correction.kind={correction.kind} weighs samples by the engine's mismatch"
 
 
 def passes_of(settings: Settings, dialect: Dialect, batches: Sequence[RolloutBatch]) -> str:

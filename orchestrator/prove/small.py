@@ -39,6 +39,7 @@ NUM_PROMPTS = 256
 NOWHERE = AttemptPaths(Path("/prove/plan"), Path("/prove/attempt"), Path("/prove/checkpoints"))
 """Paths for a translation that starts nothing."""
 LONGEST_SECONDS, SILENT_SECONDS = 600.0, 240.0
+"""Limits of a training in one process; with the library's own processes they are doubled."""
 
 
 class Small(NamedTuple):
@@ -229,10 +230,13 @@ def environment_of(library: str, version: str) -> Environment:
     return environment
 
 
-def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaunch:
+def on_cpu(
+    cell: Cell, place: AttemptPaths, argv: Sequence[str] = (), *, processes: bool = False
+) -> CpuLaunch:
     """Return a cell's launch on a CPU, in fp32 if the library or its stand-ins can.
 
-    argv: anybody's launch, whose further arguments the result has. Raise UnsupportedSetting if the
+    argv: anybody's launch, whose further arguments the result has. processes: with the library's
+    own processes, also where stand-ins could hold them in one. Raise UnsupportedSetting if the
     library has no launch on a CPU.
     """
     backend = plugins.load(cell.settings.backend.name)
@@ -252,6 +256,8 @@ def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaun
             backend.versions,
             "orch has no way to train this release without a GPU.",
         )
+    if processes:
+        launch = launch.in_processes()
     semantics = backend.semantics(cell.settings.backend.version)
     if precision_of(cell.settings, semantics.dialect)[0] != "fp32":
         launch = launch.in_fp32()
@@ -261,17 +267,22 @@ def on_cpu(cell: Cell, place: AttemptPaths, argv: Sequence[str] = ()) -> CpuLaun
 
 
 def train(
-    cell: Cell, cell_dir: CellDir, environment: Environment, argv: Sequence[str] = ()
+    cell: Cell,
+    cell_dir: CellDir,
+    environment: Environment,
+    argv: Sequence[str] = (),
+    *,
+    processes: bool = False,
 ) -> tuple[CpuLaunch, Ending]:
     """Train a cell on this machine in a new attempt. Return its launch and its ending.
 
-    argv: anybody's launch, whose further arguments it gets. A later call continues from the last
-    checkpoint, as the library does.
+    argv, processes: as those of `on_cpu`. A later call continues from the last checkpoint, as the
+    library does.
     """
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
     paths = cell_dir.paths(attempt)
-    launch = on_cpu(cell, paths, argv)
+    launch = on_cpu(cell, paths, argv, processes=processes)
     cell_dir.write(cell, launch.plan)
     data = cell_dir.path.parent / "data"
     wanted = prompt_recipe.of_plan(launch.plan.files)
@@ -281,19 +292,21 @@ def train(
     variables = TrainerEnvironment(
         environment.record(), environment.variables(os.environ)
     ).variables(launch.plan.env)
-    deadline = time.monotonic() + LONGEST_SECONDS
+    patience = 2 if processes else 1
+    longest = patience * LONGEST_SECONDS
+    deadline = time.monotonic() + longest
     ending = program.run(
         launch.plan.argv,
         attempt,
         cwd=paths.plan_dir,
         env=variables,
-        patience_seconds=SILENT_SECONDS,
-        watch=lambda: _late(deadline),
+        patience_seconds=patience * SILENT_SECONDS,
+        watch=lambda: _late(deadline, longest),
     )
     return launch, ending
 
 
-def _late(deadline: float) -> Ending | None:
+def _late(deadline: float, longest: float) -> Ending | None:
     if time.monotonic() < deadline:
         return None
-    return Ending("failed", failure="hung", message=f"it took more than {LONGEST_SECONDS:g} s")
+    return Ending("failed", failure="hung", message=f"it took more than {longest:g} s")

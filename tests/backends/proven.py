@@ -42,13 +42,14 @@ class ProofCell(NamedTuple):
             environments={release: EnvironmentEntry(venv=str(self.environment.path))}
         )
 
-    def train(self) -> float:
+    def train(self, *, processes: bool = False) -> float:
         """Train it, or go on. Return the CPU seconds of all processes.
 
-        Raise AssertionError, with the end of the log, if it fails.
+        processes: with the library's own processes. Raise AssertionError, with the end of the log,
+        if it fails.
         """
         with CpuMeter(str(self.cell_dir.path)) as meter:
-            _, ending = train(self.cell, self.cell_dir, self.environment)
+            _, ending = train(self.cell, self.cell_dir, self.environment, processes=processes)
         log = self.cell_dir.attempts()[-1]
         assert ending.state == "succeeded", f"{ending.message}\n{log.stderr.read_text()[-4000:]}"
         return meter.seconds

@@ -26,7 +26,7 @@ NEEDS_CHECKOUT = ("prime_rl",)
 REPLAYED = {("trl", "1.9.2"): "2e-4 (tests/backends/trl/test_replay.py)"}
 """Releases that a test replays without keeping a proof, with its tolerance."""
 STOPS: dict[tuple[str, str], str] = {
-    ("verl", "0.9.1"): "Ray and TransferQueue stand in; asynchronous: refused on a CPU",
+    ("verl", "0.9.1"): "asynchronous: refused on a CPU",
     ("trl", "1.16.0"): "GPU launches never run",
     ("prime_rl", "0.5.0"): "not on a registry: tests need a checkout",
 }

@@ -4,7 +4,6 @@ vLLM's build for CPUs is in the environment of `orch env create vllm@0.31.0 --cp
 once and cached. Where it cannot be made, the test is skipped, and says why; in CI it fails.
 """
 
-import json
 import math
 import os
 import signal
@@ -21,15 +20,12 @@ from backends.micro import problem_sets
 from backends.micro.shipped import POLICIES, manifest
 from backends.micro.skills import NUM_DIGITS, Skill
 from orchestrator.evaluate import heads
-from orchestrator.evaluate.run import work
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
-from orchestrator.records import Engine, EvalTask, Sampling
+from orchestrator.records import Engine, Sampling
 from tests.backends.environments import cpu_python
+from tests.evaluate.micro_scores import REPEATS, micro_scores
 
-TASKS = POLICIES.parent / "tasks"
 POLICY = POLICIES / "elder"
 ASKED: tuple[Skill, ...] = ("copy", "reverse")
-REPEATS = 8
 NUM_ITEMS = 256
 START_SECONDS = 240.0
 
@@ -79,37 +75,15 @@ def server(python: Path) -> Iterator[str]:
         process.wait(timeout=60)
 
 
-def scored(
+def answers(
     folder: Path, engine: Engine, sampling: Sampling
 ) -> dict[Skill, tuple[float, list[str]]]:
     """Return, for each skill asked, the mean accuracy and the first response to each item."""
-    asks = []
-    for skill in ASKED:
-        asked = ScoreKey(
-            checkpoint="elder",
-            step=0,
-            task=EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS),
-            task_version="v",
-            sampling=sampling,
-            seed=7,
-            chat_template=False,
-            harness="lm-eval",
-        )
-        results = str(folder / f"{asked.stem}.json")
-        task_file = str(TASKS / f"micro_{skill}.yaml")
-        asks.append(ItemRequest(asked=asked, task_file=task_file, results=results))
-    job = ScoringJob(
-        cell_id="cell", checkpoint=str(POLICY), files={}, asks=tuple(asks), engine=engine
-    )
-    assert list(work([job], 1)) == [(0, "")]
-    answers = {}
-    for skill, ask in zip(ASKED, asks, strict=True):
-        path = Path(ask.results)
-        result = Result.model_validate_json(path.read_text())
-        items = [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
-        mean = next(score.value for score in result.scores if score.metric.startswith("mean@"))
-        answers[skill] = mean, [item["responses"][0][: NUM_DIGITS + 1] for item in items]
-    return answers
+    scores = micro_scores(POLICY, ASKED, folder, engine, sampling)
+    return {
+        skill: (scored.mean, [item["responses"][0][: NUM_DIGITS + 1] for item in scored.items])
+        for skill, scored in scores.items()
+    }
 
 
 @pytest.mark.slow
@@ -134,8 +108,8 @@ def test_engines_agree_item_by_item_when_greedy_and_within_sampling_error_otherw
     exact = manifest("elder")
     greedy, failed = {}, []
     for name, engine in engines.items():
-        greedy[name] = scored(tmp_path / name, engine, Sampling(temperature=0.0))
-        means = scored(tmp_path / name, engine, Sampling())
+        greedy[name] = answers(tmp_path / name, engine, Sampling(temperature=0.0))
+        means = answers(tmp_path / name, engine, Sampling())
         for skill in ASKED:
             chances = exact.chances[skill]
             error = math.sqrt(sum(p * (1 - p) for p in chances) / REPEATS) / NUM_ITEMS

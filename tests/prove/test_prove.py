@@ -13,7 +13,7 @@ import pytest
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.library_semantics import Dialect, parse
 from orchestrator.prove.checks import Check, checks
-from orchestrator.prove.proof import Proof, prove
+from orchestrator.prove.proof import NotReplayed, Proof, prove
 from orchestrator.prove.run import Run, read_run
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Settings
@@ -70,6 +70,7 @@ def test_what_verl_did_is_what_its_dialect_predicts(name: str, start: Path) -> N
         (LOSS, {"advantage__estimator": "dr_grpo"}, "advantages"),
         (LOSS, {"optimizer__learning_rate": 9e-4}, "learning_rate"),
         (REWARD, {"kl__estimator": "k3"}, "advantages"),
+        (REWARD, {"kl__estimator": "k1_to_go"}, "advantages"),
         (REWARD, {"kl__placement": "loss"}, "advantages"),
     ],
 )
@@ -114,6 +115,23 @@ def test_the_command_prints_a_table_and_fails_for_a_mutant(start: Path, tmp_path
     )
     assert said.returncode == 1
     assert "something else than its dialect predicts: advantages" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"kl__estimator": "rb_k1"}, "kl.estimator=rb_k1"),
+        ({"kl__reference": {"kind": "sampler"}}, "kl.reference.kind=sampler"),
+        ({"kl__controller": {"target": 0.1, "horizon": 1000}}, "kl.controller"),
+        ({"loss__correction": {"kind": "tis_token", "most": 2.0}}, "loss.correction"),
+    ],
+)
+def test_what_the_replay_does_not_have_is_not_judged(
+    changes: dict[str, object], named: str
+) -> None:
+    """It said that the library does something else than its dialect predicts."""
+    with pytest.raises(NotReplayed, match=named):
+        proof(recorded(REWARD, None), **changes)
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def test_a_second_rehearsal_begins_anew(
     left = tmp_path / "runs" / "cells" / chosen.small.cell.directory / "checkpoints" / "step-8"
     left.mkdir(parents=True)
 
-    def train(*_: object) -> tuple[CpuLaunch, Ending]:
+    def train(*_: object, **__: object) -> tuple[CpuLaunch, Ending]:
         assert not left.exists()
         return on_cpu(chosen.small.cell, NOWHERE), Ending("failed", message="it was not run")
 

@@ -1,5 +1,7 @@
 """verl without an accelerator: what differs from the launch is listed, and nothing else differs."""
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,23 @@ def test_every_difference_is_listed_once_and_has_a_reason() -> None:
         if each.kind != "part" and not each.why and "env_vars" not in each.name
     ]
     assert not unexplained
+
+
+def test_with_processes_ray_is_real_and_its_workers_get_the_stand_ins() -> None:
+    plan = BACKEND.translate(dumping(), NASTY)
+    launch = on_cpu(plan).in_processes()
+    assert launch.in_processes() is launch
+    modules = "orch_verl_cpu,orch_verl_rollouts"
+    workers = "ray_kwargs.ray_init.runtime_env.env_vars"
+    arguments = split(launch.plan.argv)
+    assert launch.plan.env["VERL_USE_EXTERNAL_MODULES"] == modules
+    assert shlex.split(arguments[f"{workers}.VERL_USE_EXTERNAL_MODULES"]) == [modules]
+    assert arguments[f"{workers}.PYTHONPATH"] == split(plan.argv)[f"{workers}.PYTHONPATH"]
+    assert "extension/orch_verl_one_process.py" not in launch.plan.files
+    assert json.loads(launch.plan.env["RAY_OVERRIDE_RESOURCES"]) == {"GPU": 1, "CPU": plan.ray_cpus}
+    assert not [each for each in launch.deviations if each.kind != "part" and not each.why]
+    assert not [each for each in launch.deviations if each.name == "transfer_queue"]
+    assert len(arguments) == len(launch.plan.argv[3:])
 
 
 def test_what_the_launch_optimises_is_untouched() -> None:

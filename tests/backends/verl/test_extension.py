@@ -257,7 +257,7 @@ def test_reinforce_is_the_reward_itself(verl: tuple[Any, Any]) -> None:
 def to_go(core: Any, kind: str, scores: list[float], kl: torch.Tensor, mask: torch.Tensor) -> Any:
     """The registered estimator's advantages, of rewards as apply_kl_penalty makes them."""
     lengths = mask.sum(-1).long()
-    rewards = -kl * mask
+    rewards = -core.kl_penalty(kl, torch.zeros_like(kl), "kl") * mask
     rewards[range(len(scores)), lengths - 1] += torch.tensor(scores, dtype=kl.dtype)
     index = np.array(["a"] * len(scores), dtype=object)
     return core.registered[f"orch_to_go_{kind}"](
@@ -296,21 +296,24 @@ def _of_tokens(policy: Table, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", extension.TO_GO)
-def test_k1_to_go_has_each_baseline(verl: tuple[Any, Any], kind: str) -> None:
-    """Of whole responses it is the embedded trainer's; a token that has ended has no advantage."""
+@pytest.mark.parametrize("beta", [1.0, 0.05])
+def test_k1_to_go_is_the_embedded_trainers(verl: tuple[Any, Any], kind: str, beta: float) -> None:
+    """With each baseline, also where a response has ended; its further tokens have no advantage."""
     losses, core = verl
     extension.install(losses, core)
     kl = torch.rand(3, 4, dtype=torch.float64)
-    scores = [1.0, 0.0, 0.5]
-    whole = torch.ones(3, 4, dtype=torch.long)
-    found = to_go(core, kind, scores, kl, whole)
-    rewards = torch.tensor([scores], dtype=torch.float64)
-    wanted = shaped_advantages(kind, rewards, 1.0, kl[None], credit="to_go")  # type: ignore[arg-type]  # its names
-    torch.testing.assert_close(found, wanted[0])
-    cut = to_go(core, kind, scores, kl, MASK)
-    assert torch.equal(cut[MASK == 0], torch.zeros(3, dtype=torch.float64))
-    if (
-        kind == "dr_grpo"
-    ):  # the third token: the second response has ended, and counts with its last
-        values = [1 - kl[0, 2] - kl[0, 3], 0 - kl[1, 1], 0.5 - kl[2, 2]]
-        torch.testing.assert_close(cut[0, 2], values[0] - sum(values) / 3)
+    rewards = torch.tensor([[1.0, 0.0, 0.5]], dtype=torch.float64)
+    for mask in (torch.ones(3, 4, dtype=torch.long), MASK):
+        lost = (kl * mask)[None]
+        wanted = shaped_advantages(kind, rewards, beta, lost, credit="to_go")[0]  # type: ignore[arg-type]  # its names
+        found = beta * to_go(core, kind, (rewards[0] / beta).tolist(), kl, mask)
+        scale = beta if kind == "grpo" else 1.0  # whose advantages have no unit
+        torch.testing.assert_close(found / scale, wanted * mask, rtol=1e-5, atol=1e-5)
+
+
+def test_k1_to_go_refuses_rewards_without_a_kl(verl: tuple[Any, Any]) -> None:
+    losses, core = verl
+    extension.install(losses, core)
+    rewards, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="use_kl_in_reward"):
+        core.registered["orch_to_go_rloo"](token_level_rewards=rewards, response_mask=mask)

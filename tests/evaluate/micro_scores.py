@@ -1,0 +1,56 @@
+"""Scores a policy on the embedded tasks with lm-eval, in the product's own worker."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from backends.micro.shipped import POLICIES
+from backends.micro.skills import Skill
+from orchestrator.evaluate.run import work
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.records import Engine, EvalTask, Sampling
+
+TASKS = POLICIES.parent / "tasks"
+REPEATS = 8
+
+
+class MicroScore(NamedTuple):
+    """What a policy has in one task."""
+
+    mean: float
+    """Mean accuracy over items and repeats."""
+    items: list[dict[str, Any]]
+
+
+def micro_scores(
+    policy: Path, skills: Sequence[Skill], folder: Path, engine: Engine, sampling: Sampling
+) -> dict[Skill, MicroScore]:
+    """Return the score of each skill. Write the harness's files to `folder`."""
+    requests = []
+    for skill in skills:
+        score_key = ScoreKey(
+            checkpoint=policy.name,
+            step=0,
+            task=EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS),
+            task_version="v",
+            sampling=sampling,
+            seed=7,
+            chat_template=False,
+            harness="lm-eval",
+        )
+        results = str(folder / f"{score_key.stem}.json")
+        task_file = str(TASKS / f"micro_{skill}.yaml")
+        requests.append(ItemRequest(asked=score_key, task_file=task_file, results=results))
+    job = ScoringJob(
+        cell_id="cell", checkpoint=str(policy), files={}, asks=tuple(requests), engine=engine
+    )
+    assert list(work([job], 1)) == [(0, "")]
+    return {skill: _read(Path(each.results)) for skill, each in zip(skills, requests, strict=True)}
+
+
+def _read(path: Path) -> MicroScore:
+    result = Result.model_validate_json(path.read_text())
+    lines = path.with_suffix(".jsonl").read_text().splitlines()
+    mean = next(score.value for score in result.scores if score.metric.startswith("mean@"))
+    return MicroScore(mean, [json.loads(line) for line in lines])
