@@ -406,28 +406,29 @@ PLAIN = ("metrics", "main", "studies", "grids", "thinned")
 
 
 def _packed_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "g": curve["g"],
-        "s": {seed: packed_series(values) for seed, values in curve["s"].items()},
-    }
+    packed = packed_series(list(curve["s"].values()))
+    return {"g": curve["g"], "s": dict(zip(curve["s"], packed, strict=True))}
 
 
-def packed_series(values: Sequence[float | None]) -> str:
-    """Return a series as base64, in the 16-bit format described above. None becomes GAP."""
+def packed_series(series: Sequence[Sequence[float | None]]) -> list[str]:
+    """Return series of one length as base64, in the 16-bit format described above.
+
+    None becomes GAP.
+    """
     import numpy as np
 
-    x = np.array([np.nan if v is None else v for v in values], dtype=float)
+    x = np.array(series, dtype=float)  # None becomes NaN
     known = np.isfinite(x)
-    size = np.abs(np.where(known, x, 0.0))
-    with np.errstate(divide="ignore"):
-        e = np.floor(np.log10(size)) - 2
-    e = np.clip(np.where(np.isfinite(e), e, 0), LOWEST, HIGHEST).astype(int)
-    m = np.rint(np.where(known, x, 0.0) / 10.0**e)
+    x = np.where(known, x, 0.0)
+    size = np.abs(x)
+    e = np.floor(np.log10(np.where(size > 0, size, 100.0))) - 2
+    e = np.minimum(np.maximum(e, LOWEST), HIGHEST).astype(int)
+    m = np.rint(x / 10.0**e)
     over = (np.abs(m) >= 1000) & (e < HIGHEST)
     e, m = np.where(over, e + 1, e), np.where(over, np.rint(m / 10), m)
-    code = (np.clip(m, -999, 999) + 999) * 32 + (e - LOWEST)
-    plain = np.where(known, code, GAP).astype("<u2")
-    return base64.b64encode(plain.tobytes()).decode()
+    code = (np.minimum(np.maximum(m, -999), 999) + 999) * 32 + (e - LOWEST)
+    words = np.where(known, code, GAP).astype("<u2")
+    return [base64.b64encode(row.tobytes()).decode() for row in words]
 
 
 # Report -> HTML: the outer HTML, its content security policy, and the inlined files.

@@ -201,11 +201,11 @@ def _curve_data(
     steps = tuple(curve.steps[i] for i in at)
     plain: dict[str, Any] = {
         "g": grids.setdefault(steps, len(grids)),
-        "s": {str(seed): _rounded_at(v, at) for seed, v in curve.seeds.items()},
     }
-    if len(curve.seeds) > 1:
-        for key, values in (("m", curve.mean), ("l", curve.low), ("h", curve.high)):
-            plain[key] = _rounded_at(values, at)
+    over_seeds = (curve.mean, curve.low, curve.high) if len(curve.seeds) > 1 else ()
+    every = _rounded_at([*curve.seeds.values(), *over_seeds], at)
+    plain["s"] = dict(zip(map(str, curve.seeds), every, strict=False))
+    plain |= zip("mlh", every[len(curve.seeds) :], strict=False)
     return plain
 
 
@@ -237,11 +237,11 @@ def rounded(value: float | None) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None]:
-    """Return `rounded` of the values at these indices, computed with NumPy."""
+def _rounded_at(curves: Sequence[Sequence[float]], at: Sequence[int]) -> list[list[float | None]]:
+    """Return `rounded` of each curve's values at these indices, computed with NumPy."""
     import numpy as np
 
-    x = np.asarray(values, dtype=float)[list(at)]
+    x = np.array(curves, dtype=float)[:, list(at)]
     known = np.isfinite(x) & (x != 0)
     size = np.where(known, np.abs(x), 1.0)
     scale = np.floor(np.log10(size)) - (DIGITS - 1)
@@ -250,16 +250,11 @@ def _rounded_at(values: Sequence[float], at: Sequence[int]) -> list[float | None
     exact = np.abs(scale) <= EXACT_POWERS
     power = 10.0 ** np.where(exact, np.abs(scale), 0.0)
     digits_only = np.rint(np.where(scale < 0, x * power, x / power))
-    decimals = np.where(scale < 0, digits_only / power, digits_only * power)
-    return [
-        None if v != v else rounded(was) if not kept else v
-        for v, was, kept in zip(
-            np.where(np.isfinite(x), np.where(known, decimals, 0.0), np.nan).tolist(),
-            x.tolist(),
-            exact.tolist(),
-            strict=True,
-        )
-    ]
+    decimals = np.where(known, np.where(scale < 0, digits_only / power, digits_only * power), 0.0)
+    lists: list[list[float | None]] = decimals.tolist()
+    for row, column in np.argwhere(~exact | ~np.isfinite(x)):
+        lists[row][column] = rounded(float(x[row, column]))
+    return lists
 
 
 def with_setting_names(configurations: Iterable[Configuration]) -> list[tuple[Configuration, str]]:

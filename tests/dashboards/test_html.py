@@ -127,7 +127,7 @@ def unpacked(text: str) -> list[float | None]:
 
 @given(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True)))
 def test_packed_curves_keep_three_digits(values: list[float | None]) -> None:
-    for before, after in zip(values, unpacked(packed_series(values)), strict=True):
+    for before, after in zip(values, unpacked(packed_series([values])[0]), strict=True):
         if before is None or not math.isfinite(before):
             assert after is None
         else:
@@ -135,9 +135,18 @@ def test_packed_curves_keep_three_digits(values: list[float | None]) -> None:
             assert after == pytest.approx(near, rel=0.005, abs=1e-12)
 
 
+@given(
+    st.integers(0, 5).flatmap(
+        lambda n: st.lists(st.lists(st.none() | st.floats(), min_size=n, max_size=n), max_size=4)
+    )
+)
+def test_series_are_packed_together_as_alone(series: list[list[float | None]]) -> None:
+    assert packed_series(series) == [packed_series([one])[0] for one in series]
+
+
 def test_packed_curves_are_exact_where_three_digits_are_enough() -> None:
     values = [0.0, 1.0, -1.0, 0.5, 0.999, 123.0, -0.00125, 350.0, 1e-10, None, 9.99e21]
-    for before, after in zip(values, unpacked(packed_series(values)), strict=True):
+    for before, after in zip(values, unpacked(packed_series([values])[0]), strict=True):
         assert after == (None if before is None else pytest.approx(before, rel=1e-12))
 
 
