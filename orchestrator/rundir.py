@@ -12,7 +12,7 @@
           stdout  stderr  metrics.jsonl
           exit.json       the exit record: how the attempt ended, written once
           origin.json     of a pulled attempt: what was shared, by whom (sharing/)
-      index/                                       ended cells, a cache (runs/ended.py)
+      index/                                       ended cells, a cache (runs/state.py)
       imported/<name>/                             runs that orch did not launch (imports/runs.py)
       slurm/<submission>/                          script, manifest and logs of one job array
 

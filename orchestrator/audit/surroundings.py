@@ -166,7 +166,7 @@ def by_clip(
 @cache
 def by_clamp(clamp: Clamp, estimator: str, placement: Placement, *, old: bool) -> NumberWords:
     """Return the share of a KL's gradient that remains if each token's KL is clamped."""
-    from orchestrator.kl.clamped import clamp_effect  # NumPy
+    from orchestrator.kl.surrogates import clamp_effect  # NumPy
 
     effect = clamp_effect(clamp, estimator, placement, old=old)
     places = {

@@ -3,21 +3,17 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import CellOperation, change
+from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import cancel, would_cancel
 
 
 @click.command(short_help="Stop cells, and leave them alone until a retry.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @common.dry_run
 @common.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
-) -> int:
+def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
     Cells that have succeeded or failed do not change. On a cluster, the address in
@@ -25,7 +21,7 @@ def command(
     """
 
     operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _told)
-    return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)
+    return change(operation, choice, as_json=as_json, dry_run=dry_run)
 
 
 def _told(experiment: Experiment) -> None:

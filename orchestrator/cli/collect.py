@@ -5,34 +5,29 @@ from dataclasses import asdict
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import foreseen, print_json
+from orchestrator.cli.common import CellChoice, foreseen, print_json
 from orchestrator.pipeline import stages
-from orchestrator.runs.experiment import open_experiment
 
 
 @click.command(short_help="Copy the results on disk to MLflow.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @common.dry_run
 @common.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
-) -> int:
+def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
     """Copy the results on disk to MLflow. To run it twice changes nothing.
 
     Exit code 1: a file could not be read; all others were copied.
     """
 
-    experiment = open_experiment(spec, overrides)
-    only = {cell.id for cell in experiment.chosen(where).cells}
+    experiment = choice.experiment()
+    only = {cell.id for cell in experiment.chosen(choice.where).cells}
     records = stages.collect_records(experiment)
     scores = stages.read_scores(experiment)
     done = stages.mirror(
         experiment,
         records,
         scores,
-        only if where else None,
+        only if choice.where else None,
         quiet=as_json,
         dry_run=dry_run,
     )

@@ -3,9 +3,10 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 from pydantic_core import to_json
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.plan import Plan
     from orchestrator.sharing.exchange import Exchanged
 
+Result = TypeVar("Result")
 
 spec = click.argument("spec", metavar="SPEC", shell_complete=completing.specs)
 overrides = click.argument(
@@ -41,6 +43,36 @@ where = click.option(
     help="Take only the cells that match: kl.estimator=k3, '!kl.beta=0', state=failed, "
     "study=onpolicy, id=3f2a. May be given several times; a cell must match all.",
 )
+
+
+class CellChoice(NamedTuple):
+    """Cells as a person names them: a spec, overrides of its keys, and filters."""
+
+    spec: str
+    overrides: tuple[str, ...]
+    where: tuple[str, ...]
+
+    def experiment(self) -> "Experiment":
+        """Return the experiment with all its cells."""
+        return open_experiment(self.spec, self.overrides)
+
+    def chosen(self) -> "Experiment":
+        """Return the experiment with only the cells that the filters select."""
+        return self.experiment().chosen(self.where)
+
+
+def cells(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command the arguments SPEC and KEY=VALUE and the option --where, as one CellChoice."""
+
+    @wraps(command)
+    def with_choice(
+        *, spec: str, overrides: tuple[str, ...], where: tuple[str, ...], **options: Any
+    ) -> Result:
+        return command(choice=CellChoice(spec, overrides, where), **options)
+
+    return spec(overrides(where(with_choice)))
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run = click.option(
     "--dry-run",
@@ -231,20 +263,12 @@ class CellOperation(NamedTuple):
     """Called with the experiment once cells were changed."""
 
 
-def change(
-    operation: CellOperation,
-    spec: str,
-    overrides: Sequence[str],
-    where: Sequence[str],
-    *,
-    as_json: bool,
-    dry_run: bool,
-) -> int:
+def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_run: bool) -> int:
     """Apply an operation to the chosen cells and print which of them it changed.
 
     Return the exit code. dry_run: only print which it would change.
     """
-    experiment = open_experiment(spec, overrides).chosen(where)
+    experiment = choice.chosen()
     results = (operation.foresee if dry_run else operation.do)(experiment.cells, experiment.folder)
     changed = [(each.directory.path.name, each.note) for each in results if each.done]
     if as_json:

@@ -16,7 +16,7 @@ from orchestrator.analysis.scripts import RECIPE, SEEDS, read_pair, script_ablat
 from orchestrator.analysis.sentences import metric_title, reason, statement
 from orchestrator.analysis.text import counted
 from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, number, print_json, print_table, say
+from orchestrator.cli.common import MICRO_BANNER, CellChoice, number, print_json, print_table, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.runs import metrics_in, read_imported
@@ -32,7 +32,7 @@ from orchestrator.report.libraries import (
     plain_terms,
 )
 from orchestrator.report.model import text_of
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.watch import watch
 from orchestrator.spec.select import matches, parse
 
@@ -49,9 +49,7 @@ LONG = 100
 
 
 @click.command(short_help="Compare configurations, with intervals.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option(
     "--by",
     "axis",
@@ -95,9 +93,7 @@ LONG = 100
 )
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     axis: str | None,
     metric: str | None,
     effect: float | None,
@@ -119,15 +115,17 @@ def command(
     --configs compares two launch scripts: orch compare --configs a.sh b.sh
     """
     if configs:
-        return _compare_scripts((spec, *overrides), pinned, ablate, as_json)
+        return _compare_scripts((choice.spec, *choice.overrides), pinned, ablate, as_json)
     if axis == "backend":
-        experiment = open_experiment(spec, overrides)
-        return _compare_libraries(experiment, where, metric, against, ablate, details, as_json)
+        experiment = choice.experiment()
+        return _compare_libraries(
+            experiment, choice.where, metric, against, ablate, details, as_json
+        )
     if pinned:
         raise SelectionError("--library needs --configs")
     if ablate or against:
         raise SelectionError("--ablate and --against need --by backend (or --configs)")
-    experiment = open_experiment(spec, overrides).chosen(where)
+    experiment = choice.chosen()
     records = stages.collect_records(experiment)
     comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
     imported = read_imported(experiment.folder)

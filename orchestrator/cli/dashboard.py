@@ -22,11 +22,11 @@ from dashboards.serve import (
     new_token,
 )
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, say
+from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.pipeline.live import LiveExperiment
 from orchestrator.runs.collect import collect
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 from orchestrator.tracking.server import Server, experiment_id, serving
 from orchestrator.tracking.store import Store, store_of
 from orchestrator.tracking.views import runs_page, views
@@ -35,9 +35,7 @@ _MIN_TOKEN = 16
 
 
 @click.command(short_help="Serve the report, kept up to date, and MLflow.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -66,9 +64,7 @@ _MIN_TOKEN = 16
 )
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     host: str,
     port: int | None,
     token: str,
@@ -87,7 +83,7 @@ def command(
     addresses once, as one object, when both servers are ready.
     """
     token = _token(token, is_loopback(host))
-    live = LiveExperiment(lambda: open_experiment(spec, overrides).chosen(where))
+    live = LiveExperiment(choice.chosen)
     with _ended_by_signals():
         board = Board(PageSource(live.state, live.page))
         try:

@@ -13,7 +13,7 @@ from orchestrator.site.machine import machine_findings
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.select import selected
-from orchestrator.spec.site import read_site
+from orchestrator.spec.site_options import read_site
 
 if TYPE_CHECKING:
     from orchestrator.records import Cell

@@ -9,7 +9,7 @@ from orchestrator.analysis.drift import script_changes
 from orchestrator.audit import releases as around
 from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, say
+from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.errors import SelectionError
 from orchestrator.library.launches import UnreadableScript
@@ -39,16 +39,12 @@ MOST, MOST_NAMES = 12, 4
 @click.option(
     "--to", "after", required=True, metavar="LIBRARY@VERSION", help="The release to change to."
 )
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @common.as_json
 def command(
     before: str,
     after: str,
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     as_json: bool,
 ) -> int:
     """List the cells of SPEC whose launch or whose mathematics a release changes.
@@ -60,7 +56,7 @@ def command(
     For cells, orch compares the launches key by key, and the mathematics by measurements in
     both releases' own code (orch matrix). Exit code 3: something changes; 0: nothing changes.
     """
-    is_script = _is_script(spec)
+    is_script = _is_script(choice.spec)
     old, new = (_named(each) if is_script else _release(each) for each in (before, after))
     if old[0] != new[0]:
         raise click.UsageError(
@@ -69,8 +65,8 @@ def command(
         )
     if is_script:
         set_next("orch audit {spec}")
-        return _drift_of_script(spec, old, new, as_json=as_json)
-    cells = _cells(old[0], spec, overrides, where)
+        return _drift_of_script(choice.spec, old, new, as_json=as_json)
+    cells = _cells(old[0], choice.spec, choice.overrides, choice.where)
     drifts = drift(cells, old, new, plugins.load(old[0]).translate)
     code = code_changes(old, new)
     if as_json:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json
+from orchestrator.cli.common import CellChoice, print_json
 from orchestrator.files import read_tail
 from orchestrator.runs.evaluation_jobs import last_evaluations
-from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.logs import CellError, errors
 from orchestrator.runs.plan import plan as plan_of
 
@@ -20,20 +19,16 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show the last lines of every failed cell.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(1))
 @common.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], lines: int, as_json: bool
-) -> int:
+def command(choice: CellChoice, lines: int, as_json: bool) -> int:
     """Show the kind of failure, the message and the last lines of each failed cell, and on a
     cluster also of failed evaluation jobs. Exit code 1: something failed.
     """
-    experiment = open_experiment(spec, overrides)
+    experiment = choice.experiment()
     chosen = plan_of(experiment.cells, experiment.folder).only(
-        {c.id for c in experiment.chosen(where).cells}
+        {c.id for c in experiment.chosen(choice.where).cells}
     )
     cells, evaluations = (
         errors(chosen.rows, lines=lines),

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import foreseen, number, print_json, print_table, say
+from orchestrator.cli.common import CellChoice, foreseen, number, print_json, print_table, say
 from orchestrator.pipeline import stages
 from orchestrator.records import ENDED, DivergenceRequest, DivergenceTask
-from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.records import Score
@@ -19,9 +18,7 @@ _PROMPTS = {"name", "domain", "chat_template"}
 
 
 @click.command(short_help="Evaluate checkpoints with lm-evaluation-harness.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option(
     "--all-checkpoints", is_flag=True, help="Evaluate every checkpoint, not only the last."
 )
@@ -44,9 +41,7 @@ _PROMPTS = {"name", "domain", "chat_template"}
 @common.dry_run
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     all_checkpoints: bool,
     divergence: bool,
     watch: bool,
@@ -61,7 +56,7 @@ def command(
     continues with the slice of items that was not finished.
     """
 
-    experiment = _asked(open_experiment(spec, overrides).chosen(where), all_checkpoints, divergence)
+    experiment = _asked(choice.chosen(), all_checkpoints, divergence)
     if dry_run:
         return _foresee(experiment, as_json)
     try:

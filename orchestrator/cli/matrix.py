@@ -12,8 +12,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.probes import alone, corrections
 from orchestrator.probes.capability import document, matrix, own_launches, releases, short
 from orchestrator.probes.evidence import write
-from orchestrator.probes.findings import unmeasured_differences
-from orchestrator.probes.page import page
+from orchestrator.probes.page import page, unmeasured_differences
 
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens, or the sum over a response where a "

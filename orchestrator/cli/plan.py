@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, print_json, say
+from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import OrchError
+from orchestrator.launch.check import translations
 from orchestrator.launch.launchers import launcher_of
-from orchestrator.launch.translations import translations
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, cost, measure
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
 from orchestrator.spec.expand import how
@@ -29,19 +29,17 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show what would run, why, and what its KL term really optimises.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @common.as_json
-def command(spec: str, overrides: tuple[str, ...], where: tuple[str, ...], as_json: bool) -> int:
+def command(choice: CellChoice, as_json: bool) -> int:
     """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
     Exit code 0: nothing would run; 3: something would run; 1: an error.
     """
-    everything = open_experiment(spec, overrides)
+    everything = choice.experiment()
     run_plan = plan_of(everything.cells, everything.folder)
-    experiment = everything.chosen(where)
-    if where:
+    experiment = everything.chosen(choice.where)
+    if choice.where:
         run_plan = run_plan.only({cell.id for cell in experiment.cells})
     _check_translations(run_plan, experiment)
     if as_json:

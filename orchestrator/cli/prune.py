@@ -5,24 +5,22 @@ import sys
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import foreseen, print_json, print_table, say
+from orchestrator.cli.common import CellChoice, foreseen, print_json, print_table, say
 from orchestrator.errors import OrchError, SelectionError
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import OperationResult, prune
 from orchestrator.runs.plan import plan
 from orchestrator.runs.retention import RetentionDecision, free_checkpoints, retention_decisions
 
 
 @click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
-@common.spec
-@common.overrides
 @click.option(
     "--checkpoints",
     is_flag=True,
     help="Remove instead the checkpoints that have all their scores and are not the last of "
     "their cell.",
 )
-@common.where
+@common.cells
 @click.option(
     "-n",
     "--dry-run",
@@ -32,10 +30,8 @@ from orchestrator.runs.retention import RetentionDecision, free_checkpoints, ret
 @common.yes
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
+    choice: CellChoice,
     checkpoints: bool,
-    where: tuple[str, ...],
     dry_run: bool,
     yes: bool,
     as_json: bool,
@@ -48,10 +44,12 @@ def command(
     not the last of its cell. Scores and curves stay. A task that is added to the spec later
     cannot be scored on a removed checkpoint.
     """
-    experiment = open_experiment(spec, overrides)
+    experiment = choice.experiment()
     if checkpoints:
-        return _checkpoints(experiment.chosen(where), dry_run=dry_run, yes=yes, as_json=as_json)
-    if where:
+        return _checkpoints(
+            experiment.chosen(choice.where), dry_run=dry_run, yes=yes, as_json=as_json
+        )
+    if choice.where:
         raise SelectionError(
             "--where selects cells of the spec, and prune removes those that left it: "
             "--where goes with --checkpoints"

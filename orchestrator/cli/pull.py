@@ -3,23 +3,19 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.runs.experiment import open_experiment
+from orchestrator.cli.common import CellChoice
 from orchestrator.sharing.exchange import pull
 from orchestrator.sharing.store import ResultStore
 
 
 @click.command(short_help="Take cells that another person has trained.")
-@common.spec
-@common.overrides
 @common.store
-@common.where
+@common.cells
 @common.dry_run
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
+    choice: CellChoice,
     store: str,
-    where: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -36,7 +32,7 @@ def command(
       orch pull experiments/comedy_full.yaml --store /shared/results
       orch pull experiments/comedy_full.yaml --store s3://our-bucket/results --dry-run
     """
-    experiment = open_experiment(spec, overrides).chosen(where)
+    experiment = choice.chosen()
     done = pull(experiment.cells, experiment.folder, ResultStore(store), dry=dry_run)
     changed = common.print_exchanged(done, "pulled", dry=dry_run, as_json=as_json)
     return common.foreseen(bool(changed)) if dry_run else 0

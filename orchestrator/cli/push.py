@@ -6,24 +6,20 @@ import socket
 import click
 
 from orchestrator.cli import common
-from orchestrator.runs.experiment import open_experiment
+from orchestrator.cli.common import CellChoice
 from orchestrator.sharing.exchange import push
 from orchestrator.sharing.store import ResultStore
 
 
 @click.command(short_help="Share finished cells in a store.")
-@common.spec
-@common.overrides
 @common.store
-@common.where
+@common.cells
 @click.option("--by", metavar="NAME", help="Who shares them.  [default: USER@HOST]")
 @common.dry_run
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
+    choice: CellChoice,
     store: str,
-    where: tuple[str, ...],
     by: str | None,
     dry_run: bool,
     as_json: bool,
@@ -38,7 +34,7 @@ def command(
       orch push experiments/comedy_full.yaml --store /shared/results
       orch push experiments/comedy_full.yaml --store s3://our-bucket/results -w kl.estimator=k3
     """
-    experiment = open_experiment(spec, overrides).chosen(where)
+    experiment = choice.chosen()
     sharer = by or f"{getpass.getuser()}@{socket.gethostname()}"
     done = push(experiment.cells, experiment.folder, ResultStore(store), sharer, dry=dry_run)
     changed = common.print_exchanged(done, "shared", dry=dry_run, as_json=as_json)

@@ -8,48 +8,27 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, say
+from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.cli.prove import proof_data
 from orchestrator.cli.run import print_review, review_data
 from orchestrator.errors import OrchError
-from orchestrator.launch.slurm.cluster import read_cluster
-from orchestrator.pipeline import training
-from orchestrator.pipeline.run import plan_of, review
+from orchestrator.pipeline.rehearsal import foreseen_troubles, rehearsal_of, run_rehearsal
 from orchestrator.prove import real as real_run
 from orchestrator.prove import text
 from orchestrator.prove.real import Chosen, RealRehearsal
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.experiment import Experiment, open_experiment, site_of
-from orchestrator.runs.state import read_state
-from orchestrator.site.check import check_site
-from orchestrator.site.forecast import (
-    library_refusals,
-    ray_shortages,
-    scheduler_verdicts,
-    time_limit_warnings,
-    unprepared_cells,
-)
-from orchestrator.spec.rehearse import rehearse
-from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.run import Review
     from orchestrator.records import Cell
-    from orchestrator.spec.site_options import SlurmOptions
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 """Suffixes of anybody's scripts, which --real reads as `orch audit` does."""
-SHORT_HOURS = 0.5
-"""Of a rehearsal's job: short jobs are started sooner."""
-SMALL_GIB = 2
-"""Memory of a rehearsal's job: the evaluation harness takes most of it."""
 
 
 @click.command(short_help="Run the whole plan at micro scale, and report what would go wrong.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option(
     "--train-only", is_flag=True, help="Rehearse only training, without scores and report."
 )
@@ -75,9 +54,7 @@ SMALL_GIB = 2
 )
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     train_only: bool,
     check_only: bool,
     real: bool,
@@ -99,23 +76,23 @@ def command(
     Exit code 1: something in the declared run would go wrong, or something in the rehearsal
     did.
     """
-    if real and Path(spec).suffix in SCRIPTS:
-        return _real_script(Path(spec), most, as_json, processes=processes)
-    opened = open_experiment(spec, overrides)
+    if real and Path(choice.spec).suffix in SCRIPTS:
+        return _real_script(Path(choice.spec), most, as_json, processes=processes)
+    opened = choice.experiment()
     folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
-    chosen = replace(opened, cells=opened.declared, folder=folder).chosen(where)
+    chosen = replace(opened, cells=opened.declared, folder=folder).chosen(choice.where)
     declared = list(chosen.cells)
     if real:
         return _real(declared, chosen.folder, most, as_json, processes=processes)
-    foreseen = _foreseen(chosen, declared)
+    foreseen = foreseen_troubles(chosen, declared)
     for trouble in () if as_json else foreseen:
         click.echo(f"would go wrong: {trouble}")
     code, happened = 0, list[str]()
     reviewed: Review | None = None
     if not check_only:
         try:
-            code, happened, reviewed = _run(
-                small_of(chosen, declared, score=not train_only), score=not train_only
+            code, happened, reviewed = run_rehearsal(
+                rehearsal_of(chosen, declared, score=not train_only), score=not train_only
             )
         except OrchError as error:
             code, happened = 1, [str(error)]
@@ -216,97 +193,3 @@ def _sum(cells: int, troubles: int, check_only: bool) -> str:
         else (f"{troubles} thing{'s' if troubles > 1 else ''} to mend before the real run")
     )
     return f"{cells} cells {how}: {counts}"
-
-
-def _foreseen(chosen: Experiment, declared: "list[Cell]") -> list[str]:
-    """Return what is wrong before anything runs: translation, the site, the scheduler's answer."""
-    refusals = [str(refusal) for refusal in library_refusals(declared, chosen.folder)]
-    prompts = [str(each) for each in unprepared_cells(declared, chosen.folder)]
-    if chosen.where != "slurm":
-        for sentence in prompts:
-            say(f"before the real run: {sentence}")
-        say("there is no cluster here: nobody was asked whether it would take the jobs")
-        return refusals
-    refusals += prompts
-    options = chosen.spec.site.options
-    refusals += [str(each) for each in ray_shortages(declared, chosen.folder, options)]
-    site = _site_options(chosen)
-    full = [cell for cell in declared if cell.scale == "full"]
-    refusals += _of_site(site, full)
-    refusals += time_limit_warnings(full, site)
-    for sentence, taken in scheduler_verdicts(full, site):
-        if taken:
-            say(sentence)
-        else:
-            refusals.append(sentence)
-    return refusals
-
-
-def _of_site(site: "SlurmOptions", full: "list[Cell]") -> list[str]:
-    cluster = read_cluster()
-    if cluster is None:
-        return ["the cluster does not answer"]
-    sentences = []
-    for advice in check_site(site, cluster, [cell.resources for cell in full], len(full)):
-        sentence = f"{advice.sentence} ({advice.field})" if advice.field else advice.sentence
-        if advice.broken:
-            sentences.append(sentence)
-        else:
-            say(sentence)
-    return sentences
-
-
-def _site_options(chosen: Experiment) -> "SlurmOptions":
-    return slurm_options(chosen.spec.site.options)
-
-
-def small_of(chosen: Experiment, declared: "list[Cell]", *, score: bool) -> Experiment:
-    """Return the experiment at micro scale, in a folder of its own, with a short time limit."""
-    site = chosen.spec.site
-    if chosen.where == "slurm":
-        hours = min(_site_options(chosen).time_limit_hours, SHORT_HOURS)
-        short = {
-            **site.options,
-            "time_limit_hours": hours,
-            "memory_gib": SMALL_GIB,
-            "evaluate": score,
-        }
-        site = site.model_copy(update={"options": short})
-    spec = chosen.spec.model_copy(update={"site": site})
-    folder = RunFolder.of(site.runs_dir, spec.name, "micro")
-    folder.check()
-    return replace(chosen, spec=spec, cells=tuple(rehearse(declared)), where="local", folder=folder)
-
-
-def _run(small: Experiment, *, score: bool) -> "tuple[int, list[str], Review | None]":
-    """Train, score and report the rehearsal. Return the exit code, what went wrong, the report."""
-    plan = plan_of(small, small, ())
-    if small.spec.site.kind != "local" and _on_cluster(small):
-        code, over = training.on_cluster(small, small, plan, wait=True, budget=None)
-    else:
-        code, over = training.on_this_machine(small, plan), True
-    if code == 130 or not over:
-        return code, [], None
-    if not score:
-        return code, _failures(small), None
-    reviewed = review(small, small)
-    return max(code, reviewed.code), _failures(small), reviewed
-
-
-def _on_cluster(small: Experiment) -> bool:
-    return site_of(small.spec) == "slurm"
-
-
-def _failures(small: Experiment) -> list[str]:
-    """Return the cells that did not succeed, grouped by their message."""
-    slugs_by_reason: dict[str, list[str]] = {}
-    for cell in small.cells:
-        state = read_state(small.folder.cell(cell))
-        if state.state != "succeeded":
-            ended = state.exit
-            why = f"{ended.failure}: {ended.message}".splitlines()[0] if ended else state.state
-            slugs_by_reason.setdefault(why, []).append(cell.slug)
-    return [
-        f"{why} ({len(slugs)} cells: {slugs[0]}{', ...' if len(slugs) > 1 else ''})"
-        for why, slugs in slugs_by_reason.items()
-    ]

@@ -9,14 +9,14 @@ import click
 
 from orchestrator.analysis.results import write_tables
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json
+from orchestrator.cli.common import CellChoice, print_json
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
 from orchestrator.report.measured import as_text, kept_of
 from orchestrator.report.provenance import changes_section
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option(
     "-o",
     "--output",
@@ -57,9 +55,7 @@ if TYPE_CHECKING:
 )
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     output: Path | None,
     kind: str,
     figures: bool,
@@ -77,7 +73,7 @@ def command(
         if markdown and not as_json:
             click.echo(markdown, nl=False)
 
-    experiment = open_experiment(spec, overrides).chosen(where)
+    experiment = choice.chosen()
     records = stages.collect_records(experiment)
     known = stages.scores_and_faults(experiment)
     scores = known.scores

@@ -7,21 +7,16 @@ import click
 
 from orchestrator.analysis.results import ResultsDatabase
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json
-from orchestrator.runs.experiment import open_experiment
+from orchestrator.cli.common import CellChoice, print_json
 
 
 @click.command(short_help="Query the results in SQL.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option("--query", metavar="SQL", help="A query in DuckDB's SQL. Default: list the tables.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     query: str | None,
     as_csv: bool,
     as_json: bool,
@@ -37,7 +32,7 @@ def command(
                                   WHERE metric = 'eval/in_domain/mean' GROUP BY ALL"
       orch results smoke --query "COPY curves TO 'curves.parquet'"
     """
-    database = ResultsDatabase(open_experiment(spec, overrides).chosen(where))
+    database = ResultsDatabase(choice.chosen())
     if query is None:
         if as_json:
             print_json(database.tables())

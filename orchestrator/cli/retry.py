@@ -3,22 +3,18 @@
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import CellOperation, change
+from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.runs.operations import retry, would_retry
 
 
 @click.command(short_help="Make failed and cancelled cells run again.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @common.dry_run
 @common.as_json
-def command(
-    spec: str, overrides: tuple[str, ...], where: tuple[str, ...], dry_run: bool, as_json: bool
-) -> int:
+def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
     """Let failed and cancelled cells run again: the next `orch run` continues them, from the last
     checkpoint if there is one.
     """
 
     operation = CellOperation(retry, would_retry, "will run again", "would run again")
-    return change(operation, spec, overrides, where, as_json=as_json, dry_run=dry_run)
+    return change(operation, choice, as_json=as_json, dry_run=dry_run)

@@ -8,7 +8,7 @@ import click
 
 from orchestrator.analysis.compare import comparison_data
 from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, print_json, say
+from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.compare import print_claims
 from orchestrator.cli.plan import plan_data, print_plan
 from orchestrator.environments.extras import lacking
@@ -16,16 +16,14 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import run as line
 from orchestrator.pipeline.training import scripts_of
 from orchestrator.report import answer
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.run import Review
 
 
 @click.command(short_help="Train, evaluate and report what is missing.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option("--train-only", is_flag=True, help="Only train: no evaluation, no MLflow, no report.")
 @click.option(
     "--dry-run",
@@ -50,9 +48,7 @@ if TYPE_CHECKING:
 )
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     train_only: bool,
     dry_run: bool,
     wait: bool,
@@ -66,13 +62,13 @@ def command(
     again to do only what is missing, also after Ctrl-C or a kill. On a SLURM cluster the
     command submits the cells and returns. Run it again, or with --wait, to evaluate and report.
     """
-    everything = open_experiment(spec, overrides)
-    chosen = everything.chosen(where)
+    everything = choice.experiment()
+    chosen = everything.chosen(choice.where)
     if chosen.scale == "micro":
         say(MICRO_BANNER)
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
-    plan = line.plan_of(everything, chosen, where)
+    plan = line.plan_of(everything, chosen, choice.where)
     for sentence in common.counted_faults(plan):
         say(sentence)
     if dry_run:
@@ -93,7 +89,7 @@ def command(
         budget=budget,
     )
     if as_json:
-        print_json(_as_data(everything, chosen, where, result))
+        print_json(_as_data(everything, chosen, choice.where, result))
     elif result.review is not None:
         print_review(result.review, everything.spec.question)
     return result.code

@@ -9,13 +9,12 @@ import click
 
 from orchestrator.analysis.repetition import Bounds, compare_runs
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.cli.common import CellChoice, print_json, print_table, say
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages, training
 from orchestrator.pipeline.messages import counted
 from orchestrator.pipeline.run import plan_of
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
     from orchestrator.records import Cell, Record
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Run cells twice, and compare curves, checkpoints and scores.")
-@common.spec
-@common.overrides
-@common.where
+@common.cells
 @click.option(
     "--cells",
     "count",
@@ -55,9 +52,7 @@ if TYPE_CHECKING:
 )
 @common.as_json
 def command(
-    spec: str,
-    overrides: tuple[str, ...],
-    where: tuple[str, ...],
+    choice: CellChoice,
     count: int,
     keep: bool,
     first_step: float,
@@ -71,7 +66,7 @@ def command(
     step and their final scores. On a cluster both runs are jobs. Exit code 1: a promise is
     broken.
     """
-    selected = open_experiment(spec, overrides).chosen(where)
+    selected = choice.chosen()
     cells = spread(selected.cells, count)
     home = _fresh_folder(Path(selected.spec.site.runs_dir))
     say(f"{counted(len(cells), 'cell')}, each run twice below {home}")

@@ -6,6 +6,7 @@ factors. `forces` computes both forces exactly, over every sequence of the toy m
 policies: the policy, the proximal policy (the trainer's old policy, the denominator of ratios) and
 the engine that wrote the samples (quantised, with other kernels, or stale). `group_std` returns the
 factors of a division by the standard deviation of a group's rewards, by difficulty of the prompt.
+`clamp_effect` returns the share of a KL term's gradient that remains if each token's KL is clamped.
 """
 
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
-from orchestrator.kl.derivation import NEAR
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS
 from orchestrator.kl.engine_weight import Correction, EngineWeight, Ratio, ratio_of_unit, weights
-from orchestrator.kl.estimators import slope
-from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, slope
+from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, exact, tables
 from orchestrator.settings import Placement
 
 
@@ -251,3 +253,36 @@ def group_mean(success: float, group_size: int) -> GroupStd:
 
 UNBOUNDED = inf
 """The `most` of a correction without an upper bound."""
+
+
+RARE = (ToyPolicy(-3.9, 0.0), ToyPolicy(0.0, 0.0), ToyPolicy(-3.9, 0.0))
+"""Policy, reference, rollout policy. The policy gives 2% to a token, the reference gives it 50%."""
+
+
+class ClampEffect(NamedTuple):
+    """The share of the expected gradient that remains with the clamp, at three settings."""
+
+    near: float
+    """At 0.08 nats from the reference."""
+    far: float
+    """At 18 nats from the reference."""
+    rare: float
+    """At a token that the policy rarely writes (RARE)."""
+
+
+def clamp_effect(
+    clamp: Clamp, estimator: str, placement: Placement, *, old: bool = False
+) -> ClampEffect:
+    """Return the share of a term's expected gradient that remains with a clamp.
+
+    It is the projection of the clamped gradient on the free one, in lengths of the free one. It is
+    1 for a term without a gradient. `old`: True if the rollout policy wrote the samples.
+    """
+    fractions = []
+    for policy, reference, rollout in (NEAR, FAR, RARE):
+        setting = LabSetting(policy, reference, NUM_TOKENS, rollout if old else None)
+        forms = [KlConfiguration(estimator, placement, clamp=each) for each in (clamp, UNCLAMPED)]
+        clamped, free = exact(setting, forms).mean
+        size = float(free @ free)
+        fractions.append(float(clamped @ free) / size if size > 1e-18 else 1.0)
+    return ClampEffect(*fractions)

@@ -1,7 +1,8 @@
 """The whole pipeline for one experiment: train the missing cells, then do the later stages from
 disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -67,22 +68,18 @@ def run(
     `site.options.on_end` gets a message once the scheduler has no chosen cell and none is left to
     submit, if this run did anything.
     """
-    try:
-        result = _run(
-            experiment,
-            chosen,
-            plan,
-            train_only=train_only,
-            wait=wait,
-            take_over=take_over,
-            budget=budget,
-        )
-    except KeyboardInterrupt:
-        notify(chosen, "interrupted")
-        raise
-    except Exception:
-        notify(chosen, "failed")
-        raise
+    with _failure_notified(chosen):
+        if chosen.where == "slurm":
+            code, over = training.on_cluster(
+                experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
+            )
+        else:
+            affordable = training.paid_part(budget, experiment, chosen, plan)
+            code, over = training.on_this_machine(affordable, plan), True
+        if train_only or code == 130 or not over:
+            result = LineResult(code, ended=bool(plan.pending) and over)
+        else:
+            result = _after_training(experiment, chosen, plan, code)
     if result.ended:
         page = None if result.review is None else result.review.page
         notify(chosen, _ENDS.get(result.code), page)
@@ -93,25 +90,23 @@ _ENDS: Mapping[int, RunEnd] = {130: "interrupted", 1: "failed"}
 """Exit code -> the end of a run; for other codes the states of its cells decide."""
 
 
-def _run(
-    experiment: Experiment,
-    chosen: Experiment,
-    plan: "Plan",
-    *,
-    train_only: bool = False,
-    wait: bool = False,
-    take_over: bool = False,
-    budget: float | None = None,
+@contextmanager
+def _failure_notified(chosen: Experiment) -> Iterator[None]:
+    """Notify of an interruption or of a failure, and raise it again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        notify(chosen, "interrupted")
+        raise
+    except Exception:
+        notify(chosen, "failed")
+        raise
+
+
+def _after_training(
+    experiment: Experiment, chosen: Experiment, plan: "Plan", code: int
 ) -> LineResult:
-    if chosen.where == "slurm":
-        code, over = training.on_cluster(
-            experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
-        )
-    else:
-        affordable = training.paid_part(budget, experiment, chosen, plan)
-        code, over = training.on_this_machine(affordable, plan), True
-    if train_only or code == 130 or not over:
-        return LineResult(code, ended=bool(plan.pending) and over)
+    """Do the later stages, unless nothing has changed since they were done. code: of training."""
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     is_everything = len(chosen.cells) == len(experiment.cells)
     begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)

@@ -1,14 +1,20 @@
-"""The states of evaluation jobs, from their exit records, or from the scheduler if they wrote
-none."""
+"""The states of evaluation jobs, from their exit records, or from the scheduler if they wrote none.
+
+`cluster_standing` adds jobs that will never start and second copies of jobs.
+"""
 
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.launch.slurm import poll, submissions
+from orchestrator.launch.slurm.poll import stuck_jobs
+from orchestrator.launch.slurm.submit import end_twins, end_waiting_evaluations
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RunFolder
+from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import Plan
 from orchestrator.runs.state import retry_limit
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -164,3 +170,48 @@ def counts(evaluations: Iterable[EvaluationState]) -> dict[str, int]:
     """Return the number of evaluation jobs in each state."""
     states = [each.state for each in evaluations]
     return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
+    """Return {evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...],
+    copies: [sentence, ...]}; empty where nothing was sent to a cluster.
+
+    Second copies of jobs, and evaluations of cells that were cancelled, are taken out of the queue.
+    """
+    if not submissions.read(experiment.folder):
+        return {}
+    states = {row.directory.path.name: row.state for row in plan.rows}
+    evaluations = last_evaluations(experiment.folder, states)
+    failed: dict[str, int] = {}
+    for each in evaluations.values():
+        if each.exit is not None:
+            failed[each.exit.failure] = failed.get(each.exit.failure, 0) + 1
+    waiting = any(row.state in ("submitted", "pending") for row in plan.rows) or any(
+        each.state == "pending" for each in evaluations.values()
+    )
+    site = experiment.spec.site.options
+    stuck = (
+        stuck_jobs(experiment.folder, {**SlurmOptions().model_dump(), **site}) if waiting else []
+    )
+    cancelled = [row.directory.path.name for row in plan.rows if row.state == "cancelled"]
+    end_waiting_evaluations(experiment.folder, cancelled)
+    return {
+        "evaluations": counts(evaluations.values()),
+        "failed": failed,
+        "stuck": stuck,
+        "copies": end_twins(experiment.folder),
+    }
+
+
+def standing_sentences(standing: dict[str, Any]) -> list[str]:
+    """Return what `cluster_standing` returns as sentences."""
+    if not standing:
+        return []
+    sentences = [*standing["stuck"], *standing["copies"]]
+    if standing["evaluations"]:
+        states = ", ".join(f"{n} {state}" for state, n in standing["evaluations"].items())
+        why = ", ".join(f"{n} {failure}" for failure, n in standing["failed"].items())
+        sentences.insert(
+            0, f"evaluation jobs: {states}{f' ({why}; see `orch errors`)' if why else ''}"
+        )
+    return sentences

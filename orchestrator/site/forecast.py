@@ -11,10 +11,10 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.launch.check import translations
 from orchestrator.launch.node.environment import declared
 from orchestrator.launch.slurm import script
 from orchestrator.launch.slurm.scheduler import refusal_of
-from orchestrator.launch.translations import translations
 from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder

@@ -2,15 +2,17 @@
 
 `NodeOptions` are the environments of the trainers, variables and time limits of a node;
 `SlurmOptions` add partition, account and all that a submission needs. Both are checked before
-anything is submitted.
+anything is submitted. `read_site` reads a site file by itself, without a spec.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, Fault, SpecError
+from orchestrator.records import Site
 from orchestrator.settings import (
     Frozen,
     NonNegativeFloat,
@@ -19,6 +21,7 @@ from orchestrator.settings import (
     PositiveInt,
 )
 from orchestrator.spec.sentences import sentence
+from orchestrator.spec.yaml_file import read
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -332,3 +335,20 @@ def slurm_options(options: Mapping[str, object]) -> SlurmOptions:
             "\n".join(["the site cannot be used", *(f"  {t}" for t in messages)])
         )
     return SlurmOptions.model_validate(dict(options))
+
+
+def read_site(path: Path) -> Site:
+    """Return the site that a file describes. Raise SpecError with every fault."""
+    faults: list[Fault] = []
+    document = read(path, faults)
+    site = None
+    if document is not None:
+        try:
+            site = Site.model_validate(document.data)
+        except ValidationError as error:
+            for each in error.errors():
+                message = sentence(each, ".".join(map(str, each["loc"])), tuple(Site.model_fields))
+                faults.append(document.fault(message, each["loc"]))
+    if faults or site is None:
+        raise SpecError(str(path), faults)
+    return site

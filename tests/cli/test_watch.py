@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from command_line import orch
 
-from orchestrator.cli.watching import fitted
-from orchestrator.metrics.sparkline import BARS, sparkline
+from orchestrator.cli.status import BARS, fitted, sparkline
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.watch import CurveTails, Speed, progress_line, take_snapshot
 

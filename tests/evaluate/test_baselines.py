@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator import plugins
+from orchestrator.cli import common
 from orchestrator.cli import eval as command
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import baselines, evaluate
@@ -125,7 +126,7 @@ def line(
         return [first, second]
 
     monkeypatch.setattr(command, "_asked", lambda *_: made)
-    monkeypatch.setattr(command, "open_experiment", lambda *_: made)
+    monkeypatch.setattr(common, "open_experiment", lambda *_: made)
     made.chosen = lambda _: made
     monkeypatch.setattr(stages, "collect_records", collect_records)
     made.looks = looks

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.launch.translations import translations
+from orchestrator.launch.check import translations
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.spec import load

@@ -9,8 +9,7 @@ import pytest
 from orchestrator.analysis import drift
 from orchestrator.probes import alone, evidence
 from orchestrator.probes.capability import releases
-from orchestrator.probes.findings import findings
-from orchestrator.probes.page import page
+from orchestrator.probes.page import findings, page
 
 DOCS = Path(__file__).parents[2] / "docs" / "kl_in_libraries.md"
 VERL = [("verl", "0.9.1")]

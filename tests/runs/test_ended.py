@@ -12,7 +12,7 @@ import pytest
 from orchestrator.pipeline import training
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, CellState, RunFolder
-from orchestrator.runs import ended
+from orchestrator.runs import state
 from orchestrator.runs.plan import plan
 from orchestrator.runs.state import read_state, survey
 from tests.launch.kit import ended as exit_record
@@ -23,7 +23,7 @@ STATES = ("succeeded", "failed", "cancelled", "preempted", "timed_out")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setattr(ended, "_SETTLED_NS", 0)
+    monkeypatch.setattr(state, "_SETTLED_NS", 0)
     return RunFolder(tmp_path / "a 'b\" $c\nβ" / "runs" / "test")
 
 
@@ -41,7 +41,7 @@ def plainly(folder: RunFolder) -> list[tuple[CellDir, CellState]]:
 
 def anew() -> None:
     """As another process."""
-    ended.index_of.cache_clear()
+    state.index_of.cache_clear()
 
 
 def test_an_ended_cell_is_opened_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,24 +119,24 @@ def test_an_end_of_this_moment_is_not_kept_yet(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system may give two changes within its clock's tick one time."""
-    monkeypatch.setattr(ended, "_SETTLED_NS", 10**12)
+    monkeypatch.setattr(state, "_SETTLED_NS", 10**12)
     filled(folder, 1)
     survey(folder)
     assert not (folder.path / "index").exists()
 
 
 def test_many_files_become_one(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended, "MAX_FILES", 3)
+    monkeypatch.setattr(state, "MAX_FILES", 3)
     cells = filled(folder, 10)
     for number, cell in enumerate(cells[:3] + cells[5:8]):
         monkeypatch.setattr(os, "getpid", lambda number=number: 10_000 + number)
         anew()
         read_state(folder.cell(cell))
-        ended.index_of(folder.path).flush()
+        state.index_of(folder.path).flush()
     files = list((folder.path / "index").glob("*.tsv"))
     assert len(files) <= 3
     anew()
-    index = ended.index_of(folder.path)
+    index = state.index_of(folder.path)
     assert all(index.state_of(folder.cell(cell)) for cell in cells[:3] + cells[5:8])
 
 

@@ -13,8 +13,7 @@ from orchestrator.launch.slurm.script import ArrayResources, fitted_size
 from orchestrator.settings import Resources
 from orchestrator.site.check import check_site
 from orchestrator.site.write import quoted, site_file
-from orchestrator.spec.site import read_site
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.spec.site_options import SlurmOptions, read_site
 from tests.site import answers
 
 BIG = cluster.parse_cluster(

@@ -15,8 +15,7 @@ from orchestrator.site.node_facts import _shared
 from orchestrator.site.probe import probe_node
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
-from orchestrator.spec.site import read_site
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.spec.site_options import SlurmOptions, read_site
 from tests.cluster import Cluster
 
 pytestmark = pytest.mark.slow

@@ -1,1 +1,1 @@
-"""Files that travel to where SkyRL trains. Nothing of orch imports them; each stands alone."""
+"""Files that travel to where OpenRLHF trains. Nothing of orch imports them; each stands alone."""
