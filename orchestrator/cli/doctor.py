@@ -9,7 +9,7 @@ import click
 from orchestrator.cli import common, completing
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.records import Site
-from orchestrator.site.machine import machine_findings
+from orchestrator.site.findings import machine_findings
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.select import selected

@@ -6,7 +6,7 @@ has a last attempt whose exit record says so, even if it never started. A cell t
 last attempt that was made and not started.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from shutil import rmtree
 from typing import NamedTuple
 
@@ -74,25 +74,27 @@ def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
     On a cluster, this also allows failed evaluation jobs of trained cells.
     """
     folder.open()
-    cells = list(cells)
-    done = [_retry(cell, folder) for cell in cells]
-    if not folder.submission("").exists():
-        return done
-    untouched = [one.directory.path.name for one in done if not one.done]
-    forgiven = forgive(folder, untouched)
-    return [
-        one._replace(done=True, note=_EVALUATION) if one.directory.path.name in forgiven else one
-        for one in done
-    ]
+    return _with_evaluations([_retry(cell, folder) for cell in cells], folder, forgive)
 
 
 def would_retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
     """Return what `retry` would do to each cell. Change nothing."""
     results = [_would_retry(folder.cell(cell)) for cell in cells]
+    return _with_evaluations(results, folder, failed_evaluations)
+
+
+def _with_evaluations(
+    results: Sequence[OperationResult],
+    folder: RunFolder,
+    failed: Callable[[RunFolder, Iterable[str]], Collection[str]],
+) -> list[OperationResult]:
+    """Return the results, with each cell as done whose evaluation job failed.
+
+    failed: takes directories of cells, and returns those of failed evaluations.
+    """
     if not folder.submission("").exists():
-        return results
-    untouched = [one.directory.path.name for one in results if not one.done]
-    again = failed_evaluations(folder, untouched)
+        return list(results)
+    again = failed(folder, [one.directory.path.name for one in results if not one.done])
     return [
         one._replace(done=True, note=_EVALUATION) if one.directory.path.name in again else one
         for one in results

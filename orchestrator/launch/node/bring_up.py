@@ -5,7 +5,7 @@ import secrets as tokens
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from orchestrator.errors import OrchError
 from orchestrator.files import write_text
@@ -23,6 +23,18 @@ from orchestrator.spec.site_options import NodeOptions, node_options
 
 _AGENT_SECONDS = 6.0
 """Seconds after the driver's end in which an agent may report that its node was the cause."""
+
+
+class _Launched(NamedTuple):
+    """One attempt on its nodes."""
+
+    plan: LaunchPlan
+    attempt: AttemptDir
+    setup: NodeSetup
+    env: Mapping[str, str]
+    """The variables that the run adds to the job's."""
+    group: ProcessGroup
+    claim: IO[str] | None
 
 
 def run(
@@ -50,13 +62,14 @@ def run(
     group = ProcessGroup(token, attempt.path / "nodes")
     keep_logs = True
     try:
+        launched = _Launched(plan, attempt, setup, env, group, claim)
         match plan.bring_up:
             case "ray":
-                ending = _with_ray(plan, attempt, setup, env, group, claim)
+                ending = _with_ray(launched)
             case "ranks":
-                ending = _with_ranks(plan, attempt, setup, env, group, claim)
+                ending = _with_ranks(launched)
             case _:
-                ending = _program(plan, attempt, setup, env, group, claim)
+                ending = _program(launched)
         keep_logs = ending.state == "failed"
         return ending
     except Stopped:
@@ -98,57 +111,40 @@ def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
     return {**env, **plan.env}
 
 
-def _with_ray(
-    plan: LaunchPlan,
-    attempt: AttemptDir,
-    setup: NodeSetup,
-    env: Mapping[str, str],
-    group: ProcessGroup,
-    claim: IO[str] | None,
-) -> Ending:
-    env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
-    group.scratch = process_group.scratch(setup.options.scratch_dir, f"{SCRATCH}{group.token}")
-    setup = setup._replace(visible=(*setup.visible, group.scratch))
+def _with_ray(launched: _Launched) -> Ending:
+    group = launched.group
+    env = {name: value for name, value in launched.env.items() if name != "RAY_ADDRESS"}
+    options = launched.setup.options
+    group.scratch = process_group.scratch(options.scratch_dir, f"{SCRATCH}{group.token}")
+    setup = launched.setup._replace(visible=(*launched.setup.visible, group.scratch))
     try:
         with ray_cluster(setup, group, env) as address:
-            return _program(plan, attempt, setup, {**env, "RAY_ADDRESS": address}, group, claim)
+            return _program(launched._replace(setup=setup, env={**env, "RAY_ADDRESS": address}))
     except RayStartError as failed:
         return failed.ending
 
 
-def _with_ranks(
-    plan: LaunchPlan,
-    attempt: AttemptDir,
-    setup: NodeSetup,
-    env: Mapping[str, str],
-    group: ProcessGroup,
-    claim: IO[str] | None,
-) -> Ending:
+def _with_ranks(launched: _Launched) -> Ending:
+    setup, env = launched.setup, launched.env
     if len(setup.names) > 1:
         env = {**env, "ORCH_SERVER_HOST": process_group.address_of(setup.names[1])}
     for rank, node in enumerate(setup.names[1:], start=1):
         own = {**env, "ORCH_NODE_RANK": str(rank)}
-        argv = setup.command(plan.argv, own, node)
+        argv = setup.command(launched.plan.argv, own, node)
         variables = setup.environment.variables(own)
-        group.start(node, argv, variables, setup.cwd, local=False, words=setup.agent_words)
-    return _program(plan, attempt, setup, {**env, "ORCH_NODE_RANK": "0"}, group, claim)
+        launched.group.start(node, argv, variables, setup.cwd, local=False, words=setup.agent_words)
+    return _program(launched._replace(env={**env, "ORCH_NODE_RANK": "0"}))
 
 
-def _program(
-    plan: LaunchPlan,
-    attempt: AttemptDir,
-    setup: NodeSetup,
-    env: Mapping[str, str],
-    group: ProcessGroup,
-    claim: IO[str] | None,
-) -> Ending:
-    variables = {**setup.environment.variables(env), TOKEN: f"{group.token}.driver"}
+def _program(launched: _Launched) -> Ending:
+    setup, group = launched.setup, launched.group
+    variables = {**setup.environment.variables(launched.env), TOKEN: f"{group.token}.driver"}
     ending = program.run(
-        setup.command(plan.argv, env),
-        attempt,
+        setup.command(launched.plan.argv, launched.env),
+        launched.attempt,
         cwd=setup.cwd,
         env=variables,
-        claim=claim,
+        claim=launched.claim,
         patience_seconds=setup.options.hung_after_minutes * 60,
         watch=group.ending,
     )
