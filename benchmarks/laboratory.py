@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.kl.configuration import extended
-from orchestrator.kl.derivation import derive
+from orchestrator.estimators import TABLE
+from orchestrator.kl.configuration import every_form, extended
+from orchestrator.kl.derivation import FAR, FAR_WIDE, derive
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact, sums_of, tables
 from orchestrator.kl.montecarlo import monte_carlo
 from orchestrator.kl.verdicts import verdict
@@ -37,11 +38,12 @@ def cpu(work: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    off = LabSetting(Q, P, 32, MU)
+    off, count = LabSetting(Q, P, 32, MU), len(extended())
     rows = [
-        ("exact, 21 configurations, T = 32", cpu(lambda: exact(off, extended())), 0.5),
+        (f"exact, {count} configurations, T = 32", cpu(lambda: exact(off, extended())), 0.5),
+        ("exact, every form of the table, T = 32", cpu(all_forms), 0.5),
         (
-            "exact, 21 configurations, T = 256",
+            f"exact, {count} configurations, T = 256",
             cpu(lambda: exact(LabSetting(LONG_Q, LONG_P, 256, LONG_MU), extended())),
             3.0,
         ),
@@ -59,6 +61,13 @@ def main() -> int:
     error = worst_error()
     print(f"{'relative error against enumeration, T = 10':<48} {error:8.1e}         bar 1e-12")
     return int(failed or error > 1e-12)
+
+
+def all_forms() -> None:
+    """Compute every estimator in each placement and ratio; those of the top k have eight tokens."""
+    for (policy, reference, rollout), top in ((FAR, False), (FAR_WIDE, True)):
+        chosen = [each for each in every_form() if (TABLE[each.estimator].top is not None) is top]
+        exact(LabSetting(policy, reference, 32, rollout), chosen)
 
 
 def thousand_verdicts() -> None:
@@ -111,12 +120,16 @@ def brute_force(setting: LabSetting, index: int) -> tuple[Any, Any]:
 
 
 def worst_error() -> float:
-    """Over both settings, all configurations, means (by the gradient's size) and variances."""
+    """Over both settings, means (by the gradient's size) and variances of what is charged to all.
+
+    `brute_force` sums over a response; tests/kl/test_every_form.py has every form.
+    """
     worst = 0.0
+    whole = [i for i, each in enumerate(extended()) if each.credit == "sequence"]
     for rollout in (None, MU):
         setting = LabSetting(Q, P, 10, rollout)
         derived = exact(setting, extended())
-        for i in range(len(extended())):
+        for i in whole:
             mean, variance = brute_force(setting, i)
             worst = max(
                 worst,

@@ -177,43 +177,50 @@ def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) ->
     """Return the moments up to F^2 S^2, F S L and L^2.
 
     All tables are [V, T, rows]: token, count, row. `measure` is the weight of a token: its
-    probability, times a power of its ratio for a weighted sum. It need not sum to 1.
+    probability, times a power of its ratio for a weighted sum. It need not sum to 1. The walk has
+    moments divided by factorials, such as E[F^2] / 2: then those of a sum are a plain convolution.
+    Tokens after which the count is the same take one step together.
     """
     num_tokens, rows = measure.shape[1:]
     kind = measure.dtype
-    fs = np.zeros((3, 3, num_tokens + 1, rows), kind)
-    fsl = np.zeros((2, 2, num_tokens + 1, rows), kind)
-    ll = np.zeros((num_tokens + 1, rows), kind)
-    fs[0, 0, 0] = measure[0, 0] * 0 + 1
+    steps = [_added(measure[odd::2], f[odd::2], s[odd::2], l[odd::2]) for odd in (0, 1)]
+    walk = SequenceMoments(
+        np.zeros((3, 3, num_tokens + 1, rows), kind),
+        np.zeros((2, 2, num_tokens + 1, rows), kind),
+        np.zeros((num_tokens + 1, rows), kind),
+    )
+    walk.fs[0, 0, 0] = measure[0, 0] * 0 + 1
     for t in range(num_tokens):
         reached = slice(0, t + 1)
-        old = SequenceMoments(
-            fs[:, :, reached].copy(), fsl[:, :, reached].copy(), ll[reached].copy()
-        )
-        for part in (fs, fsl):
-            part[:, :, : t + 2] = 0
-        ll[: t + 2] = 0
-        for y in range(len(measure)):
-            step = _append(old, f[y, reached], s[y, reached], l[y, reached])
-            to, weight = slice(y % 2, t + 1 + y % 2), measure[y, reached]
-            fs[:, :, to] += step.fs * weight
-            fsl[:, :, to] += step.fsl * weight
-            ll[to] += step.ll * weight
-    return SequenceMoments(fs.sum(2), fsl.sum(2), ll.sum(0))
+        old = SequenceMoments(*(part[..., reached, :].copy() for part in walk))
+        for part in walk:
+            part[..., : t + 2, :] = 0
+        for odd, step in enumerate(steps):
+            to = slice(odd, t + 1 + odd)
+            fs, fsl = walk.fs[:, :, to], walk.fsl[:, :, to]
+            for i, j in product(range(3), repeat=2):
+                fs[i:, j:] += old.fs[: 3 - i, : 3 - j] * step.fs[i, j, reached]
+            for i, j in product(range(2), repeat=2):
+                fsl[i:, j:] += old.fsl[: 2 - i, : 2 - j] * step.fs[i, j, reached]
+                fsl[i:, j:] += old.fs[: 2 - i, : 2 - j] * step.fsl[i, j, reached]
+            walk.ll[to] += (
+                old.ll * step.fs[0, 0, reached]
+                + old.fsl[0, 0] * step.fsl[0, 0, reached]
+                + old.fs[0, 0] * step.ll[reached]
+            )
+    factorials = np.array([1, 1, 2])[:, None, None]
+    whole = walk.fs.sum(2) * factorials * factorials[:, 0]
+    return SequenceMoments(whole, walk.fsl.sum(2), walk.ll.sum(0) * 2)
 
 
-def _append(old: SequenceMoments, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
-    """Return the moments of (F + f, S + s, L + l): (F + f)^2 = F^2 + 2 F f + f^2, and so on."""
-    fs, fsl = old.fs.copy(), old.fsl.copy()
-    ll = old.ll + l * (2 * fsl[0, 0] + l * fs[0, 0])
-    fsl += l * fs[:2, :2]
-    fs[2] += f * (2 * fs[1] + f * fs[0])
-    fs[1] += f * fs[0]
-    fs[:, 2] += s * (2 * fs[:, 1] + s * fs[:, 0])
-    fs[:, 1] += s * fs[:, 0]
-    fsl[1] += f * fsl[0]
-    fsl[:, 1] += s * fsl[:, 0]
-    return SequenceMoments(fs, fsl, ll)
+def _added(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
+    """Return the moments of one token's f, s and l, divided by factorials. Last axes: [T, rows]."""
+    of_f, of_s = (1, f, f * f / 2), (1, s, s * s / 2)
+    return SequenceMoments(
+        np.stack([np.stack([(measure * a * b).sum(0) for b in of_s]) for a in of_f]),
+        np.stack([np.stack([(measure * a * b * l).sum(0) for b in of_s[:2]]) for a in of_f[:2]]),
+        (measure * l * l / 2).sum(0),
+    )
 
 
 class ConfigurationSums(NamedTuple):

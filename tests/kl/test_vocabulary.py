@@ -262,7 +262,7 @@ def test_invariances() -> None:
             KlConfiguration("rb", "reward_and_loss"),
         ],
     ).variance
-    np.testing.assert_allclose(to_go, k1, rtol=1e-14)
+    np.testing.assert_allclose(to_go, k1, rtol=1e-14, atol=1e-16)
     assert rb.max() < 1e-15
     token = KlConfiguration("full", "reward", charge="token")
     assert np.abs(exact(SETTINGS["wide on"], [token]).mean).max() < 1e-15  # no action is told

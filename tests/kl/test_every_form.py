@@ -1,0 +1,315 @@
+"""Every gradient form of the table passes every check: none is named here, so none can escape.
+
+A form is an estimator of the table in a placement, with a ratio, a policy whose KL is in the
+reward, on- or off-policy. The brute force has every sequence, torch's autograd and the entry's
+`value`; it shares neither the slope nor the recursion with the laboratory. A gradient form or a
+credit that it does not know is an error.
+"""
+
+import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from backends.micro.objective import Experience, objective, shaped_advantages
+from orchestrator import estimators
+from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm, names
+from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration, every_form
+from orchestrator.kl.derivation import FAR, FAR_WIDE
+from orchestrator.kl.estimators import vocabulary_kl
+from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.kl.montecarlo import monte_carlo
+from orchestrator.kl.objectives import WIDE
+from orchestrator.settings import Kl, Loss
+
+TWO = (ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), ToyPolicy(0.6, -0.05))
+WHERE = ("on", "off")
+KNOWN: frozenset[str] = frozenset(get_args(GradientForm))
+
+
+def setting_of(name: str, where: str, num_tokens: int | None = None) -> LabSetting:
+    """Return eight tokens for an estimator that keeps some of them, else two."""
+    wide = TABLE[name].top is not None
+    policy, reference, rollout = (WIDE[0] if where == "on" else WIDE[1]) if wide else TWO
+    length = num_tokens or (2 if wide else 4)
+    return LabSetting(policy, reference, length, rollout if where == "off" else None)
+
+
+# The brute force.
+
+
+@cache
+def _sequences(vocabulary: int, length: int) -> tuple[Any, Any]:
+    """Return tokens and counts of odd tokens before them, [N, T]."""
+    tokens = torch.tensor(list(product(range(vocabulary), repeat=length)))
+    odd = tokens % 2
+    return tokens, odd.cumsum(1) - odd
+
+
+def _logp(policy: Any, theta: Any, length: int) -> Any:
+    """Return log-probabilities [V, T] by token and count, differentiable in theta."""
+    counts = torch.arange(length, dtype=torch.float64)
+    a, b = theta.view(2, -1)
+    logits = a[:, None] + b[:, None] * counts
+    return torch.cat([torch.zeros(1, length), logits]).log_softmax(0)
+
+
+def _flat(policy: Any) -> Any:
+    return torch.tensor(np.concatenate([np.atleast_1d(each) for each in policy]))
+
+
+def _state_value(form: EstimatorEntry, q: Any, p: Any) -> Any:
+    """Return the estimate over the vocabulary of each state, [T]; q and p are [V, T]."""
+    if form.top is None:
+        return (q.exp() * form.value(q - p)).sum(0)
+    best = (q if form.top_of == "policy" else p).detach().topk(form.top, 0).indices
+    kept = torch.zeros_like(q).scatter(0, best, 1.0)
+    total = (kept * q.exp() * form.value(q - p)).sum(0)
+    if form.tail:
+        rest_q, rest_p = (((1 - kept) * each.exp()).sum(0).log() for each in (q, p))
+        total = total + rest_q.exp() * form.value(rest_q - rest_p)
+    return total
+
+
+class Brute:
+    """Every sequence of a setting: its chance, and a scalar whose gradient is its estimate."""
+
+    def __init__(self, configuration: KlConfiguration, setting: LabSetting) -> None:
+        self.configuration, self.setting = configuration, setting
+        self.form = TABLE[configuration.estimator]
+        self.length = setting.num_tokens
+        tables = [
+            _logp(each, _flat(each), self.length)
+            for each in (setting.policy, setting.reference, setting.sampler)
+        ]
+        self.q, self.p, self.mu = tables
+        self.tokens, self.counts = _sequences(len(self.q), self.length)
+        self.chance = self.taken(self.mu).sum(1).exp()
+
+    def taken(self, table: Any) -> Any:
+        """Return a table's values at each sequence's tokens, [N, T]."""
+        return table[self.tokens, self.counts]
+
+    def at_state(self, values: Any) -> Any:
+        """Return a state's values at each sequence's states, [N, T]."""
+        return values[self.counts]
+
+    def charged(self) -> Any:
+        """Return R_t [N, T], without gradient."""
+        form, how = self.form, self.configuration
+        q = self.mu if how.reward_kl_of == "rollout" else self.q
+        if form.is_of_vocabulary and not form.in_reward:
+            kl = self.at_state(_state_value(form, q, self.p))
+        else:
+            plain = TABLE[form.in_reward or form.base]
+            kl = plain.value(self.taken(q) - self.taken(self.p))
+            if form.is_weighted and how.reward_kl_of == "policy" and how.ratio == "token":
+                kl = kl * (self.taken(self.q) - self.taken(self.mu)).exp()
+        later = kl.flip(1).cumsum(1).flip(1) - kl
+        by_credit = {
+            "sequence": kl.sum(1, keepdim=True) + 0 * kl,
+            "to_go": kl + later,
+            "later": later,
+            "token": kl,
+        }
+        return by_credit[how.credit].detach()
+
+    def surrogate(self, theta: Any) -> Any:
+        """Return one number a sequence, [N], whose gradient in theta is the estimate."""
+        how, now = self.configuration, _logp(self.setting.policy, theta, self.length)
+        log_ratio = self.taken(self.q) - self.taken(self.mu)
+        powers = {"sequence": 1.0, "sequence_mean": 1 / self.length}
+        whole = (powers.get(how.ratio, 0.0) * log_ratio.sum(1)).exp()
+        total = torch.zeros(len(self.tokens), dtype=torch.float64)
+        if how.placement != "loss":
+            own = log_ratio.exp() if how.ratio == "token" else torch.ones_like(log_ratio)
+            moved = (self.taken(now) - self.taken(self.q)).exp()
+            total = total + whole * (own * moved * self.charged()).sum(1)
+        if how.placement != "reward":
+            total = total + self.loss(now)
+        return total
+
+    def loss(self, now: Any) -> Any:
+        """Return the KL in the loss of each sequence, [N], at log-probabilities `now` [V, T]."""
+        form, ratio = self.form, self.configuration.ratio
+        if form.form not in KNOWN:
+            raise NotImplementedError(f"the gradient form '{form.form}' has no brute force")
+        if form.is_of_vocabulary:
+            return self.at_state(_state_value(form, now, self.p)).sum(1)
+        x = self.taken(now) - self.taken(self.p)
+        value = (TABLE["k2"] if form.form == "straight_through" else form).value(x)
+        if not form.is_weighted:
+            return value.sum(1)
+        attached = form.form == "ratio_attached"
+        log_ratio = self.taken(now if attached else self.q) - self.taken(self.mu)
+        if ratio == "token":
+            return (log_ratio.exp() * value).sum(1)
+        if ratio == "none":
+            # without a ratio its value keeps its gradient, and the weight is 1
+            if attached:
+                here = self.taken(now) - self.taken(self.q)
+                return (here.exp() * value).sum(1)
+            return value.sum(1)
+        power = {"sequence": 1.0, "sequence_mean": 1 / self.length}[ratio]
+        return (power * log_ratio.sum(1)).exp() * value.sum(1)
+
+    def moments(self) -> tuple[Any, Any]:
+        """Return mean and variance of the estimate by autograd, [parameters] each."""
+        theta = _flat(self.setting.policy).requires_grad_()
+        value = self.surrogate(theta)
+        rows = torch.eye(len(value), dtype=torch.float64)
+        (each,) = torch.autograd.grad(value, theta, rows, is_grads_batched=True)
+        mean = self.chance @ each
+        return mean.numpy(), (self.chance @ (each - mean) ** 2).numpy()
+
+    def differences(self, step: float = 1e-3) -> Any:
+        """Return the gradient of the mean surrogate by central differences of fourth order."""
+        theta = _flat(self.setting.policy)
+        result = np.zeros(len(theta))
+        for j, unit in enumerate(torch.eye(len(theta), dtype=torch.float64)):
+            for factor, weight in ((-2, 1), (-1, -8), (1, 8), (2, -1)):
+                mean = self.chance @ self.surrogate(theta + factor * step * unit)
+                result[j] += weight * float(mean) / (12 * step)
+        return result
+
+
+def faults(configuration: KlConfiguration, setting: LabSetting) -> list[str]:
+    """Return what the laboratory's moments differ in from the brute force and from differences."""
+    known, brute = exact(setting, [configuration]), Brute(configuration, setting)
+    mean, variance = brute.moments()
+    size = known.magnitude[0] + 1e-3
+    wrong = {
+        "enumeration": np.abs(known.mean[0] - mean) / size > 1e-10,
+        "variance": np.abs(known.variance[0] - variance) / size**2 > 1e-9,
+        "differences": np.abs(known.mean[0] - brute.differences()) / size > 1e-8,
+    }
+    return [f"{configuration.label}: {name}" for name, off in wrong.items() if off.any()]
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("name", list(TABLE))
+def test_it_is_exact_against_enumeration_and_differences(name: str, where: str) -> None:
+    """To 1e-10 of one sequence's gradient by autograd, and 1e-8 by differences."""
+    chosen = every_form([name])
+    assert {each.placement for each in chosen} == set(PLACEMENTS)
+    setting = setting_of(name, where)
+    assert [fault for each in chosen for fault in faults(each, setting)] == []
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_sampling_agrees_within_its_error(where: str) -> None:
+    """All forms at once, over two tokens; |z| of as many numbers stays below 5."""
+    setting = LabSetting(*TWO[:2], 6, TWO[2] if where == "off" else None)
+    chosen = every_form()
+    sampled = monte_carlo(setting, chosen, trials=60, sequences=400, seed=5)
+    z = np.abs(sampled.z(exact(setting, chosen)))
+    worst = chosen[int(z.max(1).argmax())].label
+    assert z.max() < 5, worst
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+def test_nothing_pulls_where_the_policy_is_the_reference(name: str) -> None:
+    """On-policy, over two tokens: of eight, a truncated sum pulls even there."""
+    same = LabSetting(TWO[0], TWO[0], 6)
+    known = exact(same, every_form([name]))
+    assert np.abs(known.mean).max() < 1e-14
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("name", list(TABLE))
+def test_of_one_token_all_credits_and_all_ratios_are_the_same(name: str, where: str) -> None:
+    one = setting_of(name, where, 1)
+    for place, charge in product(PLACEMENTS, ("sequence", "to_go", "token")):
+        plain, charged = (
+            exact(one, [KlConfiguration(name, place, charge=each)]) for each in ("sequence", charge)
+        )
+        np.testing.assert_allclose(charged.mean, plain.mean, atol=1e-14)
+        np.testing.assert_allclose(charged.variance, plain.variance, atol=1e-13)
+    later = exact(one, [KlConfiguration(name, "reward", charge="later")])
+    assert np.abs(later.mean).max() < 1e-15
+    for each in every_form([name]):
+        if each.ratio.startswith("sequence"):
+            by_token = KlConfiguration(name, each.placement, reward_kl_of=each.reward_kl_of)
+            both = exact(one, [each, by_token])
+            np.testing.assert_allclose(both.mean[0], both.mean[1], atol=1e-14)
+            np.testing.assert_allclose(both.variance[0], both.variance[1], atol=1e-13)
+
+
+@pytest.mark.parametrize("name", names())
+def test_as_beta_goes_to_0_the_update_is_that_without_a_kl(name: str) -> None:
+    """Of the embedded trainer's loss and advantages: linear in beta, and equal at 0."""
+    logits = torch.tensor(np.random.default_rng(2).normal(size=(2, 2, 3, 6)), requires_grad=True)
+    logps = logits.log_softmax(-1)
+    logp, mask = logps[..., 0], torch.ones(2, 2, 3, dtype=torch.float64)
+    logps_ref = torch.full_like(logps, -np.log(6))
+    old = logp.detach() - 0.1
+    zeros = torch.zeros(2, 2)
+    signs = torch.tensor([[[1.0], [-1.0]], [[2.0], [0.5]]])
+    batch = Experience(zeros, mask, mask, old, logps_ref[..., 0], zeros, zeros, signs)
+    states = vocabulary_kl(name, logps, logps_ref) if TABLE[name].is_of_vocabulary else None
+
+    def update(beta: float | None) -> Any:
+        kl = Kl(estimator="none")
+        if beta is not None:
+            kl = Kl(estimator=name, placement="loss", beta=beta)
+        loss = objective(Loss(clip=None), kl, logp, batch, of_states=states).loss
+        return torch.autograd.grad(loss, logits, retain_graph=True)[0]
+
+    def shaped(beta: float) -> Any:
+        lost = vocabulary_kl("full", logps, logps_ref).detach()
+        reward = torch.tensor([[1.0, 0.0], [0.5, 0.0]])
+        return shaped_advantages("rloo", reward, beta, lost, credit=TABLE[name].credit)
+
+    for of, without in ((update, update(None)), (shaped, shaped(0.0))):
+        assert torch.equal(of(0.0), without)
+        large, small = ((of(beta) - without).abs().max().item() for beta in (1e-2, 1e-5))
+        assert large > 0
+        assert small == pytest.approx(1e-3 * large, rel=1e-6)
+
+
+def test_all_forms_at_32_tokens_take_half_a_cpu_second() -> None:
+    """All that the table has, off-policy; the forms of the top k over eight tokens."""
+    few, some = (
+        [each for each in every_form() if (TABLE[each.estimator].top is None) == is_few]
+        for is_few in (True, False)
+    )
+    settings = [
+        (LabSetting(*FAR[:2], 32, FAR[2]), few),
+        (LabSetting(*FAR_WIDE[:2], 32, FAR_WIDE[2]), some),
+    ]
+    for where, chosen in settings:
+        exact(where, chosen)
+    started = time.process_time()
+    for where, chosen in settings:
+        exact(where, chosen)
+    assert time.process_time() - started < 0.5
+
+
+@pytest.fixture
+def wrong() -> Iterator[EstimatorEntry]:
+    """An estimator whose slope is one per cent off."""
+    k2 = TABLE["k2"]
+    entry = EstimatorEntry("wrong", "", k2.value, lambda x: 1.01 * x, False, "this test")
+    estimators.register(entry)
+    yield entry
+    estimators.unregister("wrong")
+
+
+def test_a_new_form_with_a_fault_does_not_escape(wrong: EstimatorEntry) -> None:
+    assert wrong.name in {each.estimator for each in every_form()}
+    setting = setting_of(wrong.name, "on")
+    found = [fault for each in every_form([wrong.name]) for fault in faults(each, setting)]
+    assert "wrong.loss: enumeration" in found
+    assert "wrong.loss: differences" in found
+    assert not any(fault.startswith("wrong.reward:") for fault in found)
+
+
+def test_what_the_brute_force_does_not_know_is_an_error(wrong: EstimatorEntry) -> None:
+    object.__setattr__(wrong, "form", "new")
+    with pytest.raises(NotImplementedError, match="'new' has no brute force"):
+        Brute(KlConfiguration("wrong", "loss"), setting_of("wrong", "on")).moments()
