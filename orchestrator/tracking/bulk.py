@@ -1,24 +1,77 @@
-"""Write many points of many runs at once into the tables of MLflow's own SQL store.
+"""Write many runs with their points at once into the tables of MLflow's own SQL store.
 
-`log_batch` creates an object of its database layer for each point, which takes nine tenths of its
-time. Here the points of many runs are rows of one INSERT. It is in the same transaction in which
-MLflow's own functions check each run and keep its latest values. A database writes every index page
-that a transaction has touched, so many runs in one transaction take a third of the time of one run
-after another.
+`create_run`, `log_inputs` and `log_batch` create objects of MLflow's database layer for each run,
+tag and point, in a transaction for each call. Here runs, tags, params, data sets and points of many
+runs are rows of one INSERT per table, in one transaction. A database writes every index page that a
+transaction has touched, so many runs in one transaction take a third of the time of one run after
+another. MLflow's own functions check that the experiment and existing runs are active, and keep the
+latest values of existing runs.
 
 The tables are those of MLflow's documented schema. If the installed release has other tables, or if
-the store is a server, `writer_of` returns None and points are written by `log_batch`.
+the store is a server, `writer_of` returns None and MLflow's client writes everything.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+import itertools
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _ROW = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
-"""The columns of both tables, in MLflow's order. In `metrics` they are also the primary key."""
-_TEXT_ROW = ("key", "run_uuid", "value")
-"""The columns of the tables of params and tags."""
-_OF_RUN = {"run_uuid", "status", "end_time"}
+"""The columns of both tables of metrics, in MLflow's order. In `metrics` they are also the primary
+key."""
+_TABLES = {
+    "SqlMetric": {*_ROW},
+    "SqlLatestMetric": {*_ROW},
+    "SqlParam": {"key", "value", "run_uuid"},
+    "SqlTag": {"key", "value", "run_uuid"},
+    "SqlRun": {
+        "run_uuid",
+        "name",
+        "source_type",
+        "source_name",
+        "entry_point_name",
+        "user_id",
+        "status",
+        "start_time",
+        "end_time",
+        "deleted_time",
+        "source_version",
+        "lifecycle_stage",
+        "artifact_uri",
+        "experiment_id",
+    },
+    "SqlDataset": {
+        "dataset_uuid",
+        "experiment_id",
+        "name",
+        "digest",
+        "dataset_source_type",
+        "dataset_source",
+        "dataset_schema",
+        "dataset_profile",
+    },
+    "SqlInput": {
+        "input_uuid",
+        "source_type",
+        "source_id",
+        "destination_type",
+        "destination_id",
+        "step",
+    },
+    "SqlInputTag": {"input_uuid", "name", "value"},
+}
+"""MLflow's class of each table, and the columns that orch knows."""
+_NEEDED = (
+    "ManagedSessionMaker",
+    "_get_run",
+    "_check_run_is_active",
+    "_get_experiment",
+    "_check_experiment_is_active",
+    "sanitize_metric_value",
+    "_update_latest_metrics_if_necessary",
+)
+"""Functions of MLflow's store that are called here."""
 _DIALECTS = ("sqlite", "postgresql")
 
 _ARRAYS = """
@@ -33,15 +86,32 @@ ON CONFLICT DO NOTHING
 row."""
 
 
-class Point(NamedTuple):
-    """One value of a metric. It has the field names of mlflow.entities.Metric, which is slow to
-    create."""
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Values of metrics of one run, as columns of equal length."""
 
-    key: str
-    value: float
-    timestamp: int
-    step: int
-    model_id: str | None = None
+    keys: Sequence[str] = ()
+    values: Sequence[float] = ()
+    timestamps: Sequence[int] = ()
+    """Unix milliseconds."""
+    steps: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, metrics: Iterable[Any]) -> "Points":
+        """Return the columns of mlflow.entities.Metric, or of anything with its fields."""
+        rows = [(m.key, m.value, m.timestamp, m.step) for m in metrics]
+        return cls(*zip(*rows, strict=True)) if rows else cls()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class NewRun(NamedTuple):
+    """A run that the store does not have yet. `run` and `dataset` are MLflow's own objects."""
+
+    run: Any
+    dataset: Any = None
+    """A DatasetInput, or None."""
 
 
 _CACHE_KIB = 262_144
@@ -58,6 +128,30 @@ class RunEnd(NamedTuple):
     tag: tuple[str, str]
 
 
+def new_run(experiment: Any, started: int, tags: Mapping[str, str], name: str) -> Any:
+    """Return MLflow's object of a run as `create_run` makes it, without writing it.
+
+    experiment: MLflow's object. started: Unix milliseconds.
+    """
+    from mlflow.entities import Run, RunData, RunInfo, RunTag
+    from mlflow.utils.uri import append_to_uri_path
+
+    run_id = uuid.uuid4().hex
+    info = RunInfo(
+        run_id=run_id,
+        experiment_id=experiment.experiment_id,
+        user_id=tags.get("mlflow.user", "unknown"),
+        status="RUNNING",
+        start_time=started,
+        end_time=None,
+        lifecycle_stage="active",
+        artifact_uri=append_to_uri_path(experiment.artifact_location, run_id, "artifacts"),
+        run_name=name,
+    )
+    named = {"mlflow.runName": name, **tags}
+    return Run(info, RunData(tags=[RunTag(key, value) for key, value in named.items()]))
+
+
 class BulkWriter:
     """A writer of many runs into one store at once."""
 
@@ -66,15 +160,16 @@ class BulkWriter:
 
     def __call__(
         self,
-        points: Mapping[str, Sequence[Any]],
+        points: Mapping[str, Points],
         params: Mapping[str, Mapping[str, str]] | None = None,
+        new: Sequence[NewRun] = (),
     ) -> None:
-        """Log points and params of runs, all or none.
+        """Create the new runs and log points and params of runs, all or none.
 
-        The points are MLflow's metrics or Point, without model_id. Each mapping is run id -> data
-        to log. Existing rows stay. Raise MlflowException for a run that was deleted.
+        Each mapping is run id -> data to log, of new and of existing runs. Existing rows stay.
+        Raise MlflowException for a run or an experiment that was deleted.
         """
-        _write(self._store, points, params or {})
+        _write(self._store, points, params or {}, new)
 
     def finish(self, ends: Sequence[RunEnd]) -> None:
         """Set status, end time and a tag of runs to which `log` has written, all or none."""
@@ -100,12 +195,10 @@ class BulkWriter:
 
 
 def writer_of(client: Any) -> BulkWriter | None:
-    """Return a writer for a client's store, or None if `log_batch` must write the points."""
+    """Return a writer for a client's store, or None if MLflow's client must write everything."""
     store = getattr(getattr(client, "_tracking_client", None), "store", None)
     engine = getattr(store, "engine", None)
-    needed = ("ManagedSessionMaker", "_get_run", "_check_run_is_active", "sanitize_metric_value")
-    latest = "_update_latest_metrics_if_necessary"
-    if engine is None or not all(hasattr(store, name) for name in (*needed, latest)):
+    if engine is None or not all(hasattr(store, name) for name in _NEEDED):
         return None
     if engine.dialect.name not in _DIALECTS or not _has_known_tables():
         return None
@@ -113,58 +206,86 @@ def writer_of(client: Any) -> BulkWriter | None:
 
 
 def _has_known_tables() -> bool:
-    try:
-        from mlflow.store.tracking.dbmodels.models import (
-            SqlLatestMetric,
-            SqlMetric,
-            SqlParam,
-            SqlRun,
-            SqlTag,
-        )
-    except ImportError:
+    from mlflow.store.tracking.dbmodels import models
+
+    tables = {name: getattr(models, name, None) for name in _TABLES}
+    if not all(
+        table is not None and set(table.__table__.columns.keys()) == _TABLES[name]
+        for name, table in tables.items()
+    ):
         return False
-    texts = [tuple(sorted(table.__table__.columns.keys())) for table in (SqlParam, SqlTag)]
-    if set(texts) != {_TEXT_ROW} or not set(SqlRun.__table__.columns.keys()) >= _OF_RUN:
-        return False
-    points, latest = SqlMetric.__table__, SqlLatestMetric.__table__
-    same = all(set(c.keys()) == set(_ROW) for c in (points.primary_key.columns, latest.columns))
-    return same and tuple(points.columns.keys()) == _ROW and points.name == "metrics"
+    metrics, datasets = models.SqlMetric.__table__, models.SqlDataset.__table__
+    return (
+        metrics.name == "metrics"
+        and tuple(metrics.columns.keys()) == _ROW
+        and set(metrics.primary_key.columns.keys()) == set(_ROW)
+        and set(datasets.primary_key.columns.keys()) == {"experiment_id", "name", "digest"}
+    )
 
 
 def _write(
-    store: Any, points: Mapping[str, Sequence[Any]], params: Mapping[str, Mapping[str, str]]
+    store: Any,
+    points: Mapping[str, Points],
+    params: Mapping[str, Mapping[str, str]],
+    new: Sequence[NewRun],
 ) -> None:
-    rows: list[tuple[object, ...]] = []
-    latest = {run_id: _add(store, run_id, metrics, rows) for run_id, metrics in points.items()}
+    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam
+
+    created = {each.run.info.run_id for each in new}
     with store.ManagedSessionMaker(read_only=False) as session:
         for run_id in dict.fromkeys((*points, *params)):
-            run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
-            store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
-        _insert(session.connection(), store, rows)
-        _insert_params(session.connection(), store, params)
-        for newest in latest.values():
-            store._update_latest_metrics_if_necessary(newest, session)  # noqa: SLF001  as its log_batch does
+            if run_id not in created:
+                run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
+                store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
+        rows = {run_id: _rows(store, run_id, of_run) for run_id, of_run in points.items()}
+        _insert_runs(session, store, new)
+        _insert_metrics(session.connection(), store, list(itertools.chain(*rows.values())))
+        _insert(
+            session.connection(),
+            store,
+            SqlParam,
+            [
+                {"key": key, "value": value, "run_uuid": run_id}
+                for run_id, of_run in params.items()
+                for key, value in of_run.items()
+            ],
+        )
+        first: list[dict[str, object]] = []
+        for run_id, of_run in rows.items():
+            latest = [dict(zip(_ROW, row, strict=True)) for row in _latest(of_run)]
+            if run_id in created:
+                first += latest
+            else:
+                metrics = [SqlMetric(**row) for row in latest]
+                store._update_latest_metrics_if_necessary(metrics, session)  # noqa: SLF001  as its log_batch does
+        _insert(session.connection(), store, SqlLatestMetric, first)
 
 
-def _add(
-    store: Any, run_id: str, metrics: Sequence[Any], rows: list[tuple[object, ...]]
-) -> list[Any]:
-    """Add the rows of a run. Return the latest value of each metric, as MLflow's objects."""
-    from mlflow.store.tracking.dbmodels.models import SqlMetric
+def _rows(store: Any, run_id: str, points: Points) -> list[tuple[Any, ...]]:
+    """Return the rows of a run, in the order of _ROW."""
+    import numpy as np
 
-    latest: dict[str, tuple[tuple[int, int, float], tuple[object, ...]]] = {}
-    for metric in metrics:
-        key, value, at, step = metric.key, metric.value, metric.timestamp, metric.step
-        is_nan = False
-        if not math.isfinite(value):
-            is_nan, value = store.sanitize_metric_value(value)
-            value = float(value)  # an array of PostgreSQL is of one type
-        row = (key, value, at, step, is_nan, run_id)
-        rows.append(row)
-        order = step, at, value
-        if key not in latest or order > latest[key][0]:
-            latest[key] = order, row
-    return [SqlMetric(**dict(zip(_ROW, row, strict=True))) for _, row in latest.values()]
+    values, is_nan = list(points.values), [False] * len(points)
+    for i in np.flatnonzero(~np.isfinite(np.array(values, dtype=float))).tolist():
+        is_nan[i], value = store.sanitize_metric_value(values[i])
+        values[i] = float(value)  # an array of PostgreSQL is of one type
+    run_ids = itertools.repeat(run_id, len(points))
+    columns = (points.keys, values, points.timestamps, points.steps, is_nan, run_ids)
+    return list(zip(*columns, strict=True))
+
+
+def _latest(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the latest row of each metric: that of the largest step, time and value, and the first
+    of equal ones."""
+    import numpy as np
+
+    if not rows:
+        return []
+    keys, values, times, steps, *_ = zip(*rows, strict=True)
+    earlier_last = -np.arange(len(rows))
+    numbers = [np.array(column, dtype=np.int64) for column in (times, steps)]
+    order = np.lexsort((earlier_last, np.array(values, dtype=float), *numbers)).tolist()
+    return [rows[i] for i in {keys[i]: i for i in order}.values()]
 
 
 def _insert_of(store: Any) -> Any:
@@ -175,20 +296,101 @@ def _insert_of(store: Any) -> Any:
     return inserts[store.engine.dialect.name]
 
 
-def _insert_params(connection: Any, store: Any, params: Mapping[str, Mapping[str, str]]) -> None:
-    from mlflow.store.tracking.dbmodels.models import SqlParam
-
-    rows = [
-        {"key": key, "value": value, "run_uuid": run_id}
-        for run_id, of_run in params.items()
-        for key, value in of_run.items()
-    ]
+def _insert(connection: Any, store: Any, model: Any, rows: Sequence[Mapping[str, object]]) -> None:
+    """Insert rows into the table of one of MLflow's classes. Existing rows stay."""
     if rows:
-        statement = _insert_of(store)(SqlParam.__table__).on_conflict_do_nothing()
-        connection.execute(statement, rows)
+        connection.execute(_insert_of(store)(model.__table__).on_conflict_do_nothing(), rows)
 
 
-def _insert(connection: Any, store: Any, rows: Sequence[tuple[object, ...]]) -> None:
+def _insert_runs(session: Any, store: Any, new: Sequence[NewRun]) -> None:
+    """Insert runs with their tags and data sets, as `create_run` and `log_inputs` do."""
+    from mlflow.entities import ViewType
+    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
+
+    infos = [each.run.info for each in new]
+    for experiment_id in {info.experiment_id for info in infos}:
+        experiment = store._get_experiment(session, experiment_id, ViewType.ALL)  # noqa: SLF001  as create_run does
+        store._check_experiment_is_active(experiment)  # noqa: SLF001  as its create_run does
+    runs = [
+        {
+            "run_uuid": info.run_id,
+            "name": info.run_name,
+            "source_type": "UNKNOWN",
+            "source_name": "",
+            "entry_point_name": "",
+            "user_id": info.user_id,
+            "status": info.status,
+            "start_time": info.start_time,
+            "end_time": None,
+            "deleted_time": None,
+            "source_version": "",
+            "lifecycle_stage": info.lifecycle_stage,
+            "artifact_uri": info.artifact_uri,
+            "experiment_id": int(info.experiment_id),
+        }
+        for info in infos
+    ]
+    tags = [
+        {"key": key, "value": value, "run_uuid": each.run.info.run_id}
+        for each in new
+        for key, value in each.run.data.tags.items()
+    ]
+    _insert(session.connection(), store, SqlRun, runs)
+    _insert(session.connection(), store, SqlTag, tags)
+    _insert_inputs(session.connection(), store, [each for each in new if each.dataset is not None])
+
+
+def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
+    """Insert the data sets that the experiment lacks, and an input of each run."""
+    from mlflow.store.tracking.dbmodels.models import SqlDataset, SqlInput, SqlInputTag
+    from sqlalchemy import select
+
+    named = [(int(each.run.info.experiment_id), each.dataset.dataset) for each in new]
+    datasets = {
+        (experiment_id, one.name, one.digest): {
+            "dataset_uuid": uuid.uuid4().hex,
+            "experiment_id": experiment_id,
+            "name": one.name,
+            "digest": one.digest,
+            "dataset_source_type": one.source_type,
+            "dataset_source": one.source,
+            "dataset_schema": one.schema,
+            "dataset_profile": one.profile,
+        }
+        for experiment_id, one in named
+    }
+    _insert(connection, store, SqlDataset, list(datasets.values()))
+    of = SqlDataset.__table__.c
+    ids = {
+        (row.experiment_id, row.name, row.digest): row.dataset_uuid
+        for row in connection.execute(
+            select(of.experiment_id, of.name, of.digest, of.dataset_uuid)
+            .where(of.experiment_id.in_({key[0] for key in datasets}))
+            .where(of.name.in_({key[1] for key in datasets}))
+            .where(of.digest.in_({key[2] for key in datasets}))
+        )
+    }
+    inputs, tags = [], []
+    for each, (experiment_id, one) in zip(new, named, strict=True):
+        input_id = uuid.uuid4().hex
+        inputs.append(
+            {
+                "input_uuid": input_id,
+                "source_type": "DATASET",
+                "source_id": ids[experiment_id, one.name, one.digest],
+                "destination_type": "RUN",
+                "destination_id": each.run.info.run_id,
+            }
+        )
+        tags += [
+            {"input_uuid": input_id, "name": tag.key, "value": tag.value}
+            for tag in each.dataset.tags
+        ]
+    _insert(connection, store, SqlInput, inputs)
+    _insert(connection, store, SqlInputTag, tags)
+
+
+def _insert_metrics(connection: Any, store: Any, rows: Sequence[tuple[Any, ...]]) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlMetric
 
     if not rows:
@@ -199,7 +401,8 @@ def _insert(connection: Any, store: Any, rows: Sequence[tuple[object, ...]]) -> 
         connection.exec_driver_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
         connection.exec_driver_sql(str(statement.compile(dialect=installed)), rows)
     elif installed.paramstyle == "pyformat":  # psycopg, psycopg2
-        columns = {name: [row[i] for row in rows] for i, name in enumerate(_ROW)}
+        by_column = zip(*rows, strict=True)
+        columns = {name: list(one) for name, one in zip(_ROW, by_column, strict=True)}
         connection.exec_driver_sql(_ARRAYS, columns)
     else:
         connection.execute(statement, [dict(zip(_ROW, row, strict=True)) for row in rows])

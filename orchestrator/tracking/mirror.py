@@ -13,6 +13,7 @@ and created again.
 """
 
 import fcntl
+import itertools
 import json
 import math
 import shlex
@@ -29,10 +30,11 @@ from typing import IO, Any, NamedTuple
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import telling
 from orchestrator.identity import digest
+from orchestrator.metrics.points import stretches
 from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.backpressure import MOST_AT_ONCE, Gate, PatientClient
-from orchestrator.tracking.bulk import Point, RunEnd, writer_of
+from orchestrator.tracking.bulk import NewRun, Points, RunEnd, new_run, writer_of
 from orchestrator.tracking.content import (
     Content,
     Dataset,
@@ -148,18 +150,33 @@ def _foresee(
         _Mirror(client, store, report, ready).foresee(wanted, pruned)
 
 
+class Point(NamedTuple):
+    """One value of a metric. It has the field names of mlflow.entities.Metric, which is slow to
+    create."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+    model_id: str | None = None
+
+
 class _Opened(NamedTuple):
-    """A run with its tags, params and artifacts, and the content that is still to be logged."""
+    """A run with its tags, params and artifacts, and the content that is still to be logged.
+
+    If it is new, a database does not have it yet: it gets all of it at once.
+    """
 
     run: Any
     content: Content
-    points: Sequence[Point] = ()
+    points: Points = Points()
     params: Mapping[str, str] = {}
     """Params that a database gets together with the points."""
     retrained: str = ""
     """A sentence, if some of its steps were trained again."""
     is_held: bool = False
     """True if nothing is left to do."""
+    is_new: bool = False
 
     @property
     def run_id(self) -> str:
@@ -201,6 +218,8 @@ class _Mirror:
         """
         self.experiment_id = self._experiment(wanted[0])
         self.models = _Models(self.client, self.experiment_id)
+        if self.bulk:
+            self._home = self.client.get_experiment(self.experiment_id)
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{runs_page(self.experiment_id)}"
         present = self._present(self.experiment_id)
@@ -397,6 +416,9 @@ class _Mirror:
         intent = {INGESTING: content.marks.text}
         if run is None:
             self._count("created")
+            if self.bulk and content.cell_id is not None:
+                run = new_run(self._home, content.started, {**tags, **intent}, content.name)
+                return _Opened(run, content, columns(content.curves), content.params, is_new=True)
             run = self.client.create_run(
                 self.experiment_id, content.started, {**tags, **intent}, content.name
             )
@@ -440,9 +462,9 @@ class _Mirror:
             self._log_dataset(run_id, content.dataset)
         if resumed:
             again = retrained(self.client, run, content.curves)
-            return _Opened(run, content, again.rows, params, again.sentence)
+            return _Opened(run, content, Points.of(again.rows), params, again.sentence)
         step = -1 if done.curves is None else done.curves.step
-        lacking = list(rows(p for p in content.curves if p.step > step))
+        lacking = columns(p for p in content.curves if p.step > step)
         return _Opened(run, content, lacking, params)
 
     def _log_dataset(self, run_id: str, dataset: Dataset) -> None:
@@ -465,7 +487,10 @@ class _Mirror:
         """Log the points of these runs, then models and status of each. Write its mark last."""
         waiting = [each for each in opened if not each.is_held]
         params = {each.run_id: each.params for each in waiting} if self.bulk else {}
-        self._send({each.run_id: each.points for each in waiting}, params)
+        new = [each for each in waiting if each.is_new]
+        self._send({each.run_id: each.points for each in waiting}, params, new)
+        for each in new:
+            self._upload(each.run, each.content)
         ends: list[RunEnd] = []
         for each in waiting:
             run, content = each.run, each.content
@@ -473,7 +498,7 @@ class _Mirror:
                 self.client.set_tag(each.run_id, RETRAINED, each.retrained)
             models = self.models.link(run, content.models)
             scored = [point for point in content.scores if point.step in models]
-            self._send({each.run_id: list(rows(scored, models))})
+            self._log(each.run_id, list(rows(scored, models)))
             self.models.finish(models.values())
             mark = (INGESTED, content.marks.text)
             if self.bulk and content.ended is not None:
@@ -489,25 +514,38 @@ class _Mirror:
 
     def _send(
         self,
-        points: Mapping[str, Sequence[Point]],
-        params: Mapping[str, Mapping[str, str]] | None = None,
+        points: Mapping[str, Points],
+        params: Mapping[str, Mapping[str, str]],
+        new: Sequence["_Opened"],
     ) -> None:
-        """Log points of runs: run id -> points. A database gets the params in the same
-        transaction."""
+        """Log points of runs: run id -> points. A database gets the new runs and the params in the
+        same transaction."""
+        points = {run_id: of_run for run_id, of_run in points.items() if of_run}
+        params = {run_id: of_run for run_id, of_run in params.items() if of_run}
+        if self.bulk and (points or params or new):
+            datasets = [each.content.dataset for each in new]
+            self.bulk(
+                points,
+                params,
+                [
+                    NewRun(each.run, None if dataset is None else _input(dataset))
+                    for each, dataset in zip(new, datasets, strict=True)
+                ],
+            )
+            self._count("rows", sum(map(len, points.values())))
+        elif not self.bulk:
+            for run_id, of in points.items():
+                each_row = zip(of.keys, of.values, of.timestamps, of.steps, strict=True)
+                self._log(run_id, list(itertools.starmap(Point, each_row)))
+
+    def _log(self, run_id: str, points: Sequence[Point]) -> None:
+        """Log points of a run by MLflow's own call."""
         from mlflow.entities import Metric
 
-        points = {run_id: of_run for run_id, of_run in points.items() if of_run}
-        params = {run_id: of_run for run_id, of_run in (params or {}).items() if of_run}
-        if not points and not params:
-            return
-        if self.bulk and not any(p.model_id for of_run in points.values() for p in of_run):
-            self.bulk(points, params)
-        else:
-            for run_id, of_run in points.items():
-                for start in range(0, len(of_run), ROWS_PER_CALL):
-                    part = of_run[start : start + ROWS_PER_CALL]
-                    self.client.log_batch(run_id, metrics=[Metric(*point) for point in part])
-        self._count("rows", sum(map(len, points.values())))
+        for start in range(0, len(points), ROWS_PER_CALL):
+            part = points[start : start + ROWS_PER_CALL]
+            self.client.log_batch(run_id, metrics=[Metric(*point) for point in part])
+        self._count("rows", len(points))
 
     def _has_artifacts(self, run: Any, content: Content) -> bool:
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
@@ -541,6 +579,24 @@ def holds(points: Sequence[MetricPoint], mark: Mark | None) -> bool:
     if not points or points[-1].step < mark.step:
         return False
     return digest_to(points, mark.step) == mark.digest
+
+
+def columns(points: Iterable[MetricPoint]) -> Points:
+    """Return the points that MLflow should have, as columns: those of `rows`, without models."""
+    import numpy as np
+
+    keys: list[str] = []
+    values: list[float] = []
+    times: list[int] = []
+    steps: list[int] = []
+    for stretch in stretches(points):
+        width = len(stretch.names)
+        keys += [allowed_name(name) for name in stretch.names] * len(stretch.points)
+        values += np.where(np.isfinite(stretch.values), stretch.values, np.nan).ravel().tolist()
+        for point in stretch.points:
+            times += [milliseconds(point.time)] * width
+            steps += [point.step] * width
+    return Points(keys, values, times, steps)
 
 
 def rows(points: Iterable[MetricPoint], models: Mapping[int, str] | None = None) -> Iterator[Point]:

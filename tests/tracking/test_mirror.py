@@ -19,6 +19,7 @@ from mlflow.tracking import MlflowClient
 from tracking_house import T0, House, curve, dump, grow
 
 from orchestrator.records import Cell
+from orchestrator.tracking import bulk
 from orchestrator.tracking.bulk import BulkWriter
 from orchestrator.tracking.content import Dataset
 from orchestrator.tracking.mirror import MirrorReport, _Mirror
@@ -215,6 +216,18 @@ def python(code: str, *argv: str) -> str:
     return done.stdout + done.stderr
 
 
+def test_what_is_written_at_once_is_what_mlflows_client_writes(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(house)
+    house.attempt(house.cells[3], range(3), state=None)
+    house.mirror()
+    at = f"sqlite:///{shutil.copy(house.migrated, tmp_path / 'client.db')}"
+    monkeypatch.setattr(bulk, "_has_known_tables", lambda: False)
+    house.mirror(at)
+    assert dump(at, house.folder.experiment) == held(house)
+
+
 def test_without_its_note_it_asks_mlflow_and_changes_nothing(house: House) -> None:
     fill(house)
     house.mirror()
@@ -380,7 +393,6 @@ CALLS = [
     "finish",
     "set_tag",
     "set_experiment_tag",
-    "log_inputs",
     "create_logged_model",
     "log_outputs",
     "finalize_logged_model",

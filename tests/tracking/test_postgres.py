@@ -67,7 +67,7 @@ def test_rows_and_latest_values_are_those_of_log_batch(
     one, other = (client.create_run(experiment).info.run_id for _ in range(2))
     points = [Metric(*each) for each in POINTS]
     for part in (points[:5], points[3:], points):  # again and overlapping, as after a kill
-        write({one: part})
+        write({one: bulk.Points.of(part)})
         client.log_batch(other, metrics=part)
         assert read_back(client, one) == read_back(client, other)
 
