@@ -28,7 +28,6 @@ class CpuMeter:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._seconds: dict[tuple[int, int], float] = {}
-        self._others: set[tuple[int, int]] = set()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -56,8 +55,8 @@ class CpuMeter:
         for each in alive:
             key = each.number, each.started
             if key not in self._seconds:
-                if each.parent not in ours and (key in self._others or not self._has_token(each)):
-                    self._others.add(key)
+                # asked at each look: a fork has its parent's variables until it has started a program
+                if each.parent not in ours and not self._has_token(each):
                     continue
                 ours.add(each.number)
             self._seconds[key] = each.seconds

@@ -36,3 +36,12 @@ def test_what_outlives_its_parent_is_counted(tmp_path: Path) -> None:
     assert meter.seconds > 0.8
     assert other.seconds == 0
     assert children() - before < meter.seconds, "its parent did not wait for it"
+
+
+def test_a_program_that_replaces_another_is_counted(tmp_path: Path) -> None:
+    """A fork that was looked at before it started its program was never looked at again."""
+    later = "import os, sys, time\ntime.sleep(1)\nos.environ['ORCH_TOKEN'] = sys.argv[1]\n"
+    later += f"os.execv(sys.executable, [sys.executable, '-c', {BURN!r}])"
+    with CpuMeter(str(tmp_path)) as meter:
+        subprocess.run([sys.executable, "-c", later, str(tmp_path)], check=True)
+    assert meter.seconds > 0.8
