@@ -73,7 +73,7 @@ def scalars(
     if remaining[0] < 0:
         raise UnreadableScript(f"this file has more than {MOST_VALUES} values")
     if isinstance(node, yaml.MappingNode):
-        for key, child in node.value:
+        for key, child in _pairs(node):
             if isinstance(key, yaml.ScalarNode):
                 yield from scalars(child, f"{path}.{key.value}" if path else key.value, remaining)
     elif isinstance(node, yaml.SequenceNode):
@@ -81,6 +81,31 @@ def scalars(
             yield from scalars(child, f"{path}.{i}" if path else str(i), remaining)
     elif isinstance(node, yaml.ScalarNode):
         yield path, node
+
+
+def _pairs(node: Any, depth: int = 0) -> list[tuple[Any, Any]]:
+    """Return the keys of a YAML mapping with those that `<<` merges in, which weigh less."""
+    own = [pair for pair in node.value if not _merges(pair[0])]
+    if len(own) == len(node.value):
+        return own
+    if depth > DEEPEST:
+        raise UnreadableScript("this YAML merges more than any configuration needs")
+    names = {key.value for key, _ in own if isinstance(key, yaml.ScalarNode)}
+    merged: list[tuple[Any, Any]] = []
+    for key, child in node.value:
+        bases = child.value if isinstance(child, yaml.SequenceNode) else [child]
+        for base in bases if _merges(key) else ():
+            for pair in _pairs(base, depth + 1) if isinstance(base, yaml.MappingNode) else ():
+                if isinstance(pair[0], yaml.ScalarNode) and pair[0].value not in names:
+                    names.add(pair[0].value)
+                    merged.append(pair)
+                    if len(merged) > MOST_VALUES:
+                        raise UnreadableScript(f"this file has more than {MOST_VALUES} values")
+    return [*merged, *own]
+
+
+def _merges(key: Any) -> bool:
+    return isinstance(key, yaml.ScalarNode) and key.tag == "tag:yaml.org,2002:merge"
 
 
 def yaml_document(node: Any, name: str) -> ConfigDocument:

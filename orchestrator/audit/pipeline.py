@@ -372,8 +372,9 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
     program, budget, own = read_python(text, name), Budget(), posixpath.basename(name)
+    unknown = {name: f"${name}, which Python sets" for name in program.environment}
     for line, command_text in program.texts:
-        for launch in _shell(command_text, files, line, {}, budget, {HOLE: PUT_IN}):
+        for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
             runs_itself = any(posixpath.basename(word.text) == own for word in launch.words)
             yield replace(launch, names=program.names) if runs_itself else launch
     for command in program.commands:

@@ -23,7 +23,11 @@ from orchestrator.library.launches import (
 PUT_IN = "a value put in by Python"
 HOLE = "__put_in_by_python"
 """A shell variable that replaces the values that Python formats into a command-line string."""
-_GROWS = ("append", "extend", "insert", "update", "setdefault")
+_GROWS = (
+    *("append", "extend", "insert", "update", "setdefault"),
+    *("remove", "pop", "clear", "reverse", "sort"),
+)
+"""Methods that change the list or dictionary that they belong to."""
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
 _PYTHON = re.compile(r"(^|/)python[\d.]*$")
@@ -51,6 +55,8 @@ class PythonFile:
     documents: list[tuple[int, ConfigDocument]] = field(default_factory=list)
     names: tuple[str, ...] = ()
     """The names that the file imports, and the keywords it gives them (see Launch.names)."""
+    environment: tuple[str, ...] = ()
+    """Names of variables that the file puts into the environment of the programs it starts."""
 
 
 def read_python(text: str, name: str) -> PythonFile:
@@ -133,6 +139,10 @@ class _Reader:
         self.defaults: dict[str, ast.expr] = {}
         self.changed: dict[str, int] = {}
         self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
+        self.copied: dict[str, list[tuple[str, ast.expr]]] = {}
+        """Name -> the attributes that a copy of its object has (`replace(x, a=1)`)."""
+        self.renewed: dict[int, list[tuple[str, ast.expr]]] = {}
+        """Call that `replace` takes -> the attributes that its result has."""
         self.classes: dict[str, ast.ClassDef] = {}
         self.annotated: dict[str, set[str]] = {}
         self.modules: dict[str, str] = {}
@@ -168,8 +178,19 @@ class _Reader:
             for each in ast.walk(node.target):
                 if isinstance(each, ast.Name):
                     self.values.setdefault(each.id, []).append(None)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            self._called(node, node.func)
+        else:
+            self._note_changes(node)
+
+    def _note_changes(self, node: ast.AST) -> None:
+        """Record the calls and deletions that change a list, a dictionary or an object."""
+        if isinstance(node, ast.Delete):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                    self.grown[target.value.id] = node.lineno
+        elif isinstance(node, ast.Call):
+            self._replaced(node)
+            if isinstance(node.func, ast.Attribute):
+                self._called(node, node.func)
 
     def _taken(self, node: ast.arg) -> None:
         """Record a parameter of a function, with its class."""
@@ -187,6 +208,21 @@ class _Reader:
             self.grown.setdefault(target.value.id, line)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and value:
             self.attributes.setdefault(target.value.id, []).append((target.attr, value))
+
+    def _replaced(self, node: ast.Call) -> None:
+        """Record `setattr(x, "a", ...)` and `replace(x, a=...)` of dataclasses."""
+        function = ast.unparse(node.func)
+        owner = node.args[0] if node.args else None
+        if function == "setattr" and len(node.args) == 3 and isinstance(owner, ast.Name):
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                self.attributes.setdefault(owner.id, []).append((name.value, node.args[2]))
+        elif function in ("replace", "dataclasses.replace", "copy.replace"):
+            given = [(each.arg, each.value) for each in node.keywords if each.arg is not None]
+            if isinstance(owner, ast.Name):
+                self.copied.setdefault(owner.id, []).extend(given)
+            elif owner is not None:
+                self.renewed[id(owner)] = given
 
     def _called(self, node: ast.Call, func: ast.Attribute) -> None:
         """Record `x.append(...)`, and `add_argument("--x", default=...)`."""
@@ -231,8 +267,37 @@ class _Reader:
                     program.texts.append((node.lineno, text))
         if not (program.texts or program.commands or program.documents):
             program.documents += self._parsed()
-        program.names = self._used()
+        program.names, program.environment = self._used(), tuple(self._environment())
         return program
+
+    def _environment(self) -> Iterator[str]:
+        """Yield the keys that are put into os.environ, or into a copy or a union of it."""
+        for node in self.nodes:
+            keys: list[ast.expr | None] = []
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+                target = node.targets[0]
+                if "env" in ast.unparse(target.value).lower():
+                    keys = [target.slice]
+            elif isinstance(node, ast.Dict) and "environ" in ast.unparse(node):
+                keys = list(node.keys)
+            elif isinstance(node, ast.Call) and "env" in ast.unparse(node).lower():
+                yield from self._passed(node)
+            for key in keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value
+
+    def _passed(self, node: ast.Call) -> Iterator[str]:
+        """Yield the variables of `dict(os.environ, K=1)`, `env={"K": 1}` and `env.update(K=1)`."""
+        function = ast.unparse(node.func)
+        of_environment = "env" in function.lower() and function.endswith(("update", "setdefault"))
+        if of_environment or (function == "dict" and "environ" in ast.unparse(node)):
+            yield from (each.arg for each in node.keywords if each.arg is not None)
+        mappings = [each.value for each in node.keywords if each.arg == "env"]
+        for each in (*mappings, *(node.args if of_environment else ())):
+            keys = each.keys if isinstance(each, ast.Dict) else [each]
+            for key in keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value
 
     def _parsed(self) -> Iterator[tuple[int, ConfigDocument]]:
         """Yield the configurations of parsers: `a, b = TrlParser((A, GRPOConfig)).parse_args()`.
@@ -393,6 +458,11 @@ class _Reader:
                     UNKNOWN, word.lines, (f"Python, which sets it from line {line}",)
                 )
             values[key] = Given(word.text, (value.lineno,), word.why)
+        for key, value in self.renewed.get(id(node), ()):
+            values[key] = Given(self._word(value).text, (value.lineno,), self._word(value).why)
+        for key, value in self.copied.get(self.names.get(id(node), ""), ()):
+            why = f"replace() at line {value.lineno}, which makes a copy of it"
+            values[key] = Given(UNKNOWN, (value.lineno,), (why,))
         return ConfigDocument(name, values, tuple(unknown), "call", module, self._imports())
 
     def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:

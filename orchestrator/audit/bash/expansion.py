@@ -262,10 +262,12 @@ class Expander:
             name, _, index = text.partition("[")
             index = index[:-1]
             if index in ("@", "*"):
-                return self._sliced(self._all_elements(name, line), operation, source)
+                elements = self._sliced(self._all_elements(name, line), operation, source)
+                return self._each_changed(name, elements, operation, source, line)
             base = self._element(name, index, line)
         elif text in ("@", "*"):
-            return self._sliced(list(self.scope.arguments), operation, source)
+            elements = self._sliced(list(self.scope.arguments), operation, source)
+            return self._each_changed(text, elements, operation, source, line)
         else:
             name, base = text, self.variable(text, line)
         return self._operated(name, base, operation, source, line) if operation else base
@@ -315,6 +317,28 @@ class Expander:
             elements = self.settled(array.elements)
             return elements[at] if at < len(elements) else EMPTY
         return (Hole(f"${{{name}[{index}]}}", line),)
+
+    def _each_changed(
+        self,
+        name: str,
+        elements: list[ArrayElement],
+        operation: list[SyntaxNode],
+        source: ShellSource,
+        line: int,
+    ) -> list[ArrayElement]:
+        """Return the elements of `${a[@]/old/new}`, `${a[@]%x}` and the like, each changed."""
+        operator = source.text(operation[0]) if operation else ":"
+        if operator == ":" or operator in _DEFAULTS:
+            if operator in (":-", "-") and not elements:
+                return [tuple(p for node in operation[1:] for p in self.value(node, source))]
+            return elements
+        if any(isinstance(each, BranchElements) for each in elements):
+            return [(Hole(f"a part of ${name}", line),)]
+        return [
+            self._operated(name, each, operation, source, line)
+            for each in elements
+            if not isinstance(each, BranchElements)
+        ]
 
     def _sliced(
         self, elements: list[ArrayElement], operation: list[SyntaxNode], source: ShellSource

@@ -70,6 +70,10 @@ _NO_LAUNCH = re.compile(
 """Commands that start no trainer."""
 _KEY = re.compile(r"\[([\w./:-]+)\]=")
 """The key of an element of an array: `[key]=value`."""
+_SUBSCRIPT = re.compile(r"([A-Za-z_]\w*)\[([^\]]+)\]")
+"""An element of an array: `x[1]`."""
+_FRESH = ("docker", "podman", "nerdctl", "ssh", "kubectl", "pdsh")
+"""Programs that start others without the environment of the script."""
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*=")
 """The option in a word that also has the value: `--wrap=VALUE`."""
 
@@ -94,6 +98,8 @@ class Interpreter(Expander):
         """The (branch, arm) pairs that lead to the current statement."""
         self.loops: tuple[str, ...] = ()
         self.caveats: set[str] = set()
+        self._locals: list[dict[str, ShellValue | ShellArray | None]] = []
+        """For each function being read: the values outside it of its local variables."""
         self._depth = 0
         self._nested = 0
         self._opened = 0
@@ -148,12 +154,60 @@ class Interpreter(Expander):
             value = ShellArray(tuple(self._array(given, source)))
         else:
             value = EMPTY if given is None else self.value(given, source)
-        if before is not None and any(c.type == "+=" for c in node.children):
+        appends = any(c.type == "+=" for c in node.children)
+        if self.scope.exports_all:
+            self.scope.exported.add(name)
+        subscript = _SUBSCRIPT.fullmatch(name)
+        if subscript is not None and not isinstance(value, ShellArray):
+            element = bounded(value, self.budget.spend)
+            if not isinstance(element, ShellArray):
+                at = source.line(node)
+                self._assign_element(subscript[1], subscript[2], element, appends, at)
+            return None
+        if before is not None and appends:
             value = _appended(before, value)
         self.scope.variables[name] = bounded(value, self.budget.spend)
         if isinstance(value, ShellArray):
             self._keep_keys(name, value)
         return None
+
+    def _assign_element(
+        self, name: str, index: str, value: ShellValue, appends: bool, line: int
+    ) -> None:
+        """Read `name[index]=value`: an array's element, or a variable of its own for a text key."""
+        array, at = self.scope.variables.get(name), self._number(index, line)
+        keyed = any(key.startswith(f"{name}[") for key in self.scope.variables)
+        elements = list(array.elements) if isinstance(array, ShellArray) and not keyed else []
+        if at is not None and not keyed and (at <= len(elements) or array is None):
+            if any(isinstance(each, BranchElements) for each in elements[: at + 1]):
+                elements = [(Hole(f"an element of ${name}", line),)]
+            elif at < len(elements):
+                old = elements[at]
+                more = (*old, *value) if appends and not isinstance(old, BranchElements) else value
+                elements[at] = more
+            else:
+                elements.append(value)
+            self.scope.variables[name] = ShellArray(tuple(elements))
+            return
+        key = f"{name}[{index}]"
+        before = self.scope.variables.get(key)
+        if appends and before is not None and not isinstance(before, ShellArray):
+            value = (*before, *value)
+        self.scope.variables[key] = value
+        if isinstance(array, ShellArray) and not keyed:
+            self.scope.variables[name] = ShellArray(((Hole(f"an element of ${name}", line),),))
+            return
+        own = [v for k, v in self.scope.variables.items() if k.startswith(f"{name}[")]
+        self.scope.variables[name] = ShellArray(
+            tuple(each for each in own if not isinstance(each, ShellArray))
+        )
+
+    def _number(self, index: str, line: int) -> int | None:
+        """Return the number of an element, or None for a text key and an unknown number."""
+        text = index.strip("\"'")
+        if not text.isdecimal() and text.lstrip("$").strip("{}").isidentifier():
+            text = known_text(self.variable(text.lstrip("$").strip("{}"), line)) or ""
+        return int(text) if text.isdecimal() and len(text) < 6 else None
 
     def _keep_keys(self, name: str, array: ShellArray) -> None:
         """Record `x=([a]=1 [b]=2)` as the variables `x[a]` and `x[b]`, and x as their values."""
@@ -179,9 +233,25 @@ class Interpreter(Expander):
                     yield from self.elements(term)
 
     def _declaration(self, node: SyntaxNode, source: ShellSource) -> Flow:
+        """Read `export`, `local`, `declare`: a function's own variables end with it."""
+        kind = source.text(node.children[0]) if node.children else ""
+        flags = "".join(t for c in node.children if (t := source.text(c)).startswith("-"))
+        declares = kind in ("declare", "typeset")
+        is_local = kind == "local" or (declares and self.scope.in_function and "g" not in flags)
         for child in node.children:
-            if child.type == "variable_assignment":
+            assigned = child.type == "variable_assignment"
+            target = child.child_by_field_name("name") if assigned else child
+            if target is None or not (assigned or child.type == "variable_name"):
+                continue
+            name = source.text(target).partition("[")[0]
+            if is_local and self._locals:
+                self._locals[-1].setdefault(name, self.scope.variables.get(name))
+                if not assigned:
+                    self.scope.variables.pop(name, None)
+            if assigned:
                 self._assignment(child, source)
+            if kind == "export" or (declares and "x" in flags):
+                (self.scope.exported.discard if "n" in flags else self.scope.exported.add)(name)
         return None
 
     # Forks
@@ -489,8 +559,12 @@ class Interpreter(Expander):
         its heredoc. `target`: the path of the file that it writes.
         """
         terms: list[WordTerm] = []
+        own: dict[str, ShellValue | ShellArray | None] = {}
         for child in node.children:
             if child.type == "variable_assignment":
+                target = child.child_by_field_name("name")
+                if target is not None:
+                    own.setdefault(name := source.text(target), self.scope.variables.get(name))
                 self.statement(child, source)
             elif child.type == "file_redirect":
                 named = [c for c in child.children if c.is_named and c.type != "file_descriptor"]
@@ -502,7 +576,16 @@ class Interpreter(Expander):
                 terms += self.terms(child, source)
         for each in more:
             terms += self.terms(each, source)
-        return self._invoke(tuple(terms), source.line(node), stdin, target)
+        if not own or not terms:
+            return self._invoke(tuple(terms), source.line(node), stdin, target)
+        # `K=1 program`: the program's own environment. Its words were expanded with K, which is
+        # what the author means by `K=1 program $K`.
+        exported = self.scope.exported
+        self.scope.exported = {*exported, *own}
+        flow = self._invoke(tuple(terms), source.line(node), stdin, target)
+        self._put_back(own)
+        self.scope.exported = exported
+        return flow
 
     def _invoke(
         self,
@@ -530,10 +613,16 @@ class Interpreter(Expander):
         elif self._starts_nothing(name, words) or self._runs_script(name, words, line):
             return None
         elif stdin is not None and may_launch(readable_text(stdin)):
-            self.run_text(stdin)
+            self._run_in_child(stdin, words, arguments=self._after_s(words))
         elif not self._runs_strings(words):
             self._start(terms, words, line)
         return None
+
+    def _after_s(self, words: Sequence[ArrayElement]) -> tuple[ArrayElement, ...]:
+        """Return the arguments of `bash -s a b`, which reads its script from its input."""
+        texts = [_text(each) for each in words]
+        at = texts.index("-s") + 1 if "-s" in texts else len(words)
+        return tuple(words[at + (texts[at : at + 1] == ["--"]) :])
 
     def _starts_nothing(self, name: str, words: Sequence[ArrayElement]) -> bool:
         if name == "conda":
@@ -555,11 +644,84 @@ class Interpreter(Expander):
         self.called.add(name)
         before, inside = self.scope.arguments, self.scope.in_function
         self.scope.arguments, self.scope.in_function = arguments, True
+        self._locals.append({})
         flow = self.statement(body, source)
         self.scope.arguments, self.scope.in_function = before, inside
+        self._put_back(self._locals.pop())
         return flow if flow == "exit" else None
 
+    def _put_back(self, values: Mapping[str, ShellValue | ShellArray | None]) -> None:
+        """Give variables their earlier values; None: they had none."""
+        for name, value in values.items():
+            if value is None:
+                self.scope.variables.pop(name, None)
+            else:
+                self.scope.variables[name] = value
+
     # Scripts within the script
+
+    def _run_in_child(
+        self,
+        text: ShellValue,
+        starting: Sequence[ArrayElement],
+        *,
+        arguments: tuple[ArrayElement, ...] = (),
+    ) -> None:
+        """Read a string as the script of another process, which gets only the environment.
+
+        `starting`: the words of the command up to the script, such as `docker run -e K=1 image`.
+        """
+        before, sourced = self.scope, len(self.sourced)
+        self.scope = before.copy()
+        self.scope.variables = self._environment(starting)
+        self.scope.exported = set(self.scope.variables)
+        self.scope.in_function = False
+        self.run_text(text, arguments=arguments)
+        self.scope = before
+        del self.sourced[sourced:]
+
+    def _environment(self, starting: Sequence[ArrayElement]) -> dict[str, ShellValue | ShellArray]:
+        """Return the variables of a process that these words start.
+
+        A container and a remote machine begin without the script's.
+        """
+        exported = {
+            name: value
+            for name, value in self.scope.variables.items()
+            if name in self.scope.exported and not isinstance(value, ShellArray)
+        }
+        texts = [_text(each) or "" for each in starting]
+        programs = [text.rpartition("/")[2] for text in texts]
+        if any(each in _FRESH for each in programs[:3]):
+            return self._of_container(starting, texts, exported)
+        variables: dict[str, ShellValue | ShellArray] = {**exported}
+        if any(each in ("srun", "sbatch", "salloc") for each in programs):
+            _choose_exported(texts, variables)
+        if "env" in programs:
+            _apply_env(starting, texts, variables)
+        return variables
+
+    def _of_container(
+        self,
+        starting: Sequence[ArrayElement],
+        texts: Sequence[str],
+        exported: Mapping[str, ShellValue],
+    ) -> dict[str, ShellValue | ShellArray]:
+        """Return the variables that `docker run -e A=1 -e B --env-file F` hands on."""
+        variables: dict[str, ShellValue | ShellArray] = {}
+        for i, element in enumerate(starting):
+            given = i and texts[i - 1] in ("-e", "--env")
+            if texts[i].startswith("--env-file"):
+                self.sourced.append("the file of --env-file")
+            elif not isinstance(element, BranchElements) and (
+                given or readable_text(element).startswith("--env=")
+            ):
+                name, value = _assigned(element if given else _without_option(element))
+                if value is not None:
+                    variables[name] = value
+                elif name in exported:
+                    variables[name] = exported[name]
+        return variables
 
     def run_text(self, text: ShellValue, *, arguments: tuple[ArrayElement, ...] = ()) -> None:
         """Read a string as a script in the current scope, once for each way of its branches."""
@@ -624,18 +786,18 @@ class Interpreter(Expander):
             at = texts.index("-c") + 1
             body = words[at] if at < len(words) else None
             if body is not None and not isinstance(body, BranchElements):
-                self.run_text(body, arguments=tuple(words[at + 2 :]))
+                self._run_in_child(body, words[:at], arguments=tuple(words[at + 2 :]))
                 return True
-        for text in texts[:6]:
+        for i, text in enumerate(texts[:6]):
             if text is not None and text in self.written and (name in SHELLS or text == name):
-                self.run_text(self.written.pop(text))
+                more = tuple(words[i + 1 :])
+                self._run_in_child(self.written.pop(text), words[:i], arguments=more)
                 return True
         for i, each in enumerate(words[:2] if name in SHELLS else words[:1]):
             script = None if isinstance(each, BranchElements) else self._neighbour(each)
             if script is not None:
-                before = self.scope.copy()
-                self.run_text((ShellText(script, line),), arguments=tuple(words[i + 1 :]))
-                self.scope.restore(before)
+                more = tuple(words[i + 1 :])
+                self._run_in_child((ShellText(script, line),), words[:i], arguments=more)
                 return True
         return False
 
@@ -671,15 +833,20 @@ class Interpreter(Expander):
             if re.search(r"\s", text.strip()) and may_launch(text) and STARTS.search(text)
         ]
         for script in scripts:
-            self.run_text(_without_option(script))
+            at = next(i for i, each in enumerate(words) if each is script)
+            self._run_in_child(_without_option(script), words[:at])
         return bool(scripts)
 
     # Built-ins that change what is known
 
     def _set(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
-        texts = [_text(each) for each in arguments]
+        texts = [_text(each) or "" for each in arguments]
         if "--" in texts:
             self.scope.arguments = arguments[texts.index("--") + 1 :]
+        for i, text in enumerate(texts):
+            named = text[1:] == "o" and texts[i + 1 : i + 2] == ["allexport"]
+            if named or re.fullmatch(r"[-+]\w*a\w*", text):
+                self.scope.exports_all = text.startswith("-")
         return None
 
     def _shift(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
@@ -740,10 +907,36 @@ class Interpreter(Expander):
             self.scope.variables[name] = ShellArray(((Hole(f"${name}, which is read", line),),))
         return None
 
-    def _unset(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
+    def _unset(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
         for each in self.settled(arguments):
-            self.scope.variables.pop(known_text(each) or "", None)
+            name = known_text(each) or ""
+            subscript = _SUBSCRIPT.fullmatch(name)
+            if subscript is None:
+                self.scope.variables.pop(name, None)
+            else:
+                self._unset_element(subscript[1], subscript[2], line)
         return None
+
+    def _unset_command(self, node: SyntaxNode, source: ShellSource) -> Flow:
+        named = [c for c in node.children if c.is_named and c.type != "comment"]
+        values = tuple(self.value(each, source) for each in named)
+        functions = any(known_text(each) == "-f" for each in values)
+        return None if functions else self._unset(values, source.line(node))
+
+    def _unset_element(self, name: str, index: str, line: int) -> None:
+        """Read `unset 'name[index]'`."""
+        array = self.scope.variables.get(name)
+        if not isinstance(array, ShellArray):
+            return
+        at, elements = self._number(index, line), list(array.elements)
+        if self.scope.variables.pop(f"{name}[{index}]", None) is not None:
+            own = [v for k, v in self.scope.variables.items() if k.startswith(f"{name}[")]
+            elements = [each for each in own if not isinstance(each, ShellArray)]
+        elif at is None or any(isinstance(each, BranchElements) for each in elements):
+            elements = [(Hole(f"an element of ${name}", line),)]
+        else:
+            del elements[at : at + 1]
+        self.scope.variables[name] = ShellArray(tuple(elements))
 
     def _names(self, arguments: Iterable[ArrayElement]) -> list[str]:
         """Return the arguments that can be names of variables."""
@@ -781,6 +974,7 @@ class Interpreter(Expander):
         "variable_assignment": _assignment,
         "variable_assignments": _declaration,
         "declaration_command": _declaration,
+        "unset_command": _unset_command,
         "redirected_statement": _redirected,
         "command": _command,
     }
@@ -864,6 +1058,48 @@ def _without_option(value: ShellValue) -> ShellValue:
     if option is None or not isinstance(first, ShellText):
         return value
     return (ShellText(first.text[option.end() :], first.line), *value[1:])
+
+
+def _assigned(value: ShellValue) -> tuple[str, ShellValue | None]:
+    """Return the name and the value of `NAME=VALUE`, or the text and None for another word."""
+    first = value[0] if value else None
+    if not isinstance(first, ShellText):
+        return "", None
+    name, is_set, rest = first.text.partition("=")
+    if not is_set or not name.isidentifier():
+        return first.text, None
+    return name, (*((ShellText(rest, first.line),) if rest else ()), *value[1:])
+
+
+def _choose_exported(texts: Sequence[str], variables: dict[str, ShellValue | ShellArray]) -> None:
+    """Apply SLURM's `--export=ALL,K=1`, `--export=NONE` and `--export=K`."""
+    given = next((t.removeprefix("--export=") for t in texts if t.startswith("--export=")), "ALL")
+    parts, before = given.split(","), dict(variables)
+    if "ALL" not in parts:
+        variables.clear()
+    for part in parts:
+        name, is_set, value = part.partition("=")
+        if is_set:
+            variables[name] = (ShellText(value, 1),)
+        elif name in before:
+            variables[name] = before[name]
+
+
+def _apply_env(
+    starting: Sequence[ArrayElement],
+    texts: Sequence[str],
+    variables: dict[str, ShellValue | ShellArray],
+) -> None:
+    """Apply `env -i -u NAME NAME=VALUE`."""
+    for i, element in enumerate(starting):
+        if texts[i] in ("-i", "-", "--ignore-environment"):
+            variables.clear()
+        elif texts[i].startswith("--unset=") or (i and texts[i - 1] in ("-u", "--unset")):
+            variables.pop(texts[i].removeprefix("--unset="), None)
+        elif not isinstance(element, BranchElements):
+            name, value = _assigned(element)
+            if value is not None:
+                variables[name] = value
 
 
 def _is_text(piece: object) -> bool:

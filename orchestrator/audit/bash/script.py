@@ -106,6 +106,7 @@ def _read(
     run = Interpreter(budget, files, every_way=every_way)
     for name, given in scope.items():
         run.scope.variables[name] = (given,)
+        run.scope.exported.add(name)
     stopped = ""
     try:
         run.statement(tree, source)

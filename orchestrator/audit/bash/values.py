@@ -100,15 +100,27 @@ class Scope:
     functions: dict[str, tuple[SyntaxNode, ShellSource]] = field(default_factory=dict)
     arguments: tuple[ArrayElement, ...] = ()
     in_function: bool = False
+    exported: set[str] = field(default_factory=set)
+    """Names of the variables that programs get in their environment."""
+    exports_all: bool = False
+    """True after `set -a`: every assignment exports its variable."""
 
     def copy(self) -> "Scope":
         """Return an independent copy of the scope."""
-        return Scope(dict(self.variables), dict(self.functions), self.arguments, self.in_function)
+        return Scope(
+            dict(self.variables),
+            dict(self.functions),
+            self.arguments,
+            self.in_function,
+            set(self.exported),
+            self.exports_all,
+        )
 
     def restore(self, other: "Scope") -> None:
         """Take all values from another scope, in place."""
         self.variables, self.functions = other.variables, other.functions
-        self.arguments = other.arguments
+        self.arguments, self.exported = other.arguments, other.exported
+        self.exports_all = other.exports_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +301,7 @@ def merge_scopes(
         after.arguments = (BranchElements(branch, tuple(arm.arguments for arm in arms)),)
     for arm in arms:
         after.functions.update(arm.functions)
+        after.exported |= arm.exported
     return after
 
 
