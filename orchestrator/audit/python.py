@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 from orchestrator.audit.hints import STARTS, command_calls, configuration_classes, may_launch
 from orchestrator.library.launches import (
@@ -31,6 +32,8 @@ _GROWS = (
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
 _PYTHON = re.compile(r"(^|/)python[\d.]*$")
+_PLACES = re.compile(r"(?<!\{)\{[^{}\s]*\}(?!\})|%(?:\(\w+\))?[-+.\d]*[sdrfgieg]")
+"""Where `.format(...)` and `%` put values into a string."""
 _FENCE = re.compile(r"(?m)^[ \t]*```[ \t]*\w*[ \t]*$")
 """A fence of Markdown around a command in a docstring; for the shell it would be a substitution."""
 _RUNS = re.compile(r"^-|python|torchrun|^uv$|^ray$")
@@ -157,6 +160,19 @@ class _Reader:
             if isinstance(inner, ast.expr)
         }
         self.names = {id(value): name for name, given in self.values.items() for value in given}
+        self.remade: dict[str, int] = {}
+        """Name -> the line where another list is made of its own, or a function changes it."""
+        self.loads: dict[str, int] = {}
+        """Name -> how often the file reads it."""
+        self.read: dict[int, ConfigDocument] = {}
+        """Dictionary -> its configuration."""
+        self.merged: set[int] = set()
+        """Dictionaries that others take in: `{**base}`."""
+        self.unknown_keys: list[str] = []
+        """What puts unknown keys into the dictionary that was read last."""
+        self.parts: set[int] = set()
+        """Lists that are only parts of others: `base + [...]`, `[*base, ...]`."""
+        self._note_uses()
 
     def _note(self, node: ast.AST) -> None:
         """Record the assignments, growing lists, argument defaults and keys that a node sets."""
@@ -182,8 +198,14 @@ class _Reader:
             self._note_changes(node)
 
     def _note_changes(self, node: ast.AST) -> None:
-        """Record the calls and deletions that change a list, a dictionary or an object."""
-        if isinstance(node, ast.Delete):
+        """Record the calls and deletions that change a list, a dictionary or an object, and the
+        names that an expression or a `with` sets.
+        """
+        if isinstance(node, ast.NamedExpr):
+            self.values.setdefault(node.target.id, []).append(node.value)
+        elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+            self.values.setdefault(node.optional_vars.id, []).append(None)
+        elif isinstance(node, ast.Delete):
             for target in node.targets:
                 if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                     self.grown[target.value.id] = node.lineno
@@ -191,6 +213,48 @@ class _Reader:
             self._replaced(node)
             if isinstance(node.func, ast.Attribute):
                 self._called(node, node.func)
+
+    def _note_uses(self) -> None:
+        """Record which lists are only parts of others, and which are copied or remade."""
+        loads = self.loads
+        joined: dict[str, int] = {}
+        functions = {n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef)}
+        for node in self.nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                loads[node.id] = loads.get(node.id, 0) + 1
+            operands: list[ast.expr] = []
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+                operands = [node.left, node.right]
+            elif isinstance(node, ast.List | ast.Tuple):
+                operands = [each.value for each in node.elts if isinstance(each, ast.Starred)]
+            elif isinstance(node, ast.Call):
+                self._note_copies(node, functions)
+            for each in operands:
+                if isinstance(each, ast.Name):
+                    joined[each.id] = joined.get(each.id, 0) + 1
+        for name, given in self.values.items():
+            for value in given if len(given) > 1 else ():
+                inner = () if value is None else ast.walk(value)
+                if value is not None and any(
+                    isinstance(each, ast.Name) and each.id == name for each in inner
+                ):
+                    self.remade.setdefault(name, value.lineno)
+            if name in joined and joined[name] == loads.get(name):
+                self.parts |= {id(value) for value in given if value is not None}
+
+    def _note_copies(self, node: ast.Call, functions: Mapping[str, ast.FunctionDef]) -> None:
+        """Record a list that is copied into a name that changes, or given to a function that
+        changes it.
+        """
+        copied = _copied(node)
+        if isinstance(copied, ast.Name) and self.names.get(id(node), "") in self.grown:
+            self.remade.setdefault(copied.id, node.lineno)
+        called = functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
+        if called is None:
+            return
+        for parameter, each in zip(called.args.args, node.args, strict=False):
+            if isinstance(each, ast.Name) and parameter.arg in self.grown:
+                self.remade.setdefault(each.id, node.lineno)
 
     def _taken(self, node: ast.arg) -> None:
         """Record a parameter of a function, with its class."""
@@ -202,6 +266,12 @@ class _Reader:
         """Record `x = ...`, `config["a"]["b"] = ...` and `x.a = ...`."""
         if isinstance(target, ast.Name):
             self.values.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Tuple | ast.List):
+            same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+            for at, each in enumerate(target.elts):
+                one = value.elts[at] if same and isinstance(value, ast.Tuple | ast.List) else None
+                if isinstance(each, ast.Name):
+                    self.values.setdefault(each.id, []).append(one)
         elif path := _path(target):
             self.changed.setdefault(path, line)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -228,6 +298,12 @@ class _Reader:
         """Record `x.append(...)`, and `add_argument("--x", default=...)`."""
         if isinstance(func.value, ast.Name) and func.attr in _GROWS:
             self.grown[func.value.id] = node.lineno
+        if func.attr in _GROWS and (path := _path(func.value)):
+            self._changes(path, node.args, node.lineno)
+        if ast.unparse(func) in ("OmegaConf.update", "omegaconf.OmegaConf.update"):
+            key = node.args[1] if len(node.args) > 1 else None
+            if isinstance(key, ast.Constant) and str(key.value).startswith(_HEADS):
+                self.changed.setdefault(str(key.value), node.lineno)
         if func.attr != "add_argument":
             return
         names = [
@@ -238,37 +314,64 @@ class _Reader:
             if each.startswith("--") and default is not None:
                 self.defaults[each[2:].replace("-", "_")] = default
 
+    def _changes(self, path: str, arguments: Sequence[ast.expr], line: int) -> None:
+        """Record `config["a"].update({"b": 1})`: its keys, or all of `a` for another argument."""
+        keys: list[ast.expr | None] = [None]
+        if arguments and isinstance(arguments[0], ast.Dict):
+            keys = list(arguments[0].keys)
+        for key in keys:
+            below = key.value if isinstance(key, ast.Constant) else None
+            name = f"{path}.{below}" if isinstance(below, str) else path
+            self.changed.setdefault(name, line)
+
     def file(self) -> PythonFile:
         """Return all commands and configurations, each only once."""
         program, inside = PythonFile(), set[int]()
         for node in self.nodes:
-            if id(node) in inside:
-                continue
-            if isinstance(node, ast.List | ast.Tuple | ast.BinOp):
-                command = self._command(node)
-                if command is not None:
-                    inside |= {id(child) for child in ast.walk(node)}
-                    program.commands.append(command)
-            elif isinstance(node, ast.Call):
-                program.texts += self._started(node)
-                document = self._call(node)
-                if document is not None:
-                    program.documents.append((node.lineno, document))
-            elif isinstance(node, ast.Dict):
-                document = self._document(node)
-                if document is not None:
-                    inside |= {id(child) for child in ast.walk(node)}
-                    program.documents.append((node.lineno, document))
-            elif isinstance(node, ast.Constant | ast.JoinedStr):
-                inside |= {id(child) for child in ast.walk(node)}
-                text = self._word(node).text
-                if " " in text.strip() and may_launch(text) and STARTS.search(text):
-                    text = _FENCE.sub("", text).replace(UNKNOWN, f"${HOLE}")
-                    program.texts.append((node.lineno, text))
+            if id(node) not in inside:
+                self._read(node, program, inside)
+        program.documents = [
+            each for each in program.documents if id(each[1]) not in self._only_merged()
+        ]
         if not (program.texts or program.commands or program.documents):
             program.documents += self._parsed()
         program.names, program.environment = self._used(), tuple(self._environment())
         return program
+
+    def _read(self, node: ast.AST, program: PythonFile, inside: set[int]) -> None:
+        """Add the command or the configuration of a node, whose parts are then `inside`."""
+        if isinstance(node, ast.List | ast.Tuple | ast.BinOp) or _is_split(node):
+            command = self._command(node)
+            if command is not None:
+                inside |= {id(child) for child in ast.walk(node)}
+                if id(node) not in self.parts:
+                    program.commands.append(command)
+            elif isinstance(node, ast.BinOp):
+                program.texts += self._text_of(node, inside)
+        elif isinstance(node, ast.Call):
+            if _is_formatted(node):
+                program.texts += self._text_of(node, inside)
+            program.texts += self._started(node)
+            document = self._call(node)
+            if document is not None:
+                program.documents.append((node.lineno, document))
+        elif isinstance(node, ast.Dict):
+            document = self._document(node)
+            if document is not None:
+                inside |= {id(child) for child in ast.walk(node)}
+                program.documents.append((node.lineno, document))
+                self.read[id(node)] = document
+        elif isinstance(node, ast.Constant | ast.JoinedStr):
+            inside |= {id(child) for child in ast.walk(node)}
+            program.texts += self._text_of(node, inside)
+
+    def _only_merged(self) -> set[int]:
+        """Return the configurations that are only the base of another one: `{**base}`."""
+        return {
+            id(self.read[node])
+            for node in self.merged & self.read.keys()
+            if self.loads.get(self.names.get(node, ""), 0) == 1
+        }
 
     def _environment(self) -> Iterator[str]:
         """Yield the keys that are put into os.environ, or into a copy or a union of it."""
@@ -298,6 +401,19 @@ class _Reader:
             for key in keys:
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
                     yield key.value
+
+    def _text_of(self, node: ast.expr, inside: set[int]) -> list[tuple[int, str]]:
+        """Return the line and the command line of a string, or nothing without a launch.
+
+        The parts of the string are then `inside`: they are no command lines of their own.
+        """
+        text = self._word(node).text
+        if " " not in text.strip() or not may_launch(text) or not STARTS.search(text):
+            return []
+        inside |= {id(child) for child in ast.walk(node)}
+        if self.names.get(id(node), "") in self.grown:  # `command += " ..."`
+            text = f"{text} {UNKNOWN}"
+        return [(node.lineno, _FENCE.sub("", text).replace(UNKNOWN, f"${HOLE}"))]
 
     def _parsed(self) -> Iterator[tuple[int, ConfigDocument]]:
         """Yield the configurations of parsers: `a, b = TrlParser((A, GRPOConfig)).parse_args()`.
@@ -356,6 +472,8 @@ class _Reader:
     def _command(self, node: ast.expr) -> PythonCommand | None:
         """Return the command in a list of words, or None if the list holds no launch."""
         words, more = self._list(node, 0)
+        if _is_split(node) and not STARTS.search(" ".join(word.text for word in words)):
+            return None
         if not any(may_launch(word.text) for word in words):
             return None
         if not any("=" in word.text or _RUNS.search(word.text) for word in words):
@@ -363,6 +481,8 @@ class _Reader:
         parent = self.names.get(id(node))
         if parent in self.grown:
             more = more or f"Python adds words to it at line {self.grown[parent]}"
+        elif parent in self.remade:
+            more = more or f"Python makes another list of it at line {self.remade[parent]}"
         return PythonCommand(node.lineno, tuple(words), more)
 
     def _list(self, node: ast.expr | None, depth: int) -> tuple[list[CommandWord], str]:
@@ -382,6 +502,13 @@ class _Reader:
                 return self._list(given[0], depth + 1)
             line = self.grown.get(node.id, node.lineno)
             return [], f"Python puts words into '{node.id}' (line {line})"
+        if isinstance(node, ast.Call) and depth < 20:
+            copied = _copied(node)
+            if copied is not None:
+                return self._list(copied, depth + 1)
+            string = node.func.value if isinstance(node.func, ast.Attribute) else None
+            if _is_split(node) and isinstance(string, ast.Constant):
+                return [CommandWord(each, (node.lineno,)) for each in str(string.value).split()], ""
         if not isinstance(node, ast.List | ast.Tuple):
             line = getattr(node, "lineno", 0)
             return [], f"Python puts more words into it (line {line})"
@@ -404,8 +531,10 @@ class _Reader:
         if not set(_HEADS) <= heads:
             return None
         for path, line in self.changed.items():
-            if path in values:
-                values[path] = Given(UNKNOWN, (line,), (f"Python, which sets it at line {line}",))
+            unknown = Given(UNKNOWN, (line,), (f"Python, which sets it at line {line}",))
+            below = [key for key in values if key.startswith(f"{path}.")]
+            for key in below or [path]:
+                values[key] = unknown
         return ConfigDocument(self.name, values, ("ppo_trainer",))
 
     def _started(self, node: ast.Call) -> Iterator[tuple[int, str]]:
@@ -447,7 +576,9 @@ class _Reader:
                 known = self._known(given)
                 given = known if known is not None else given
             if isinstance(given, ast.Dict):
+                self.unknown_keys = []
                 self._flatten(given, "", values)
+                unknown += self.unknown_keys
             else:
                 unknown.append(f"**{ast.unparse(given)}")
         for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
@@ -467,15 +598,32 @@ class _Reader:
 
     def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
+            if key is None and self.left > 0:
+                self._flatten_into(value, path, values)
             if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
                 continue
             self.left -= 1
             name = f"{path}.{key.value}" if path else key.value
+            for old in [each for each in values if each.startswith(f"{name}.")]:
+                del values[old]  # an earlier `**base` had a section of this name
             if isinstance(value, ast.Dict) and path.count(".") < 20 and self.left > 0:
                 self._flatten(value, name, values)
             else:
                 word = self._word(value)
                 values[name] = Given(word.text, (value.lineno,), word.why)
+
+    def _flatten_into(self, value: ast.expr, path: str, values: dict[str, Given]) -> None:
+        """Add the keys of `**value`. Those of an unknown value may be any of this dictionary."""
+        self.left -= 1
+        known = self._known(value) if isinstance(value, ast.Name) else value
+        if isinstance(known, ast.Dict):
+            self.merged.add(id(known))
+            self._flatten(known, path, values)
+            return
+        why = f"**{ast.unparse(value)[:60]}"
+        for key in [each for each in values if each.startswith(f"{path}." if path else "")]:
+            values[key] = Given(UNKNOWN, (value.lineno,), (why,))
+        self.unknown_keys.append(why)
 
     def _word(self, node: ast.expr, depth: int = 0) -> CommandWord:
         """Return the word of a constant, an f-string, `str(x)`, or a known name or argument.
@@ -496,6 +644,14 @@ class _Reader:
             ]
             why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
             return CommandWord("".join(part.text for part in parts), line, why)
+        if (formatted := _is_formatted(node)) and depth < 20:
+            text = _PLACES.sub(UNKNOWN, formatted).replace("{{", "{").replace("}}", "}")
+            return CommandWord(text, line, (PUT_IN,))
+        if isinstance(node, ast.Call) and depth < 20 and _is_joined(node):
+            words, more = self._list(node.args[0], depth + 1)
+            why = tuple(dict.fromkeys(reason for word in words for reason in word.why))
+            texts = [word.text for word in words] + ([UNKNOWN] if more else [])
+            return CommandWord(" ".join(texts), line, (*why, more) if more else why)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 20:
             both = [self._word(part, depth + 1) for part in (node.left, node.right)]
             why = tuple(dict.fromkeys(reason for part in both for reason in part.why))
@@ -552,6 +708,52 @@ class _Reader:
                 if isinstance(target, ast.Name) and target.id == name:
                     return _default(node.value)
         return None
+
+
+def _copied(node: ast.Call) -> ast.expr | None:
+    """Return x of `list(x)`, `x.copy()` and `copy.copy(x)`, or None for another call."""
+    function = ast.unparse(node.func)
+    if function in ("list", "tuple", "copy.copy", "copy.deepcopy", "deepcopy") and node.args:
+        return node.args[0]
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "copy" and not node.args:
+        return node.func.value
+    return None
+
+
+def _is_split(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Return True for `"a b".split()`."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "split"
+        and not node.args
+        and isinstance(node.func.value, ast.Constant)
+        and isinstance(node.func.value.value, str)
+    )
+
+
+def _is_joined(node: ast.Call) -> bool:
+    """Return True for `" ".join(x)`."""
+    function = node.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == "join"
+        and isinstance(function.value, ast.Constant)
+        and function.value.value == " "
+        and len(node.args) == 1
+    )
+
+
+def _is_formatted(node: ast.AST) -> str:
+    """Return the string that `.format(...)` or `%` puts values into, or an empty text."""
+    string: ast.AST | None = None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        string = node.left
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        string = node.func.value if node.func.attr == "format" else None
+    if isinstance(string, ast.Constant) and isinstance(string.value, str):
+        return string.value
+    return ""
 
 
 def _default(value: ast.expr | None) -> ast.expr | None:

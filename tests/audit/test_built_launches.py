@@ -5,7 +5,7 @@ A wrong answer fails here. No answer (`undetermined`) is allowed where `OPEN` sa
 
 import pytest
 
-from audit.scripts import IN_REWARD, ON_POLICY, OPENRLHF, TYPE, USE_LOSS, only
+from audit.scripts import COEFFICIENT, IN_REWARD, ON_POLICY, OPENRLHF, TYPE, USE_LOSS, only
 from orchestrator.audit import audit
 
 TRAIN = (
@@ -95,6 +95,45 @@ SHELL = {
         f'K=kl\nsrun bash -c "K=mse; {TRAIN} {TYPE}=\\$K"',
         K2,
     ),
+    "a test decides between && and ||": (
+        f'U=1\n[ "$U" = 1 ] && T=mse || T=kl\n{TRAIN} {TYPE}=$T',
+        K2,
+    ),
+    "a comment in backquotes": (f"{TRAIN} \\\n `# the kind` \\\n {TYPE}=mse", K2),
+    "a heredoc for nobody": (
+        f"cat <<'E' > /dev/null\n{TRAIN} {TYPE}=kl\nE\n{TRAIN} {TYPE}=mse",
+        K2,
+    ),
+    "let counts": (f"N=1; let N=N-1\n{TRAIN} {TYPE}=kl {COEFFICIENT}=$N", "no_kl"),
+    "arithmetic counts down": (f"N=1\n((N--))\n{TRAIN} {TYPE}=kl {COEFFICIENT}=$N", "no_kl"),
+    "arithmetic adds": (f"N=0\n((N += 2))\n{TRAIN} {TYPE}=mse {COEFFICIENT}=$N", K2),
+    "another name of a variable": (
+        f"T=kl\nf() {{ local -n r=$1; r=mse; }}\nf T\n{TRAIN} {TYPE}=$T",
+        OPEN,
+    ),
+    "apptainer hands the environment on": (
+        f"export K=mse\napptainer exec i.sif bash -c '{TRAIN} {TYPE}=${{K:-kl}}'",
+        K2,
+    ),
+    "apptainer --cleanenv": (
+        f"export K=mse\napptainer exec --cleanenv i.sif bash -c '{TRAIN} {TYPE}=${{K:-kl}}'",
+        K1,
+    ),
+    "apptainer --env": (
+        f"apptainer exec --env K=mse i.sif bash -c '{TRAIN} {TYPE}=${{K:-kl}}'",
+        K2,
+    ),
+    "ray gives a job its own environment": (
+        f"export K=mse\nray job submit -- bash -c '{TRAIN} {TYPE}=${{K:-kl}}'",
+        K1,
+    ),
+    "ray's runtime environment": (
+        (
+            'ray job submit --runtime-env-json=\'{"env_vars": {"K": "mse"}}\' -- '
+            f"bash -c '{TRAIN} {TYPE}=${{K:-kl}}'"
+        ),
+        K2,
+    ),
     "an abbreviated flag and the last value": (
         f"{OPENRLHF} --init_kl 0.1 --use_kl_l --kl_est k3 --kl_estimator=k2",
         K2,
@@ -109,7 +148,12 @@ def test_shell(name: str) -> None:
     assert {each.term_verdict for each in findings} == {truth}
 
 
-ACTOR = "actor_rollout_ref.actor"
+def test_what_sudo_keeps_is_an_assumption() -> None:
+    finding = only(f"export K=mse\nsudo bash -c '{TRAIN} {TYPE}=${{K:-kl}}'")
+    assert finding.confidence == "assumed"
+    assert any("sudo" in each for each in finding.assumes)
+
+
 YAML = {
     "a merge key": (
         (
@@ -156,6 +200,11 @@ def test_a_mapping_that_merges_itself_ends() -> None:
 
 
 CALL = "from trl import GRPOConfig\nfrom dataclasses import replace\n"
+WORDS = [*TRAIN.split(), f"{TYPE}=kl"]
+CONFIG = (
+    "c = {'actor_rollout_ref': {'actor': {'use_kl_loss': True, 'kl_loss_type': 'kl'}}, "
+    "'algorithm': {'use_kl_in_reward': False}}\n"
+)
 PYTHON = {
     "an environment that Python makes": (
         (
@@ -175,6 +224,83 @@ PYTHON = {
         f"{CALL}a = GRPOConfig('x', beta=0.1)\nb = replace(a, beta=0.0)\n",
         {OPEN},
     ),
+    "a joined list": (
+        f"import os\na = ['{TYPE}=mse']\nos.system('{TRAIN} ' + ' '.join(a))\n",
+        {K2},
+    ),
+    "a formatted string": (
+        f"import os\nos.system('{TRAIN} {TYPE}={{}}'.format(kind()))\n",
+        {OPEN},
+    ),
+    "a string with per cent": (
+        f"import os\nos.system('{TRAIN} {TYPE}=%s' % kind())\n",
+        {OPEN},
+    ),
+    "a list that is the base of another": (
+        f"import subprocess\nb = {WORDS!r}\nsubprocess.run(b + ['{TYPE}=mse'])\n",
+        {K2},
+    ),
+    "a list that is unpacked in another": (
+        f"import subprocess\nb = {WORDS!r}\nsubprocess.run([*b, '{TYPE}=mse'])\n",
+        {K2},
+    ),
+    "a copy that grows": (
+        (
+            f"import subprocess\nb = {TRAIN.split()!r}\nc = list(b)\nc.append('{TYPE}=mse')\n"
+            "subprocess.run(c)\n"
+        ),
+        {OPEN},
+    ),
+    "a list that is filtered": (
+        (
+            f"import subprocess\nc = {TRAIN.split()!r}\nc = [w for w in c if 'kl' not in w]\n"
+            "subprocess.run(c)\n"
+        ),
+        {OPEN},
+    ),
+    "a list that a function changes": (
+        (
+            f"import subprocess\nC = {TRAIN.split()!r}\ndef f(c):\n    c[3] = 'x'\nf(C)\n"
+            "subprocess.run(C)\n"
+        ),
+        {OPEN},
+    ),
+    "a string that is split": (
+        (
+            f"import subprocess\nc = '{TRAIN} {TYPE}=kl'.split()\nc += ['{TYPE}=mse']\n"
+            "subprocess.run(c)\n"
+        ),
+        {OPEN},
+    ),
+    "a section is updated": (
+        f"{CONFIG}c['actor_rollout_ref']['actor'].update({{'kl_loss_type': 'mse'}})\n",
+        {OPEN},
+    ),
+    "a key is added": (f"{CONFIG}c['algorithm']['use_kl_in_reward'] = True\n", {OPEN}),
+    "a key is updated by its path": (
+        f"{CONFIG}OmegaConf.update(c, 'actor_rollout_ref.actor.kl_loss_type', 'mse')\n",
+        {OPEN},
+    ),
+    "a section replaces that of the base": (
+        f"{CONFIG}d = {{**c, 'actor_rollout_ref': {{'actor': {{'use_kl_loss': False}}}}}}\n",
+        {"no_kl"},
+    ),
+    "keyword arguments of two dictionaries": (
+        f"{CALL}a = {{'beta': 0.1}}\nb = {{'beta': 0.0}}\nGRPOConfig('x', **{{**a, **b}})\n",
+        {"no_kl"},
+    ),
+    "a name that an expression sets": (
+        f"{CALL}B = 0.1\nif (B := 0.0) == 0: pass\nGRPOConfig('x', beta=B)\n",
+        {OPEN},
+    ),
+    "a name among several": (
+        f"{CALL}B = 0.1\nB, C = 0.0, 1\nGRPOConfig('x', beta=B)\n",
+        {OPEN},
+    ),
+    "a name that is one of several": (
+        f"{CALL}B, C = 0.0, 1\nGRPOConfig('x', beta=B)\n",
+        {"no_kl"},
+    ),
     "a word is removed": (
         f"import subprocess\nc = {TRAIN.split()!r}\nc.remove('x')\nsubprocess.run(c)\n",
         {OPEN},
@@ -189,4 +315,9 @@ PYTHON = {
 @pytest.mark.parametrize("name", PYTHON)
 def test_python(name: str) -> None:
     text, truths = PYTHON[name]
-    assert {each.term_verdict for each in audit(text, "x.py")} <= truths
+    findings = audit(text, "x.py")
+    assert {each.term_verdict for each in findings} <= truths
+    if "beta=0.0" in text or "= 0.0" in text or "'beta': 0.0" in text:
+        for each in findings:  # of a value that Python changes, each case is given
+            cases = {case.term_verdict for case in each.conditional}
+            assert not cases or "no_kl" in cases

@@ -55,7 +55,7 @@ class CpuMeter:
         for each in alive:
             key = each.number, each.started
             if key not in self._seconds:
-                # asked at each look: a fork has its parent's variables until it has started a program
+                # asked at each look: a fork has its parent's variables until it starts a program
                 if each.parent not in ours and not self._has_token(each):
                     continue
                 ours.add(each.number)

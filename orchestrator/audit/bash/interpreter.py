@@ -10,6 +10,7 @@ Reading a statement returns a Flow: None, or the kind of jump that leaves the bl
 """
 
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product, takewhile
@@ -70,6 +71,18 @@ _NO_LAUNCH = re.compile(
 """Commands that start no trainer."""
 _KEY = re.compile(r"\[([\w./:-]+)\]=")
 """The key of an element of an array: `[key]=value`."""
+_NAME = r"[A-Za-z_]\w{0,60}"
+_STEP = re.compile(
+    rf"\s*(?:(?P<name>{_NAME})\s*(?P<sign>\+\+|--)|(?P<before>\+\+|--)(?P<first>{_NAME}))"
+    r"(?P<right>)\s*"
+)
+"""`N++` and `--N`."""
+_COMPUTED = re.compile(
+    rf"\s*(?P<name>{_NAME})\s*(?P<sign>[-+*/%]?=)(?P<right>[^=][^,]{{0,200}})(?P<first>)(?P<before>)"
+)
+"""`N = 2` and `N += 2`."""
+_CHANGED = re.compile(rf"({_NAME})\s*(?:[-+*/%&|^]?=(?!=)|\+\+|--)|(?:\+\+|--)({_NAME})")
+"""A variable that arithmetic changes."""
 _SUBSCRIPT = re.compile(r"([A-Za-z_]\w*)\[([^\]]+)\]")
 """An element of an array: `x[1]`."""
 _FRESH = ("docker", "podman", "nerdctl", "ssh", "kubectl", "pdsh")
@@ -127,7 +140,28 @@ class Interpreter(Expander):
         return None
 
     def _block(self, node: SyntaxNode, source: ShellSource) -> Flow:
+        if source.text(node).startswith("(("):
+            self._calculate(source.text(node)[2:-2], source.line(node))
+            return None
         return self.statements(node.children, source)
+
+    def _calculate(self, text: str, line: int) -> None:
+        """Read the assignments in `((N -= 1))` and `let N=2`."""
+        for part in text.split(","):
+            match = _STEP.fullmatch(part) or _COMPUTED.fullmatch(part)
+            if match is not None:
+                name = match["name"] or match["first"]
+                sign = (match["sign"] or match["before"])[0]
+                value = f"{name} {sign} ({match['right'] or 1})" if sign != "=" else match["right"]
+                self.scope.variables[name] = self.arithmetic(value, line)
+                continue
+            for name in _CHANGED.findall(part):
+                self.scope.variables["".join(name)] = (Hole("arithmetic", line),)
+
+    def _let(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
+        for each in arguments:
+            self._calculate(_text(each) or "", line)
+        return None
 
     def _subshell(self, node: SyntaxNode, source: ShellSource) -> Flow:
         before = self.scope.copy()
@@ -250,9 +284,22 @@ class Interpreter(Expander):
                     self.scope.variables.pop(name, None)
             if assigned:
                 self._assignment(child, source)
-            if kind == "export" or (declares and "x" in flags):
+            if "n" in flags and (declares or kind == "local"):
+                self._refer(name, source.line(child))
+            elif kind == "export" or (declares and "x" in flags):
                 (self.scope.exported.discard if "n" in flags else self.scope.exported.add)(name)
         return None
+
+    def _refer(self, name: str, line: int) -> None:
+        """Read `local -n name=other`: what is assigned to `name` changes `other`."""
+        value = self.scope.variables.get(name)
+        other = known_text(value) if value is not None and not isinstance(value, ShellArray) else ""
+        unknown: ShellValue = (Hole(f"${name}, another name of a variable", line),)
+        self.scope.variables[name] = unknown
+        if other and other.isidentifier():
+            self.scope.variables[other] = unknown
+        else:
+            self.sourced.append(f"${name}, another name of a variable,")
 
     # Forks
 
@@ -330,6 +377,17 @@ class Interpreter(Expander):
         if len(node.children) < 3:
             return self.statements(node.children, source)
         left, operator, right = node.children[0], source.text(node.children[1]), node.children[2]
+        chosen = _choice(left, source) if operator == "||" else None
+        if chosen is not None:
+            test, yes = self._condition(chosen[0], source), chosen[1]
+            label = " ".join(source.text(chosen[0]).split())[:LONGEST_LABEL]
+
+            def both(ways: Ways, usual: bool) -> list[int]:
+                known = test.truth(ways, usual)
+                return [0, 1] if known is None else [0 if known else 1]
+
+            needed = set(test.branches)
+            return self._fork([[yes], [right]], [label, f"not {label}"], needed, both, source)
         test = self._condition(left, source)
         is_test = left.type in ("test_command", "negated_command", "list")
         if not is_test or "[" not in source.text(left):
@@ -694,12 +752,38 @@ class Interpreter(Expander):
         programs = [text.rpartition("/")[2] for text in texts]
         if any(each in _FRESH for each in programs[:3]):
             return self._of_container(starting, texts, exported)
+        if any(each in ("apptainer", "singularity") for each in programs[:3]):
+            closed = {"--cleanenv", "-e", "--containall", "-C"} & {*texts}
+            own = self._of_container(starting, texts, {})
+            return own if closed else {**exported, **own}
+        if "ray" in programs[:4] and "submit" in programs:
+            return self._of_ray(texts)
+        if "sudo" in programs[:2] and not {"-E", "--preserve-env"} & {*texts}:
+            self.sourced.append("what sudo keeps of the environment")
+            exported = {}
         variables: dict[str, ShellValue | ShellArray] = {**exported}
         if any(each in ("srun", "sbatch", "salloc") for each in programs):
             _choose_exported(texts, variables)
         if "env" in programs:
             _apply_env(starting, texts, variables)
         return variables
+
+    def _of_ray(self, texts: Sequence[str]) -> dict[str, ShellValue | ShellArray]:
+        """Return the variables that `ray job submit --runtime-env-json=...` gives a job."""
+        for i, text in enumerate(texts):
+            option, is_set, value = text.partition("=")
+            if option == "--runtime-env-json":
+                given = value if is_set else "".join(texts[i + 1 : i + 2])
+                try:
+                    variables = json.loads(given)["env_vars"]
+                    return {str(k): (ShellText(str(v), 1),) for k, v in variables.items()}
+                except KeyError:
+                    return {}
+                except (ValueError, TypeError, AttributeError, RecursionError):
+                    pass
+            if option in ("--runtime-env", "--runtime-env-json"):
+                self.sourced.append(f"the environment of {option}")
+        return {}
 
     def _of_container(
         self,
@@ -710,7 +794,7 @@ class Interpreter(Expander):
         """Return the variables that `docker run -e A=1 -e B --env-file F` hands on."""
         variables: dict[str, ShellValue | ShellArray] = {}
         for i, element in enumerate(starting):
-            given = i and texts[i - 1] in ("-e", "--env")
+            given = i > 0 and texts[i - 1] in ("-e", "--env")
             if texts[i].startswith("--env-file"):
                 self.sourced.append("the file of --env-file")
             elif not isinstance(element, BranchElements) and (
@@ -774,6 +858,8 @@ class Interpreter(Expander):
         """Record a heredoc that the script writes to a file: the script may run it later."""
         if text is not None:
             name = known_text(path) if path is not None else None
+            if name == "/dev/null":
+                return
             self.written[name or f"unnamed file {len(self.written)}"] = text
 
     def _runs_script(self, name: str, words: Sequence[ArrayElement], line: int) -> bool:
@@ -988,6 +1074,7 @@ class Interpreter(Expander):
         "mapfile": _mapfile,
         "readarray": _mapfile,
         "unset": _unset,
+        "let": _let,
         "exec": _exec,
         "exit": lambda _run, _arguments, _line: "exit",
         "return": lambda _run, _arguments, _line: "return",
@@ -1013,6 +1100,16 @@ def _appended(
         before.elements if isinstance(before, ShellArray) else (before,)
     )
     return ShellArray((*head, *(more.elements if isinstance(more, ShellArray) else (more,))))
+
+
+def _choice(node: SyntaxNode, source: ShellSource) -> tuple[SyntaxNode, SyntaxNode] | None:
+    """Return the test and the action of `test && action`, or None for another list."""
+    if node.type != "list" or len(node.children) < 3 or source.text(node.children[1]) != "&&":
+        return None
+    test, action = node.children[0], node.children[2]
+    tests = ("test_command", "negated_command", "list")
+    is_test = test.type in tests and "[" in source.text(test)
+    return None if not is_test or action.type in tests else (test, action)
 
 
 def _clause(node: SyntaxNode) -> tuple[list[SyntaxNode], list[SyntaxNode]]:

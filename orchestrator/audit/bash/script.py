@@ -36,6 +36,8 @@ from orchestrator.library.launches import (
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
 """Maximum number of restarts after syntax errors, and of characters read after one."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
+_COMMENT_IN_COMMAND = re.compile(r"(?<=\s)`#[^`\n]*`(?=\s)")
+"""A comment between the words of a command, for which the grammar takes the rest of its line."""
 _BLANK_AFTER = re.compile(r"\\[ \t]+(#.*)?$")
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
 _RELEVANT = re.compile(
@@ -62,6 +64,7 @@ def launches(
     rest of the budget of the file that contains the script. Raise UnreadableScript if nesting or
     branching exceeds the limits.
     """
+    text = _COMMENT_IN_COMMAND.sub(lambda match: " " * len(match[0]), text)
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     budget = budget or Budget()
     try:
