@@ -345,12 +345,14 @@ def test_a_hard_package_has_a_page_of_its_own(name: str) -> None:
 
 
 def loaded_by(*argv: str) -> set[str]:
-    """Return the top-level packages that running `orch ARGV` to its end imports."""
+    """Return the top-level packages, and orch's own below them, that running `orch ARGV` to its
+    end imports."""
     code = (
         "import sys\nfrom orchestrator.cli import main\n"
         f"sys.argv = ['orch', *{list(argv)!r}]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print('LOADED', *sorted({m.partition('.')[0] for m in sys.modules}))"
+        "packages = {'.'.join(m.split('.')[:n]) for m in sys.modules for n in (1, 2)}\n"
+        "print('LOADED', *sorted(p for p in packages if '.' not in p or p.startswith('orch')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
@@ -365,6 +367,8 @@ def test_help_loads_nothing_heavy() -> None:
 def test_plan_loads_no_trainer_tracker_or_harness() -> None:
     loaded = loaded_by("plan", "experiments/smoke.yaml", "--json")
     assert not loaded & (HEAVY - {"hydra", "omegaconf", "numpy", "rich"})
+    unneeded = {"audit", "analysis", "imports", "report", "tracking", "search"}
+    assert not loaded & {f"orchestrator.{name}" for name in unneeded}
 
 
 def test_nothing_committed_names_a_machine_or_a_registry() -> None:

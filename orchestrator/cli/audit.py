@@ -12,7 +12,7 @@ from orchestrator.audit import audit, releases
 from orchestrator.audit.fix import diff
 from orchestrator.audit.pipeline import LARGEST
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
-from orchestrator.cli import common
+from orchestrator.cli import common, foreign
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.estimators import choices
@@ -94,7 +94,7 @@ def command(
     """
     if STDIN in paths:
         _reads_a_pipe(fix)
-    versions = common.pinned_releases(pinned)
+    versions = foreign.pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
     fixable: list[Path] = []

@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from pydantic_core import to_json
 
-from orchestrator.analysis.imported import APART, imported_data
-from orchestrator.audit.hints import marks
 from orchestrator.cli import completing
 from orchestrator.cli.manners import WOULD_CHANGE
-from orchestrator.errors import did_you_mean
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import open_experiment
 
 if TYPE_CHECKING:
-    from orchestrator.imports.runs import ImportedRun
     from orchestrator.runs.experiment import Experiment
     from orchestrator.runs.operations import OperationResult
     from orchestrator.runs.plan import Plan
@@ -156,70 +152,6 @@ def hanging(name: str, text: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def print_imported(runs: "Sequence[ImportedRun]", metric: str | None = None) -> None:
-    """Print the imported runs as a table: origin, KL, objective, last values."""
-    shown = [metric] if metric else ["train/reward_mean", *_kl_metrics(runs)]
-    rows = []
-    for run, one in zip(runs, imported_data(runs), strict=True):
-        rows.append(
-            (
-                run.name,
-                run.trained_with,
-                one["kl"] or "unknown",
-                "-" if one["beta"] is None else f"{one['beta']:g}",
-                one["verdict"] or "unknown",
-                *(number(run.finals.get(each)) for each in shown),
-                run.last_step,
-                run.manifest.ended,
-                run.manifest.origin,
-            )
-        )
-    columns = (
-        "imported run",
-        "library",
-        "KL",
-        "beta",
-        "optimises",
-        *shown,
-        "step",
-        "ended",
-        "from",
-    )
-    print_table(columns, rows)
-    click.echo(APART)
-
-
-def _kl_metrics(runs: "Sequence[ImportedRun]") -> list[str]:
-    names = ("train/kl_term", "train/kl_reference", "train/kl_reference_per_token")
-    return [name for name in names if any(name in run.finals for run in runs)]
-
-
-def pinned_releases(pinned: Sequence[str]) -> dict[str, str]:
-    """Return library -> release of `--library NAME@VERSION`s, with the reason after a blank.
-
-    Raise click.UsageError for another text.
-    """
-    if not pinned:
-        return {}
-
-    names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
-    releases = {}
-    for each in pinned:
-        name, at, version = each.partition("@")
-        if not at or not version[:1].isdigit():
-            raise click.UsageError(
-                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
-                f"got '{each}': give both"
-            )
-        name = name.lower()
-        if name not in names:
-            raise click.UsageError(
-                f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
-            )
-        releases[name] = f"{version} --library says so"
-    return releases
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -15,7 +15,7 @@ from orchestrator.analysis.libraries import choose_base, library_data, read_side
 from orchestrator.analysis.scripts import RECIPE, SEEDS, read_pair, script_ablation, scripts_data
 from orchestrator.analysis.sentences import metric_title, reason, statement
 from orchestrator.analysis.text import counted
-from orchestrator.cli import common
+from orchestrator.cli import common, foreign
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, number, print_json, print_table, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
@@ -141,7 +141,7 @@ def command(
         print_claims(comparison)
         if imported:
             click.echo()
-            common.print_imported(imported, metric)
+            foreign.print_imported(imported, metric)
     return 0
 
 
@@ -279,7 +279,7 @@ def _compare_scripts(
             f"--configs takes two launch scripts, got {len(paths)}: "
             "orch compare --configs a.sh b.sh"
         )
-    left, right = read_pair(paths[0], paths[1], common.pinned_releases(pinned))
+    left, right = read_pair(paths[0], paths[1], foreign.pinned_releases(pinned))
     set_next(f"orch audit {paths[0]} {paths[1]}")
     page = scripts_data(left, right)
     code = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from orchestrator.analysis.imported import imported_data
-from orchestrator.cli import common
+from orchestrator.cli import common, foreign
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
@@ -184,7 +184,7 @@ def _list(imported: Sequence[ImportedRun], as_json: bool) -> int:
     if not imported:
         say(f"no such run is imported; orch import reads {FORMATS}")
         return 0
-    common.print_imported(imported)
+    foreign.print_imported(imported)
     return 0
 
 

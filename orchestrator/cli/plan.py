@@ -17,6 +17,7 @@ from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, cost, measure
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import plan as plan_of
+from orchestrator.settings import without_seed
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
 from orchestrator.spec.expand import how
 from orchestrator.spec.rehearse import replaced_tasks, verdict_on
@@ -164,17 +165,17 @@ class _Group(NamedTuple):
 
 def _configurations(rows: Iterable["PlanRow"]) -> list[_Group]:
     """Return what is planned, in the order of the spec."""
-    groups: dict[tuple[str, ...], list[PlanRow]] = {}
+    titles: dict[tuple[object, ...], tuple[str, str, str, str]] = {}
+    groups: dict[tuple[str, str, str, str], list[PlanRow]] = {}
     for row in rows:
-        if row.cell is None:
+        if (cell := row.cell) is None:
             continue
-        axes = {k: v for k, v in row.cell.axes.items() if k not in ("seed", "beta")}
-        kl = axes.pop("kl", "")
-        where = " ".join(
-            f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in _released(axes).items()
-        )
-        verdict = verdict_on(row.cell.settings).summary
-        groups.setdefault(("+".join(row.cell.studies), where, kl, verdict), []).append(row)
+        axes = [axis for axis in cell.axes.items() if axis[0] != "seed"]
+        key = (without_seed(cell.settings), cell.studies, *axes)
+        title = titles.get(key)
+        if title is None:
+            title = titles[key] = _title(cell)
+        groups.setdefault(title, []).append(row)
     grids = []
     for (study, where, kl, verdict), same in groups.items():
         betas = dict.fromkeys(row.cell.axes.get("beta", "") for row in same if row.cell)
@@ -183,6 +184,14 @@ def _configurations(rows: Iterable["PlanRow"]) -> list[_Group]:
     return sorted(
         grids, key=lambda g: [(m.study, m.where) for m in grids].index((g.study, g.where))
     )
+
+
+def _title(cell: "Cell") -> tuple[str, str, str, str]:
+    """Return study, place in the grid, KL term and verdict of a cell, the same for all seeds."""
+    axes = {k: v for k, v in cell.axes.items() if k not in ("seed", "beta")}
+    kl = axes.pop("kl", "")
+    where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in _released(axes).items())
+    return "+".join(cell.studies), where, kl, verdict_on(cell.settings).summary
 
 
 _PLAIN_AXES = ("model", "data", "backend")

@@ -25,6 +25,7 @@ from orchestrator.records import ENDED, Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.watch import latest_metrics
+from orchestrator.settings import without_seed
 
 ASSUMED_UTILISATION = (0.1, 0.4)
 ASSUMED_PROMPT_TOKENS = 200
@@ -168,7 +169,16 @@ def gpu_hours(cell: Cell, measured: Measured | None = None) -> float:
 
 def bill(cells: Iterable[Cell], measured: Measured | None = None) -> Bill:
     """Return the cost of these cells together."""
-    return _sum_of(cost(cell, measured) for cell in cells)
+    prices: dict[tuple[object, ...], Cost] = {}
+    costs = []
+    cells = list(cells)  # alive, as `id` needs it
+    for cell in cells:
+        key = (without_seed(cell.settings), id(cell.resources))
+        price = prices.get(key)
+        if price is None:
+            price = prices[key] = cost(cell, measured)
+        costs.append(price)
+    return _sum_of(costs)
 
 
 def _sum_of(prices: Iterable[Cost]) -> Bill:
