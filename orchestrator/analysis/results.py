@@ -129,28 +129,12 @@ def table_rows(
     table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table, with values in the order of `columns`."""
-    axes = axis_columns(record.cell for record in records)
+    runs = measure(records, scores)
     if table == "scores":
-        named = {
-            record.cell.id: _run_columns(run, axes)
-            for record, run in _measured_records(records, scores)
-        }
-        for s in scores:
-            if s.cell_id in named:
-                yield (
-                    *named[s.cell_id],
-                    s.task,
-                    s.domain,
-                    s.metric,
-                    s.step,
-                    s.value,
-                    s.stderr,
-                    s.num_items,
-                    s.repeats,
-                    s.eval_seed,
-                )
+        yield from score_rows(runs, scores)
         return
-    for _, run in _measured_records(records, scores):
+    axes = axis_columns(record.cell for record in records)
+    for run in runs:
         own = _run_columns(run, axes)
         if table == "finals":
             yield from ((*own, metric, value) for metric, value in sorted(run.finals.items()))
@@ -159,11 +143,30 @@ def table_rows(
                 yield from ((*own, metric, step, points[step]) for step in sorted(points))
 
 
-def run_rows(records: Sequence[Record]) -> Iterator[tuple[Any, ...]]:
+def run_rows(runs: Sequence[MeasuredRun]) -> Iterator[tuple[Any, ...]]:
     """Yield a row for each run, with the columns that identify it."""
-    axes = axis_columns(record.cell for record in records)
-    for _, run in _measured_records(records, ()):
+    axes = axis_columns(run.record.cell for run in runs)
+    for run in runs:
         yield _run_columns(run, axes)
+
+
+def score_rows(runs: Sequence[MeasuredRun], scores: Iterable[Score]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table `scores`, for scores of these runs."""
+    named = dict(zip((run.record.cell.id for run in runs), run_rows(runs), strict=True))
+    for s in scores:
+        if s.cell_id in named:
+            yield (
+                *named[s.cell_id],
+                s.task,
+                s.domain,
+                s.metric,
+                s.step,
+                s.value,
+                s.stderr,
+                s.num_items,
+                s.repeats,
+                s.eval_seed,
+            )
 
 
 def imported_rows(
@@ -201,12 +204,6 @@ def _imported_columns(run: ImportedRun) -> tuple[Any, ...]:
         "origin": run.manifest.origin,
     }
     return tuple(known.get(name) for name in RUN)
-
-
-def _measured_records(
-    records: Sequence[Record], scores: Sequence[Score]
-) -> Iterator[tuple[Record, MeasuredRun]]:
-    yield from zip(records, measure(records, scores), strict=True)
 
 
 def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:
@@ -300,6 +297,13 @@ class Answer(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
+def _evaluated_rows(runs: Iterable[MeasuredRun]) -> Iterator[tuple[Any, ...]]:
+    """Yield the points of curves that come from evaluations, of runs without their logs."""
+    for run in runs:
+        for metric, points in run.series.items():
+            yield from ((run.record.cell.id, metric, step, v) for step, v in points.items())
+
+
 class ResultsDatabase:
     """A database of an experiment's results on disk, read when it is created."""
 
@@ -322,7 +326,8 @@ class ResultsDatabase:
         self._scores = [*scores, *aggregate(scores)]
         self._imported = read_imported(experiment.folder)
         self._connection = duckdb.connect(":memory:")
-        self._add("runs", (*RUN, *axis_columns(self._cells)), run_rows(self._records))
+        runs = measure([replace(record, metrics=()) for record in self._records], self._scores)
+        self._add("runs", (*RUN, *axis_columns(self._cells)), run_rows(runs))
         self._add_trained(
             [
                 (record.cell.id, record.directory.name, kept[record.cell.id])
@@ -330,8 +335,8 @@ class ResultsDatabase:
                 if record.cell.id in kept
             ]
         )
-        self._add("evaluated", ("cell", "metric", "step", "value"), self._evaluated())
-        self._add_table("scores", table_rows("scores", self._bare(), self._scores))
+        self._add("evaluated", ("cell", "metric", "step", "value"), _evaluated_rows(runs))
+        self._add_table("scores", score_rows(runs, self._scores))
         imported = imported_rows("curves", self._imported, self._cells)
         self._add("imported_curves", columns("curves", self._cells), imported)
         self._connection.execute(_CURVES)
@@ -360,15 +365,6 @@ class ResultsDatabase:
         """Return table -> its columns."""
         own: dict[str, list[str]] = {"runs": [*RUN, *axis_columns(self._cells)]}
         return own | {name: columns(name, self._cells) for name in VALUE}
-
-    def _bare(self) -> list[Record]:
-        return [replace(record, metrics=()) for record in self._records]
-
-    def _evaluated(self) -> Iterable[tuple[Any, ...]]:
-        """Yield the points of curves that come from evaluations and not from logs."""
-        for run in measure(self._bare(), self._scores):
-            for metric, points in run.series.items():
-                yield from ((run.record.cell.id, metric, step, v) for step, v in points.items())
 
     def _add_finals(self) -> None:
         """Create the table of final values from the last point of each logged curve."""

@@ -23,7 +23,7 @@ from orchestrator.records import (
 )
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.columns import Columns, KeptRows, columns_in
-from orchestrator.runs.state import read_state
+from orchestrator.runs.state import CellLook, one_look
 
 
 def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
@@ -34,7 +34,8 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     """
     folder.check()
     columns = columns_in(folder.path)
-    records = [_record(cell, folder.cell(cell), columns) for cell in cells]
+    with one_look(folder) as look:
+        records = [_record(cell, folder.cell(cell), look, columns) for cell in cells]
     columns.flush()
     return records
 
@@ -49,7 +50,8 @@ def collect_without_kept(
     folder.check()
     columns = columns_in(folder.path)
     kept: dict[str, KeptRows] = {}
-    records = [_record(cell, folder.cell(cell), columns, kept) for cell in cells]
+    with one_look(folder) as look:
+        records = [_record(cell, folder.cell(cell), look, columns, kept) for cell in cells]
     columns.flush()
     return records, kept
 
@@ -77,9 +79,13 @@ def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
 
 
 def _record(
-    cell: Cell, cell_dir: CellDir, columns: Columns, kept: dict[str, KeptRows] | None = None
+    cell: Cell,
+    cell_dir: CellDir,
+    look: CellLook,
+    columns: Columns,
+    kept: dict[str, KeptRows] | None = None,
 ) -> Record:
-    state = read_state(cell_dir)
+    state = look.state_of(cell_dir)
     faults = [state.fault] if state.fault else []
     attempts = _attempts(cell_dir, faults)
     if not attempts:

@@ -13,8 +13,10 @@ from orchestrator.pipeline import training
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, CellState, RunFolder
 from orchestrator.runs import state
+from orchestrator.runs.collect import collect
 from orchestrator.runs.plan import plan
 from orchestrator.runs.state import read_state, survey
+from orchestrator.settings import BackendRef
 from tests.launch.kit import ended as exit_record
 from tests.launch.kit import leave, make_cell
 
@@ -60,6 +62,26 @@ def test_an_ended_cell_is_opened_once(folder: RunFolder, monkeypatch: pytest.Mon
     assert len(opened) == 4, "those that were stopped may have gone on"
     monkeypatch.undo()
     assert states == plainly(folder)
+
+
+def test_collecting_writes_and_uses_the_index(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    micro = BackendRef(name="micro")
+    cells = [c.but(settings=c.settings.but(backend=micro)) for c in filled(folder, 10)]
+    folder.open()
+    before = [record.state for record in collect(cells, folder)]
+    anew()
+    opened: list[str] = []
+    real = CellDir.state
+
+    def counted(self: CellDir, **more: Any) -> CellState:
+        opened.append(self.path.name)
+        return real(self, **more)
+
+    monkeypatch.setattr(CellDir, "state", counted)
+    assert [record.state for record in collect(cells, folder)] == before
+    assert len(opened) == 4, "those that were stopped may have gone on"
 
 
 def test_running_again_opens_no_ended_cell(
