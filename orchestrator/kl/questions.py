@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, judged
+from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.kl.figures import Curves, draw_curves, draw_terms
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates, exact
@@ -176,9 +176,10 @@ def _pulled(share: float) -> _Pull:
     moved = _at(policy, reference + share * (policy - reference))
     term = exact(moved, [KlConfiguration("k1", "reward")])
     mean, size = term.mean[0], float(true @ true)
+    off = float(np.linalg.norm(mean - true)) / sqrt(size)
     return _Pull(
         max(0.0, round(float(mean @ true) / size, 9)),
-        float(np.linalg.norm(mean - true)) / sqrt(size),
+        off if off > ROUNDING else 0.0,
         sqrt(float(term.variance[0].sum()) / size),
     )
 
