@@ -125,6 +125,15 @@ def _corrected(
     return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
 
 
+def ratio_levels(version: str) -> dict[str, Any]:
+    """Return launches with each level of the importance ratio, in the library's own words."""
+    flag = "--policy_loss_type" if _flat(version) else "--actor.policy_loss_type"
+    return {
+        f"{flag} {kind}": _corrected(version, (flag, kind), (None, None))
+        for kind in ("ppo", "gspo")
+    }
+
+
 def _flat(version: str) -> bool:
     """Return True for a release whose flags have no dots: up to 0.10.1.post2."""
     return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))

@@ -111,6 +111,11 @@ def corrections(version: str) -> dict[str, Any]:
     return {f"default loss, {masks[0]} = {masks[1]} = 0.2": launch}
 
 
+def ratio_levels(version: str) -> dict[str, Any]:
+    """Return the default loss: it has one importance ratio, to the policy that sampled."""
+    return dict(corrections(version))
+
+
 def silent(version: str) -> dict[str, Any]:
     """Return a launch without KL options. It has a reference policy if the loss can use one."""
     size = "rollouts_per_example = 4" if old(version) else "group_size = 4"

@@ -114,6 +114,34 @@ def _corrected(
     return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
 
 
+def ratio_levels(_version: str) -> dict[str, Any]:
+    """Return launches with each level of the importance ratio, in SkyRL's own words."""
+    return {
+        f"policy_loss_type={kind}": _corrected(
+            {}, (None, None), f"{ALGORITHM}policy_loss_type={kind}"
+        )
+        for kind in ("regular", "gspo")
+    }
+
+
+CONTROLLER = "kl_ctrl.type=adaptive"
+
+
+def controller(_version: str, target: float, horizon: int, beta: float) -> dict[str, Any]:
+    """Return a launch with the adaptive controller of a KL in the reward."""
+    options = {
+        "kl_ctrl.type": "adaptive",
+        "kl_ctrl.kl_target": target,
+        "kl_ctrl.horizon": horizon,
+        "kl_loss_coef": beta,
+        "kl_estimator_type": "k1",
+        "use_kl_in_reward": "true",
+        "use_kl_loss": "false",
+    }
+    argv = [f"{ALGORITHM}{key}={value}" for key, value in options.items()]
+    return {"argv": argv, "files": {}}
+
+
 class TrainingBatch(dict[str, Any]):
     """SkyRL's TrainingInputBatch, as far as its trainer's methods use it."""
 
@@ -264,6 +292,25 @@ class SkyRl:
             grpo_norm_by_std=config.trainer.algorithm.grpo_norm_by_std,
         )
         return rewards, advantages
+
+    def controlled(self, config: Any, batch: Mapping[str, Any]) -> float:
+        """Return beta after apply_reward_kl_penalty of a batch, with the launch's controller."""
+        mask = batch["mask"]
+        data = TrainingBatch(
+            {
+                "loss_mask": mask,
+                "response_mask": mask,
+                "rewards": 0 * mask,
+                "base_action_log_probs": batch["ref"],
+                "action_log_probs": batch["old"],
+            },
+            batch["groups"],
+        )
+        trainer = MagicMock()
+        control = self.utils.get_kl_controller(config.trainer.algorithm)
+        trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, control, {}
+        self.trainer.apply_reward_kl_penalty(trainer, data)
+        return float(control.value)
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
         """Return the worker's loss of one micro-batch, which is the whole minibatch."""

@@ -99,6 +99,18 @@ def _corrected(script: str, bounds: tuple[float | None, float | None], *more: st
     return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k3"}
 
 
+def ratio_levels(_version: str) -> dict[str, Any]:
+    """Return launches with each level of the importance ratio, in TRL's own words."""
+    launches: dict[str, Any] = {}
+    for level in ("token", "sequence"):
+        for switch in ("false", "true"):
+            words = ("--importance_sampling_level", level, CORRECTED, switch)
+            argv = _native("grpo", *words, *STALE)["argv"]
+            label = f"grpo {' '.join(words)}"
+            launches[label] = {"argv": argv, "files": {}, "estimator": "k3"}
+    return launches
+
+
 RLOO_BETA = 0.05
 """RLOOConfig's own beta, which a launch need not give."""
 
@@ -152,7 +164,7 @@ class Trl:
         import numpy as np
         import torch
 
-        self.torch = torch
+        self.torch, self.sources = torch, sources
         utils = sources.load(UTILS, ["pad", "nanstd", "nanmin", "nanmax"], torch=torch, np=np)
         own = {
             **{name: getattr(utils, name) for name in ("pad", "nanstd", "nanmin", "nanmax")},
@@ -249,6 +261,28 @@ class Trl:
     def loss(self, launch: AskedLaunch, batch: Mapping[str, Any]) -> Any:
         """Return _compute_loss of one micro-batch that is the whole minibatch."""
         return self._loss(self._trainer(launch, batch), batch)
+
+    def moved_reference(self, launch: AskedLaunch) -> list[float]:
+        """Return a weight of the reference model after each of four steps, by TRL's callback."""
+        torch = self.torch
+        state = SimpleNamespace(deepspeed_plugin=None)
+        module = self.sources.load(
+            "trainer/callbacks.py",
+            ["SyncRefModelCallback"],
+            TrainerCallback=object,
+            AcceleratorState=lambda: state,
+        )
+        model, reference = (torch.nn.Linear(1, 1, bias=False) for _ in range(2))
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.zeros_(reference.weight)
+        callback = module.SyncRefModelCallback(reference, None)
+        weights = []
+        for step in range(1, 5):
+            at = SimpleNamespace(global_step=step)
+            if launch.options.sync_ref_model:
+                callback.on_step_end(launch.options, at, None, model=model)
+            weights.append(float(reference.weight))
+        return weights
 
     def _loss(self, trainer: Any, batch: Mapping[str, Any]) -> Any:
         inputs = trainer.scored(len(batch["logp"]))

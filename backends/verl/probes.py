@@ -117,6 +117,20 @@ def _corrected(options: Mapping[str, Any], bounds: tuple[float | None, float | N
     return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
 
 
+def ratio_levels(_version: str) -> dict[str, Any]:
+    """Return launches with each level of the importance ratio, in verl's own words."""
+    words = f"{ACTOR}.policy_loss.loss_mode=gspo"
+    mean = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
+    launches: dict[str, Any] = {"policy_loss.loss_mode=vanilla": _corrected({}, (None, None))}
+    for label, more in (
+        ("policy_loss.loss_mode=gspo", (words,)),
+        ("policy_loss.loss_mode=gspo loss_agg_mode=seq-mean-token-mean", (words, mean)),
+    ):
+        plain = _corrected({}, (None, None))
+        launches[label] = {**plain, "argv": [*plain["argv"], *more]}
+    return launches
+
+
 class PaddedBatch(dict[str, Any]):
     """A batch as verl's functions use one: tensors by name, already padded."""
 
@@ -185,7 +199,7 @@ class VerlFunctions:
             ["masked_sum", "masked_mean", "masked_var", "masked_whiten"],
             torch=__import__("torch"),
         )
-        core = load(CORE, verl_F=functional)
+        core = load(CORE, verl_F=functional, ActorConfig=ActorConfig)
         losses = load(
             LOSSES,
             ["ppo_loss"],
@@ -248,7 +262,6 @@ class VerlFunctions:
 
     def advantages(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return token rewards and advantages [N, T], as the trainer computes them from `old`."""
-        import numpy as np
         import torch
 
         _, _, trainer = self._of(config)
@@ -256,18 +269,7 @@ class VerlFunctions:
         scores = torch.zeros_like(mask)
         last = mask.sum(-1).long() - 1
         scores[torch.arange(len(mask)), last] = batch["rewards"]
-        data = SimpleNamespace(
-            batch=PaddedBatch(
-                {
-                    "response_mask": mask,
-                    "token_level_scores": scores,
-                    "token_level_rewards": scores,
-                    "old_log_probs": batch["old"],
-                    "ref_log_prob": batch["ref"],
-                }
-            ),
-            non_tensor_batch={"uid": np.array([str(g) for g in batch["groups"]], dtype=object)},
-        )
+        data = self._scored(batch, scores)
         if config["algorithm.use_kl_in_reward"]:
             control = SimpleNamespace(
                 value=config["algorithm.kl_ctrl.kl_coef"], update=lambda **_: None
@@ -284,6 +286,44 @@ class VerlFunctions:
             config=ActorConfig(gamma=config["algorithm.gamma"]),
         )
         return data.batch["token_level_rewards"], data.batch["advantages"]
+
+    def controlled(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
+        """Return beta after apply_kl_penalty of a batch, with the launch's controller."""
+        core, _, trainer = self._of(config)
+        prefix = "algorithm.kl_ctrl."
+        given = {
+            key.removeprefix(prefix): value
+            for key, value in config.items()
+            if key.startswith(prefix)
+        }
+        control = core.get_kl_controller(SimpleNamespace(**given))
+        for name in ("get_kl_controller", "AdaptiveKLController"):
+            self.sources.uses(CORE, name)
+        trainer.apply_kl_penalty(
+            self._scored(batch, 0 * batch["mask"]),
+            kl_ctrl=control,
+            kl_penalty=config["algorithm.kl_penalty"],
+        )
+        return float(control.value)
+
+    @staticmethod
+    def _scored(batch: Mapping[str, Any], scores: Any) -> Any:
+        """Return a batch as the trainer has it before its advantages."""
+        import numpy as np
+
+        mask = batch["mask"]
+        return SimpleNamespace(
+            batch=PaddedBatch(
+                {
+                    "response_mask": mask,
+                    "token_level_scores": scores,
+                    "token_level_rewards": scores,
+                    "old_log_probs": batch["old"],
+                    "ref_log_prob": batch["ref"],
+                }
+            ),
+            non_tensor_batch={"uid": np.array([str(g) for g in batch["groups"]], dtype=object)},
+        )
 
     def loss(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
         """Return ppo_loss of one micro-batch that is the whole minibatch."""
@@ -341,7 +381,8 @@ def _actor(config: Mapping[str, Any]) -> ActorConfig:
     plain = {
         key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)
     }
-    return ActorConfig(global_batch_info={}, policy_loss={"loss_mode": "vanilla"}, **plain)
+    mode = plain.pop("policy_loss.loss_mode", "vanilla")
+    return ActorConfig(global_batch_info={}, policy_loss={"loss_mode": mode}, **plain)
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""The evidence on corrections of the engine's mismatch, as rows of tables and as sentences."""
+"""The evidence on corrections and on what stands beside a KL term, as rows and as sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -113,3 +113,59 @@ def sentences(measured: Mapping[str, Any]) -> Iterator[str]:
 
 def _part(count: int, of: int) -> str:
     return f"all {of}" if count == of else f"{count} of {of}"
+
+
+BESIDE = ("library", "of", "launch", "measured")
+SUBJECTS = {
+    "level": "ratio level",
+    "controller": "adaptive β",
+    "reference": "reference that moves",
+}
+
+
+def beside_rows(known: Sequence[Release]) -> list[tuple[str, ...]]:
+    """Return a row of BESIDE for each ratio level, controller and moving reference."""
+    releases: dict[tuple[str, ...], list[str]] = {}
+    for library, version in known:
+        for each in (evidence.read(library, version) or {}).get("beside", ()):
+            row = (library, SUBJECTS[each["subject"]], f"`{each['name']}`", _beside(each))
+            releases.setdefault(row, []).append(version)
+    rows_ = [(f"{key[0]} {', '.join(of)}", *key[1:]) for key, of in releases.items()]
+    return sorted(rows_, key=lambda row: list(SUBJECTS.values()).index(row[1]))
+
+
+def _beside(each: Mapping[str, Any]) -> str:
+    if "error" in each:
+        return f"raises {each['error']}"
+    if each["subject"] == "level":
+        policy, kl = each["policy"], each.get("kl")
+        text = f"policy loss: {_level(policy)}"
+        return text if kl is None else f"{text}; KL in the loss: {_level(kl)}"
+    if each["subject"] == "controller":
+        return f"β follows {each['follows']}; a step counts {each.get('counts', '?')}"
+    return "as the cell says" if each["agrees"] else "otherwise than the cell says"
+
+
+def _level(part: Mapping[str, Any]) -> str:
+    if part["level"] == "?":
+        return "no level that orch knows"
+    level = "no ratio" if part["level"] == "none" else f"`{part['level']}`"
+    return level + ("" if part["divisor"] == ALL else f", divided by {part['divisor']}")
+
+
+def levels(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would surprise a user of a release's ratio levels."""
+    of_levels = [each for each in measured.get("beside", ()) if each["subject"] == "level"]
+    both = [each for each in of_levels if "policy" in each and "kl" in each]
+    for each in both:
+        if each["kl"]["level"] not in ("none", "token", "?"):
+            yield (
+                f"`{each['name']}` multiplies the KL in the loss by the ratio of the response too: "
+                "no divergence with a name (`orch explain gspo+k3`)"
+            )
+        divisors = each["policy"].get("divisor"), each["kl"].get("divisor")
+        if each["policy"]["level"] != "token" and divisors[0] != ALL and divisors[1] == ALL:
+            yield (
+                f"`{each['name']}` averages the policy loss by response and the KL in the loss by "
+                "token: what β means depends on response lengths"
+            )

@@ -16,6 +16,7 @@ from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, exact
 from orchestrator.kl.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.verdicts import verdict
+from orchestrator.probes.beside import ask_beside, measured_beside
 from orchestrator.probes.cells import (
     ADVANTAGES,
     AGGREGATIONS,
@@ -615,6 +616,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     natives = _natives(inquiry, probes)
     ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
     weighted = ask_about_weights(inquiry)
+    beside = ask_beside(inquiry)
     answers, ran = inquiry.put(where)
     return {
         "library": library,
@@ -640,6 +642,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         "ratio": ratio(answers),
         "natives": [_native(each, answers) for each in natives],
         "corrections": measured_weights(weighted, answers),
+        "beside": measured_beside(beside, answers),
         "cells": list(_cells(cells, answers)),
     }
 

@@ -57,6 +57,13 @@ CORRECTED = (
     "has it. A KL in the reward is weighted as the policy loss is.\n"
 )
 
+BESIDE = (
+    "Measured in the library's own functions after a train step, on the same responses; a release "
+    "has no row for what it lacks, or for what none of its functions does alone. `token`, "
+    "`sequence` and `sequence_mean` (GSPO) are the values of `loss.ratio_level` and "
+    "`kl.ratio_level`. A controller was run at five targets, a moving reference for four steps.\n"
+)
+
 SUMMED = (
     "With rloo and a mean over tokens; with the sum over a response where a release trains that KL "
     "with no other loss (TRL's RLOOTrainer).\n"
@@ -110,6 +117,9 @@ def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
         "## What corrects the engine's mismatch\n",
         CORRECTED,
         _markdown([corrections.COLUMNS, *corrections.rows(known)]),
+        "## Ratio levels, controllers of β, and references that move\n",
+        BESIDE,
+        _markdown([corrections.BESIDE, *corrections.beside_rows(known)]),
         "## Names\n",
         _markdown(_names(known)),
         "## Not measured\n",
@@ -505,6 +515,7 @@ RULES: tuple[Callable[[EvidenceMapping], Iterator[str]], ...] = (
     _natives,
     _ratio,
     corrections.sentences,
+    corrections.levels,
 )
 
 

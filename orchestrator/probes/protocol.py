@@ -19,6 +19,9 @@ answers, one a question, in order
                 loss, of the batch as one micro-batch on one device.
     update      `advantages`, then `loss` with those advantages. The KL in the reward is of `old`,
                 that in the loss of `logp`.
+    controller  {"beta": number}: beta after the trainer's step with the batch, by its controller.
+    reference   {"reference": [4]}: a weight of the reference policy after each of four train steps;
+                it begins at 0, and the policy's stays 1.
     any         {"error": "Kind: sentence"}: the exception that the library raised.
 """
 

@@ -211,6 +211,10 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
         value = library.kl(config, each["place"], {**batch, "logp": logp})
         slope = _gradient(value.sum(), logp)
         return {"value": value.tolist(), "slope": slope.tolist()}
+    if what == "controller":
+        return {"beta": float(library.controlled(config, batch))}
+    if what == "reference":
+        return {"reference": library.moved_reference(config)}
     reply: dict[str, Any] = {}
     if what in ("advantages", "update"):
         with torch.no_grad():
