@@ -173,6 +173,21 @@ def probes(name: str) -> ModuleType:
     return import_module(f"{_module(name)}.probes")
 
 
+def has_programs(name: str) -> bool:
+    """Return True if orch can run Python programs of others that build the library's trainer."""
+    return (folder(name) / "program.py").exists()
+
+
+def programs(name: str) -> ModuleType:
+    """Import the module with `launch` and `result` of such programs: see backends/trl/program.py.
+
+    launch(program, version, place, policy, batches) returns the LaunchPlan of a run at small scale,
+    with the small policy in the folder `policy`. result(attempt_dir, version, policy) returns the
+    ProgramResult of what the run left.
+    """
+    return import_module(f"{_module(name)}.program")
+
+
 def shipped_policy(path: str) -> Path | None:
     """Return the folder of `<backend>:<policy>`, a policy that ships with a backend.
 

@@ -16,11 +16,17 @@ from orchestrator.errors import OrchError
 from orchestrator.pipeline.rehearsal import foreseen_troubles, rehearsal_of, run_rehearsal
 from orchestrator.prove import real as real_run
 from orchestrator.prove import text
+from orchestrator.prove.program import SUFFIX, ProgramRehearsal, rehearse_program
 from orchestrator.prove.real import Chosen, RealRehearsal
 from orchestrator.rundir import RunFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.library.cpu_launch import Deviation
     from orchestrator.pipeline.run import Review
+    from orchestrator.prove.checks import Check
+    from orchestrator.prove.proof import Proof
     from orchestrator.records import Cell
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -67,17 +73,20 @@ def command(
     site, through the same queue; without a cluster, on this machine.
 
     With --real, SPEC may also be any launch script (.sh, .slurm, ...). It is read as `orch
-    audit` reads it, and never run. The library itself trains, in the environment that `orch env
-    create LIBRARY@VERSION --cpu` makes. The command prints all deviations from the launch, what
-    must hold in every run (the KL is 0 at the first step, trainer and sampler give tokens the
-    same probability, rewards are the scorer's, the gradient is not 0, checkpoints load and are
-    scored), and the table of `orch prove`.
+    audit` reads it, and never run. A Python program (.py) that builds TRL's trainer itself is run,
+    with a small policy in the place of its own. The library itself trains, in the environment that
+    `orch env create LIBRARY@VERSION --cpu` makes. The command prints all deviations from the
+    launch, what must hold in every run (the KL is 0 at the first step, trainer and sampler give
+    tokens the same probability, rewards are the scorer's, the gradient is not 0, checkpoints load
+    and are scored), and the table of `orch prove`.
 
     Exit code 1: something in the declared run would go wrong, or something in the rehearsal
     did.
     """
     if real and Path(choice.spec).suffix in SCRIPTS:
         return _real_script(Path(choice.spec), most, as_json, processes=processes)
+    if real and Path(choice.spec).suffix == SUFFIX:
+        return _real_program(Path(choice.spec), as_json)
     opened = choice.experiment()
     folder = RunFolder.of(opened.spec.site.runs_dir, opened.spec.name, "full")
     chosen = replace(opened, cells=opened.declared, folder=folder).chosen(choice.where)
@@ -118,6 +127,35 @@ def _real_script(path: Path, most: int, as_json: bool, *, processes: bool) -> in
     set_next("orch audit {spec}")
     trainings = real_run.chosen_of_script(path, home)
     return _rehearsed(trainings, home, most, as_json, processes=processes)
+
+
+def _real_program(path: Path, as_json: bool) -> int:
+    """Rehearse a Python program. Return the exit code."""
+    home = Path("runs").absolute() / f"{path.stem}.real"
+    set_next("orch audit {spec}")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    outcome = rehearse_program(path, home, say)
+    if as_json:
+        print_json({"programs": [_program_data(outcome)], "went_wrong": outcome.troubles})
+        return int(bool(outcome.troubles))
+    _print_parts(outcome.name, outcome.deviations, outcome.checks, outcome.proof)
+    if outcome.without_proof:
+        say(f"nothing is predicted: {outcome.without_proof}")
+    for trouble in outcome.troubles:
+        click.echo(f"went wrong: {trouble}")
+    click.echo(_sum(1, len(outcome.troubles), check_only=False).replace("1 cells", "1 program"))
+    return int(bool(outcome.troubles))
+
+
+def _program_data(outcome: ProgramRehearsal) -> dict[str, object]:
+    """Return the rehearsal of a program as plain data."""
+    return {
+        "name": outcome.name,
+        "deviations": [each._asdict() for each in outcome.deviations],
+        "checks": [each._asdict() for each in outcome.checks],
+        "proof": None if outcome.proof is None else text.rows(outcome.proof),
+        "without_proof": outcome.without_proof,
+    }
 
 
 def _real(
@@ -171,18 +209,27 @@ def _real_data(outcome: "RealRehearsal") -> dict[str, object]:
 
 
 def _print_real(outcome: "RealRehearsal") -> None:
-    click.secho(f"\n{outcome.declared.slug}", bold=True)
+    _print_parts(outcome.declared.slug, outcome.deviations, outcome.checks, outcome.proof)
+
+
+def _print_parts(
+    name: str,
+    deviations: "Sequence[Deviation]",
+    checks: "Sequence[Check]",
+    proof: "Proof | None",
+) -> None:
+    click.secho(f"\n{name}", bold=True)
     click.echo("differs from the launch:")
-    common.print_table(("what", "launch", "here", "why"), text.deviation_rows(outcome.deviations))
-    if outcome.checks:
+    common.print_table(("what", "launch", "here", "why"), text.deviation_rows(deviations))
+    if checks:
         click.echo("\nmust hold in any run:")
-        common.print_table(("", "", ""), text.check_rows(outcome.checks))
-    if outcome.proof is not None:
-        click.echo(f"\npredicted and done: {text.heading(outcome.proof)}")
-        common.print_table(text.COLUMNS, text.rows(outcome.proof))
-        for sentence in outcome.proof.left_out:
+        common.print_table(("", "", ""), text.check_rows(checks))
+    if proof is not None:
+        click.echo(f"\npredicted and done: {text.heading(proof)}")
+        common.print_table(text.COLUMNS, text.rows(proof))
+        for sentence in proof.left_out:
             say(sentence)
-        click.echo(text.verdict(outcome.proof))
+        click.echo(text.verdict(proof))
 
 
 def _sum(cells: int, troubles: int, check_only: bool) -> str:

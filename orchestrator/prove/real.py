@@ -69,7 +69,7 @@ def _launch(
         raise EnvironmentFault(
             f"{path}:{launch.line}: orch cannot put a script's arguments into a launch of "
             f"{backend.title} (it can for {', '.join(x.title for x in able if x.adopts_scripts)}); "
-            f"`orch audit {path}` reads it, and `orch rehearse --real SPEC` trains cells of a spec"
+            f"`orch audit {path}` reads it{_instead(reading.library)}"
         )
     if launch.open_end:
         raise EnvironmentFault(f"{path}:{launch.line}: {launch.open_end}")
@@ -158,6 +158,14 @@ def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
     if not chosen_launches:
         raise EnvironmentFault(f"{path} has no launch of {', '.join(plugins.names())}")
     return chosen_launches
+
+
+def _instead(library: str) -> str:
+    """Return what else can be rehearsed of a library that adopts no scripts."""
+    spec = ", and `orch rehearse --real SPEC` trains cells of a spec"
+    if not plugins.has_programs(library):
+        return spec
+    return f", `orch rehearse --real FILE.py` runs a Python file that builds its trainer{spec}"
 
 
 def rehearse(

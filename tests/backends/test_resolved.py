@@ -92,138 +92,191 @@ def no_other_model(resolved: Mapping[str, Any]) -> None:
     assert found == {}
 
 
-@pytest.mark.parametrize("placement", KLS)
-@pytest.mark.parametrize("version", SKYRL)
-def test_skyrl(version: str, placement: str) -> None:
+Wanted = Mapping[str, Mapping[str, Any] | str]
+"""What of a cell -> the library's resolved keys and their values; or why it has no key."""
+QUANTITIES = ("model", "tokenizer", "precision", "seeds", "sampling", "lengths", "kl")
+OF_THE_MODEL = "it loads the tokenizer of the model's path"
+
+
+def compare(resolved: Mapping[str, Any], wanted: Wanted) -> None:
+    """Hold a whole resolved configuration to a cell. Nothing that a cell has may be left out."""
+    assert tuple(wanted) == QUANTITIES
+    no_other_model(resolved)
+    flat = dict(leaves(resolved))
+    for quantity, keys in wanted.items():
+        if not isinstance(keys, str):
+            assert keys, quantity
+            assert {key: flat.get(key, "(no such key)") for key in keys} == keys, quantity
+
+
+def skyrl_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Wanted]:
     plan = plugins.load("skyrl").translate(cell("skyrl", version, placement), PLACE)
     [answer] = skyrl.ask(version, [plan.argv[2:]])
-    made = dict(leaves(answer["config"]))
-    no_other_model(answer["config"])
-    assert made["trainer.policy.model.path"] == made["trainer.ref.model.path"] == MODEL
-    assert made["trainer.seed"] == SEED
-    assert made["trainer.max_prompt_length"] == made["generator.max_input_length"] == PROMPT
-    for sampling in ("generator.sampling_params", "generator.eval_sampling_params"):
-        assert made[f"{sampling}.max_generate_length"] == RESPONSE
-        assert made[f"{sampling}.temperature"] == TEMPERATURE
-        assert made[f"{sampling}.top_p"] == 1.0
-    assert made["trainer.algorithm.temperature"] == TEMPERATURE
-    assert made["trainer.policy.optimizer_config.lr"] == RATE
     algorithm = "trainer.algorithm"
-    used = (made[f"{algorithm}.use_kl_in_reward"], made[f"{algorithm}.use_kl_loss"])
-    assert (
-        used == {"reward": (True, False), "loss": (False, True), "none": (False, False)}[placement]
-    )
+    samplings = ("generator.sampling_params", "generator.eval_sampling_params")
+    kl = {
+        f"{algorithm}.use_kl_in_reward": placement == "reward",
+        f"{algorithm}.use_kl_loss": placement == "loss",
+    }
     if placement != "none":
-        assert made[f"{algorithm}.kl_loss_coef"] == BETA
-        assert made[f"{algorithm}.kl_estimator_type"] == KLS[placement]["estimator"]
-        assert made[f"{algorithm}.kl_ctrl.type"] == "fixed"
+        kl |= {
+            f"{algorithm}.kl_loss_coef": BETA,
+            f"{algorithm}.kl_estimator_type": KLS[placement]["estimator"],
+            f"{algorithm}.kl_ctrl.type": "fixed",
+        }
+    return answer["config"], {
+        "model": {"trainer.policy.model.path": MODEL, "trainer.ref.model.path": MODEL},
+        "tokenizer": OF_THE_MODEL,
+        "precision": {
+            "trainer.bf16": True,
+            "generator.inference_engine.model_dtype": "bfloat16",
+        },
+        "seeds": {"trainer.seed": SEED},
+        "sampling": {
+            "generator.n_samples_per_prompt": 4,
+            "trainer.algorithm.temperature": TEMPERATURE,
+            **{f"{each}.temperature": TEMPERATURE for each in samplings},
+            **{f"{each}.top_p": 1.0 for each in samplings},
+            **{f"{each}.top_k": -1 for each in samplings},
+        },
+        "lengths": {
+            "trainer.max_prompt_length": PROMPT,
+            "generator.max_input_length": PROMPT,
+            **{f"{each}.max_generate_length": RESPONSE for each in samplings},
+        },
+        "kl": {**kl, "trainer.policy.optimizer_config.lr": RATE},
+    }
 
 
-@pytest.mark.parametrize("placement", KLS)
-@pytest.mark.parametrize("version", OPENRLHF)
-def test_openrlhf(version: str, placement: str) -> None:
+def openrlhf_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Wanted]:
     plan = plugins.load("openrlhf").translate(cell("openrlhf", version, placement), PLACE)
     [answer] = asked_of_library(version, [plan.argv])
-    args = dict(leaves(answer["args"]))
-    no_other_model(answer["args"])
 
-    def made(name: str) -> Any:
-        own = FLAT_NAMES[name] if version == FLAT else name
-        return args[str(own)]
+    def spelled(keys: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            str(FLAT_NAMES.get(key, key)) if version == FLAT else key: value
+            for key, value in keys.items()
+        }
 
-    assert made("actor.model_name_or_path") == MODEL
-    assert made("train.seed") == SEED
-    assert made("rollout.temperature") == TEMPERATURE
-    assert made("rollout.top_p") == 1.0
-    assert made("rollout.max_new_tokens") == RESPONSE
-    assert made("data.max_len") == PROMPT + RESPONSE
-    assert made("actor.adam.lr") == RATE
-    assert made("algo.kl.use_loss") is (placement == "loss")
-    assert made("algo.kl.init_coef") == (0 if placement == "none" else BETA)
+    kl = {"algo.kl.use_loss": placement == "loss"}
+    kl |= {"algo.kl.init_coef": 0 if placement == "none" else BETA}  # type: ignore[dict-item]  # numbers too
     if placement != "none":
-        assert made("algo.kl.estimator") == KLS[placement]["estimator"]
+        kl |= {"algo.kl.estimator": KLS[placement]["estimator"]}
+    lengths = {"rollout.max_new_tokens": RESPONSE, "data.max_len": PROMPT + RESPONSE}
+    return answer["args"], {
+        "model": spelled({"actor.model_name_or_path": MODEL}),
+        "tokenizer": OF_THE_MODEL,
+        "precision": spelled({"ds.param_dtype": "bf16"}),
+        "seeds": spelled({"train.seed": SEED}),
+        "sampling": spelled(
+            {
+                "rollout.temperature": TEMPERATURE,
+                "rollout.top_p": 1.0,
+                "rollout.n_samples_per_prompt": 4,
+            }
+        ),
+        "lengths": spelled(lengths),
+        "kl": spelled({**kl, "actor.adam.lr": RATE}),
+    }
 
 
-@pytest.mark.parametrize("placement", KLS)
-def test_prime_rl(placement: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    ask = asking("0.5.0", tmp_path_factory)
-    rollout = {"group_size": 4, "max_response_tokens": RESPONSE}  # at temperature 1 alone
-    asked = cell("prime_rl", "0.5.0", placement, rollout=rollout)
+def prime_rl_resolved(
+    version: str, placement: str, factory: pytest.TempPathFactory
+) -> tuple[Mapping[str, Any], Wanted]:
+    """0.5.0 samples at temperature 1 alone; 0.8.0 takes no reference policy, one step of lag."""
+    old = version == "0.5.0"
+    more: dict[str, Any] = (
+        {"rollout": {"group_size": 4, "max_response_tokens": RESPONSE}}
+        if old
+        else {"advantage": {"estimator": "dr_grpo"}, "max_staleness_steps": 1}
+    )
+    asked = cell("prime_rl", version, placement, **more)
     plan = plugins.load("prime_rl").translate(asked, PLACE)
-    [answer] = ask([("rl", plan.files["rl.toml"])])
-    resolved = answer["resolved"]
+    [answer] = asking(version, factory)([("rl", plan.files["rl.toml"])])
     assert answer["ok"], answer["error"]
-    no_other_model(resolved)
-    made = dict(leaves(resolved))
-    programs = ["trainer.model", "trainer.tokenizer", "orchestrator.model", "inference.model"]
+    policies = ["trainer", "orchestrator", "inference"]
     if placement != "none":
-        programs += ["orchestrator.teacher_model.model", "teacher_inference.model"]
-    assert {name: made[f"{name}.name"] for name in programs} == dict.fromkeys(programs, MODEL)
-    assert made["inference.seed"] == made["orchestrator.buffer.seed"] == SEED
-    assert made["orchestrator.sampling.temperature"] == 1.0
-    assert made["orchestrator.sampling.max_tokens"] == RESPONSE
-    assert made["trainer.model.seq_len"] == made["orchestrator.seq_len"] == PROMPT + RESPONSE
-    assert made["inference.model.max_model_len"] == PROMPT + RESPONSE
-    assert made["trainer.optim.lr"] == RATE
-    assert made["trainer.loss.import_path"] == "orch_prime_rl_hooks.loss"
-    for key in ("estimator", "placement", "beta"):
-        assert made.get(f"trainer.loss.kwargs.{key}") == (
-            KLS[placement].get(key) if placement != "none" else None
-        )
+        policies += ["orchestrator.teacher_model", "teacher_inference"]
+    servers = [each for each in policies if each.endswith("inference")]
+    whole = PROMPT + RESPONSE
+    named = "orchestrator.tokenizer.name"
+    sampling = "orchestrator.sampling" if old else "orchestrator.train.sampling"
+    longest = "max_tokens" if old else "max_completion_tokens"
+    group = "orchestrator.rollouts_per_example" if old else "orchestrator.group_size"
+    kl: Mapping[str, Any] | str = "0.8.0 takes no reference policy: orch refuses the cell"
+    if old:
+        kl = {
+            f"trainer.loss.kwargs.{key}": KLS[placement][key]
+            for key in ("estimator", "placement", "beta")
+            if placement != "none"
+        } | {"trainer.loss.import_path": "orch_prime_rl_hooks.loss", "trainer.optim.lr": RATE}
+    return answer["resolved"], {
+        "model": {f"{each}.model.name": MODEL for each in policies},
+        "tokenizer": {"trainer.tokenizer.name": MODEL} | ({} if old else {named: MODEL}),
+        "precision": {
+            "trainer.model.optimization_dtype": "float32",
+            "trainer.model.reduce_dtype": "float32",
+            **{f"{each}.model.dtype": "auto" for each in servers},
+        },
+        "seeds": {f"{each}.seed": SEED for each in servers}
+        | ({"orchestrator.buffer.seed": SEED} if old else {}),
+        "sampling": {f"{sampling}.temperature": 1.0 if old else TEMPERATURE, group: 4},
+        "lengths": {
+            f"{sampling}.{longest}": RESPONSE,
+            "trainer.model.seq_len": whole,
+            "orchestrator.seq_len": whole,
+            **{f"{each}.model.max_model_len": whole for each in servers},
+        },
+        "kl": kl,
+    }
 
 
-def test_prime_rl_current(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """0.8.0 takes no reference policy, dr_grpo, and one step of lag."""
-    ask = asking("0.8.0", tmp_path_factory)
-    more = {"advantage": {"estimator": "dr_grpo"}, "max_staleness_steps": 1}
-    plan = plugins.load("prime_rl").translate(cell("prime_rl", "0.8.0", "none", **more), PLACE)
-    [answer] = ask([("rl", plan.files["rl.toml"])])
-    resolved = answer["resolved"]
-    assert answer["ok"], answer["error"]
-    no_other_model(resolved)
-    made = dict(leaves(resolved))
-    assert made["trainer.model.name"] == made["trainer.tokenizer.name"] == MODEL
-    assert made["trainer.model.seq_len"] == PROMPT + RESPONSE
-    assert made["orchestrator.train.sampling.temperature"] == TEMPERATURE
-    assert made["orchestrator.train.sampling.max_completion_tokens"] == RESPONSE
-    assert made["trainer.optim.lr"] == RATE
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("placement", KLS)
-@pytest.mark.parametrize("version", verl.VERSIONS)
-def test_verl(version: str, placement: str) -> None:
+def verl_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Wanted]:
     plan = plugins.load("verl").translate(cell("verl", version, placement), PLACE)
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    in_loss, in_reward = f"{actor}.use_kl_loss", "algorithm.use_kl_in_reward"
-    wanted = {
-        "actor_rollout_ref.model.path": MODEL,
-        "actor_rollout_ref.model.tokenizer_path": None,  # that of the model
-        "data.tokenizer": None,
-        "data.seed": SEED,
-        f"{actor}.data_loader_seed": SEED,
-        f"{actor}.fsdp_config.seed": SEED,
-        f"{actor}.fsdp_config.dtype": "bfloat16",
-        "actor_rollout_ref.ref.fsdp_config.dtype": "bfloat16",
-        f"{rollout}.dtype": "bfloat16",
-        f"{actor}.optim.lr": RATE,
-        "data.max_prompt_length": PROMPT,
-        "data.max_response_length": RESPONSE,
-        f"{rollout}.prompt_length": PROMPT,
-        f"{rollout}.response_length": RESPONSE,
-        f"{rollout}.temperature": TEMPERATURE,
-        f"{rollout}.top_p": 1.0,
-        f"{rollout}.n": 4,
-        in_loss: placement == "loss",
-        in_reward: placement == "reward",
-        **{
-            "reward": {"algorithm.kl_ctrl.kl_coef": BETA, "algorithm.kl_penalty": "kl"},
-            "loss": {f"{actor}.kl_loss_coef": BETA, f"{actor}.kl_loss_type": "k3"},
-            "none": {},
-        }[placement],
+    reference = "actor_rollout_ref.ref"
+    wanted: Wanted = {
+        "model": {"actor_rollout_ref.model.path": MODEL},
+        "tokenizer": {"actor_rollout_ref.model.tokenizer_path": None, "data.tokenizer": None},
+        "precision": {
+            f"{actor}.fsdp_config.dtype": "bfloat16",
+            f"{reference}.fsdp_config.dtype": "bfloat16",
+            f"{rollout}.dtype": "bfloat16",
+        },
+        "seeds": {
+            "data.seed": SEED,
+            f"{actor}.data_loader_seed": SEED,
+            f"{actor}.fsdp_config.seed": SEED,
+        },
+        "sampling": {
+            f"{rollout}.temperature": TEMPERATURE,
+            f"{rollout}.top_p": 1.0,
+            f"{rollout}.n": 4,
+        },
+        "lengths": {
+            "data.max_prompt_length": PROMPT,
+            "data.max_response_length": RESPONSE,
+            f"{rollout}.prompt_length": PROMPT,
+            f"{rollout}.response_length": RESPONSE,
+        },
+        "kl": {
+            f"{actor}.use_kl_loss": placement == "loss",
+            "algorithm.use_kl_in_reward": placement == "reward",
+            f"{actor}.optim.lr": RATE,
+            **{
+                "reward": {
+                    "algorithm.kl_ctrl.type": "fixed",
+                    "algorithm.kl_ctrl.kl_coef": BETA,
+                    "algorithm.kl_penalty": "kl",
+                },
+                "loss": {f"{actor}.kl_loss_coef": BETA, f"{actor}.kl_loss_type": "k3"},
+                "none": {},
+            }[placement],
+        },
     }
-    [answer] = verl.compose(version, [overrides(plan)], sorted(wanted))
-    assert answer["values"] == wanted
+    asked = [key for keys in wanted.values() if not isinstance(keys, str) for key in keys]
+    [answer] = verl.compose(version, [overrides(plan)], sorted(asked))
+    return answer["values"], wanted
 
 
 _PARSE_TRL = """
@@ -236,36 +289,82 @@ print("ANSWER " + json.dumps({k: v for each in parts for k, v in dataclasses.asd
 """
 
 
-@pytest.mark.slow
-@pytest.mark.real
-@pytest.mark.parametrize("placement", ["reward", "loss"])
-def test_trl(placement: str, tmp_path: Path) -> None:
+def trl_resolved(
+    version: str, placement: str, folder: Path, **formats: str
+) -> tuple[Mapping[str, Any], Wanted]:
     """The configuration class that its script builds, with what it computes of other keys."""
-    formats = {"training": "fp32"} if placement == "loss" else {}
-    loss = {"aggregation": "constant", "constant_tokens": 1}
-    asked = cell("trl", "1.16.0", placement, loss=loss, precision=formats)
+    constant = 1 if placement == "reward" or version == "1.16.0" else RESPONSE
+    loss = {"aggregation": "constant", "constant_tokens": constant}
+    asked = cell("trl", version, placement, loss=loss, precision=formats)
     one = asked.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=1)})
     plan = plugins.load("trl").translate(one, PLACE)
     script = "rloo" if placement == "reward" else "grpo"
-    file = tmp_path / f"{script}.yaml"
+    file = folder / f"{script}.yaml"
     cpu = plan.files[file.name].replace("use_cpu: false", "use_cpu: true")
     file.write_text(cpu.replace(f"{PLACE.checkpoints_dir}".replace("\n", "\\n"), "out"))
-    (tmp_path / "orch_reward.py").write_text("def task_reward(**_): ...\n")
-    argv = [cpu_python("trl", "1.16.0"), "-c", _PARSE_TRL, script, file]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
+    (folder / "orch_reward.py").write_text("def task_reward(**_): ...\n")
+    argv = [cpu_python("trl", version), "-c", _PARSE_TRL, script, file]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
-    made = json.loads(done.stdout.rpartition("ANSWER ")[2])
-    assert made["model_name_or_path"] == MODEL
-    assert made["seed"] == SEED
-    assert (made["temperature"], made["top_p"], made["num_generations"]) == (TEMPERATURE, 1.0, 4)
-    assert made["max_completion_length"] == RESPONSE
-    assert made["learning_rate"] == RATE
-    assert made["beta"] == BETA
+    kl = {"beta": 0.0 if placement == "none" else BETA, "learning_rate": RATE}
+    if placement == "loss" and version == "1.16.0":
+        kl["use_bias_correction_kl"] = False
     in_bf16 = not formats  # the library's own default
-    assert (made["dtype"], made["bf16"], made["fp16"]) == ("float32", in_bf16, False)
-    assert made["generation_batch_size"] == 16 * 4, "prompts x rollouts"
-    if placement == "loss":
-        assert made["use_bias_correction_kl"] is False
+    return json.loads(done.stdout.rpartition("ANSWER ")[2]), {
+        "model": {"model_name_or_path": MODEL},
+        "tokenizer": OF_THE_MODEL,
+        "precision": {"dtype": "float32", "bf16": in_bf16, "fp16": False},
+        "seeds": {"seed": SEED},
+        "sampling": {
+            "temperature": TEMPERATURE,
+            "top_p": 1.0,
+            "num_generations": 4,
+            "generation_batch_size": 16 * 4,
+        },
+        "lengths": {"max_completion_length": RESPONSE},
+        "kl": kl,
+    }
+
+
+RESOLVED = [
+    (library, version, placement)
+    for library in plugins.names()
+    if library != "micro"
+    for version in plugins.load(library).versions
+    for placement in KLS
+    if (library, version) != ("prime_rl", "0.8.0") or placement == "none"
+]
+"""Every release that orch drives. 0.8.0 of Prime-RL has no KL."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "version", "placement"), RESOLVED)
+def test_what_the_library_resolved_is_the_cell(
+    library: str,
+    version: str,
+    placement: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    match library:
+        case "skyrl":
+            resolved, wanted = skyrl_resolved(version, placement)
+        case "openrlhf":
+            resolved, wanted = openrlhf_resolved(version, placement)
+        case "prime_rl":
+            resolved, wanted = prime_rl_resolved(version, placement, tmp_path_factory)
+        case "verl":
+            resolved, wanted = verl_resolved(version, placement)
+        case "trl":
+            resolved, wanted = trl_resolved(version, placement, tmp_path)
+        case _:
+            raise AssertionError(f"nothing here asks {library} what it resolves")
+    compare(resolved, wanted)
+
+
+@pytest.mark.slow
+def test_trl_is_told_fp32(tmp_path: Path) -> None:
+    compare(*trl_resolved("1.16.0", "loss", tmp_path, training="fp32"))
 
 
 FORMATS = {"rollout": "fp32"}

@@ -105,6 +105,9 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
         for indices, rows in kept["first"]:
             for index, row in zip(indices, rows):  # noqa: B905  no strict= before 3.10
                 policy[index] = row[: lengths[index]].tolist()
+    sampled = values(output.get("sampling_per_token_logps"))  # where an engine or a program samples
+    if sampled is not None and any(x != x for row in sampled for x in row):
+        sampled = None  # a token that the engine could not score
     logs = kept["logs"]
     observed = {
         name: sum(each[name] for each in logs) / len(logs) for name in ("loss", "grad_norm")
@@ -122,6 +125,7 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
         groups=[str(i // trainer.num_generations) for i in range(count)],
         texts=kept["texts"],
         temperature=trainer.temperature,
+        logp_rollout=sampled,
         logp_policy=policy,
         logp_reference=values(kept.get("reference")),
         advantages=[

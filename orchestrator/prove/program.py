@@ -1,0 +1,198 @@
+"""Rehearse somebody's Python program that builds its library's trainer itself.
+
+The program is run, in the library's environment, with a small policy and without a GPU. The library
+says what it resolved, so the objective is known only once it has trained.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from json import dumps, loads
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.audit.pipeline import launches
+from orchestrator.audit.releases import NeighbourFiles, versions
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.files import remove_tree
+from orchestrator.identity import fingerprint
+from orchestrator.launch import program
+from orchestrator.launch.endings import Ending
+from orchestrator.launch.node.environment import TrainerEnvironment
+from orchestrator.library import rollout_dump
+from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.program import ProgramResult
+from orchestrator.prove import small
+from orchestrator.prove.checks import Check, checks
+from orchestrator.prove.proof import Proof
+from orchestrator.prove.run import read_run
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.rundir import AttemptDir, CellDir
+from orchestrator.settings import Resources, Settings
+from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
+
+SUFFIX = ".py"
+BATCHES = 4
+LARGEST = 1_000_000
+"""Most bytes of a program."""
+REWARDS = "rewards.jsonl"
+"""In an attempt: a line for each call of a reward function, its name and its values."""
+UNKNOWN_CHARACTER = "="
+"""The character of the small policy's vocabulary in the place of each that it lacks."""
+
+
+class ProgramRehearsal(NamedTuple):
+    """The result of one program."""
+
+    name: str
+    deviations: tuple[Deviation, ...]
+    """Every difference from the program."""
+    ending: Ending
+    checks: tuple[Check, ...] = ()
+    proof: Proof | None = None
+    without_proof: str = ""
+    """Why there is no proof; empty if there is one."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return a sentence for each failure."""
+        sentences = []
+        if self.ending.state != "succeeded":
+            sentences.append((self.ending.message.splitlines() or ["it failed"])[0])
+        sentences += [f"not so: {x.name}: {x.seen}" for x in self.checks if x.holds is False]
+        if self.proof is not None and not self.proof.holds:
+            sentences.append("the library does something else than its dialect predicts")
+        return sentences
+
+
+def rehearse_program(
+    path: Path, folder: Path, say: Callable[[str], None] = lambda _text: None
+) -> ProgramRehearsal:
+    """Run a program at small scale with its real library. Return its checks and its proof.
+
+    Remove the files of an earlier rehearsal first. Raise OrchError for a file that builds no
+    trainer of a library whose programs orch can run, or without an environment for it.
+    """
+    library, version = library_of(path)
+    programs = plugins.programs(library)
+    environment = small.environment_of(library, version)
+    cell_dir = CellDir(folder / "cells" / f"{path.stem[:60]}-program")
+    if cell_dir.path.exists():
+        remove_tree(cell_dir.path)
+    attempt = cell_dir.new_attempt()
+    place = cell_dir.paths(attempt)
+    policy = policy_of_any_text(folder / "program_policy")
+    plan: LaunchPlan = programs.launch(path.absolute(), version, place, policy, BATCHES)
+    _write(plan, cell_dir)
+    say(f"{path}: {library} {version} runs it for {BATCHES} rollout batches ...")
+    variables = TrainerEnvironment(environment.record(), environment.variables(os.environ))
+    deadline = time.monotonic() + small.LONGEST_SECONDS
+    ending = program.run(
+        plan.argv,
+        attempt,
+        cwd=Path.cwd(),
+        env=variables.variables(plan.env),
+        patience_seconds=small.SILENT_SECONDS,
+        watch=lambda: _late(deadline),
+    )
+    ran: ProgramResult = programs.result(attempt.path, version, policy)
+    outcome = ProgramRehearsal(path.name, ran.deviations, ending)
+    if ending.state != "succeeded":
+        return outcome
+    own = tuple(_own_rewards(attempt))
+    if ran.settings is None:
+        seen = (*own, *_plain_checks(attempt))
+        return outcome._replace(checks=seen, without_proof=ran.without_settings)
+    cell = _cell(ran.settings, path)
+    cell_dir.write(cell, plan)
+    options = NodeOptions(
+        environments={f"{library}@{version}": EnvironmentEntry(venv=str(environment.path))}
+    )
+    try:
+        run = read_run(cell_dir)
+        checked = (*own, *checks(run, cell_dir, options))
+        return outcome._replace(checks=checked, proof=run.proof())
+    except OrchError as error:
+        return outcome._replace(checks=own, without_proof=str(error))
+
+
+def library_of(path: Path) -> tuple[str, str]:
+    """Return the library whose trainer a program builds, and the release to run it with.
+
+    The file is read, not run. Raise EnvironmentFault if orch cannot run programs of its library.
+    """
+    if path.stat().st_size > LARGEST:
+        raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no program")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    able = [plugins.load(name) for name in plugins.names() if plugins.has_programs(name)]
+    for launch in launches(text, str(path), NeighbourFiles(path)):
+        for backend in able:
+            reading = backend.audit(launch)
+            if reading is not None:
+                stated = versions(path).get(backend.name, "").partition(" ")[0] or reading.version
+                known = stated in backend.versions
+                return backend.name, stated if known else backend.versions[0]
+    titles = ", ".join(each.title for each in able)
+    raise EnvironmentFault(
+        f"{path} builds no trainer whose program orch can run (it can for {titles}); `orch audit "
+        f"{path}` reads it"
+    )
+
+
+def policy_of_any_text(folder: Path) -> Path:
+    """Return the folder of a shipped policy whose tokenizer takes any text."""
+    path = small.policy(folder)
+    file = path / "tokenizer.json"
+    plain = loads(file.read_text(encoding="utf-8"))
+    plain["model"]["unk_token"] = UNKNOWN_CHARACTER
+    file.write_text(dumps(plain), encoding="utf-8")
+    return path
+
+
+def _write(plan: LaunchPlan, cell_dir: CellDir) -> None:
+    for name, text in plan.files.items():
+        path = cell_dir.plan / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _cell(settings: Settings, path: Path) -> Cell:
+    return Cell(
+        id=fingerprint(settings),
+        slug=path.stem[:60],
+        studies=("program",),
+        axes={},
+        settings=settings,
+        resources=Resources(num_nodes=1, gpus_per_node=0),
+    )
+
+
+def _late(deadline: float) -> Ending | None:
+    if time.monotonic() < deadline:
+        return None
+    seconds = small.LONGEST_SECONDS
+    return Ending("failed", failure="hung", message=f"it took more than {seconds:g} s")
+
+
+def _own_rewards(attempt: AttemptDir) -> Iterator[Check]:
+    """Yield a check for each of the program's reward functions: that it was called, and gave."""
+    path = attempt.path / REWARDS
+    values: dict[str, list[float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        call = json.loads(line)
+        values.setdefault(call["name"], []).extend(call["values"])
+    if not values:
+        yield Check("the program's rewards", None, "no function of its own was called")
+    for name, given in values.items():
+        seen = f"{len(given)} responses, {min(given):.3g} to {max(given):.3g}"
+        yield Check(f"the program's reward {name}", True, seen)
+
+
+def _plain_checks(attempt: AttemptDir) -> Iterator[Check]:
+    """Yield the check of a run that no cell describes."""
+    batches = list(rollout_dump.read([attempt.path / rollout_dump.FOLDER]))
+    norms = [b.observed["grad_norm"] for b in batches if "grad_norm" in b.observed]
+    seen = f"norms from {min(norms):.3g} to {max(norms):.3g}" if norms else "none was recorded"
+    yield Check("the gradient is not 0", bool(norms) and max(norms) > 0, seen)

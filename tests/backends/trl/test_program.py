@@ -1,0 +1,177 @@
+"""Python programs of others that build TRL's trainer: run as they are, by the real library."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.prove.program import ProgramRehearsal, library_of, rehearse_program
+from tests.backends.environments import cpu_python, root
+from tests.backends.trained import hold
+
+HEAD = """
+import os
+from datasets import Dataset
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import {name}Config, {name}Trainer
+
+MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+rows = [
+    dict(prompt=[dict(role="user", content=f"What is {{i}} + {{i}}?")], answer=str(2 * i))
+    for i in range(64)
+]
+
+def correct(completions, answer, **kwargs):
+    return [float(a in c[-1]["content"]) for c, a in zip(completions, answer)]
+
+async def short(completions, **kwargs):
+    return [-len(c[-1]["content"]) / 100 for c in completions]
+
+ROLLOUT
+config = {name}Config(
+    output_dir="out",
+    bf16=True,
+    use_vllm=True,
+    beta=0.04,
+    num_generations=8,
+    per_device_train_batch_size=16,
+    gradient_accumulation_steps=4,
+    max_completion_length=512,
+    max_steps=500,
+    learning_rate=1e-6,
+    report_to="wandb",
+    OPTIONS
+)
+model = AutoModelForCausalLM.from_pretrained(MODEL, attn_implementation="flash_attention_2")
+trainer = {name}Trainer(
+    model=model,
+    processing_class=AutoTokenizer.from_pretrained(MODEL),
+    reward_funcs=[correct, short],
+    args=config,
+    train_dataset=Dataset.from_list(rows),
+    MORE
+)
+trainer.train()
+trainer.save_model("out/final")
+trainer.push_to_hub()
+"""
+
+ROLLOUT = """
+import torch
+
+def sample(prompts, trainer):
+    tokenizer, model = trainer.processing_class, trainer.accelerator.unwrap_model(trainer.model)
+    ids, completions, chances = [], [], []
+    for prompt in prompts:
+        text = tokenizer.apply_chat_template(prompt, tokenize=False)
+        asked = tokenizer(text, add_special_tokens=False)["input_ids"]
+        row = list(asked)
+        logs = []
+        with torch.no_grad():
+            while len(row) < len(asked) + 6 and (row[-1] != 2 or len(row) == len(asked)):
+                logits = model(torch.tensor([row])).logits[0, -1].log_softmax(-1)
+                token = int(torch.multinomial(logits.exp(), 1))
+                row.append(token)
+                logs.append(float(logits[token]))
+        ids.append(asked)
+        completions.append(row[len(asked):])
+        chances.append(logs)
+    return dict(prompt_ids=ids, completion_ids=completions, logprobs=chances)
+"""
+"""A sampler of the program's own, as an engine would be: it reports its log-probabilities."""
+
+
+def program(folder: Path, name: str, rollout: str = "", options: str = "", more: str = "") -> Path:
+    path = folder / "my train.py"
+    text = HEAD.format(name=name).replace("ROLLOUT", rollout).replace("OPTIONS", options)
+    path.write_text(text.replace("MORE", more))
+    return path
+
+
+def rehearsed(path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> ProgramRehearsal:
+    cpu_python("trl", version)
+    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(root()))
+    monkeypatch.chdir(path.parent)
+    (path.parent / "requirements.txt").write_text(f"trl=={version}\n")
+    return rehearse_program(path, path.parent / "runs")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "version"), [("GRPO", "1.16.0"), ("RLOO", "1.16.0"), ("GRPO", "1.9.2")]
+)
+def test_a_program_is_run_and_predicted(
+    name: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "out" / "final" / "model.safetensors"
+    real.parent.mkdir(parents=True)
+    real.write_text("of a week on GPUs")
+    outcome = rehearsed(program(tmp_path, name), version, monkeypatch)
+    assert not outcome.troubles, (outcome.troubles, outcome.ending)
+    assert outcome.proof is not None, outcome.without_proof
+    assert (outcome.proof.version, outcome.proof.num_steps) == (version, 4)
+    worst = {each.name: each.worst for each in outcome.proof.quantities}
+    assert {"advantages", "grad_norm", "weights"} <= worst.keys()
+    assert worst["grad_norm"] < 1e-4
+    assert real.read_text() == "of a week on GPUs", "it saves nothing over the program's own files"
+    changed = {each.name: (each.launch, each.here) for each in outcome.deviations}
+    assert changed["max_steps"] == ("500", "4")
+    assert changed["use_vllm"] == ("True", "False")
+    assert "Qwen/Qwen2.5-0.5B-Instruct" in str(changed["AutoModelForCausalLM.from_pretrained"])
+    assert {"beta", "num_generations"}.isdisjoint(changed), "they are the program's"
+    unexplained = [x.name for x in outcome.deviations if x.kind == "argument" and not x.why]
+    assert unexplained == ["saves to out/final"]
+    held = {each.name: each.holds for each in outcome.checks}
+    assert held["the program's reward correct"]
+    assert held["the program's reward short"]
+    assert held["KL is 0 at the first step"]
+    assert held["the gradient is not 0"]
+    assert held["the exported checkpoint is the trained policy"]
+    hold("trl", version, f"somebody's program of {name}, rehearsed", 4)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.long
+def test_what_the_programs_own_sampler_reports_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL hands on the log-probabilities of a sampler; the hook keeps them."""
+    path = program(tmp_path, "GRPO", rollout=ROLLOUT, more="rollout_func=sample,")
+    outcome = rehearsed(path, "1.16.0", monkeypatch)
+    assert not outcome.troubles, (outcome.troubles, outcome.ending)
+    held = {each.name: each.holds for each in outcome.checks}
+    assert held["the trainer scores tokens as the sampler did"]
+    assert outcome.proof is not None
+    assert outcome.proof.holds
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_what_no_cell_has_is_run_and_not_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(tmp_path, "GRPO", options='loss_type="bnpo",')
+    outcome = rehearsed(path, "1.16.0", monkeypatch)
+    assert not outcome.troubles, (outcome.troubles, outcome.ending)
+    assert outcome.proof is None
+    assert "no loss.aggregation for 'bnpo'" in outcome.without_proof
+    assert {each.name: each.holds for each in outcome.checks}["the gradient is not 0"]
+
+
+@pytest.mark.parametrize("version", ["1.16.0", "1.9.2"])
+def test_the_release_is_the_one_that_stands_beside_the_program(
+    version: str, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"trl=={version}\n")
+    assert library_of(program(tmp_path, "GRPO")) == ("trl", version)
+
+
+def test_a_file_without_a_trainer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\nprint(torch.ones(2))\n")
+    with pytest.raises(EnvironmentFault, match="builds no trainer whose program orch can run"):
+        library_of(path)
