@@ -61,7 +61,7 @@ class ProgramRehearsal(NamedTuple):
         sentences = []
         if self.ending.state != "succeeded":
             sentences.append((self.ending.message.splitlines() or ["it failed"])[0])
-        sentences += [f"not so: {x.name}: {x.seen}" for x in self.checks if x.holds is False]
+        sentences += [f"not so: {x.name}: {x.found}" for x in self.checks if x.holds is False]
         if self.proof is not None and not self.proof.holds:
             sentences.append("the library does something else than its dialect predicts")
         return sentences
@@ -103,8 +103,8 @@ def rehearse_program(
         return outcome
     own = tuple(_own_rewards(attempt))
     if ran.settings is None:
-        seen = (*own, *_plain_checks(attempt))
-        return outcome._replace(checks=seen, without_proof=ran.without_settings)
+        run_checks = (*own, *_plain_checks(attempt))
+        return outcome._replace(checks=run_checks, without_proof=ran.without_settings)
     cell = _cell(ran.settings, path)
     cell_dir.write(cell, plan)
     options = NodeOptions(
@@ -186,13 +186,13 @@ def _own_rewards(attempt: AttemptDir) -> Iterator[Check]:
     if not values:
         yield Check("the program's rewards", None, "no function of its own was called")
     for name, given in values.items():
-        seen = f"{len(given)} responses, {min(given):.3g} to {max(given):.3g}"
-        yield Check(f"the program's reward {name}", True, seen)
+        sentence = f"{len(given)} responses, {min(given):.3g} to {max(given):.3g}"
+        yield Check(f"the program's reward {name}", True, sentence)
 
 
 def _plain_checks(attempt: AttemptDir) -> Iterator[Check]:
     """Yield the check of a run that no cell describes."""
     batches = list(rollout_dump.read([attempt.path / rollout_dump.FOLDER]))
     norms = [b.observed["grad_norm"] for b in batches if "grad_norm" in b.observed]
-    seen = f"norms from {min(norms):.3g} to {max(norms):.3g}" if norms else "none was recorded"
-    yield Check("the gradient is not 0", bool(norms) and max(norms) > 0, seen)
+    sentence = f"norms from {min(norms):.3g} to {max(norms):.3g}" if norms else "none was recorded"
+    yield Check("the gradient is not 0", bool(norms) and max(norms) > 0, sentence)
