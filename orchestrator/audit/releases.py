@@ -3,6 +3,7 @@
 The backends' release marks give the names of packages, repositories, images and files.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -35,15 +36,29 @@ class Projects:
 
     def __init__(self) -> None:
         self._texts: dict[str, str | None] = {}
+        self._entries: dict[Path, frozenset[str]] = {}
         self._folders: dict[Path, list[Path]] = {}
         self._releases: dict[Path, dict[str, str]] = {}
 
     def text(self, folder: Path, path: str) -> str | None:
         """Return the text of a file, or None if it cannot be read."""
+        first = path.partition("/")[0]
+        if first not in (".", "..") and first not in self.entries(folder):
+            return None
         name = f"{folder}/{path}"
         if name not in self._texts:
             self._texts[name] = _text(Path(name))
         return self._texts[name]
+
+    def entries(self, folder: Path) -> frozenset[str]:
+        """Return the names in a folder, or nothing if it cannot be listed."""
+        if folder not in self._entries:
+            try:
+                with os.scandir(folder) as entries:
+                    self._entries[folder] = frozenset(each.name for each in entries)
+            except OSError:
+                self._entries[folder] = frozenset()
+        return self._entries[folder]
 
     def folders(self, script: Path) -> list[Path]:
         """Return the script's folder and the folders above it, up to its repository's root."""
@@ -75,7 +90,10 @@ class Projects:
 
     def _add_files(self, folder: Path, mark: ReleaseMarks, releases: dict[str, str]) -> None:
         for file in mark.files:
-            if file.needs and not (folder / file.needs).is_dir():
+            first = file.needs.partition("/")[0] if file.needs else ""
+            if first and first not in self.entries(folder):
+                continue
+            if first and not (folder / file.needs).is_dir():
                 continue
             match = file.pattern.search(self.text(folder, file.path) or "")
             if match is not None:
@@ -123,22 +141,27 @@ class NeighbourFiles(Mapping[str, str]):
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
     """Yield the releases that a text names by package, repository or image."""
+    lowered = text.lower()
     for library, mark in marks().items():
-        for pattern in _patterns(mark):
-            match = pattern.search(text)
+        for name, pattern in _patterns(mark):
+            match = pattern.search(text) if name in lowered else None
             if match is not None:
                 line = text.count("\n", 0, match.start()) + 1
                 yield library, f"{match[1]} line {line} asks for it"
 
 
 @cache
-def _patterns(mark: ReleaseMarks) -> tuple[re.Pattern[str], ...]:
-    repositories = [re.escape(name) for name in mark.repositories]
-    texts = [rf"(?i:\b{re.escape(n)}(?:\[[\w,-]+\])?==\s*){_VERSION}" for n in mark.distributions]
-    texts += [rf"/{name}(?:\.git)?@{_VERSION}\b" for name in repositories]
-    texts += [rf"{re.escape(image)}{_VERSION}" for image in mark.images]
-    texts += [rf"(?:-b|--branch)[ =]{_VERSION}\S*\s+\S*/{name}\b" for name in repositories]
-    return tuple(re.compile(text) for text in texts)
+def _patterns(mark: ReleaseMarks) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return the patterns of a library's releases, each with a name in lower case that it needs."""
+    patterns = [
+        (n, rf"(?i:\b{re.escape(n)}(?:\[[\w,-]+\])?==\s*){_VERSION}") for n in mark.distributions
+    ]
+    patterns += [(n, rf"/{re.escape(n)}(?:\.git)?@{_VERSION}\b") for n in mark.repositories]
+    patterns += [(image, rf"{re.escape(image)}{_VERSION}") for image in mark.images]
+    patterns += [
+        (n, rf"(?:-b|--branch)[ =]{_VERSION}\S*\s+\S*/{re.escape(n)}\b") for n in mark.repositories
+    ]
+    return tuple((name.lower(), re.compile(pattern)) for name, pattern in patterns)
 
 
 def _upwards(folder: Path) -> Iterator[Path]:
