@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import TABLE
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
@@ -310,7 +311,7 @@ _ALL = (
             _of("full.reward", charge="token"),
             _of("rb.both"),
         ),
-        estimators=("top4", "top4_tail", "top4_forward", "js"),
+        estimators=tuple(name for name, each in TABLE.items() if each.top),
     ),
     Question(
         "clamps",

@@ -334,7 +334,8 @@ def _of_cells(inquiry: Inquiry) -> Iterator[AskedWeight]:
 
 def _with(library: str, version: str, correction: EngineCorrection) -> Settings | str:
     """Return a cell with that correction and a KL in the loss, or the field that is refused."""
-    field, accepted = "loss.correction", None
+    fields: list[str] = []
+    accepted = None
     for kl in (term("none", None), *(term(each, "loss") for each in reversed(ESTIMATORS_IN_LOSS))):
         try:
             plain = fitting(library, version, kl)
@@ -342,10 +343,11 @@ def _with(library: str, version: str, correction: EngineCorrection) -> Settings 
             wanted = plain.model_copy(update={"loss": loss})
             translated(wanted)
         except UnsupportedSetting as error:
-            field = error.field
+            fields.append(error.field)
         else:
             accepted = wanted
-    return accepted or field
+    of_correction = (each for each in fields if each.startswith("loss.correction"))
+    return accepted or next(of_correction, fields[-1])
 
 
 def _own(inquiry: Inquiry) -> Iterator[AskedWeight]:
