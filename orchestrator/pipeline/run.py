@@ -69,13 +69,9 @@ def run(
     submit, if this run did anything.
     """
     with _failure_notified(chosen):
-        if chosen.where == "slurm":
-            code, over = training.on_cluster(
-                experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
-            )
-        else:
-            affordable = training.paid_part(budget, experiment, chosen, plan)
-            code, over = training.on_this_machine(affordable, plan), True
+        code, over = training.train(
+            experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
+        )
         if train_only or code == 130 or not over:
             result = LineResult(code, ended=bool(plan.pending) and over)
         else:

@@ -63,6 +63,22 @@ def may_run(row: "PlanRow") -> bool:
     return row.state == "running" or row.state in RESUMABLE or row.state in ON_CLUSTER
 
 
+def train(
+    experiment: Experiment,
+    chosen: Experiment,
+    plan: "Plan",
+    *,
+    wait: bool,
+    take_over: bool = False,
+    budget: float | None = None,
+) -> tuple[int, bool]:
+    """Train the chosen cells that are missing, where the site says. See `on_cluster`."""
+    if chosen.where == "slurm":
+        return on_cluster(experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget)
+    affordable = paid_part(budget, experiment, chosen, plan)
+    return on_this_machine(affordable, plan), True
+
+
 def on_cluster(
     experiment: Experiment,
     chosen: Experiment,

@@ -1,0 +1,54 @@
+"""Run cells of an experiment once more, in a folder of their own: what `orch verify` compares."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.pipeline import stages, training
+from orchestrator.pipeline.run import plan_of
+from orchestrator.records import Cell, Record
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import Experiment
+
+
+def spread(cells: Sequence[Cell], count: int) -> tuple[Cell, ...]:
+    """Return so many of the cells, evenly spaced, the first one among them."""
+    if count >= len(cells):
+        return tuple(cells)
+    return tuple(cells[index * len(cells) // count] for index in range(count))
+
+
+def apart(experiment: Experiment, cells: tuple[Cell, ...], runs_dir: Path) -> Experiment:
+    """Return these cells as an experiment of a runs folder of its own, without baselines."""
+    site = experiment.spec.site.model_copy(update={"runs_dir": str(runs_dir)})
+    evaluation = experiment.spec.evaluation.model_copy(update={"baselines": ()})
+    spec = experiment.spec.model_copy(update={"site": site, "evaluation": evaluation})
+    folder = RunFolder.of(runs_dir, spec.name, experiment.scale)
+    return replace(experiment, spec=spec, cells=cells, declared=(), folder=folder)
+
+
+def fresh_folder(runs_dir: Path) -> Path:
+    """Return a new folder for runs. Raise EnvironmentFault if none can be made."""
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="verify-", dir=runs_dir)).absolute()
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{runs_dir}: {error.strerror}; name a folder for both runs with site.runs_dir=..."
+        ) from error
+
+
+def run_apart(experiment: Experiment) -> list[Record] | None:
+    """Train and evaluate; return the records, or None if it was stopped or jobs are still open."""
+    plan = plan_of(experiment, experiment, ())
+    code, over = training.train(experiment, experiment, plan, wait=True)
+    if code == 130 or not over:
+        return None
+    records = stages.collect_records(experiment)
+    stages.print_faults(records)
+    wants = experiment.spec.evaluation.tasks
+    if wants and (experiment.where != "slurm" or experiment.scale == "micro"):
+        stages.evaluate_missing(experiment, records)
+    return records
