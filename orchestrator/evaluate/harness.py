@@ -31,6 +31,9 @@ CLOSED_FORM = 1
 """lm-eval's `bootstrap_iters`. With 0, lm-eval would also leave out the standard error of a mean,
 which it computes without a bootstrap."""
 
+SLICES_KEPT = 16
+"""Slices of a task whose requests are kept."""
+
 VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")}
 
 
@@ -72,7 +75,37 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
             "data set is another one than the task was written for, so its scores would not "
             f"compare. Restore it, or change metadata.num_items in {path}"
         )
+    _keep_requests(task)
     return task, deepcopy(task.get_config("generation_kwargs"))
+
+
+def _keep_requests(task: Any) -> None:
+    """Make a task keep its requests: those of all checkpoints are equal.
+
+    Its examples, if it has any, are drawn anew for each seed, and a chat template is the policy's:
+    requests with either are not kept. lm-eval's description of the task is left out too: it reads
+    the source of the task's functions each time, and nothing here needs it.
+    """
+    build = task.build_all_requests
+    kept: dict[str, list[Any]] = {}
+
+    def build_all_requests(**options: Any) -> None:
+        if task.get_config("num_fewshot") or options.get("apply_chat_template"):
+            build(**options)
+            return
+        settings = [task.get_config(name) for name in ("repeats", "generation_kwargs")]
+        key = repr([settings, options])
+        if key not in kept:
+            if len(kept) >= SLICES_KEPT:
+                kept.clear()
+            build(**options)
+            kept[key] = task.instances
+        for request in kept[key]:
+            request.resps, request.filtered_resps = [], {}
+        task._instances = kept[key]  # noqa: SLF001  (where lm-eval's own function puts them)
+
+    task.build_all_requests = build_all_requests
+    task.dump_config = dict
 
 
 def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:

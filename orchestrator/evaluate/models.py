@@ -5,15 +5,17 @@ Slow to import. The harness builds and scores requests. This module loads the po
 responses, and keeps out the defaults of checkpoints, libraries and servers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+from lm_eval.models.utils import Collator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -27,6 +29,30 @@ SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
 PROMPTS_KEPT, BATCHES_KEPT, RESPONSES_KEPT = 4096, 64, 16_384
 SHORT = 16
 """Longest response, in tokens, whose text is cached. A longer one rarely occurs again."""
+
+
+class RequestOrder(Collator):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's order and batches of requests, faster where all have equal generation settings.
+
+    lm-eval makes a key of the settings of every request, which took a tenth of an evaluation.
+    """
+
+    @staticmethod
+    def group(
+        arr: Sequence[Any], fn: Callable[[Any], Any], group_by: str = "gen_kwargs"
+    ) -> dict[Any, list[Any]]:
+        """Return the requests by their settings, as lm-eval groups them."""
+        requests = list(arr)
+        if group_by == "gen_kwargs" and requests:
+            first = fn(requests[0])
+            if all(fn(request) == first for request in requests):
+                groups: dict[Any, list[Any]] = Collator.group(requests[:1], fn, group_by)
+                return dict.fromkeys(groups, requests)
+        grouped: dict[Any, list[Any]] = Collator.group(requests, fn, group_by)
+        return grouped
+
+
+huggingface.Collator = RequestOrder
 
 
 class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
@@ -117,7 +143,11 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         """Return the texts of rows of token ids [B, n], as the tokenizer's `batch_decode` does."""
         if named or not isinstance(rows, torch.Tensor):
             return self._decode_rows(rows, **named)
-        return [self.tok_decode(row) for row in rows.tolist()]
+        texts = self._texts
+        return [
+            texts[key] if (key := (*row, False)) in texts else self.tok_decode(row)
+            for row in rows.tolist()
+        ]
 
     def has_template(self) -> bool:
         """Return True if the tokenizer has a chat template."""

@@ -210,6 +210,7 @@ def test_swapped_weights_and_kept_tokens_change_no_bit(
 ) -> None:
     """One policy object scores several checkpoints; the peer is lm-eval's own object for each."""
     from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.utils import Collator
 
     class Plain(harness.HarnessPolicy):  # type: ignore[name-defined, misc]  # a module's class
         tok_encode, tok_batch_encode = HFLM.tok_encode, HFLM.tok_batch_encode
@@ -233,7 +234,11 @@ def test_swapped_weights_and_kept_tokens_change_no_bit(
     first, engine = models._LAST[0], Engine(name="hf")
     assert models.opened(POLICY.with_name("fir"), engine, Sampling()) is first
     monkeypatch.setattr(models, "opened", lambda path, engine, _: Plain(path, engine))
+    monkeypatch.setattr("lm_eval.models.huggingface.Collator", Collator)
+    monkeypatch.setattr(harness, "_keep_requests", lambda _task: None)
+    harness.load_task.cache_clear()
     assert ours == lines(tmp_path / "plain")
+    harness.load_task.cache_clear()
     assert len(ours) == 2
     assert ours[0] != ours[1]
 
