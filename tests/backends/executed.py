@@ -28,6 +28,10 @@ REWARDS = f"{HERE}/test_executed.py::test_a_reward_is_computed_where_the_library
 PICKLED = f"{HERE}/test_executed.py::test_what_ray_would_pickle_by_value_survives_it"
 TRAINS = "::test_it_trains"
 VERL = f"{HERE}/verl/test_real.py::test_verl_does_what_its_dialect_predicts"
+VERL_OVER_RAY = (
+    f"{HERE}/verl/test_real.py::test_its_own_processes_do_what_its_dialect_predicts_"
+    "and_its_export_is_evaluated"
+)
 REPLAYED = f"{HERE}/trl/test_replay.py::test_the_dialect_predicts_what_the_library_does"
 LINE = f"{HERE}/trl/test_real.py::test_a_kill_loses_and_changes_nothing"
 PRIME_RL = "0.5.0, CPU, with a checkout"
@@ -94,17 +98,18 @@ EXECUTED: dict[tuple[str, str], Execution] = {
         (f"{HERE}/trl/test_program.py::test_a_program_is_run_and_predicted",),
     ),
     **{
-        ("verl", name): Execution("0.9.1, CPU", (VERL,))
+        ("verl", name): Execution("0.9.1, CPU; over Ray", (VERL, VERL_OVER_RAY))
         for name in (
             "reward.py",
             "extension/orch_verl_cpu.py",
-            "extension/orch_verl_one_process.py",
             "extension/orch_verl_rollouts.py",
             "extension/orch_rollout_dump.py",
         )
     },
+    ("verl", "extension/orch_verl_one_process.py"): Execution("0.9.1, CPU", (VERL,)),
     ("verl", "extension/orch_verl.py"): Execution(
-        "0.9.1, CPU", (f"{HERE}/test_executed.py::test_verl_trains_with_orchs_extension", PICKLED)
+        "0.9.1, CPU",
+        (f"{HERE}/test_executed.py::test_verl_trains_with_orchs_extension", VERL, PICKLED),
     ),
     **{
         ("*", f"{scoring.PACKAGE}/{name}.py"): Execution(
@@ -152,7 +157,7 @@ BESIDES = (
 
 NEVER = (
     (
-        "of `orch_skyrl.py`: plain prompts, a KL in both places",
+        "of `orch_skyrl.py`: plain prompts, a KL in both places, REINFORCE",
         "SkyRL trains here without them; tests of these lines have stand-ins",
     ),
     ("nvidia-smi, the check of a node's GPUs", "no GPU; a stand-in answers in the tests"),
