@@ -43,6 +43,7 @@ hypothesis.settings.load_profile("shared machine")
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, the longest of them at the very start: what is left for the end is short.
 

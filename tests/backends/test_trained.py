@@ -1,6 +1,6 @@
 """docs/libraries.md says of the real libraries what the tests' records say, and nothing else."""
 
-import ast
+import re
 from pathlib import Path
 
 from orchestrator import plugins
@@ -20,6 +20,6 @@ def test_every_record_is_of_a_test_that_trains() -> None:
     assert records
     for each in records:
         path, _, node = each.test.partition("::")
-        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-        names = {item.name for item in tree.body if isinstance(item, ast.FunctionDef)}
+        text = (ROOT / path).read_text(encoding="utf-8")
+        names = re.findall(r"^def (\w+)\(", text, re.MULTILINE)
         assert node.partition("[")[0] in names, each.test
