@@ -43,7 +43,6 @@ hypothesis.settings.load_profile("shared machine")
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, the longest of them at the very start: what is left for the end is short.
 
@@ -61,8 +60,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("real"):
             # the first of a library's tests installs its environment
             item.add_marker(pytest.mark.timeout(1800))
-            over_ray = item.get_closest_marker("ray") is not None
-            item.add_marker(pytest.mark.xdist_group("over ray" if over_ray else "in one process"))
 
 
 @pytest.fixture(autouse=True)

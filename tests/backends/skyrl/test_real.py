@@ -14,7 +14,7 @@ from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.trained import hold
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
 
 BF16 = 0.01
 """Most that log-probabilities of the trainer and the sampler differ by, on the mean of a run: both

@@ -44,7 +44,6 @@ def test_verl_does_what_its_dialect_predicts(name: str, folder: Path) -> None:
     assert "weights" in worst
 
 
-@pytest.mark.ray
 def test_its_own_processes_do_what_its_dialect_predicts_and_its_export_is_evaluated(
     folder: Path,
 ) -> None:
