@@ -1,8 +1,8 @@
 """One reward contract: each library's shipped reward file, given text as that library decodes it.
 
 SkyRL decodes a response with the tokens that end it (`batch_decode(ids)`), and OpenRLHF prompt and
-response in one (`skip_special_tokens=False`). verl skips them, and Prime-RL is told the text by a
-server that leaves out the token that stopped it. A right answer is worth 1.0 in all of them.
+response in one (`skip_special_tokens=False`). verl skips them, and Prime-RL gets the text
+from a server that leaves out the token that stopped it. A right answer is worth 1.0 in all of them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Corrections of the engine's mismatch: each weight is told from all others, and all are known."""
+"""Corrections of the engine's mismatch: each weight differs from all others and has a name."""
 
 from itertools import combinations
 from typing import Any

@@ -212,7 +212,7 @@ def change_trainers(trl: Any, policy: str, place: Path, changes: Changes) -> Non
     orch_trl: Any = importlib.import_module("orch_trl")
     for script, (_, name) in CLASSES.items():
         module = importlib.import_module(f"trl.trainer.{script}_trainer")
-        orch_trl._install(script, str(place / "trl.jsonl"), None, False, None)  # noqa: SLF001
+        orch_trl._install(script, str(place / "trl.jsonl"), None, False, None)  # noqa: SLF001  ours, beside it
         recorded = getattr(trl, name)
         order = list(inspect.signature(getattr(module, name).__init__).parameters)[1:]
 
