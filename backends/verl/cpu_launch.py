@@ -139,7 +139,7 @@ def _changed(
         "PYTHONPATH": str(place.plan_dir / FOLDER),
     }
     wanted: dict[str, object] = {key: value for key, (value, _) in arguments.items()}
-    wanted |= {key: env[key.rpartition(".")[2]] for key in split(plan.argv) if WORKER_ENV in key}
+    wanted |= _for_workers(plan.argv, env)
     keys = TABLES[plan.version].keys
     added = [write(key if key in keys else f"++{key}", value) for key, value in wanted.items()]
     return plan.model_copy(
@@ -150,6 +150,15 @@ def _changed(
             "bring_up": "program",
         }
     )
+
+
+def _for_workers(argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the arguments that give variables to Ray's workers, each with its value in `env`.
+
+    A worker inherits the driver's variables; an argument for one of them wins over that.
+    """
+    prefix = f"{WORKER_ENV}."
+    return {key: env[key.removeprefix(prefix)] for key in split(argv) if key.startswith(prefix)}
 
 
 def _values(table: Mapping[str, tuple[str, str]]) -> dict[str, str]:
