@@ -67,7 +67,6 @@ _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
 LABORATORY = "the laboratory's rollout policy, one tenth nearer the reference policy"
 """The setting in which the laboratory computed its off-policy numbers (kl/derivation.py: NEAR)."""
-_NOTHING_TO_CHANGE = ("unbiased_reverse_kl", "no_kl", "rollout_policy_kl_only")
 MOST_NAMED = 3
 """Maximum number of keys that one sentence names."""
 

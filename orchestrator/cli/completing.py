@@ -4,7 +4,7 @@ A mistake in the words before it completes nothing: a shell's line is no place f
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
@@ -18,8 +18,6 @@ from orchestrator.spec.fields import FIELDS, LABELS
 from orchestrator.spec.select import OF_A_CELL, values_of
 from orchestrator.spec.sentences import choices
 from orchestrator.spec.shipped import shipped_folder, shipped_names
-
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _SITE = ("site.runs_dir", "site.workers", "site.kind", "site.rehearse")
 

@@ -16,7 +16,6 @@ FORMATS = (
     "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000)"
 )
 _STORES = ("sqlite:", "postgresql:", "mysql:", "mssql:", "http://", "https://", "databricks")
-_MLRUNS = ("mlruns", "mlflow")
 
 
 def open_source(

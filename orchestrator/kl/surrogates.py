@@ -10,7 +10,7 @@ factors of a division by the standard deviation of a group's rewards, by difficu
 """
 
 from dataclasses import dataclass
-from math import comb, inf, sqrt
+from math import comb, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -249,10 +249,6 @@ def group_mean(success: float, group_size: int) -> GroupStd:
     known = group_std(success, group_size)
     kept = 1 - 1 / group_size
     return GroupStd(kept, 1 / kept, 1.0, known.equal)
-
-
-UNBOUNDED = inf
-"""The `most` of a correction without an upper bound."""
 
 
 RARE = (ToyPolicy(-3.9, 0.0), ToyPolicy(0.0, 0.0), ToyPolicy(-3.9, 0.0))

@@ -359,7 +359,6 @@ def _line(row: Sequence[str]) -> str:
 
 
 EvidenceMapping = Mapping[str, Any]
-BEST = ("sequence_reverse_kl", "token_reverse_kl")
 
 
 def findings(known: Sequence[Release]) -> list[str]:

@@ -76,7 +76,6 @@ class Measured:
 
     gpu_hours: Mapping[CellShape, float]
     cpu_seconds: Mapping[CellShape, float]
-    num_cells: int = 0
 
 
 class Bill(NamedTuple):
@@ -133,7 +132,6 @@ def measure(rows: Iterable[PlanRow]) -> Measured:
     """
     gpu: dict[CellShape, list[float]] = {}
     cpu: dict[CellShape, list[float]] = {}
-    count = 0
     for row in rows:
         if row.cell is None or row.exit is None or row.exit.state != "succeeded":
             continue
@@ -142,8 +140,7 @@ def measure(rows: Iterable[PlanRow]) -> Measured:
         steps, shape = row.cell.settings.num_train_steps, cost_shape(row.cell)
         gpu.setdefault(shape, []).append(row.exit.gpu_hours / steps)
         cpu.setdefault(shape, []).append(row.exit.cpu_seconds / steps)
-        count += 1
-    return Measured(_means(gpu), _means(cpu), count)
+    return Measured(_means(gpu), _means(cpu))
 
 
 def cost(cell: Cell, measured: Measured | None = None) -> Cost:

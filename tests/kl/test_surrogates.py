@@ -1,7 +1,7 @@
 """Surrogates: against the laboratory, groups written out, and policies that agree."""
 
 from itertools import product
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +14,6 @@ from orchestrator.kl.laboratory import LabSetting, exact
 from orchestrator.kl.objectives import gradients
 from orchestrator.kl.surrogates import (
     MISMATCH,
-    UNBOUNDED,
     PolicyLoss,
     Ratio,
     forces,
@@ -51,7 +50,7 @@ def test_two_policies_are_the_laboratorys(label: str) -> None:
 
 def test_the_whole_weight_of_a_sequence_is_exact_and_truncating_it_is_not() -> None:
     own = MISMATCH._replace(proximal=P)
-    whole = PolicyLoss("none", correction="tis_sequence", most=UNBOUNDED)
+    whole = PolicyLoss("none", correction="tis_sequence", most=inf)
     assert forces(own, whole).reward.off < 1e-12
     for correction in ("tis_sequence", "mis_sequence", "tis_token", "none"):
         how = PolicyLoss("none", correction=correction, most=1.2)
