@@ -106,6 +106,15 @@ def load_reader(name: str) -> LaunchReader:
     return loaded
 
 
+def estimator_names() -> dict[str, str]:
+    """Return every library's own names of estimators -> orch's."""
+    return {
+        theirs: ours
+        for name in readers()
+        for theirs, ours in load_reader(name).estimator_names.items()
+    }
+
+
 @cache
 def logging() -> tuple[str, ...]:
     """Return the libraries whose metrics orch knows by name, sorted."""

@@ -1,6 +1,6 @@
 """orch explain: the objective a KL configuration really optimises."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,28 +11,18 @@ from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
-from orchestrator.estimators import NONE, TABLE, choices
-from orchestrator.imports.explained import explained
-from orchestrator.kl.catalogue import Naming
-from orchestrator.kl.verdicts import percent
-from orchestrator.kl.verdicts import verdict as verdict_of
-from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement
-
-SYMBOLS = (
-    "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q\n"
-    "of token t; c is the state before it. Biases are exact, on the laboratory's model (orch lab)."
+from orchestrator.estimators import NONE, choices
+from orchestrator.imports.explained import explained as explained_metrics
+from orchestrator.kl.explain import (
+    COLUMNS,
+    PLACEMENTS,
+    SYMBOLS,
+    every_explanation,
+    explanation,
+    labelled_sentences,
+    summary_row,
 )
-NOISE = (
-    "near the reference policy one sequence's gradient scatters by {:.2g} lengths of the "
-    "sequence-level reverse KL's"
-)
-PLACEMENTS: dict[str, Placement] = {
-    "reward": "reward",
-    "loss": "loss",
-    "both": "reward_and_loss",
-    "reward_and_loss": "reward_and_loss",
-}
-
+from orchestrator.settings import AdvantageEstimator
 
 ASKED = (
     "deepseek-v3.2",
@@ -71,10 +61,9 @@ class EstimatorParameter(click.ParamType[str]):
         if value in choices() or "@" in str(value):
             return str(value)
 
-        readers = map(plugins.load_reader, plugins.readers())
-        theirs = {word: own for reader in readers for word, own in reader.estimator_names.items()}
+        theirs = plugins.estimator_names()
         if value in theirs:
-            return str(theirs[value])
+            return theirs[value]
         known = (*choices(), *ASKED)
         near = did_you_mean(str(value), (*known, *theirs))
         raise click.BadParameter(
@@ -165,41 +154,13 @@ def command(
         return
     if estimator is None or (placement is None and estimator != NONE):
         raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
-    verdict = _verdict(estimator, placement, **how)
+    explained = explanation(estimator, placement, **how)
     if picture is not None and estimator != NONE:
         _draw(estimator, picture)
     if as_json:
-        print_json(verdict)
+        print_json(explained)
     else:
-        _print_one(verdict)
-
-
-def _verdict(
-    estimator: str,
-    placement: str | None,
-    *,
-    off_policy: bool,
-    advantage: AdvantageEstimator,
-    group_size: int | None,
-    ratio: str,
-    reward_kl_of: str,
-) -> dict[str, Any]:
-    """Return the verdict as plain data, with the estimator, the placement and the sampling."""
-    if estimator == NONE or placement is None:
-        kl = Kl(estimator=NONE)
-    else:
-        kl = Kl(estimator=estimator, placement=PLACEMENTS[placement], beta=1.0)
-    result = verdict_of(
-        kl,
-        on_policy=not off_policy,
-        advantage=advantage,
-        group_size=group_size,
-        clip=Clip(),
-        ratio=ratio,
-        reward_kl_of=reward_kl_of,
-    )
-    question = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
-    return question | asdict(result) | {"bias": result.bias._asdict()}
+        _print_one(explained)
 
 
 def _answer(name: str, picture: Path | None, as_json: bool) -> None:
@@ -225,7 +186,7 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
 
 def _print_logged(name: str, as_json: bool) -> None:
     """Print what `kl@trl` means, or each name of `@trl`."""
-    rows = explained(name)
+    rows = explained_metrics(name)
     if as_json:
         print_json(rows)
         return
@@ -246,62 +207,20 @@ def _draw(estimator: str, path: Path) -> None:
     common.say(f"drawn: {path}")
 
 
-def _print_one(verdict: dict[str, Any]) -> None:
-    paper = verdict["paper"]
-    where = f" ({paper['where']})" if paper["where"] else ""
-    click.echo(verdict["summary"])
-    click.echo(f"In plain words: {verdict['plain']}\n")
-    rows = [("objective", str(verdict["objective"]))]
-    if verdict["placement"]:
-        rows = [
-            ("estimator", _definition(verdict["estimator"])),
-            *rows,
-            ("equation", verdict["equation"]),
-            ("bias", verdict["bias"]["text"]),
-            ("noise", NOISE.format(verdict["noise"])),
-        ]
-    rows += [
-        ("paper", f"{paper['behaviour']}: {paper['text']}{where}"),
-        ("advice", verdict["advice"]["text"]),
-        *(("note", note) for note in verdict["notes"]),
-    ]
-    for name, text in rows:
-        click.echo(common.hanging(name, text))
+def _print_one(explained: Mapping[str, Any]) -> None:
+    click.echo(explained["summary"])
+    click.echo(f"In plain words: {explained['plain']}\n")
+    for label, text in labelled_sentences(explained):
+        click.echo(common.hanging(label, text))
     click.echo("\n" + SYMBOLS)
 
 
-def _definition(estimator: str) -> str:
-    """Return `k3 = r - 1 - log r, with r = p/q (source)`."""
-    form = TABLE[estimator]
-    return f"{form.name} = {form.formula}, with r = p/q ({form.source})"
-
-
-def _print_all(as_json: bool, *, off_policy: bool, ratio: str, **how: Any) -> None:
+def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
     if ratio != "token":
         raise click.UsageError("--all lists the token ratio; ask for one estimator with --ratio")
-    verdicts = [
-        _verdict(estimator, placement, off_policy=off, ratio=ratio, **how)
-        for off in ((True,) if off_policy else (False, True))
-        for estimator in choices()
-        for placement in (("reward", "loss", "both") if estimator != NONE else (None,))
-    ]
+    explanations = every_explanation(ratio=ratio, **how)
     if as_json:
-        print_json(verdicts)
+        print_json(explanations)
         return
-
-    rows = [
-        (
-            each["estimator"],
-            (each["placement"] or "-").replace("reward_and_loss", "both"),
-            "on" if each["on_policy"] else "off",
-            Naming(each["objective"], each["terms"]).words if each["placement"] else "-",
-            percent(each["bias"]["near"]),
-            percent(each["bias"]["far"]),
-            f"{each['noise']:.2g}",
-            each["paper"]["behaviour"],
-        )
-        for each in verdicts
-    ]
-    columns = ("estimator", "in", "policy", "gradient of", "bias near", "far", "noise", "paper")
-    print_table(columns, rows)
+    print_table(COLUMNS, map(summary_row, explanations))
     click.echo("\n" + SYMBOLS)
