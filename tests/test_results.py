@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.results import TABLES, columns, table_rows, write_tables
-from orchestrator.cli.compare import print_configurations
+from orchestrator.report.compared import configuration_table
 
 
 def frame(table: Any, done: Any) -> pd.DataFrame:
@@ -57,13 +57,13 @@ def test_every_axis_of_the_spec_is_a_column(synthetic: Any, tmp_path: Path) -> N
 
 
 def test_the_terminal_tells_apart_what_an_axis_of_the_spec_sets(
-    synthetic: Any, capsys: pytest.CaptureFixture[str]
+    synthetic: Any,
 ) -> None:
     """Two advantage estimators had the same row in `orch compare`."""
     done = synthetic.run(axes={"advantage.estimator": "rloo"})
     done += synthetic.run(axes={"advantage.estimator": "grpo"}, seed=1)
-    print_configurations(compare(synthetic.spec(), done.records, done.scores))
-    shown = capsys.readouterr().out
+    table = configuration_table(compare(synthetic.spec(), done.records, done.scores))
+    shown = " ".join(str(row) for row in table.rows)
     assert "advantage.estimator=rloo" in shown
     assert "advantage.estimator=grpo" in shown
     assert "async=" not in shown, "it is the same in both"

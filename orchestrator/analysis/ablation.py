@@ -165,6 +165,14 @@ def train_missing(
     return failed, final_values_by_cell(measure(records, []), metric)
 
 
+def trained_data(
+    spec: Spec, ablations: Sequence[Ablation], metric: str, display: Display
+) -> tuple[int, list[dict[str, Any]]]:
+    """Train what is missing. Return the number of failed cells, and each ablation as plain data."""
+    failed, value = train_missing(spec, ablations, metric, display)
+    return failed, [ablation_data(one, metric, value) for one in ablations]
+
+
 def explain_differences(ablation: Ablation, value: FinalValue) -> list[DifferenceExplanation]:
     """Return the difference, the effect of each cause and the rest, for each question.
 

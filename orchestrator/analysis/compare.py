@@ -19,7 +19,7 @@ from orchestrator.analysis.phases import phase_data, phase_maps
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure
 from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Improvement
-from orchestrator.errors import Fault, SpecError
+from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import Published, PublishedNumber, Record, Score, Spec
 from orchestrator.spec.claims import Claim, ClaimSide, parse
 
@@ -79,6 +79,15 @@ def compare(
         main_metric(rows, OUT_OF_DOMAIN),
         tuple(compare_published(spec.published, runs)),
     )
+
+
+def check_metric(comparison: Comparison, metric: str) -> None:
+    """Raise SelectionError for a metric that no finished run has."""
+    measured = sorted({name for c in comparison.configurations for name in c.finals})
+    if metric not in measured:
+        listed = f" (there are: {', '.join(measured)})" if measured else ""
+        hint = did_you_mean(metric, measured) or listed
+        raise SelectionError(f"no finished run measured '{metric}'{hint}")
 
 
 def compare_published(

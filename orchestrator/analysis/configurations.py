@@ -46,6 +46,7 @@ from orchestrator.analysis.stats import (
     rate,
     seed_spread,
 )
+from orchestrator.errors import SelectionError
 from orchestrator.spec.claims import COLLAPSE
 
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
@@ -307,13 +308,16 @@ def axis_differences(
     """Return the difference of every pair of values of an axis (`kl`, `beta`, `model`, ...).
 
     Leave out pairs without a common setting or seed. Correct p-values by Holm over all pairs. Raise
-    KeyError for an axis that no configuration has.
+    SelectionError for an axis that no configuration has.
     """
     values = list(
         dict.fromkeys(v for c in configurations if (v := axis_value(c, axis)) is not None)
     )
     if not values:
-        raise KeyError(axis)
+        axes = sorted({name for c in configurations for name in c.traits})
+        raise SelectionError(
+            f"no configuration has an axis '{axis}' (there are: kl, beta, {', '.join(axes)})"
+        )
     shared = [
         (pair, settings, effect)
         for pair in combinations(values, 2)

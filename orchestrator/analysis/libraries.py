@@ -37,6 +37,7 @@ from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.rehearse import rehearse, semantics
+from orchestrator.spec.select import matches, parse
 
 MARGIN = 0.03
 """Two accuracies are indistinguishable if tests confirm a smaller difference than this."""
@@ -580,6 +581,24 @@ def library_side(
         raise SelectionError(f"no run measured {metric} (there are: {', '.join(sorted(measured))})")
     chosen = metric or next((m for m in IN_DOMAIN if m in measured), None)
     return LibrarySide(name, tuple(questions(cells)), runs, chosen)
+
+
+def whole_questions(experiment: Experiment, terms: Sequence[str]) -> list[Cell]:
+    """Return the declared cells that the filters of `--where` select, before any is rehearsed.
+
+    Raise SelectionError for a filter by state, which would cut questions apart, and if no cell is
+    selected.
+    """
+    selection = parse(terms)
+    if any("state" in term for term in terms):
+        raise SelectionError(
+            "--by backend sets whole questions against each other: filter by study, kl, beta, "
+            "backend or seed, not by state"
+        )
+    chosen = [cell for cell in experiment.declared if matches(selection, cell)]
+    if not chosen:
+        raise SelectionError(f"--where {' '.join(terms)} selects no cell")
+    return chosen
 
 
 def read_sides(

@@ -126,7 +126,7 @@ def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
     return panels
 
 
-OVERVIEW_LEGEND = (
+_OVERVIEW_LEGEND = (
     "Effect: the largest difference among these cells, as {metric}, with its 95 % interval and "
     "cell. Causes that share a cell share its effect: `--ablate` tells them apart."
 )
@@ -170,6 +170,28 @@ def _largest(differences: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     one = max(measured, key=lambda d: abs(d["difference"]["mean"]))
     text = f"{_estimate_text(one['difference'], signed=True)} {one['question']}"
     return text, one["verdict"].replace("underpowered (about ", "open (")
+
+
+def overview_legend(side: LibrarySide) -> str:
+    """Return the legend of the overview's columns, with the metric of its effects."""
+    metric = metric_title(side.metric) if side.metric else "nothing measured yet"
+    return _OVERVIEW_LEGEND.format(metric=metric)
+
+
+def details_hint(page: Mapping[str, Any], sides: Sequence[LibrarySide]) -> str:
+    """Return the sentence that names what `--details` prints besides the overview."""
+    missing = sum(len(page[side.name]["missing"]) for side in sides)
+    limits = len(page["not_compared"]) + sum(1 for _ in limit_sentences(page["meaning"]))
+    more = f", what {counted(missing, 'comparison')} lacks" if missing else ""
+    return f"--details: both sides' words, ledgers, scores, curves, {limits} limits{more}."
+
+
+def detail_sentences(page: Mapping[str, Any], sides: Sequence[LibrarySide]) -> Iterator[str]:
+    """Yield what is not compared, the limits of the comparison, and what each side lacks."""
+    yield from page["not_compared"]
+    yield from limit_sentences(page["meaning"])
+    for side in sides:
+        yield from page[side.name]["missing"]
 
 
 def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:

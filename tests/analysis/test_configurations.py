@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.configurations import axis_differences, differences_to_no_kl
 from orchestrator.analysis.runs import MAX_POINTS, learning_curve
+from orchestrator.errors import SelectionError
 
 METRIC = "eval/in_domain/mean"
 
@@ -92,7 +93,7 @@ def test_by_kl_sets_no_kl_against_every_beta(synthetic: Any) -> None:
     assert found.effect.mean == pytest.approx(0.2)
     betas = axis_differences(compared(synthetic, done).configurations, "beta", METRIC)
     assert [(d.left, d.right) for d in betas] == [("0.1", "1")]
-    with pytest.raises(KeyError):
+    with pytest.raises(SelectionError, match=r"has an axis .colour. .there are: kl, beta, "):
         axis_differences(compared(synthetic, done).configurations, "colour", METRIC)
 
 
