@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import Field, ValidationError
 
 from orchestrator.environments.extras import install_line
-from orchestrator.errors import EnvironmentFault, Fault, SpecError, did_you_mean
+from orchestrator.errors import EnvironmentFault, Fault, OrchError, SpecError, did_you_mean
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Spec
 from orchestrator.settings import Frozen, Name, NonNegativeInt, PositiveFloat, PositiveInt
@@ -346,6 +346,38 @@ def read_block(spec: Spec, flags: Mapping[str, Any] | None = None) -> CheckedBlo
     if faults:
         raise _error(spec, faults)
     return CheckedBlock(block, name, tuple(space), tuple(objectives), seeds, prune_on)
+
+
+def block_of_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags of `orch tune` that were given, as entries of the block.
+
+    Raise OrchError for a flag that cannot be read.
+    """
+    block = {name: value for name, value in flags.items() if value not in (None, ())}
+    for name in ("space", "each"):
+        if name in block:
+            block[name] = dict(_pair(f"--{name}", text) for text in block[name])
+    if "seeds" in block:
+        block["seeds"] = _yaml("--seeds", block["seeds"])
+    objectives = dict.fromkeys(block.pop("maximize", ()), "maximize")
+    objectives |= dict.fromkeys(block.pop("minimize", ()), "minimize")
+    return block | ({"objectives": objectives} if objectives else {})
+
+
+def _pair(flag: str, text: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise OrchError(f"{flag} is FIELD=...; got {text!r}")
+    return field.strip(), _yaml(flag, value)
+
+
+def _yaml(flag: str, text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise OrchError(f"{flag} cannot be read: {text!r} is no YAML value") from error
 
 
 def _parsed(written: Mapping[str, Any], faults: list[Fault]) -> TuneBlock | None:

@@ -13,8 +13,9 @@ from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.report import BANNER, Report
 from orchestrator.report.model import Figure, ReportTable, Section
+from orchestrator.runs.cost import bill
 from orchestrator.runs.experiment import Experiment
-from orchestrator.search.design import text_of_values
+from orchestrator.search.design import Search, text_of_values
 from orchestrator.search.optimum import Recommended
 from orchestrator.search.results import (
     Bracket,
@@ -145,6 +146,18 @@ def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
             }
         )
     return drawn
+
+
+def plan_table(searches: Sequence[Search]) -> ReportTable:
+    """Return a table of what would be searched, and what a trial is expected to cost."""
+    rows = []
+    for search in searches:
+        space = "; ".join(f"{dimension.field} in {dimension}" for dimension in search.space)
+        cells = search.cells(search.corners()[0], search.tune.seeds)
+        goals = "; ".join(map(str, search.objectives))
+        rows.append((search.name, space, goals, str(search.tune.block.trials), str(bill(cells))))
+    columns = ("search", "space", "objective", "trials", "a trial costs")
+    return ReportTable("", columns, tuple(rows))
 
 
 def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
