@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import engines, heads, vllm_build
 from orchestrator.evaluate.checkpoint import texts_hash
+from orchestrator.evaluate.shared_rows import share_rows
 from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
@@ -67,6 +68,8 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         model, tokenizer = load(path, engine.dtype if engine else "auto")
         model = model.to(device)
         _refuse_infinite(model, path)
+        if device == "cpu":
+            share_rows(model)
         ends = model.generation_config
         # A checkpoint may bring sampling settings of its own (top_k, repetition_penalty); the
         # spec's are the only ones that count.

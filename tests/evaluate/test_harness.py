@@ -233,6 +233,7 @@ def test_swapped_weights_and_kept_tokens_change_no_bit(
     ours = lines(tmp_path / "swapped")
     first, engine = models._LAST[0], Engine(name="hf")
     assert models.opened(POLICY.with_name("fir"), engine, Sampling()) is first
+    monkeypatch.setattr(models, "share_rows", lambda _model: None)
     monkeypatch.setattr(models, "opened", lambda path, engine, _: Plain(path, engine))
     monkeypatch.setattr("lm_eval.models.huggingface.Collator", Collator)
     monkeypatch.setattr(harness, "_keep_requests", lambda _task: None)
@@ -241,6 +242,47 @@ def test_swapped_weights_and_kept_tokens_change_no_bit(
     harness.load_task.cache_clear()
     assert len(ours) == 2
     assert ours[0] != ours[1]
+
+
+@pytest.mark.parametrize("name", ["elder", "hazel"])
+def test_equal_rows_are_computed_once_and_change_no_bit(harness: ModuleType, name: str) -> None:
+    """Equal lengths; several, padded; one prompt alone; a batch that is left as it is."""
+    torch = harness.torch
+    torch.set_num_threads(1)
+    policy = harness.HarnessPolicy(POLICY.with_name(name))
+    model, shared = policy.model, policy.model.forward
+    computed: list[int] = []
+    model.model.register_forward_pre_hook(
+        lambda _module, _arguments, named: computed.append(len(named["input_ids"])),
+        with_kwargs=True,
+    )
+    numbers = torch.randint(3, len(skills.VOCABULARY), (60, 8), generator=torch.manual_seed(1))
+    texts = [row[: 3 + place % 6].tolist() for place, row in enumerate(numbers)]
+    whole = numbers.tolist()
+    for each, repeats in ((whole, 8), (texts, 8), (texts[:1], 48), (texts, 1)):
+        rows = [row for row in each for _ in range(repeats)]
+        width = max(map(len, rows))
+        ids = torch.tensor([[skills.PAD] * (width - len(row)) + row for row in rows])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+        found = []
+        for forward in (shared, shared.__wrapped__):
+            model.forward = forward
+            torch.manual_seed(3)
+            drawn = model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=7,
+                do_sample=True,
+                top_k=0,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+            found.append((drawn.sequences, torch.stack(drawn.logits), sum(computed)))
+            computed.clear()
+        (ours, our_logits, our_rows), (plain, plain_logits, plain_rows) = found
+        assert torch.equal(ours, plain)
+        assert torch.equal(our_logits, plain_logits)
+        assert our_rows < 0.7 * plain_rows if repeats > 1 else our_rows == plain_rows
 
 
 def test_weights_are_swapped_for_those_of_equal_policies_alone(

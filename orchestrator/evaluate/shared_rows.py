@@ -1,0 +1,97 @@
+"""Equal texts of a batch go through a policy once. Slow to import.
+
+A batch holds each prompt k times, once for each response. Until their responses differ, the k rows
+are equal, and so are their logits. The policy computes one row of each kind, and its cache of keys
+and values holds one row of each kind. The sampling of `generate` sees the whole batch as before.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+MULTIPLE = 16
+"""Number of rows that a policy computes is a multiple of this. The last row of another number, and
+each of one to three rows, takes another path in the CPU's matrix products: its last bits differ
+from those of the same row inside a large batch. So they do near the end of a thread's part."""
+
+
+class SharedRows:
+    """The `forward` of a causal policy, without the rows that are equal to others.
+
+    A row of a batch is equal to another if its prompt and every token sampled since are.
+    """
+
+    def __init__(self, forward: Callable[..., Any], tokens: int):
+        self._forward, self._tokens = forward, tokens
+        self._place: torch.Tensor | None = None
+        """Row of the batch -> row of the cache, [B]. None: the cache holds the batch's rows."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Return what the policy returns for the whole batch."""
+        ids, cache = named.get("input_ids"), named.get("past_key_values")
+        if arguments or ids is None or not isinstance(cache, DynamicCache):
+            return self._forward(*arguments, **named)
+        if cache.get_seq_length() == 0:
+            self._place = None
+            if not _is_plain(named):
+                return self._forward(**named)
+            mask = named.get("attention_mask")
+            rows = ids if mask is None else torch.cat([ids, mask], dim=1)
+            kinds, place = torch.unique(rows, dim=0, return_inverse=True)
+        elif self._place is None:
+            return self._forward(**named)
+        else:
+            rows = self._place * self._tokens + ids[:, -1]
+            kinds, place = torch.unique(rows, return_inverse=True)
+        chosen = torch.empty(len(kinds), dtype=torch.long)
+        chosen[place] = torch.arange(len(ids))  # any row of a kind: they are equal
+        missing = -len(chosen) % MULTIPLE
+        chosen = torch.cat([chosen, chosen[-1:].expand(missing)])
+        if self._place is not None:
+            cache.reorder_cache(self._place[chosen])
+        self._place = place
+        small = {
+            name: value[chosen] if name in BY_ROW and value is not None else value
+            for name, value in named.items()
+        }
+        outputs = self._forward(**small)
+        outputs.logits = outputs.logits[place]
+        return outputs
+
+
+BY_ROW = ("input_ids", "attention_mask", "position_ids")
+"""Arguments with one row for each text: [B, n]."""
+
+
+def share_rows(model: Any) -> None:
+    """Let a causal policy on the CPU compute each text of a batch once."""
+    shared = SharedRows(model.forward, model.config.get_text_config().vocab_size)
+
+    @wraps(model.forward)
+    def forward(*arguments: Any, **named: Any) -> Any:
+        return shared(*arguments, **named)
+
+    model.forward = forward
+
+
+def _is_plain(named: Any) -> bool:
+    """Return True if equal rows may be computed once, with equal bits.
+
+    The batch is one thread's, with a multiple of rows; each tensor has one row for each text; the
+    cache holds keys and values and nothing else.
+    """
+    size = len(named["input_ids"])
+    return (
+        size % MULTIPLE == 0
+        and torch.get_num_threads() == 1
+        and all(type(layer) is DynamicLayer for layer in named["past_key_values"].layers)
+        and all(
+            name in BY_ROW and value.dim() == 2 and len(value) == size
+            for name, value in named.items()
+            if isinstance(value, torch.Tensor)
+        )
+    )
