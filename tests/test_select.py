@@ -2,9 +2,9 @@
 
 import pytest
 
-from orchestrator.cli.status import named
 from orchestrator.errors import SelectionError
 from orchestrator.records import Cell
+from orchestrator.runs.status import named
 from orchestrator.spec.expand import expand
 from orchestrator.spec.select import matches, parse, term
 from tests.test_expand import GRID, spec, study

@@ -21,7 +21,6 @@ from orchestrator.runs.experiment import open_experiment
 if TYPE_CHECKING:
     from orchestrator.runs.experiment import Experiment
     from orchestrator.runs.operations import OperationResult
-    from orchestrator.runs.plan import Plan
     from orchestrator.sharing.exchange import Exchanged
 
 Result = TypeVar("Result")
@@ -101,14 +100,6 @@ MICRO_BANNER = (
     "MICRO SCALE  There is no cluster here: this is the same grid, rehearsed by the embedded\n"
     "             trainer on a model of 50,000 parameters. Its numbers are not the paper's."
 )
-
-
-def counted_faults(plan: "Plan") -> list[str]:
-    """Return each fault of a plan once, with the number of cells that have it."""
-    return [
-        sentence if count == 1 else f"{count} cells: {sentence}"
-        for sentence, count in Counter(plan.faults).items()
-    ]
 
 
 def print_json(value: Any) -> None:

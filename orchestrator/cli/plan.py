@@ -17,6 +17,7 @@ from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, cost, measure
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import plan as plan_of
+from orchestrator.runs.status import counted_faults
 from orchestrator.settings import without_seed
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
 from orchestrator.spec.expand import how
@@ -69,7 +70,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     _print_configurations(_configurations(plan.rows))
     _print_details(plan.rows)
     _print_evaluation(experiment)
-    for fault in common.counted_faults(plan):
+    for fault in counted_faults(plan):
         say(fault)
     for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
         say(str(shortage))

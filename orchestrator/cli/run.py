@@ -17,6 +17,7 @@ from orchestrator.pipeline import run as line
 from orchestrator.pipeline.training import scripts_of
 from orchestrator.report import answer
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.status import counted_faults
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.run import Review
@@ -69,7 +70,7 @@ def command(
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
     plan = line.plan_of(everything, chosen, choice.where)
-    for sentence in common.counted_faults(plan):
+    for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
         scripts = scripts_of(chosen, plan) if chosen.where == "slurm" else []

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from command_line import orch
 
-from orchestrator.cli.status import BARS, fitted, sparkline
 from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.runs.status import BARS, fitted, sparkline
 from orchestrator.runs.watch import CurveTails, Speed, progress_line, take_snapshot
 
 SPEC = "experiments/smoke.yaml"
