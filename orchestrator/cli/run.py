@@ -10,13 +10,14 @@ from orchestrator.analysis.compare import comparison_data
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.compare import print_claims
-from orchestrator.cli.plan import plan_data, print_plan
+from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import run as line
 from orchestrator.pipeline.training import scripts_of
 from orchestrator.report import answer
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
 
 if TYPE_CHECKING:

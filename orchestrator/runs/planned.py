@@ -1,0 +1,147 @@
+"""A plan for a reader: its configurations with their verdicts, its refused cells, plain data."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from orchestrator.errors import OrchError
+from orchestrator.launch.check import translations
+from orchestrator.launch.launchers import launcher_of
+from orchestrator.records import Cell
+from orchestrator.runs.cost import Cost, bill, cost, measure
+from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import Plan, PlanRow
+from orchestrator.settings import without_seed
+from orchestrator.spec.rehearse import replaced_tasks, verdict_on
+
+
+class PlannedGroup(NamedTuple):
+    """Configurations that differ in nothing but beta and seed."""
+
+    study: str
+    where: str
+    """The values of the other axes."""
+    kl: str
+    betas: tuple[str, ...]
+    cells: int
+    reasons: str
+    """Why the cells would run or not."""
+    verdict: str
+
+
+def planned_groups(rows: Iterable[PlanRow]) -> list[PlannedGroup]:
+    """Return the configurations of the cells of a plan, in the order of the spec."""
+    titles: dict[tuple[object, ...], tuple[str, str, str, str]] = {}
+    groups: dict[tuple[str, str, str, str], list[PlanRow]] = {}
+    for row in rows:
+        if (cell := row.cell) is None:
+            continue
+        axes = [axis for axis in cell.axes.items() if axis[0] != "seed"]
+        key = (without_seed(cell.settings), cell.studies, *axes)
+        title = titles.get(key)
+        if title is None:
+            title = titles[key] = _title(cell)
+        groups.setdefault(title, []).append(row)
+    grids = []
+    for (study, where, kl, verdict), same in groups.items():
+        betas = dict.fromkeys(row.cell.axes.get("beta", "") for row in same if row.cell)
+        shown = () if kl == "none" else tuple(beta for beta in betas if beta)
+        grids.append(PlannedGroup(study, where, kl, shown, len(same), _reasons(same), verdict))
+    return sorted(
+        grids, key=lambda g: [(m.study, m.where) for m in grids].index((g.study, g.where))
+    )
+
+
+def _title(cell: Cell) -> tuple[str, str, str, str]:
+    """Return study, place in the grid, KL term and verdict of a cell, the same for all seeds."""
+    axes = {k: v for k, v in cell.axes.items() if k not in ("seed", "beta")}
+    kl = axes.pop("kl", "")
+    where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in _released(axes).items())
+    return "+".join(cell.studies), where, kl, verdict_on(cell.settings).summary
+
+
+_PLAIN_AXES = ("model", "data", "backend")
+
+
+def _released(axes: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the axes with each library's release beside its name, where both vary."""
+    names, releases = (axes.get(k, "").split(" | ") for k in ("backend", "backend.version"))
+    if len(names) != len(releases) or releases == [""]:
+        return axes
+    both = [n if r == "none" else f"{n}@{r}" for n, r in zip(names, releases, strict=True)]
+    rest = {k: v for k, v in axes.items() if k != "backend.version"}
+    return {**rest, "backend": " | ".join(both)}
+
+
+def _reasons(rows: Sequence[PlanRow]) -> str:
+    reasons = [row.reason for row in rows]
+    return ", ".join(
+        reason if len(set(reasons)) == 1 else f"{reasons.count(reason)} {reason}"
+        for reason in dict.fromkeys(reasons)
+    )
+
+
+def check_translations(plan: Plan, experiment: Experiment) -> None:
+    """Raise OrchError with every cell that would run and that its library cannot express."""
+    refused: dict[str, list[str]] = {}
+    pending = [row.cell for row in plan.pending if row.cell is not None]
+    for cell, launch in translations(pending, experiment.folder):
+        if isinstance(launch, OrchError):
+            refused.setdefault(str(launch), []).append(cell.slug)
+    if refused:
+        count = sum(map(len, refused.values()))
+        lines = [f"  {error}\n    {_some(slugs)}" for error, slugs in refused.items()]
+        raise OrchError("\n".join([f"{count} cells cannot be launched", *lines]))
+
+
+def _some(slugs: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(slugs) - most} more" if len(slugs) > most else ""
+    return ", ".join(slugs[:most]) + more
+
+
+def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
+    """Return a plan as plain data: counts, cost, a row a cell."""
+    measured = measure(plan.rows)
+    pending = [row.cell for row in plan.pending if row.cell is not None]
+    evaluation = experiment.spec.evaluation
+    scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks
+    jobs: list[dict[str, object]] = []
+    if experiment.where == "slurm":
+        launcher = launcher_of(experiment.spec.site, experiment.where, experiment.folder)
+        jobs = [job._asdict() for job in launcher.resources(pending)]
+    return {
+        "jobs": jobs,
+        "experiment": experiment.folder.experiment,
+        "scale": experiment.scale,
+        "declared": len(experiment.declared),
+        "counts": plan.counts(),
+        "pending": len(plan.pending),
+        "still_to_spend": bill(pending, measured)._asdict(),
+        "evaluation": {
+            "declared": sorted(task.name for task in evaluation.tasks),
+            "scored": sorted({task.name for task in scored}),
+        },
+        "cells": [
+            _plain_row(row, cost(row.cell, measured) if row.cell else None) for row in plan.rows
+        ],
+    }
+
+
+def _plain_row(row: PlanRow, price: Cost | None) -> dict[str, object]:
+    data: dict[str, object] = {
+        "id": row.directory.id,
+        "slug": row.directory.slug,
+        "state": row.state,
+        "reason": row.reason,
+        "detail": row.detail,
+        "changes": [change._asdict() for change in row.changes],
+    }
+    if row.cell is None or price is None:
+        return data
+    verdict = verdict_on(row.cell.settings)
+    return data | {
+        "studies": row.cell.studies,
+        "axes": row.cell.axes,
+        "objective": verdict.objective.value,
+        "verdict": verdict.summary,
+        "cost": price._asdict(),
+    }
