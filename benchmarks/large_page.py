@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measure import ORCH, measure
+from measure import ORCH, axes_of_a_grid, measure
 from report import WIDTHS, is_there, opened
 
 from orchestrator.evaluate.scores import Result, ScoreKey
@@ -95,14 +95,7 @@ def _spec(name: str, seeds: int) -> str:
       advantage: {{estimator: {"rloo" if study == "sequence_mean" else study}}}
       loss: {{aggregation: {"sequence_mean" if study == "sequence_mean" else "token_mean"}}}
     axes:
-      model:
-        - {{name: qwen2.5-7b, path: Qwen/Qwen2.5-7B}}
-        - {{name: llama-3.1-8b, path: meta-llama/Llama-3.1-8B}}
-      kl:
-        product: {{estimator: [k1, k3], placement: [reward, loss],
-                   beta: [0.01, 0.03, 0.1, 0.3, 1.0]}}
-      optimizer.learning_rate: [{", ".join(f"{rate:.7f}" for rate in RATES)}]
-"""
+{axes_of_a_grid(RATES)}"""
         for study in STUDIES
     )
     return f"""

@@ -1,4 +1,5 @@
-"""Ask the operating system about cores, memory and processes, and receive requests to stop."""
+"""Ask the operating system about cores, memory and processes, run commands, and receive requests to
+stop."""
 
 import contextlib
 import ctypes
@@ -6,14 +7,36 @@ import math
 import os
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 GRACE_SECONDS = 10.0
 """Seconds for a worker that was asked to stop to write what it has."""
 _PR_SET_PDEATHSIG = 1
+
+
+def finished(
+    argv: Sequence[str], seconds: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input to its end and return its code and output, as text.
+
+    `options` are those of subprocess.run. Raise OSError if it cannot start, and
+    subprocess.TimeoutExpired after `seconds`.
+    """
+    return subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        errors="replace",  # a scheduler prints names in whatever encoding they were written
+        check=False,
+        timeout=seconds,
+        stdin=subprocess.DEVNULL,
+        **options,
+    )
 
 
 def affinity() -> list[int]:

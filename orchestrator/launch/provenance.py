@@ -6,9 +6,12 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+
+from orchestrator.launch import processes
 
 DISTRIBUTION = "orch-rl"
 CHANGED = "+changes"
@@ -36,27 +39,30 @@ def versions() -> dict[str, str]:
 
 
 def _checked_out(root: Path) -> str:
+    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
+    answers = git_answers(root, commands)
+    return answers[0] + (CHANGED if answers[1] else "") if answers else ""
+
+
+def git_answers(folder: Path, commands: Iterable[Sequence[str]]) -> list[str]:
+    """Return the output of git commands in a folder. Return [] if one fails, or without git."""
     git = shutil.which("git")
     if git is None:
-        return ""
-    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
+        return []
     answers = []
     for arguments in commands:
         try:
-            done = subprocess.run(
-                [git, "-C", str(root), *arguments],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_SECONDS,
+            done = processes.finished(
+                [git, "-C", str(folder), *arguments],
+                _SECONDS,
                 env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             )
         except (OSError, subprocess.TimeoutExpired):
-            return ""
+            return []
         if done.returncode != 0:
-            return ""
+            return []
         answers.append(done.stdout.strip())
-    return answers[0] + (CHANGED if answers[1] else "")
+    return answers
 
 
 def _installed() -> str:

@@ -1,9 +1,6 @@
 """Read the context of a report from disk, MLflow and git."""
 
 import contextlib
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +11,7 @@ from orchestrator.analysis.libraries import LibrarySide, library_name, read_side
 from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
 from orchestrator.evaluate.baselines import scored_baselines
 from orchestrator.files import read_json, read_tail
+from orchestrator.launch.provenance import git_answers
 from orchestrator.records import Record, Score
 from orchestrator.report import Context
 from orchestrator.report.provenance import Origin
@@ -21,7 +19,6 @@ from orchestrator.rundir import AttemptDir
 from orchestrator.runs.experiment import Experiment
 from orchestrator.tracking.links import CellRuns, cell_runs
 
-_GIT_SECONDS = 20
 _TAIL_BYTES = 65_536
 
 
@@ -143,22 +140,13 @@ def _job(record: Record) -> Mapping[str, Any]:
 def _written_by(source: str) -> str:
     """Return `orch 0.1.0, spec at commit abc (the spec has changes that are not committed)`."""
     orch = f"orch {__version__}"
-    git, folder = shutil.which("git"), Path(source).absolute().parent if source else None
-    if git is None or folder is None or not folder.is_dir():
+    folder = Path(source).absolute().parent if source else None
+    if folder is None or not folder.is_dir():
         return orch
-    answers = []
-    for arguments in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", source]):
-        done = subprocess.run(
-            [git, "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-        if done.returncode != 0:
-            return orch
-        answers.append(done.stdout.strip())
+    status = ["status", "--porcelain", "--", source]
+    answers = git_answers(folder, (["rev-parse", "--short=12", "HEAD"], status))
+    if not answers:
+        return orch
     commit, changes = answers
     changed = " (the spec has changes that are not committed)" if changes else ""
     return f"{orch}, spec at commit {commit}{changed}"

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 
+from orchestrator.launch import processes
+
 _ASK_SECONDS = 60.0
 """Time limit for nvidia-smi. If a GPU has fallen off the bus, nvidia-smi may wait for ever."""
 _FREE_SHARE = 0.9
@@ -31,14 +33,7 @@ def gpu_fault(count: int) -> str:
     argv = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader,nounits"]
     argv += [f"--id={visible}"] if visible[:1].isdigit() or visible.startswith("GPU-") else []
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_ASK_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = processes.finished(argv, _ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"nvidia-smi does not answer ({error})"
     lines = [line for line in done.stdout.splitlines() if line.strip()]

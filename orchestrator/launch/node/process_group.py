@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_tail
+from orchestrator.launch import processes
 from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.launch.processes import node_name
 from orchestrator.launch.slurm.scheduler import refusal_of
@@ -179,14 +180,7 @@ def _ask(*argv: str) -> str:
     if shutil.which(argv[0]) is None:
         raise EnvironmentFault(f"{argv[0]} is not on PATH of {socket.gethostname()}")
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_ASK_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
+        done = processes.finished(argv, _ASK_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFault(f"{argv[0]} did not answer in {_ASK_SECONDS} s") from error
     if done.returncode:

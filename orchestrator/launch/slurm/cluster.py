@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from orchestrator.errors import EnvironmentFault
+from orchestrator.launch import processes
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -126,14 +127,7 @@ def has_controller() -> bool:
 @lru_cache(maxsize=8)
 def _ping(scontrol: str, _conf: str) -> bool:
     try:
-        done = subprocess.run(
-            [scontrol, "ping"],
-            capture_output=True,
-            text=True,
-            timeout=_PING_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        done = processes.finished([scontrol, "ping"], _PING_SECONDS)
         answer = f"{done.stdout}\n{done.stderr}"
     except (OSError, subprocess.TimeoutExpired) as error:
         answer = str(error)
@@ -294,15 +288,7 @@ def _output(faults: list[str], *argv: str) -> str:
     If it fails, append a sentence to faults and return nothing.
     """
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DEADLINE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            errors="replace",
-        )
+        done = processes.finished(argv, DEADLINE_SECONDS)
     except FileNotFoundError:
         faults.append(f"{argv[0]} is not on PATH")
         return ""

@@ -71,15 +71,10 @@ Answer = Mapping[tuple[str, int], ArrayElement]
 def call(argv: Sequence[str], cwd: Path | None = None) -> str:
     """Return the output of a command. Raise SchedulerUnavailable or SchedulerRefusal."""
     try:
-        done = subprocess.run(
+        done = processes.finished(
             argv,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
+            DEADLINE_SECONDS,
             cwd=cwd,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            errors="replace",
             # a killed orch must not leave an sbatch behind: `reconcile` would look before it ends
             preexec_fn=partial(processes.die_with, os.getpid()),
             # times in seconds; lists of elements in full (the default cuts them at 64 characters)
