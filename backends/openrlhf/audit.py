@@ -17,7 +17,14 @@ from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
 from orchestrator.kl.engine_weight import EngineWeight
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, completed, unquoted
+from orchestrator.library.launch_keys import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    as_number,
+    completed,
+    unquoted,
+)
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -124,6 +131,8 @@ SWITCHES = (
 )
 """Flags without a value."""
 LEVEL, LEVEL_MODE = "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode"
+GATING = "algo.advantage.is_correction_gating"
+LEVEL_BOUNDS = "algo.advantage.is_correction_threshold"
 THRESHOLD = 0.5, 5.0
 """The default bounds of the weights against the rollout engine (models/loss.py: PolicyLoss)."""
 GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
@@ -419,13 +428,30 @@ class _Judge:
         """Return the correction as the laboratory's weight; None for masked responses, too."""
         keys, names = self.keys, self.names
         threshold = names["correction_threshold"]
-        if keys.has(LEVEL) or keys.has(threshold):
+        if keys.has(LEVEL):
+            return self._level_weight()
+        if keys.has(threshold):
             return None
         least, most = THRESHOLD
         kind = keys.text(names["correction_kind"])
         if kind == "tis":
             return EngineWeight("tis_token", least, most)
         return EngineWeight("mis_token", least, most) if kind == "icepop" else None
+
+    def _level_weight(self) -> EngineWeight | None:
+        """Return the weight of a correction by level (since 0.11.1); None for one of responses."""
+        keys = self.keys
+        gating = keys.text(GATING) if keys.has(GATING) else "ratio"
+        if keys.text(LEVEL) != "token" or gating != "ratio":
+            return None
+        least, most = THRESHOLD
+        if keys.has(LEVEL_BOUNDS):
+            numbers = [as_number(word) for word in (keys.text(LEVEL_BOUNDS) or "").split()]
+            if len(numbers) not in (1, 2) or None in numbers:
+                return None
+            least, most = (0.0, *numbers)[-2:]  # type: ignore[assignment]  # no None, as tested
+        mode = keys.text(LEVEL_MODE) if keys.has(LEVEL_MODE) else "mask"
+        return EngineWeight("tis_token" if mode == "clip" else "mis_token", least, most)
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes

@@ -21,6 +21,8 @@ NEWEST, FLAT = "0.11.2", "0.10.1.post2"
 VERSIONS = (NEWEST, FLAT)
 MODULE = "openrlhf.cli.train_ppo_ray"
 
+MANY = " x +"
+"""The end of the kind of a flag that takes one word or more."""
 Value = bool | int | float | str | tuple[float, ...]
 
 FLAT_NAMES: Mapping[str, str | None] = {
@@ -40,6 +42,10 @@ FLAT_NAMES: Mapping[str, str | None] = {
     "rollout.top_p": "top_p",
     "rollout.micro_batch_size": "micro_rollout_batch_size",
     "algo.advantage.estimator": "advantage_estimator",
+    "algo.advantage.is_correction_level": "enable_vllm_is_correction",
+    "algo.advantage.is_correction_mode": "vllm_is_correction_type",
+    "algo.advantage.is_correction_gating": None,
+    "algo.advantage.is_correction_threshold": "vllm_is_truncated_threshold",
     "algo.kl.init_coef": "init_kl_coef",
     "algo.kl.estimator": "kl_estimator",
     "algo.kl.use_loss": "use_kl_loss",
@@ -221,7 +227,8 @@ def read(argv: Sequence[str], faults: list[Fault]) -> CommandLine:
         name = known[flags[0]]
         if equals:
             rest.insert(0, value)
-        count, kind = arity(name, version), options(version)[name].kind
+        kind = options(version)[name].kind
+        count = _leading(rest) if kind.endswith(MANY) else arity(name, version)
         taken = [rest.pop(0) for _ in range(count) if rest]
         try:
             given[name] = _value(kind, taken)
@@ -255,17 +262,27 @@ def _unknown(word: str, flags: Sequence[str], version: str) -> Fault:
 
 
 def arity(name: str, version: str) -> int:
-    """Return the number of words after a flag."""
+    """Return the number of words after a flag; the least number where it may vary."""
     kind = options(version)[name].kind
     _, times, count = kind.partition(" x ")
+    if kind.endswith(MANY):
+        return 1
     return int(count) if times else 0 if kind == "switch" else 1
+
+
+def _leading(rest: Sequence[str]) -> int:
+    """Return the number of words before the next flag."""
+    return next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
 
 
 def _value(kind: str, taken: Sequence[str]) -> Value:
     if kind == "switch":
         return True
+    if kind.endswith(MANY) and len(taken) == 1:
+        return 0.0, float(taken[0])  # the parser reads one number as an upper bound
     if " x " in kind:
-        return float(taken[0]), float(taken[1])
+        low, high = map(float, taken)
+        return low, high
     if kind == "int":
         return int(taken[0])
     return float(taken[0]) if kind == "float" else taken[0]

@@ -366,6 +366,102 @@ OBJECTIVE = (
         read=lambda launch: ABSENT if _clip(launch) == NO_CLIP else launch.get("actor.dual_clip"),
     ),
 )
+LEVEL, MODE = "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode"
+GATING = "algo.advantage.is_correction_gating"
+BOUNDS = "algo.advantage.is_correction_threshold"
+_BY_TOKEN: Mapping[str, str] = {"tis_token": "clip", "mis_token": "mask"}
+_BY_TOKEN_FLAT: Mapping[str, str] = {"tis_token": "tis", "mis_token": "icepop"}
+_CORRECTS = (
+    "OpenRLHF weights tokens by their own ratio, truncated or masked; a ratio or a mask of whole "
+    "responses is another weight there. The nearest is loss.correction.kind={}; backend=skyrl has "
+    "this one."
+)
+
+
+def _is_corrected(launch: Values) -> bool:
+    return launch.get(LEVEL) not in (None, False, "off", ABSENT)
+
+
+def _kind(names: Mapping[str, str]) -> Callable[[Values], object]:
+    """Return a reader of the kind of a correction. It raises KeyError for one that no cell has."""
+    ours = {theirs: kind for kind, theirs in names.items()}
+
+    def read(launch: Values) -> object:
+        if not _is_corrected(launch):
+            return ABSENT
+        if launch[LEVEL] == "seq" or launch.get(GATING, "ratio") != "ratio":
+            raise KeyError(f"{launch[LEVEL]} {launch.get(GATING)}")
+        return ours[str(launch[MODE])]
+
+    return read
+
+
+def _bound(at: int) -> Callable[[Values], object]:
+    def read(launch: Any) -> object:
+        return launch[BOUNDS][at] if _is_corrected(launch) else ABSENT
+
+    return read
+
+
+def _corrected_by(settings: Settings) -> str:
+    correction = settings.loss.correction
+    rejects = correction is not None and not correction.kind.startswith("tis")
+    return _CORRECTS.format("mis_token" if rejects else "tis_token")
+
+
+_WEIGHTS = "of the trainer's log-probabilities before the first minibatch over the engine's"
+_NOT_ON_KL = "OpenRLHF itself: the KL in the loss is not weighted"
+_OF_CORRECTION = (LEVEL, MODE, BOUNDS)
+
+CORRECTION = (
+    Row(
+        "loss.correction",
+        carried_by="the absence of a level, or of the switch",
+        offer=(Meaning(None, ABSENT, note="no weight"),),
+        read=lambda launch: ABSENT if _is_corrected(launch) else None,
+    ),
+    Row(
+        "loss.correction.kind",
+        MODE,
+        offer=named(_BY_TOKEN),
+        adds=lambda _: {LEVEL: "token", GATING: "ratio"},
+        read=_kind(_BY_TOKEN),
+        since=NEWEST,
+        account=("exact", _WEIGHTS),
+        advice=_corrected_by,
+        shows=_OF_CORRECTION,
+    ),
+    Row(
+        "loss.correction.kind",
+        MODE,
+        offer=named(_BY_TOKEN_FLAT),
+        adds=lambda _: {LEVEL: True},
+        read=_kind(_BY_TOKEN_FLAT),
+        until=NEWEST,
+        account=("exact", _WEIGHTS),
+        advice=_corrected_by,
+        shows=_OF_CORRECTION,
+    ),
+    *(
+        Row(
+            f"loss.correction.{side}",
+            BOUNDS,
+            offer=Number(least=0),
+            write=lambda s: s.loss.correction and (s.loss.correction.least, s.loss.correction.most),
+            read=_bound(at),
+            advice="OpenRLHF always has an upper bound: set loss.correction.most.",
+        )
+        for at, side in enumerate(("least", "most"))
+    ),
+    Row(
+        "loss.correction.applies_to",
+        carried_by=_NOT_ON_KL,
+        offer=same("policy_loss"),
+        read=lambda launch: "policy_loss" if _is_corrected(launch) else ABSENT,
+        advice="OpenRLHF weights its policy loss and never the KL in the loss: set "
+        "loss.correction.applies_to=policy_loss.",
+    ),
+)
 KL = (
     Row(
         "kl.estimator",
@@ -595,7 +691,16 @@ def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
 MANIFEST = Manifest(
     library="openrlhf",
     versions=VERSIONS,
-    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZER, *RUN, *PRECISION),
+    rows=(
+        *MODEL_AND_DATA,
+        *OBJECTIVE,
+        *CORRECTION,
+        *KL,
+        *ROLLOUT_AND_BATCH,
+        *OPTIMIZER,
+        *RUN,
+        *PRECISION,
+    ),
     tables={version: release_table(version) for version in VERSIONS},
     show=_show,
     version_advice="orch knows the flags of these releases only; they were all renamed at 0.10.2. "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from backends.openrlhf.flags import FLAT_NAMES, MODULE, CommandLine, read, spelled
-from backends.openrlhf.manifest import MANIFEST
+from backends.openrlhf.manifest import BOUNDS, GATING, LEVEL, MANIFEST, MODE
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.needs import NEEDS, name_of, read_needs, settings_of
 from orchestrator.settings import Settings
@@ -15,6 +15,9 @@ from orchestrator.settings import Settings
 _WITHOUT: Mapping[str, str] = {
     "algo.kl.unbiased_gradient": "algo.kl.use_loss",
     "train.async_queue_size": "train.async_enable",
+    MODE: LEVEL,
+    GATING: LEVEL,
+    BOUNDS: LEVEL,
 }
 """Flag -> the other flag without which the library ignores it."""
 
@@ -57,7 +60,7 @@ def _ignored(flags: CommandLine) -> list[Fault]:
             "give both or neither"
         )
         for name, other in _WITHOUT.items()
-        if flags.given.get(name) and not flags.given.get(other)
+        if flags.given.get(name) and flags.given.get(other) in (None, False, "off")
     ]
 
 

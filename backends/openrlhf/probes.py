@@ -6,6 +6,7 @@ models are stand-ins: a forward pass returns the batch's log-probabilities.
 """
 
 import sys
+import time
 import types
 from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
@@ -16,6 +17,7 @@ PACKAGE = "openrlhf"
 UTILS, LOSS, CLI = "models/utils.py", "models/loss.py", "cli/train_ppo_ray.py"
 MAKER, ACTOR = "trainer/ppo_utils/experience_maker.py", "trainer/ray/ppo_actor.py"
 LENGTHS = "trainer/ppo_utils/length_penalty.py"
+TRAINER, KL_CONTROL = "trainer/ppo_trainer.py", "trainer/ppo_utils/kl_controller.py"
 
 
 STOOD_IN = (
@@ -134,6 +136,22 @@ def ratio_levels(version: str) -> dict[str, Any]:
     }
 
 
+CONTROLLER = "--algo.kl.target (--kl_target before 0.10.2)"
+
+
+def controller(version: str, target: float, horizon: int, beta: float) -> dict[str, Any]:
+    """Return a launch with the adaptive controller of a KL in the reward, and 2 prompts a batch."""
+    numbers = {"target": target, "horizon": horizon, "init_coef": beta}
+    if _flat(version):
+        flags = {"target": "--kl_target", "horizon": "--kl_horizon", "init_coef": "--init_kl_coef"}
+        batch = "--rollout_batch_size"
+    else:
+        flags = {name: f"--algo.kl.{name}" for name in numbers}
+        batch = "--rollout.batch_size"
+    words = [word for name, value in numbers.items() for word in (flags[name], str(value))]
+    return {"argv": [*silent(version)["argv"], *words, batch, "2"], "files": {}}
+
+
 def _flat(version: str) -> bool:
     """Return True for a release whose flags have no dots: up to 0.10.1.post2."""
     return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
@@ -177,6 +195,7 @@ class OpenRlhf:
             own["aggregate_loss"] = self.loss_module.aggregate_loss
             sources.uses(LOSS, "aggregate_loss")
         self.step: ModuleType = load(ACTOR, ["ActorPPOTrainer.training_step"], **own)
+        self.own = own
         for file, name in (
             (UTILS, "compute_approx_kl"),
             (UTILS, "compute_reward"),
@@ -213,6 +232,11 @@ class OpenRlhf:
 
     def advantages(self, config: "Arguments", batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return token rewards and advantages [N, T] of one micro-batch, computed from `old`."""
+        rewards, experience = self._experience(config, batch)
+        return rewards, experience.advantages
+
+    def _experience(self, config: "Arguments", batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return token rewards [N, T] and the experience that training_step gets."""
         size = config.group_size
         groups = batch["groups"]
         if any(groups[i] != groups[i - i % size] for i in range(len(groups))):
@@ -239,7 +263,71 @@ class OpenRlhf:
         (experience_with_advantages,) = maker.compute_advantages_and_returns(
             maker.make_experience([experience])
         )
-        return rewards[0], experience_with_advantages.advantages
+        return rewards[0], experience_with_advantages
+
+    def controlled(self, config: "Arguments", batch: Mapping[str, Any]) -> float:
+        """Return beta after train_step of a batch, with the controller that __init__ makes.
+
+        make_experience, training_step, both ppo_train and train_step are the library's. Data
+        loading, Ray's calls and the optimizer are stand-ins.
+        """
+        import torch
+
+        torch.cuda.current_device = lambda: 0
+
+        class Bar(list[Any]):
+            set_postfix = staticmethod(lambda *_: None)
+
+        stand_ins = {
+            "DataLoader": lambda experiences, **_: experiences,
+            "tqdm": lambda experiences, **_: Bar(experiences),
+            "iter_grad_accum_global_norm": lambda bar, *_: ((each, None) for each in bar),
+            "fields": lambda _: (),
+            "Experience": None,
+        }
+        worker = self.sources.load(
+            ACTOR,
+            ["ActorPPOTrainer.ppo_train", "ActorPPOTrainer.training_step"],
+            **{**self.own, **stand_ins},
+        )
+        control = self.sources.load(KL_CONTROL)
+        for name in ("AdaptiveKLController", "FixedKLController"):
+            self.sources.uses(KL_CONTROL, name)
+        base = "BasePPOTrainer."
+        trainer = self.sources.load(
+            TRAINER,
+            [f"{base}__init__", f"{base}train_step", f"{base}ppo_train"],
+            **{name: getattr(control, name) for name in vars(control) if "Controller" in name},
+            ray=SimpleNamespace(get=lambda refs: refs),
+            time=time,
+            logger=MagicMock(),
+            _TRANSFORMERS_V5=True,
+            RemoteExperienceMaker=MagicMock(),
+            WandbLogger=MagicMock(),
+            TensorboardLogger=MagicMock(),
+        )
+        _, experience = self._experience(config, {**batch, "rewards": 0 * batch["rewards"]})
+        experience.to_device = lambda _: None
+        experience.rollout_log_probs = batch["old"]
+        experience.info["reward"] = experience.rewards
+        actor = self._worker(config, batch)
+        actor.strategy.backward = lambda *_: None
+        actor.strategy.all_reduce = lambda status: status
+        actor.max_epochs = 1
+        actor.replay_buffer = _Experiences([experience])
+        actor.training_step = lambda *given: worker.training_step(actor, *given)
+
+        def run(method_name: str, **given: Any) -> list[Any]:
+            return [worker.ppo_train(actor, **given)] if method_name == "fit" else []
+
+        fake = MagicMock()
+        group = SimpleNamespace(async_run_method=run, async_run_method_batch=lambda **_: [])
+        strategy = SimpleNamespace(args=config.args)
+        trainer.__dict__["__init__"](fake, strategy, group, None, None, None, None, MagicMock())
+        fake.experience_maker.make_experience_batch = lambda _: [experience]
+        fake.ppo_train = lambda step: trainer.ppo_train(fake, step)
+        trainer.train_step(fake, None, 1)
+        return float(fake.kl_ctl.value)
 
     def _maker(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
         """Return a RemoteExperienceMaker whose models return the batch's log-probabilities."""
@@ -259,8 +347,8 @@ class OpenRlhf:
         maker._flatten_results = _flattened  # noqa: SLF001  (the library's own function is what is asked)
         return maker
 
-    def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
-        """Return training_step's loss of one micro-batch that is the whole minibatch."""
+    def _worker(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
+        """Return an ActorPPOTrainer whose policy returns the batch's log-probabilities."""
         args = config.args
         fake = MagicMock()
         fake.args, fake.aux_loss = args, False
@@ -272,11 +360,16 @@ class OpenRlhf:
             "actor_loss_fn",
             {"self": fake, "PolicyLoss": self.loss_module.PolicyLoss},
         )
-        fake.strategy.backward = _stop
         if config.nested:
             args.actor.entropy_coef = None
         else:
             args.entropy_loss_coef = None
+        return fake
+
+    def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
+        """Return training_step's loss of one micro-batch that is the whole minibatch."""
+        fake = self._worker(config, batch)
+        fake.strategy.backward = _stop
         experience = SimpleNamespace(
             sequences=None,
             attention_mask=None,
@@ -292,6 +385,12 @@ class OpenRlhf:
         except LossReached as reached:
             return reached.value
         raise RuntimeError("training_step never called backward")
+
+
+class _Experiences(list[Any]):
+    """A replay buffer, as far as ppo_train uses it."""
+
+    sample_batch_size, collate_fn = 1, None
 
 
 def _flattened(refs: Any, _: int) -> list[Any]:

@@ -66,11 +66,29 @@ LOSS_MODE, REDUCTION = f"{ALGORITHM}.policy_loss_type", f"{ALGORITHM}.loss_reduc
 CLIP_LOW, CLIP_HIGH = f"{ALGORITHM}.eps_clip_low", f"{ALGORITHM}.eps_clip_high"
 ENTROPY, USE_ENTROPY = f"{ALGORITHM}.entropy_loss_coef", f"{ALGORITHM}.use_entropy_loss"
 USE_TIS, TIS = f"{ALGORITHM}.use_tis", f"{ALGORITHM}.off_policy_correction.tis_ratio_type"
+OFF_POLICY = f"{ALGORITHM}.off_policy_correction"
+METRIC, TOKENS = f"{OFF_POLICY}.sequence_mask_metric", f"{OFF_POLICY}.token_mask_is_threshold"
+OUTLIERS = f"{OFF_POLICY}.outlier_token_is_threshold"
 CAPS: Mapping[str, tuple[str, float]] = {
-    level: (f"{ALGORITHM}.off_policy_correction.{level}_tis_ratio_clip_high", default)
+    level: (f"{OFF_POLICY}.{level}_tis_ratio_clip_high", default)
     for level, default in (("token", 2.0), ("sequence", 5.0))
 }
 """tis_ratio_type -> the key of its upper bound, and the default bound."""
+BOUNDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
+    "product": ((f"{OFF_POLICY}.product_mask_low", 0.5), (f"{OFF_POLICY}.product_mask_high", 2.0)),
+    "geometric": ((f"{OFF_POLICY}.geo_mask_low", 0.99), (f"{OFF_POLICY}.geo_mask_high", 1.01)),
+}
+"""sequence_mask_metric -> the keys of its two bounds, and the default bounds."""
+_KINDS: Mapping[tuple[str, str, bool], Correction] = {
+    ("token", "", False): "tis_token",
+    ("sequence", "", False): "tis_sequence",
+    ("token", "", True): "mis_token",
+    ("sequence", "product", False): "mis_sequence",
+    ("", "", True): "reject_token",
+    ("", "product", False): "reject_sequence",
+    ("", "geometric", False): "geometric",
+}
+"""tis_ratio_type, sequence_mask_metric, and whether tokens are masked -> the weight's kind."""
 _FLAG = re.compile(r"^(--[a-z]+\.[\w.]+)=(.*)$", re.DOTALL)
 """A key with dashes, which OmegaConf.from_cli takes for another key."""
 LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
@@ -370,12 +388,7 @@ class _Judge:
         name, ratio = LOSS_MODES.get(mode, (mode, None))
         if ratio is None:
             unread.append(f"the policy loss '{shown(mode)}' has PPO's ratio: orch does not know it")
-        tis = read(TIS)
-        tis = "token" if tis in ("null", "none", "") and read(USE_TIS) == "true" else tis
-        correction, weight = "", None
-        if tis not in ("null", "none", ""):
-            correction = f"{tis}-level truncated importance sampling"
-            weight = self._engine_weight(tis)
+        correction, weight = self._correction()
         if self._samples_ahead() and ratio == "token" and not correction and mode not in TO_SAMPLER:
             ratio = "none"
         entropy = keys.number(ENTROPY) if read(USE_ENTROPY) == "true" else 0.0
@@ -399,14 +412,48 @@ class _Judge:
             unread=tuple(unread),
         )
 
-    def _engine_weight(self, level: str) -> EngineWeight | None:
-        """Return the truncation as the laboratory's weight (off_policy_correction_utils.py)."""
-        if level not in CAPS or self.keys.text(USE_TIS) == "true":
-            return None
-        key, default = CAPS[level]
-        cap = self.keys.number(key) if self.keys.has(key) else default
-        kind: Correction = "tis_token" if level == "token" else "tis_sequence"
-        return EngineWeight(kind, 0, cap) if cap else None
+    def _correction(self) -> tuple[str, EngineWeight | None]:
+        """Return the correction of the engine's mismatch in words and as the laboratory's weight.
+
+        The words are empty without one. The weight is None for one that the laboratory has not
+        (off_policy_correction_utils.py).
+        """
+        of_tokens = [self._bound(f"{TOKENS}_{side}") for side in ("low", "high")]
+        masks_tokens = None not in of_tokens
+        outliers = [self._given(f"{OUTLIERS}_{side}") for side in ("low", "high")]
+        tis, metric = self._given(TIS), self._given(METRIC)
+        deprecated = not tis and self.keys.text(USE_TIS) == "true"
+        tis = "token" if deprecated else tis
+        words = [
+            *([f"{tis}-level truncated importance sampling"] if tis else []),
+            *(["token-level importance masks"] if masks_tokens else []),
+            *([f"masked responses ({metric})"] if metric else []),
+            *(["masked responses (outlier tokens)"] if any(outliers) else []),
+        ]
+        kind = None if any(outliers) or deprecated else _KINDS.get((tis, metric, masks_tokens))
+        text = " with ".join(words)
+        if kind is None:
+            return text, None
+        least: float | None = 0.0
+        if kind.startswith("tis"):
+            most = self._bound(*CAPS[tis])
+        elif masks_tokens:
+            least, most = of_tokens
+        else:
+            (low, high) = BOUNDS[metric]
+            least, most = self._bound(*low), self._bound(*high)
+        cap = self._bound(*CAPS[tis]) if kind.startswith("mis") else most
+        if least is None or most is None or cap is None or cap < most or least >= most:
+            return text, None
+        return text, EngineWeight(kind, least, most)
+
+    def _given(self, key: str) -> str:
+        """Return the text of a key of the correction; empty without a value."""
+        text = (self.keys.text(key) or "").strip().lower()
+        return "" if text in ("null", "none") else text
+
+    def _bound(self, key: str, default: float | None = None) -> float | None:
+        return self.keys.number(key) if self.keys.has(key) else default
 
     def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """Return the verdict and reason of an entry point that changes the KL in the reward.

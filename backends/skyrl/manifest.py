@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from backends.skyrl.overrides import written
 from orchestrator.library import release_facts
@@ -56,6 +56,8 @@ KL_TYPE, KL_COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_los
 BETAS = f"{OPTIMIZER}.adam_betas"
 STEPS, OUR_STEPS = "trainer.max_training_steps", "orch.max_training_steps"
 BATCH, MINIBATCH = "trainer.train_batch_size", "trainer.policy_mini_batch_size"
+OFF_POLICY = f"{ALGORITHM}.off_policy_correction"
+TIS, OF_RESPONSES = f"{OFF_POLICY}.tis_ratio_type", f"{OFF_POLICY}.sequence_mask_metric"
 ENABLED, BOUND = f"{ASYNC}.enabled", f"{ASYNC}.max_staleness_steps"
 ASYNCHRONOUS = "orch.asynchronous"
 
@@ -72,7 +74,9 @@ FIXED: Values = {
     f"{ALGORITHM}.advantage_batch_normalize": False,
     f"{ALGORITHM}.zero_variance_filter": False,
     f"{ALGORITHM}.dynamic_sampling.type": None,
-    f"{ALGORITHM}.off_policy_correction.tis_ratio_type": None,
+    f"{ALGORITHM}.use_tis": False,
+    f"{OFF_POLICY}.outlier_token_is_threshold_low": None,
+    f"{OFF_POLICY}.outlier_token_is_threshold_high": None,
     "generator.batched": False,
     "generator.max_turns": 1,
     "generator.zero_reward_on_non_stop": False,
@@ -198,6 +202,67 @@ def _beta(at: int) -> Callable[[Values], object]:
     return read
 
 
+class Cut(NamedTuple):
+    """A correction as SkyRL's keys give it: a truncated ratio, a mask of tokens or of responses."""
+
+    ratio: str | None
+    """tis_ratio_type: the ratio that multiplies the loss; None: 1."""
+    mask: str | None
+    """The names of the keys of a mask, without `_low` and `_high`; None: nothing is masked."""
+    metric: str | None = None
+    """sequence_mask_metric, for a mask of responses."""
+
+    @property
+    def cap(self) -> str:
+        """The key of the upper bound of the ratio."""
+        return f"{OFF_POLICY}.{self.ratio}_tis_ratio_clip_high"
+
+    def bound(self, side: str) -> str:
+        """Return the key of a mask's bound, `low` or `high`."""
+        return f"{OFF_POLICY}.{self.mask}_{side}"
+
+
+TOKENS, PRODUCT, GEOMETRIC = "token_mask_is_threshold", "product_mask", "geo_mask"
+CUTS: Mapping[str, Cut] = {
+    "tis_token": Cut("token", None),
+    "tis_sequence": Cut("sequence", None),
+    "mis_token": Cut("token", TOKENS),
+    "mis_sequence": Cut("sequence", PRODUCT, "product"),
+    "reject_token": Cut(None, TOKENS),
+    "reject_sequence": Cut(None, PRODUCT, "product"),
+    "geometric": Cut(None, GEOMETRIC, "geometric"),
+}
+"""loss.correction.kind -> the keys that ask SkyRL for it."""
+
+
+def _masks_tokens(launch: Values) -> bool:
+    bounds = [launch.get(CUTS["mis_token"].bound(side)) for side in ("low", "high")]
+    return None not in bounds
+
+
+def _is_corrected(launch: Values) -> bool:
+    return not (launch[TIS] is None and launch[OF_RESPONSES] is None) or _masks_tokens(launch)
+
+
+def _kind(launch: Any) -> object:
+    """Return the kind of a launch's correction; ABSENT without one. Raise KeyError for others."""
+    if not _is_corrected(launch):
+        return ABSENT
+    ratio, metric, masks_tokens = launch[TIS], launch[OF_RESPONSES], _masks_tokens(launch)
+    for kind, cut in CUTS.items():
+        if (cut.ratio, cut.metric, cut.mask == TOKENS) != (ratio, metric, masks_tokens):
+            continue
+        if cut.ratio and cut.mask and launch[cut.cap] < launch[cut.bound("high")]:
+            raise KeyError(launch[cut.cap])
+        return kind
+    raise KeyError(ratio or metric)
+
+
+def _bound_of(cut: str, key: str) -> Callable[[Values], object]:
+    """Return a reader of a bound of one kind of correction; ABSENT in launches of other kinds."""
+    return lambda launch: launch[key] if _kind(launch) == cut else ABSENT
+
+
 # ------------------------------------------------------------------------------------- writing
 
 
@@ -215,6 +280,21 @@ def _own_loss(settings: Settings) -> str:
 def _rollout_loss(settings: Settings) -> str:
     dual = settings.loss.clip and settings.loss.clip.dual
     return "orch_rollout_dual_clip" if dual else "orch_rollout_ppo"
+
+
+def _masked_by(settings: Settings) -> Values:
+    """Return the keys of both masks as null where nothing uses them, and of a ratio that is cut.
+
+    A ratio that is masked too has the mask's upper bound.
+    """
+    correction = settings.loss.correction
+    cut = CUTS[correction.kind] if correction else Cut(None, None)
+    keys: dict[str, object] = {OF_RESPONSES: cut.metric}
+    if cut.mask != TOKENS:
+        keys |= {CUTS["mis_token"].bound(side): None for side in ("low", "high")}
+    if correction and cut.ratio and cut.mask:
+        keys[cut.cap] = correction.most
+    return keys
 
 
 def _batches(settings: Settings) -> int:
@@ -421,6 +501,71 @@ OBJECTIVE = (
         when=_STALE,
         since=COUNTS_STEPS,
         account=("extension", _ROLLOUT_RATIO),
+    ),
+)
+_OFF = "of the trainer's log-probabilities before the first minibatch over the engine's"
+_ABOVE = "SkyRL always has an upper bound: set loss.correction.most."
+
+
+def _kinds(offered: Mapping[str, Cut]) -> Mapping[str, tuple[str, ...]]:
+    return {"loss.correction.kind": tuple(offered)}
+
+
+CORRECTION = (
+    Row(
+        "loss.correction",
+        TIS,
+        offer=(Meaning(None, None, note="no weight and no mask"),),
+        adds=_masked_by,
+        read=lambda launch: ABSENT if _is_corrected(launch) else None,
+    ),
+    Row(
+        "loss.correction.kind",
+        TIS,
+        offer=tuple(Meaning(kind, cut.ratio) for kind, cut in CUTS.items()),
+        adds=_masked_by,
+        read=_kind,
+        account=("exact", _OFF),
+    ),
+    Row(
+        "loss.correction.least",
+        carried_by="truncation, which has an upper bound only",
+        offer=same(0.0),
+        when=_kinds({kind: cut for kind, cut in CUTS.items() if cut.mask is None}),
+        read=lambda launch: 0.0 if str(_kind(launch)).startswith("tis") else ABSENT,
+        advice="SkyRL truncates from above only: leave loss.correction.least out, or set "
+        "backend=openrlhf, which truncates the ratio of tokens on both sides.",
+    ),
+    *(
+        Row(
+            "loss.correction.least",
+            cut.bound("low"),
+            offer=Number(least=0),
+            when=_kinds({kind: cut}),
+            read=_bound_of(kind, cut.bound("low")),
+        )
+        for kind, cut in CUTS.items()
+        if cut.mask
+    ),
+    *(
+        Row(
+            "loss.correction.most",
+            key,
+            offer=Number(least=0),
+            when=_kinds({kind: cut}),
+            read=_bound_of(kind, key),
+            advice=_ABOVE,
+        )
+        for kind, cut in CUTS.items()
+        for key in (cut.bound("high") if cut.mask else cut.cap,)
+    ),
+    Row(
+        "loss.correction.applies_to",
+        carried_by="SkyRL itself: the KL in the loss is not weighted",
+        offer=same("policy_loss"),
+        read=lambda launch: "policy_loss" if _is_corrected(launch) else ABSENT,
+        advice="SkyRL weights its policy loss and never the KL in the loss: set "
+        "loss.correction.applies_to=policy_loss.",
     ),
 )
 KL = (
@@ -665,7 +810,16 @@ def _show(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
 MANIFEST = Manifest(
     library="skyrl",
     versions=VERSIONS,
-    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZATION, *RUN, *PRECISION),
+    rows=(
+        *MODEL_AND_DATA,
+        *OBJECTIVE,
+        *CORRECTION,
+        *KL,
+        *ROLLOUT_AND_BATCH,
+        *OPTIMIZATION,
+        *RUN,
+        *PRECISION,
+    ),
     tables=tables(),
     extensions={ADVANTAGE: ("orch_reinforce",), LOSS_TYPE: LOSSES[2:]},
     show=_show,

@@ -63,6 +63,16 @@ def check(settings: Settings, version: str) -> None:
             f"SkyRL drops a batch that its data cannot fill: of {known} prompts it would make none "
             f"and end without a train step. Set batch.num_prompts={known} or less.",
         )
+    correction = settings.loss.correction
+    if correction is not None and settings.max_staleness_steps:
+        raise _refused(
+            "loss.correction",
+            correction.kind,
+            "none, where max_staleness_steps is above 0",
+            "orch's asynchronous launches of SkyRL have ratios to the policy that sampled, which "
+            "leave nothing to correct: leave it out, or set backend=openrlhf, whose ratios are to "
+            "the trainer's own policy.",
+        )
     if settings.max_staleness_steps and settings.batch.num_minibatches > 1:
         raise _refused(
             "batch.num_minibatches",

@@ -341,8 +341,9 @@ OBJECTIVE = (
         carried_by="the policy itself, which samples",
         offer=(Meaning(None, ABSENT),),
         read=lambda _: None,
-        advice="TRL corrects for vLLM (vllm_importance_sampling_correction); in orch's launches "
-        "the policy itself samples, and nothing is to be corrected: leave it out.",
+        advice="TRL corrects samples of vLLM only (vllm_importance_sampling_correction; `orch "
+        "matrix --corrections` has what was measured of it). In orch's launches the policy itself "
+        "samples, and the weight is 1: leave it out, or set backend=openrlhf, skyrl or verl.",
     ),
     *_by_grpo(
         Row(

@@ -14,6 +14,8 @@ from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.needs import NEEDS, read_needs, settings_of
 from orchestrator.settings import Settings
 
+WEIGHTS = "vllm_importance_sampling_correction"
+
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. Raise SpecError with every fault."""
@@ -94,6 +96,12 @@ def _other_training(launch: Mapping[str, Any], version: str) -> Iterator[Fault]:
         if constant.accepts and constant.key in of_script and value not in constant.accepts:
             taken = ", ".join(map(str, constant.accepts))
             yield Fault(f"{constant.key} is {value}: a cell has {taken}", f"$.{constant.key}")
+    if launch.get("use_vllm") and launch.get(WEIGHTS, of_script.get(WEIGHTS)):
+        yield Fault(
+            "TRL weights its policy loss by the ratio to vLLM unless told not to "
+            "(vllm_importance_sampling_mode), and no cell of TRL has a weight: set it to false",
+            f"$.{WEIGHTS}",
+        )
     if launch.get("steps_per_generation", 1) % launch.get("gradient_accumulation_steps", 1):
         yield Fault(
             "steps_per_generation is no multiple of gradient_accumulation_steps: train steps "

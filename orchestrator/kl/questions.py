@@ -17,6 +17,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
+from orchestrator.kl.engine_weight import EngineWeight, weights
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.kl.figures import Curves, draw_curves, draw_terms
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates, exact
@@ -159,6 +160,53 @@ def difficulties(group_size: int = 8) -> Table:
     return columns, [*rows]
 
 
+def _difficulty_curves(group_size: int = 8) -> list[Curves]:
+    rates = [i / 100 for i in range(2, 99)]
+    of = [group_std(rate, group_size) for rate in rates]
+    counts = {
+        "rloo": [1.0] * len(of),
+        "beta in the loss": [each.beta_in_loss for each in of],
+        "beta in the reward": [each.beta_in_reward for each in of],
+    }
+    equal = {
+        f"groups of {size}": [group_std(rate, size).equal for rate in rates]
+        for size in (group_size, 2 * group_size, group_size // 2)
+    }
+    axis = "success rate of the prompt"
+    return [
+        Curves(f"what beta counts by, groups of {group_size}", axis, rates, counts),
+        Curves("share of groups with equal rewards", axis, rates, equal, (0, 1)),
+    ]
+
+
+def _correction_curves() -> list[Curves]:
+    """Return weights by a token's log-ratio, and what beta counts by, by the upper bound."""
+    log_ratios = [i / 50 for i in range(-100, 101)]
+    ratio = [exp(x) for x in log_ratios]
+    kinds = (
+        ("TIS, at most 2", EngineWeight("tis_token", 0.0, 2.0)),
+        ("IcePop, 0.5 to 5", EngineWeight("mis_token", 0.5, 5.0)),
+        ("rejection, 0.5 to 5", EngineWeight("reject_token", 0.5, 5.0)),
+    )
+    by_ratio: dict[str, Sequence[float]] = {"the ratio itself": ratio}
+    for name, weight in kinds:
+        by_ratio[name] = weights(weight, np.array(log_ratios)[:, None])[:, 0].tolist()
+    bounds = [1.01 + i / 200 for i in range(39)]
+    by_bound: dict[str, Sequence[float]] = {"no correction": [_counts("none", 2.0)] * len(bounds)}
+    for name, kind in (("TIS, token", "tis_token"), ("MIS, token", "mis_token")):
+        by_bound[name] = [_counts(kind, bound) for bound in bounds]
+    by_bound["MIS, on the KL too"] = [_counts("mis_token", bound, True) for bound in bounds]
+    return [
+        Curves("weight of a token", "log proximal policy / engine", log_ratios, by_ratio, (0, 6)),
+        Curves("what beta of rho_k3 in the loss counts by", "upper bound", bounds, by_bound),
+    ]
+
+
+def _counts(kind: Any, most: float, corrects_kl: bool = False) -> float:
+    how = PolicyLoss(correction=kind, most=most, corrects_kl=corrects_kl)
+    return forces(MISMATCH, how, "rho_k3", "loss").beta_factor
+
+
 class _Pull(NamedTuple):
     """The gradient of k1 in the reward towards a reference, in lengths of the frozen one's."""
 
@@ -285,7 +333,7 @@ _ALL = (
         "the same correction on the KL in the loss, or a KL in the reward, which it multiplies too",
         (_of("k1.reward", False), _of("k3.loss", False), _of("rho_k3.loss", False)),
         corrections,
-        estimators=("rho_k3",),
+        curves=_correction_curves,
     ),
     Question(
         "opd-top-k",
@@ -413,6 +461,7 @@ _ALL = (
         "rloo, or dr_grpo, whose one factor is the same for every prompt (its mean contains the "
         "rollout itself; its constant length divides reward and KL alike)",
         more=difficulties,
+        curves=_difficulty_curves,
     ),
 )
 QUESTIONS = {question.name: question for question in _ALL}

@@ -167,7 +167,11 @@ def test_what_changes_the_objective_is_in_the_headline(flags: str, words: str) -
 
 
 WEIGHTS = "algorithm.rollout_correction.rollout_is"
-TIS = "trainer.algorithm.off_policy_correction.tis_ratio_type"
+OFF = "trainer.algorithm.off_policy_correction"
+TIS = f"{OFF}.tis_ratio_type"
+MASKED = f"{OFF}.token_mask_is_threshold_low=0.5 {OFF}.token_mask_is_threshold_high=1.5"
+IS = "algo.advantage.is_correction"
+BY_TOKEN = f"--{IS}_level token"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +196,18 @@ TIS = "trainer.algorithm.off_policy_correction.tis_ratio_type"
             "k1",
             "reward",
         ),
+        (f"{OPENRLHF} {BY_TOKEN} --{IS}_mode clip", ("tis_token", 0.5, 5), "k1", "reward"),
+        (f"{OPENRLHF} {BY_TOKEN} --{IS}_threshold 1.5", ("mis_token", 0, 1.5), "k1", "reward"),
         (f"{SKYRL} {TIS}=sequence", ("tis_sequence", 0, 5), "k3", "loss"),
+        (f"{SKYRL} {TIS}=token {MASKED}", ("mis_token", 0.5, 1.5), "k3", "loss"),
+        (f"{SKYRL} {MASKED}", ("reject_token", 0.5, 1.5), "k3", "loss"),
+        (
+            f"{SKYRL} {OFF}.sequence_mask_metric=product",
+            ("reject_sequence", 0.5, 2),
+            "k3",
+            "loss",
+        ),
+        (f"{SKYRL} {OFF}.sequence_mask_metric=geometric", ("geometric", 0.99, 1.01), "k3", "loss"),
     ],
 )
 def test_a_correction_has_the_laboratorys_number_in_the_headline(
@@ -211,6 +226,8 @@ def test_a_correction_without_a_number_has_words_alone() -> None:
     told = headline(only(f"{OPENRLHF} {masked} seq-mask-tis"))
     assert "masked responses" in told
     assert "×" not in told.partition("masked responses")[2].partition(", ")[0]
+    outliers = f"{OFF}.outlier_token_is_threshold_high=9 {TIS}=token"
+    assert "with masked responses (outlier tokens)," in headline(only(f"{SKYRL} {outliers}")) + ","
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.2, 0.28), (3.0, 3.0), (0.1, 0.1)])

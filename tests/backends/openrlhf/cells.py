@@ -17,6 +17,7 @@ from orchestrator.settings import (
     Cadence,
     Clip,
     Data,
+    EngineCorrection,
     Kl,
     Loss,
     Model,
@@ -120,6 +121,15 @@ def drawn(draw: st.DrawFn, version: str | None = None) -> Cell:
             clip=draw(
                 st.none()
                 | st.builds(Clip, low=FLOATS, high=FLOATS, dual=st.none() | st.floats(1.5, 9))
+            ),
+            correction=draw(
+                st.none()
+                | st.builds(
+                    EngineCorrection,
+                    kind=st.sampled_from(["tis_token", "mis_token"]),
+                    least=st.floats(0, 1),
+                    most=st.floats(1.5, 100),
+                )
             ),
         ),
         kl=Kl(estimator="none")

@@ -11,6 +11,7 @@ from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library.release_facts import load
 from orchestrator.library.releases import load_releases
+from orchestrator.probes import evidence
 from orchestrator.settings import Kl
 from tests.backends.openrlhf.cells import PLACE, base, cell_of
 
@@ -18,8 +19,19 @@ FOLDER = Path(backends.openrlhf.__file__).parent
 
 
 def test_the_table_has_no_fault() -> None:
-    settings = [base(loss={"clip": clip}) for clip in (None, {})]
+    corrected = base(loss={"correction": {"kind": "tis_token", "most": 2.0}})
+    settings = [*(base(loss={"clip": clip}) for clip in (None, {})), corrected]
     assert not list(MANIFEST.faults(settings))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_accepted_was_measured_to_be_the_fields_weight(version: str) -> None:
+    """Ratios of tokens, truncated and masked: the library's own loss has the cell's weight."""
+    measured = evidence.read("openrlhf", version)
+    assert measured is not None
+    for each in measured["corrections"]["cells"]:
+        has = each["kind"] in ("tis_token", "mis_token")
+        assert each.get("agrees") if has else each["refused"] == "loss.correction.kind", each
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -11,7 +11,7 @@ from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Loss, Resources
+from orchestrator.settings import Cadence, EngineCorrection, Loss, Resources
 from tests.backends.openrlhf.cells import PLACE, base, cell_of, shipped
 
 GPUS = Resources(num_nodes=1, gpus_per_node=8)
@@ -303,6 +303,94 @@ class TestLedger:
     def test_warm_up_steps_come_back_whole(self, warmup: int) -> None:
         plan = plan_of(optimizer={"num_warmup_steps": warmup})
         assert BACKEND.parse(plan.argv, plan.files).optimizer.num_warmup_steps == warmup
+
+
+IS = "algo.advantage.is_correction"
+CORRECTED = [
+    (
+        NEWEST,
+        {"kind": "tis_token", "most": 2.0},
+        {"level": ("token",), "mode": ("clip",), "gating": ("ratio",), "threshold": ("0.0", "2.0")},
+    ),
+    (
+        NEWEST,
+        {"kind": "mis_token", "least": 0.5, "most": 5.0},
+        {"level": ("token",), "mode": ("mask",), "gating": ("ratio",), "threshold": ("0.5", "5.0")},
+    ),
+    (FLAT, {"kind": "tis_token", "least": 0.5, "most": 2.0}, ("tis", "0.5", "2.0")),
+    (FLAT, {"kind": "mis_token", "most": 2.0}, ("icepop", "0.0", "2.0")),
+]
+
+
+@pytest.mark.parametrize("stale", [0, 2])
+@pytest.mark.parametrize(("version", "correction", "sent"), CORRECTED)
+def test_a_correction_is_sent_and_read_back(
+    version: str, correction: dict[str, Any], sent: Any, stale: int
+) -> None:
+    """With old samples too: the ratio is to the trainer's policy, and the engine's is corrected."""
+    settings = base(
+        backend={"version": version}, loss={"correction": correction}, max_staleness_steps=stale
+    )
+    plan = BACKEND.translate(cell_of(settings), PLACE)
+    given = flags(plan)
+    if version == NEWEST:
+        assert {f"--{IS}_{name}": words for name, words in sent.items()}.items() <= given.items()
+    else:
+        assert given["--enable_vllm_is_correction"] == ()
+        assert given["--vllm_is_correction_type"] == sent[:1]
+        assert given["--vllm_is_truncated_threshold"] == sent[1:]
+    assert BACKEND.parse(plan.argv, plan.files).loss.correction == settings.loss.correction
+    assert entry(plan, "loss.correction.kind").status == "exact"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_correction_sends_what_was_sent_before(version: str) -> None:
+    plan = plan_of(version)
+    assert not any("is_correction" in name or "truncated" in name for name in flags(plan))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("correction", "field", "nearest"),
+    [
+        ({"kind": "tis_sequence", "most": 2.0}, "kind", "kind=tis_token"),
+        ({"kind": "geometric", "most": 1.1}, "kind", "backend=skyrl"),
+        ({"kind": "reject_token", "most": 2.0}, "kind", "kind=mis_token"),
+        ({"kind": "tis_token"}, "most", "set loss.correction.most"),
+        ({"kind": "tis_token", "most": 2.0, "applies_to": "both"}, "applies_to", "policy_loss"),
+    ],
+)
+def test_a_correction_that_it_has_not_is_refused(
+    version: str, correction: dict[str, Any], field: str, nearest: str
+) -> None:
+    with pytest.raises(UnsupportedSetting) as refused:
+        plan_of(
+            version, kl={"placement": "loss", "estimator": "k2"}, loss={"correction": correction}
+        )
+    assert refused.value.field == f"loss.correction.{field}"
+    assert nearest in refused.value.advice
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["_level", "seq"], "seq"),
+        (["_level", "token", f"--{IS}_gating", "tv"], "tv"),
+        (["_threshold", "2.0"], f"ignored without --{IS}_level"),
+        (["_level", "off", f"--{IS}_mode", "clip"], f"ignored without --{IS}_level"),
+    ],
+)
+def test_a_strangers_correction_that_no_cell_has_is_a_fault(more: list[str], sentence: str) -> None:
+    plan = plan_of()
+    with pytest.raises(SpecError, match=sentence):
+        BACKEND.parse([*plan.argv, f"--{IS}{more[0]}", *more[1:]], plan.files)
+
+
+def test_a_single_threshold_is_the_upper_bound() -> None:
+    plan = plan_of()
+    more = [f"--{IS}_level", "token", f"--{IS}_mode", "clip", f"--{IS}_threshold", "2.0"]
+    correction = BACKEND.parse([*plan.argv, *more], plan.files).loss.correction
+    assert correction == EngineCorrection(kind="tis_token", most=2.0)
 
 
 def test_cells_that_share_their_flags_stay_apart() -> None:

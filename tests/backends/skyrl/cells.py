@@ -1,12 +1,13 @@
 """Cells to translate: the shipped specs' and drawn ones, asked of SkyRL."""
 
 from pathlib import Path
+from typing import get_args
 
 from hypothesis import strategies as st
 
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Resources, Settings
+from orchestrator.settings import CorrectionKind, Resources, Settings
 from tests.backends.specs import declared, every
 
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
@@ -52,6 +53,14 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 @st.composite
+def corrections(draw: st.DrawFn) -> dict[str, object]:
+    """A correction that SkyRL has: of every kind, with an upper bound."""
+    kind = draw(st.sampled_from(get_args(CorrectionKind)))
+    least = 0.0 if kind.startswith("tis") else draw(st.just(0.0) | st.floats(1e-9, 1.0))
+    return {"kind": kind, "least": least, "most": draw(st.floats(1.5, 100.0))}
+
+
+@st.composite
 def drawn(draw: st.DrawFn) -> Cell:
     """A cell that SkyRL can express, of any shape."""
     minibatches = draw(st.integers(1, 4))
@@ -86,6 +95,7 @@ def drawn(draw: st.DrawFn) -> Cell:
                 if aggregation == "constant"
                 else None,
                 "clip": draw(st.none() | clip),
+                "correction": None if bound else draw(st.none() | corrections()),
             },
             "kl": kl,
             "rollout": {

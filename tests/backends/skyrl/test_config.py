@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from backends.skyrl import BACKEND
-from backends.skyrl.manifest import MANIFEST, tables
+from backends.skyrl.manifest import CUTS, MANIFEST, OFF_POLICY, tables
 from backends.skyrl.overrides import read
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, LaunchPlan
+from orchestrator.settings import EngineCorrection
 from tests.backends.skyrl.cells import (
     PLACE,
     VERSIONS,
@@ -33,6 +34,11 @@ TABLE_2 = (
     "trainer.algorithm.use_kl_in_reward=True",
 )
 """The paper's arguments for SkyRL, to the letter."""
+
+CORRECTION_BOUNDS = {cut.cap for cut in CUTS.values() if cut.ratio} | {
+    cut.bound(side) for cut in CUTS.values() if cut.metric for side in ("low", "high")
+}
+"""Keys that do nothing while the keys that every launch says ask for no correction."""
 
 
 def at(config: Mapping[str, Any], key: str) -> object:
@@ -226,9 +232,37 @@ def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> Non
             "trainer.algorithm.max_seq_len",
             "trainer.algorithm.clip_ratio_c",
             "trainer.fully_async.max_staleness_steps",
+            *CORRECTION_BOUNDS,
             "generator.inference_engine.model_dtype",  # sent for a cell that names a precision
         ):
             assert key in told, key
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_skyrl_resolves_each_correction_to_the_keys_of_its_kind(version: str) -> None:
+    """Its own validator takes them, and what it then has is what the cell asks for, no more."""
+    cell = onpolicy(version)
+    asked = []
+    for kind in CUTS:
+        least = 0.0 if kind.startswith("tis") else 0.5
+        correction = EngineCorrection(kind=kind, least=least, most=3.0)  # type: ignore[arg-type]  # a key of CUTS
+        asked.append(changed(cell, loss=cell.settings.loss.but(correction=correction)))
+    answers = ask(version, [BACKEND.translate(each, PLACE).argv[2:] for each in asked])
+    for (kind, cut), answer in zip(CUTS.items(), answers, strict=True):
+        assert "error" not in answer, (kind, answer)
+        found = at(answer["config"], OFF_POLICY)
+        assert isinstance(found, dict)
+        of_tokens = cut.mask == "token_mask_is_threshold"
+        assert (found["tis_ratio_type"], found["sequence_mask_metric"]) == (cut.ratio, cut.metric)
+        for side, bound in (("low", 0.5), ("high", 3.0)):
+            wanted = bound if of_tokens else None
+            assert found[f"token_mask_is_threshold_{side}"] == wanted, kind
+            assert found[f"outlier_token_is_threshold_{side}"] is None
+            if cut.metric:
+                assert found[f"{cut.mask}_{side}"] == bound
+        if cut.ratio:
+            assert found[f"{cut.ratio}_tis_ratio_clip_high"] == 3.0
+        assert at(answer["config"], "trainer.algorithm.use_tis") is False
 
 
 # ---------------------------------------------------------------- releases

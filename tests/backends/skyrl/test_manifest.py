@@ -1,17 +1,63 @@
 """The table of fields: nothing outside of it is launched, and each release has what it sends."""
 
+from typing import Any
+
 import pytest
 
 from backends.skyrl import BACKEND
-from backends.skyrl.manifest import FIXED, MANIFEST, NO_CLIP, VERSIONS, tables
+from backends.skyrl.manifest import CUTS, FIXED, MANIFEST, NO_CLIP, VERSIONS, tables
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError, UnsupportedSetting
-from orchestrator.settings import Clip, Kl
+from orchestrator.probes import evidence
+from orchestrator.settings import Clip, EngineCorrection, Kl
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
 
 
 def test_the_table_has_no_fault() -> None:
-    assert not list(MANIFEST.faults([onpolicy().settings]))
+    loss = onpolicy().settings.loss.but(correction=EngineCorrection(kind="tis_token", most=2.0))
+    corrected = changed(onpolicy(), loss=loss)
+    assert not list(MANIFEST.faults([onpolicy().settings, corrected.settings]))
+
+
+@pytest.mark.parametrize(
+    ("correction", "field", "nearest"),
+    [
+        ({"kind": "tis_token", "least": 0.5, "most": 2.0}, "least", "backend=openrlhf"),
+        ({"kind": "tis_token"}, "most", "set loss.correction.most"),
+        ({"kind": "geometric", "least": 0.5}, "most", "set loss.correction.most"),
+        ({"kind": "mis_token", "most": 2.0, "applies_to": "both"}, "applies_to", "policy_loss"),
+    ],
+)
+def test_a_correction_that_skyrl_has_not_is_refused(
+    correction: dict[str, Any], field: str, nearest: str
+) -> None:
+    cell = onpolicy()
+    kl = cell.settings.kl.but(placement="loss", estimator="k3")
+    loss = cell.settings.loss.but(correction=EngineCorrection(**correction))
+    with pytest.raises(UnsupportedSetting) as caught:
+        BACKEND.translate(changed(cell, loss=loss, kl=kl), PLACE)
+    assert caught.value.field == f"loss.correction.{field}"
+    assert nearest in caught.value.advice
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stale_cell_has_no_correction(version: str) -> None:
+    cell = asynchronous(version)
+    loss = cell.settings.loss.but(correction=EngineCorrection(kind="tis_token", most=2.0))
+    with pytest.raises(UnsupportedSetting) as caught:
+        BACKEND.translate(changed(cell, loss=loss), PLACE)
+    assert (caught.value.field, caught.value.value) == ("loss.correction", "tis_token")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_accepted_was_measured_to_be_the_fields_weight(version: str) -> None:
+    """Every correction with an upper bound: the library's own loss has the cell's weight."""
+    measured = evidence.read("skyrl", version)
+    assert measured is not None
+    cells = measured["corrections"]["cells"]
+    assert {each["kind"] for each in cells if each.get("agrees")} == set(CUTS)
+    for each in cells:
+        assert each.get("agrees") or each["refused"] == "loss.correction.least", each
 
 
 @pytest.mark.parametrize("version", VERSIONS)

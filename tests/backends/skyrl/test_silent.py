@@ -10,6 +10,7 @@ from tests.backends.skyrl.cells import PLACE, asynchronous, onpolicy
 from tests.backends.skyrl.library import ask
 
 A, ASYNC = "trainer.algorithm", "trainer.fully_async"
+OFF = f"{A}.off_policy_correction"
 MAIN = "-m skyrl.train.entrypoints.main_base"
 
 ODD = " ".join(
@@ -23,7 +24,12 @@ ODD = " ".join(
 )
 """36 rollouts for 8 GPUs."""
 SILENT = (
-    (f"{A}.off_policy_correction.tis_ratio_type=token", "no cell has 'token'"),
+    (f"{A}.use_tis=true", "set it to false"),
+    (f"{OFF}.outlier_token_is_threshold_high=9.0", "set it to null"),
+    (
+        f"{OFF}.sequence_mask_metric=geometric {OFF}.tis_ratio_type=token",
+        "orch has no loss.correction.kind",
+    ),
     (f"{A}.use_entropy_loss=true", "set it to false"),
     (f"{A}.zero_variance_filter=true", "set it to false"),
     ("trainer.update_epochs_per_batch=2", "set it to 1"),

@@ -5,13 +5,17 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
+
 from backends import trl
 from backends.trl.options import SCRIPTS, options
+from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.library.launches import Launch
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import EngineCorrection, Kl
 from orchestrator.testing.backend_contract import BackendContract
 from tests.backends.specs import of_releases
-from tests.backends.trl.cells import every_kind
+from tests.backends.trl.cells import cell, every_kind
 
 VALUES = {
     "loss": 0.0187,
@@ -70,3 +74,27 @@ def _log(attempt_dir: Path, values: dict[str, float]) -> Path:
     ]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def test_a_launch_with_vllms_weight_is_not_read_as_one_without() -> None:
+    """It was: TRL weights by the ratio to vLLM by default (mis_sequence, at most 3)."""
+    place = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
+    plan = trl.BACKEND.translate(cell(Kl(estimator="k3", placement="loss", beta=0.1)), place)
+    own = plan.files["grpo.yaml"]
+    assert "use_vllm: false" in own
+    with_vllm = own.replace("use_vllm: false", "use_vllm: true")
+    with pytest.raises(SpecError, match="TRL weights its policy loss by the ratio to vLLM"):
+        trl.BACKEND.parse(plan.argv, {**plan.files, "grpo.yaml": with_vllm})
+    plain = f"{with_vllm}\nvllm_importance_sampling_correction: false\n"
+    read = trl.BACKEND.parse(plan.argv, {**plan.files, "grpo.yaml": plain})
+    assert read.loss.correction is None
+
+
+def test_a_correction_is_refused_with_what_trains_it() -> None:
+    asked = cell(Kl(estimator="k3", placement="loss", beta=0.1))
+    correction = EngineCorrection(kind="mis_sequence", most=3.0)
+    settings = asked.settings.but(loss=asked.settings.loss.but(correction=correction))
+    place = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
+    with pytest.raises(UnsupportedSetting, match="backend=openrlhf, skyrl or verl") as refused:
+        trl.BACKEND.translate(asked.but(settings=settings), place)
+    assert refused.value.field == "loss.correction"
