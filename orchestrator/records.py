@@ -38,7 +38,7 @@ class Sampling(Frozen):
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Tokens at least this share as likely as the likeliest; 1.0: greedy."""
     max_response_tokens: PositiveInt = 1024
-    """A response is cut there."""
+    """Longer responses are cut to this length."""
 
 
 class EvalTask(Frozen):
@@ -85,10 +85,10 @@ class DivergenceRequest(Frozen):
     max_items: PositiveInt = 256
     """The first so many prompts of each task, one response each."""
     max_response_tokens: PositiveInt = 1024
-    """A response is cut there."""
+    """Longer responses are cut to this length."""
     checkpoints: Literal["last", "all"] = "all"
-    """Of a rehearsal the last only, unless `evaluation.checkpoints` is `all` as well: the embedded
-    trainer logs the curves itself, exactly."""
+    """Checkpoints to score. In a rehearsal `all` counts only if `evaluation.checkpoints` is `all`
+    too: the embedded trainer logs the exact curves itself."""
 
 
 class Engine(Frozen):
@@ -285,9 +285,8 @@ class Cell(Frozen):
     studies: tuple[str, ...] = Field(strict=False)
     """Every study it belongs to; it is trained once."""
     axes: dict[str, str]
-    """Its name on each axis: model, data, kl, beta, seed, backend, ... They are for display,
-    grouping and tags, and are those of the declared cell, so that a rehearsed cell keeps the
-    paper's names."""
+    """Axis (model, data, kl, beta, seed, backend, ...) -> the cell's name on it, for display,
+    grouping and tags. A rehearsed cell keeps the names of the declared cell."""
     settings: Settings
     resources: Resources = Resources()
     cadence: Cadence = Cadence()

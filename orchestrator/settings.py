@@ -89,7 +89,7 @@ _SLOTS = tuple(
     BaseModel.__dict__[name]
     for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
-"""Attributes of a model beside its fields. They are set here past the check that it is frozen."""
+"""Attributes of a model beside its fields. These descriptors set them on a frozen model."""
 
 
 class Frozen(BaseModel):
@@ -253,13 +253,13 @@ class ReferencePolicy(Frozen):
     kind: ReferenceKind
     """The kind of reference policy."""
     share: Probability | None = None
-    """Of kind ema: the share of the policy in the new reference, the rest is the old one."""
+    """For kind ema: the share of the policy in the new reference. The rest is the old reference."""
     every_steps: PositiveInt | None = None
-    """Of kind ema: train steps between two moves."""
+    """For kind ema: train steps between two updates of the reference."""
     path: str | None = None
-    """Of kind teacher: a model, as model.path names one; it must have the policy's vocabulary."""
+    """For kind teacher: a model, named as in model.path. It must have the policy's vocabulary."""
     task_reward: bool = True
-    """Whether answers are rewarded beside the KL; False, of kind teacher: the KL alone trains."""
+    """Reward the answers as well. False, for kind teacher: only the KL trains."""
 
     @model_validator(mode="after")
     def _each_kind_has_its_own(self) -> Self:
@@ -376,11 +376,12 @@ class Rollout(Frozen):
     group_size: PositiveInt
     """G, rollouts per prompt."""
     max_response_tokens: PositiveInt
-    """A response is cut there."""
+    """Longer responses are cut to this length."""
     temperature: PositiveFloat = 1.0
-    """Of sampling in training."""
+    """Temperature of sampling in training."""
     top_p: Probability = 1.0
-    """Of sampling in training; 1.0: the whole vocabulary."""
+    """Nucleus of sampling in training: the likeliest tokens that have this probability together.
+    1.0: the whole vocabulary."""
 
 
 class Batch(Frozen):
@@ -417,7 +418,7 @@ class Optimizer(Frozen):
     max_grad_norm: PositiveFloat | None = 1.0
     """Longer gradients are scaled to this norm; None: never."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Of the learning rate after warm-up, over num_train_steps."""
+    """Schedule of the learning rate after warm-up, over num_train_steps."""
     num_warmup_steps: NonNegativeInt = 0
     """Train steps in which the learning rate rises from 0."""
 
@@ -437,12 +438,12 @@ class Precision(Frozen):
     """
 
     training: NumberFormat | None = None
-    """Of the forward and backward passes of policy and reference policy. The weights that AdamW
-    updates are fp32 whatever it is."""
+    """Format of the forward and backward passes of policy and reference policy. The weights that
+    AdamW updates are always fp32."""
     rollout: EngineFormat | None = None
-    """Of the inference engine's weights and activations."""
+    """Format of the inference engine's weights and activations."""
     checkpoint: NumberFormat | None = None
-    """Of the weights in an exported checkpoint, which is what evaluation scores."""
+    """Format of the weights in an exported checkpoint. Evaluation scores exported checkpoints."""
 
 
 class BackendRef(Frozen):
@@ -472,7 +473,7 @@ class Settings(Frozen):
     """Largest lag, in train steps, between the rollout policy and the policy. 0: on-policy at the
     first minibatch."""
     seed: NonNegativeInt = 0
-    """Of everything random in the run."""
+    """Seed of everything random in the run."""
     precision: Precision = Precision()
 
     @model_validator(mode="after")

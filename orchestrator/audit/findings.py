@@ -74,8 +74,8 @@ class AuditFinding:
     """Effects of the rest of the loss on the KL term."""
     effective_beta: tuple[EffectiveBeta, ...] = ()
     conditional: tuple[ConditionalVerdict, ...] = ()
-    """Of an undetermined launch: its verdict for every value of the facts that are not known, where
-    they are few. Empty if the verdict is known, or if some value leaves it unknown."""
+    """For an undetermined launch: its verdict for every value of the unknown facts, if these are
+    few. Empty if the verdict is known, or if some value leaves it unknown."""
     key_findings: tuple[KeyFinding, ...] = ()
     """Keys and values that the release does not accept in the intended way."""
 

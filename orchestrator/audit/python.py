@@ -169,7 +169,7 @@ class _Reader:
         self.merged: set[int] = set()
         """Dictionaries that others take in: `{**base}`."""
         self.unknown_keys: list[str] = []
-        """What puts unknown keys into the dictionary that was read last."""
+        """Expressions that put unknown keys into the dictionary that was read last."""
         self.parts: set[int] = set()
         """Lists that are only parts of others: `base + [...]`, `[*base, ...]`."""
         self._note_uses()

@@ -1,7 +1,7 @@
-"""What commands print and take about runs and launches that are not orch's own.
+"""Options and output of commands about runs and launches that are not orch's own.
 
-Apart from `common`, because the audit and the comparison behind it take as long to import as a plan
-of 1,000 cells takes in all.
+This is not in `common`, because importing the audit and the comparison takes as long as a whole
+plan of 1,000 cells.
 """
 
 from collections.abc import Sequence

@@ -108,7 +108,7 @@ def _verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    """Return the common options that a command has not of its own."""
+    """Return the common options that the command does not define itself."""
     taken = {name for param in command.params for name in param.opts} | {
         param.name for param in command.params
     }

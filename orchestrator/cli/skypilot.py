@@ -42,7 +42,7 @@ def command(
     machine is taken away. These tasks were never launched on a real cloud.
     """
     options = tasks.read_options(cloud)
-    # as on a cluster: cells as they are declared, and not this machine's rehearsals
+    # a cloud trains the declared cells, as a cluster does, and not this machine's rehearsals
     experiment = open_experiment(spec, (*overrides, "site.kind=slurm")).chosen(where)
     cells = experiment.cells
     task_files = tasks.tasks(cells, experiment.spec.name, options)

@@ -195,7 +195,7 @@ def _installers(home: Path, step: InstallStep) -> list[list[object]]:
     by_uv: list[object] = [uv, "pip", "install", "-q", "--python", into, *options]
     ignoring = ["--ignore-requires-python"] if step.any_python else []
     by_pip: list[object] = [sys.executable, "-m", "pip", "--python", into, "install", "-q"]
-    # as uv does: a module is compiled when it is first imported, and most never are
+    # uv does not compile either: Python compiles a module at its first import, and most have none
     by_pip += ["--disable-pip-version-check", "--no-compile", *options, *ignoring]
     if step.cpu_build and (uv or has_pip):
         second = [[*by_uv, "--torch-backend", "cpu"]] if uv and not step.any_python else []

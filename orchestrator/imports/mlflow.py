@@ -20,7 +20,7 @@ _ENDED: dict[str, Ended] = {
 def read_store(uri: str, experiment: str | None, runs: Sequence[str]) -> Iterator[LoggedRun]:
     """Yield runs of a store: those of an experiment, or those named by id or name, or all.
 
-    Raise UnreadableSource where the store or the experiment is not there.
+    Raise UnreadableSource if the store or the experiment does not exist.
     """
     import mlflow
     from mlflow.exceptions import MlflowException

@@ -214,7 +214,7 @@ class _Pull(NamedTuple):
     """Its projection on the gradient towards the frozen reference policy."""
     off: float
     noise: float
-    """Of one sequence."""
+    """Standard deviation of one sequence's gradient."""
 
 
 def _pulled(share: float) -> _Pull:

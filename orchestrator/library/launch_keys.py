@@ -33,9 +33,9 @@ BOOLEANS, QUOTED = ("true", "false", "yes", "no", "on", "off"), "quoted"
 SWEEP = "the sweep "
 """The begin of the reason for a value that Hydra's --multirun sweeps."""
 KL_WEIGHTS: Mapping[str, str] = {"0": "0", "above 0": "0.001"}
-"""What the weight of a KL may be, and a value of each kind. Its size changes no verdict."""
+"""Kinds of weights of a KL -> a value of each. The size of a weight changes no verdict."""
 SWITCHES: Mapping[str, str] = {"true": "True", "false": "False"}
-"""What a switch may be."""
+"""States of a switch -> the value of each."""
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
 
 

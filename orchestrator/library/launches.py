@@ -76,11 +76,11 @@ class ConfigDocument:
     kind: Literal["yaml", "toml", "call"] = "yaml"
     """`call`: the keyword arguments of a call in Python; `name` is then the class."""
     module: str = ""
-    """Of a `call`: the module that the class is imported from; empty where the file defines it."""
+    """For a `call`: the module that the class is imported from; empty where the file defines it."""
     imports: tuple[str, ...] = ()
-    """Of a `call`: the packages that its file imports."""
+    """For a `call`: the packages that its file imports."""
     parsed: bool = False
-    """Of a `call`: True if a parser makes it, from options of the command line."""
+    """For a `call`: True if a parser makes the object from options of the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class HeldKeys:
     named: str = ""
     """The release that is named and that orch has no table of: the table is that of the next."""
     guessed: bool = False
-    """Nothing names the release, and other releases were not compared with the table's."""
+    """True if nothing names the release and the launch was not compared with other releases."""
 
 
 @dataclass(frozen=True, slots=True)

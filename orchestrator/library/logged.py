@@ -21,7 +21,7 @@ class LoggedMetric(NamedTuple):
     ours: str = ""
     """The canonical name (orchestrator/metrics/names.py); empty: orch has none for it."""
     meaning: str = ""
-    """Of a KL: between which policies, which estimator, averaged over what. A sentence."""
+    """A sentence. For a KL: its two policies, its estimator, and what it is averaged over."""
     source: str = ""
     """File, function and releases that were read."""
     place: Place | None = None

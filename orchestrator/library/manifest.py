@@ -384,7 +384,7 @@ class Manifest:
 
     library: str
     versions: tuple[str, ...]
-    """Its releases, newest first."""
+    """The library's releases, newest first."""
     rows: tuple[Row, ...]
     tables: Mapping[str, ReleaseTable]
     default: str = ""

@@ -7,7 +7,7 @@ from orchestrator.settings import Settings
 
 
 class ProgramResult(NamedTuple):
-    """What a program trained."""
+    """The settings that a program trained with, and its deviations from the program."""
 
     settings: Settings | None
     """As the library resolved its configuration, or None if no cell has it."""

@@ -25,7 +25,7 @@ class ReleaseFile:
     needs: str = ""
     """A folder next to `path` that marks the project as the library's."""
     pattern: re.Pattern[str] = RELEASE_NUMBER
-    """Its first group is the value."""
+    """The pattern whose first group is the release."""
 
 
 @dataclass(frozen=True, slots=True)

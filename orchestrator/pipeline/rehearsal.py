@@ -23,7 +23,7 @@ from orchestrator.spec.rehearse import rehearse
 from orchestrator.spec.site_options import SlurmOptions, slurm_options
 
 SHORT_HOURS = 0.5
-"""Of a rehearsal's job: short jobs are started sooner."""
+"""Time limit of a rehearsal's job. SLURM starts short jobs sooner."""
 SMALL_GIB = 2
 """Memory of a rehearsal's job: the evaluation harness takes most of it."""
 

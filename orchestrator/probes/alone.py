@@ -179,8 +179,8 @@ def _row(
     failed = next((each["error"] for each in curves.values() if "error" in each), None)
     if failed:
         return {"error": failed}
-    # The value may be clamped after it is weighted. Its gradient is then 0 at a large weight, and
-    # that is no bound of the weight.
+    # A library may clamp the value after it weights it. The gradient is then 0 at a large weight,
+    # which does not show a bound of the weight.
     known = {k: v for k, v in asdict(classify(curves)).items() if v is not None}
     if known.get("weight_bound") == 0:
         del known["weight_bound"]

@@ -24,14 +24,14 @@ TOKEN_MEAN, OWN = "all tokens", "each response's own tokens"
 
 
 class AskedBeside(NamedTuple):
-    """A launch that was asked about."""
+    """A launch whose ratio level, controller or reference is measured."""
 
     subject: str
     """level, controller or reference."""
     name: str
     is_cell: bool
     estimator: str | None = None
-    """Of a KL in the loss, for a ratio level."""
+    """For a ratio level: the estimator of the KL in the loss."""
 
 
 def ask_beside(inquiry: Inquiry) -> list[AskedBeside]:
@@ -104,7 +104,7 @@ def _accepted(inquiry: Inquiry, kl: Kl) -> Settings | None:
 
 
 def measured_beside(subjects: Sequence[AskedBeside], answers: Answered) -> list[dict[str, Any]]:
-    """Return one entry for each subject that was asked about."""
+    """Return one entry for each subject."""
     how = {"level": _level, "controller": _controller, "reference": _reference}
     return [
         {

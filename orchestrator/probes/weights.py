@@ -128,7 +128,8 @@ def _largest(values: FloatTable, mask: FloatTable) -> FloatTable:
 
 
 Statistic = Callable[[FloatTable, FloatTable, FloatTable], FloatTable]
-"""Of the log-probabilities of numerator and denominator [N, T] and the mask: [N, T] or [N, 1]."""
+"""A function of three arrays [N, T]: log-probabilities of numerator and denominator, and the mask.
+It returns [N, T] or [N, 1]."""
 
 RATIOS: Mapping[str, Statistic] = {
     "the token's ratio": lambda p, q, _: np.exp(p - q),
@@ -301,10 +302,10 @@ def ask_about_weights(inquiry: Inquiry) -> list["AskedWeight"]:
 
 @dataclass(frozen=True, slots=True)
 class AskedWeight:
-    """A launch with a correction that was asked about."""
+    """A launch whose correction is measured."""
 
     name: str
-    """Of a cell its correction, else the library's own words."""
+    """The correction of a cell, or else the library's own words."""
     bounds: Bounds
     estimator: str | None
     """The estimator of the KL in the loss; None: the launch has none."""

@@ -39,7 +39,7 @@ def is_up_to_date(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> bo
     """Return True if the later stages were done for exactly the files that are on disk now."""
     try:
         mark = read_json(experiment.folder.path / _NAME)
-    except RunFolderError:  # torn by a kill: as if it were not there
+    except RunFolderError:  # a kill cut the file: count it as missing
         return False
     return mark is not None and mark.get("digest") == _fingerprint(experiment, plan, mirror)
 

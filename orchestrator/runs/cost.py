@@ -213,7 +213,7 @@ def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
         if row.cell is None or _has_not_begun(row):
             continue
         if row.attempts == 1 and row.exit is not None and row.exit.state in ENDED:
-            used += row.exit.cpu_seconds  # it is known: nothing is opened
+            used += row.exit.cpu_seconds  # the plan has read it: open no file
         else:
             used += sum(map(_cpu_seconds, row.directory.attempts()))
     return used

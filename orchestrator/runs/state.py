@@ -40,7 +40,7 @@ _SETTLED_NS = 5_000_000_000
 class _Line(NamedTuple):
     times: tuple[int, int]
     number: int
-    """Of the last attempt."""
+    """Number of the last attempt."""
     attempts: int
     exit: str
 

@@ -374,8 +374,11 @@ def _drawn(
 
 
 def fitted(snapshot: ProgressSnapshot, room: int) -> tuple[list[Group], int]:
-    """Return rows that fit the height, and how many are left out: cells, else configurations with
-    their seeds together, what moves first."""
+    """Return rows that fit the height, and how many are left out.
+
+    A row is a cell, or a configuration with all its seeds where cells do not fit. Rows that still
+    change come first.
+    """
     groups = [Group(line.cell.slug, (line,)) for line in snapshot.lines]
     if len(groups) > room:
         by_name: dict[str, list[CellLine]] = {}

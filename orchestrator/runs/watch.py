@@ -87,7 +87,7 @@ class CurveTails:
             return curve
         with telling(attempt.metrics), attempt.metrics.open("rb") as file:
             end = file.seek(0, 2)
-            if end < curve.position:  # the file was begun anew
+            if end < curve.position:  # the file was truncated and written again
                 curve.position, curve.step = 0, 0
                 curve.points.clear()
             start = max(curve.position, end - _FIRST_BYTES)

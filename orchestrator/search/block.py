@@ -62,24 +62,24 @@ class TuneBlock(Frozen):
     seeds: list[NonNegativeInt] | None = None
     """Seeds of each trial; Optuna gets the mean over them. None: the study's."""
     confirm_seeds: list[NonNegativeInt] = Field(default_factory=list)
-    """Fresh seeds on which what each search recommends (else its best trial) is trained again once
-    it is over."""
+    """Fresh seeds. When a search is over, its recommended values (or else its best trial) are
+    trained again with them."""
     trials: PositiveInt = 20
-    """Of each search."""
+    """Number of trials of each search."""
     parallel: PositiveInt = 1
-    """Trials at the same time."""
+    """Number of trials that run at the same time."""
     max_gpu_hours: PositiveFloat | None = None
-    """Of each search; no trial is begun that is expected to go beyond it."""
+    """GPU-hours of each search. A trial that is expected to exceed them is not started."""
     max_cpu_hours: PositiveFloat | None = None
-    """The same for embedded cells, which use no GPU."""
+    """CPU-hours of each search, for embedded cells, which use no GPU."""
     sampler: Sampler = "tpe"
     sampler_seed: NonNegativeInt = 0
     pruner: Pruner = "none"
     prune_on: str | None = None
     """A metric that training reports, to prune by; None: the objective, where it is one."""
     if_failed: Literal["fail"] | list[float] = "fail"
-    """Of a trial with a failed cell or without a number: `fail` (the sampler leaves it out), or
-    the values it is given, one an objective."""
+    """The result of a trial that has a failed cell or no finite value: `fail` (the sampler ignores
+    the trial), or one value for each objective."""
     stop_on_collapse: bool = True
     """End a trial as soon as one of its seeds has collapsed, and give it up as pruned."""
     reuse: bool = True

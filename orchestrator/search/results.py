@@ -270,7 +270,7 @@ def _importance(search: Search, study: Any) -> dict[str, float]:
 
     sign = search.objectives[0].sign
     with warnings.catch_warnings():
-        # Optuna warns that it takes less of a target for better; the sign makes it so
+        # Optuna warns that it minimises the target. The sign makes lower targets better
         warnings.simplefilter("ignore", UserWarning)
         importance: dict[str, float] = get_param_importances(
             study, target=lambda t: -sign * t.values[0]

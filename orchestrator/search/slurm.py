@@ -257,7 +257,7 @@ class JobScorer:
     ) -> None:
         metrics = [metric for one in objectives for metric in one.metrics]
         self.metrics = tuple(dict.fromkeys(m for m in metrics if not is_reported(m)))
-        """Those that an evaluation gives."""
+        """Metrics of the objectives that only an evaluation gives."""
         self._folder, self._options, self._tell = folder, options, tell
         self._scored: set[str] = set()
         self._manifests: dict[str, dict[str, Any]] = {}

@@ -54,7 +54,7 @@ class BundleManifest(Frozen):
     library: str
     """The library that trained it, with its release."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of the packages that computed, and of Python, where it trained in orch's environment."""
+    """Package -> version, with Python's, if the cell trained in an environment of orch."""
     num_scores: NonNegativeInt = 0
     digest: str
     """SHA-256 over the names and contents of all files."""

@@ -56,7 +56,7 @@ class ResultStore:
         return not self._ask(lambda: self._listed(""))
 
     def put(self, bundle: Bundle) -> bool:
-        """Write a bundle; return False if the very same is there."""
+        """Write a bundle. Return False if the store already has the same bundle."""
         place = f"{self._root}/{bundle.manifest.cell}/{bundle.manifest.digest}"
         if self._ask(self._files.exists, f"{place}.json"):
             return False

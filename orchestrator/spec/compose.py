@@ -421,7 +421,7 @@ def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
 
 
 def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """Return `studies.a.axes.kl.beta` as keys of the data, or None if it has no place there."""
+    """Return the path of `studies.a.axes.kl.beta` in the data, or None if it has no such key."""
     steps: list[str | int] = []
     words, node = key.split("."), data
     while words:

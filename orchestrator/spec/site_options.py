@@ -250,7 +250,7 @@ class SlurmOptions(NodeOptions):
     exclude: _HOSTS | None = None
     """Nodes that are never used."""
     time_limit_hours: PositiveFloat = 24.0
-    """Of one job. A cell that needs longer checkpoints, is requeued and goes on."""
+    """Time limit of one job. A longer cell saves a checkpoint, is requeued, and continues."""
     memory_gib: PositiveFloat | None = None
     """Per node; None: the share of the job's GPUs in what the nodes have, all of it for all GPUs.
     The cluster's default for a job without GPUs."""

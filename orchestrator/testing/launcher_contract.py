@@ -51,7 +51,7 @@ class LauncherContract:
 
     @contextmanager
     def submitting(self, launcher: Launcher, cells: Sequence[Cell]) -> Iterator[ForkProcess]:
-        """Submit in another process; kill it at the end if it is still there."""
+        """Submit in another process. Kill the process at the end if it still runs."""
         process = multiprocessing.get_context("fork").Process(target=launcher.submit, args=(cells,))
         process.start()
         try:

@@ -49,7 +49,7 @@ class UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect. Raise OSError if nothing listens there."""
+        """Connect to the socket. Raise OSError if nothing listens on it."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
@@ -73,7 +73,7 @@ class Server:
         self._keeper, self._log = keeper, log
 
     def is_up(self) -> bool:
-        """Return True if the server answers. Raise EnvironmentFault if orch's own has ended."""
+        """Return True if the server answers. Raise EnvironmentFault if orch's server ended."""
         if self._keeper is not None and self._keeper.poll() is not None:
             raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._log_end()}")
         try:

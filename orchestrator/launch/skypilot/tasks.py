@@ -38,7 +38,7 @@ class CloudOptions(NodeOptions):
     setup: tuple[str, ...] = Field(min_length=1, strict=False)
     """Lines of shell that put orch, and the environments of the trainers, onto a new machine."""
     python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./~+@-]+$")] = "python3"
-    """The Python of orch there."""
+    """The Python that runs orch on a machine of the cloud."""
     mount: Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./-]+$")] = "/orch-runs"
     """The path at which the bucket is mounted."""
     infra: _PLAIN | None = None

@@ -255,7 +255,7 @@ def _run_both(
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # of a full disk
+            with suppress(OSError):  # the disk may be full
                 stream.flush()
         os._exit(1)
 

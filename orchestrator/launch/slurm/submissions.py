@@ -141,7 +141,7 @@ def read(folder: RunFolder) -> Mapping[str, Submission]:
 def _read(folder: RunFolder, _changed: int, _size: int) -> Mapping[str, Submission]:
     known: dict[str, Submission] = {}
     for line in folder.ledger.read_bytes().splitlines():
-        if b'"slurm"' not in line:  # 10,000 local events are not parsed
+        if b'"slurm"' not in line:  # do not parse the many events of local runs
             continue
         try:
             event: dict[str, Any] = json.loads(line)

@@ -19,7 +19,7 @@ from orchestrator.library.cpu_launch import Deviation
 from orchestrator.records import AttemptPaths
 
 FOLDER = "cpu"
-"""Of a plan."""
+"""Folder of a launch plan that holds the stand-ins."""
 
 
 @cache
@@ -54,11 +54,11 @@ RAY = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Variables of a launch that starts a Ray of its own, which counts GPUs that are not there."""
+"""Variables of a launch that starts its own Ray and declares one GPU that does not exist."""
 
 PARTS = (
     Deviation("part", "torch.cuda", None, "the CPU, named as one GPU", "there is no GPU"),
     Deviation("part", "NCCL", None, "gloo", "NCCL needs GPUs"),
     Deviation("part", "torch.compile", None, "off", "inductor asks for the GPU's properties"),
 )
-"""What the shared stand-ins replace."""
+"""Parts that the shared stand-ins replace."""
