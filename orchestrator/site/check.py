@@ -160,6 +160,7 @@ def _fit(
     num_nodes: int,
     gpus: int,
 ) -> Iterator[SiteAdvice]:
+    """Yield what keeps a job of so many nodes and GPUs a node from the nodes of a partition."""
     kind, count = gres_of(options, gpus)
     with_gpus = [node for node in nodes if node.gpus_of(kind) >= count]
     if count and not with_gpus:
@@ -178,39 +179,56 @@ def _fit(
             f"cells need {gpus} GPUs a node (resources.gpus_per_node) and the site gives {count}",
             field("gres"),
         )
-    size = fitted_size(options, ArrayResources(num_nodes, gpus), cluster)
-    cpus = size.cpus or 0
+    cpus = fitted_size(options, ArrayResources(num_nodes, gpus), cluster).cpus or 0
+    if gpus:
+        yield from _cpus_for_gpus(options, cpus, count)
+    yield from _cpus_and_memory(options, partition, with_gpus, cpus)
+    yield from _enough_nodes(partition, with_gpus, num_nodes)
+
+
+def _cpus_for_gpus(options: SlurmOptions, cpus: int, gpus: int) -> Iterator[SiteAdvice]:
     option = "cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"
-    if gpus and 0 < cpus < count:
+    if 0 < cpus < gpus:
         yield SiteAdvice(
-            f"a job would have {cpus} CPUs for {count} GPUs: each GPU takes one at least",
+            f"a job would have {cpus} CPUs for {gpus} GPUs: each GPU takes one at least",
             field(option),
         )
-    elif gpus and 0 < cpus < _CPUS_PER_GPU * count:
+    elif 0 < cpus < _CPUS_PER_GPU * gpus:
         yield SiteAdvice(
-            f"a job has {cpus} CPUs for {count} GPUs, and trainers take about {_CPUS_PER_GPU} a "
+            f"a job has {cpus} CPUs for {gpus} GPUs, and trainers take about {_CPUS_PER_GPU} a "
             "GPU (vLLM, data, and the actors that Ray counts; site.options.ray_cpus_per_node "
             "lets Ray count more)",
             field(option),
             broken=False,
         )
-    if cpus and not any(node.cpus >= cpus for node in with_gpus):
-        most = max((node.cpus for node in with_gpus), default=0)
+
+
+def _cpus_and_memory(
+    options: SlurmOptions, partition: Partition, nodes: list[ClusterNode], cpus: int
+) -> Iterator[SiteAdvice]:
+    if cpus and not any(node.cpus >= cpus for node in nodes):
+        most = max((node.cpus for node in nodes), default=0)
+        option = "cpus_per_task" if options.cpus_per_task else "cpus_per_gpu"
         yield SiteAdvice(
             f"no node of '{partition.name}' has {cpus} CPUs (the largest has {most})",
             field(option),
         )
     if options.memory_gib and not any(
-        node.memory_mib >= math.ceil(options.memory_gib * 1024) for node in with_gpus
+        node.memory_mib >= math.ceil(options.memory_gib * 1024) for node in nodes
     ):
-        memory = max((node.memory_mib for node in with_gpus), default=0) / 1024
+        memory = max((node.memory_mib for node in nodes), default=0) / 1024
         yield SiteAdvice(
             f"no node of '{partition.name}' has {options.memory_gib:g} GiB of memory "
             f"(the largest has {memory:.0f})",
             field("memory_gib"),
         )
-    usable = [node for node in with_gpus if node.usable]
-    largest = min(len(with_gpus), partition.max_nodes or len(with_gpus))
+
+
+def _enough_nodes(
+    partition: Partition, nodes: list[ClusterNode], num_nodes: int
+) -> Iterator[SiteAdvice]:
+    usable = [node for node in nodes if node.usable]
+    largest = min(len(nodes), partition.max_nodes or len(nodes))
     if num_nodes > largest:
         yield SiteAdvice(
             f"cells need {num_nodes} nodes (resources.num_nodes) and '{partition.name}' "
@@ -219,7 +237,7 @@ def _fit(
         )
     elif num_nodes > len(usable):
         yield SiteAdvice(
-            f"cells need {num_nodes} nodes and only {len(usable)} of {len(with_gpus)} "
+            f"cells need {num_nodes} nodes and only {len(usable)} of {len(nodes)} "
             f"that fit are neither down nor drained: they would wait",
             field("partition"),
             broken=False,
