@@ -32,6 +32,9 @@ from orchestrator.metrics.tensorboard import protobuf_fields
 HEADER, BLOCK, RECORD_HEADER = 7, 32768, 7
 _MIDDLE, _LAST, _FIRST, _FULL = 3, 4, 2, 1
 _HISTORY, _CONFIG, _RUN, _EXIT, _ENVIRONMENT = 2, 5, 17, 18, 26
+_ITEM, _KEY, _NESTED_KEY, _JSON = 1, 1, 2, 16
+_STEP, _STEP_NUMBER, _RUN_CONFIG, _RUN_NAME, _EXIT_CODE = 2, 1, 4, 8, 1
+"""Numbers of the fields in wandb_internal.proto: of a record, of its items, of the other parts."""
 _OF_STEP = ("_step", "Step", "step")
 _OF_TIME = ("_timestamp", "Timestamp")
 _BOUNDS = ("__MIN", "__MAX")
@@ -173,29 +176,30 @@ class _Log:
         return log
 
     def _add(self, record: bytes) -> None:
-        for number, value in protobuf_fields(record):
-            if not isinstance(value, bytes):
-                continue
+        for number, value in _messages(record):
             if number == _HISTORY:
                 self._add_history(value)
             elif number == _CONFIG:
-                self.settings |= _items(value, 1)
+                self.settings |= _items(value)
             elif number == _RUN:
-                for inner, content in protobuf_fields(value):
-                    if inner == 8 and isinstance(content, bytes):
-                        self.name = content.decode()
-                    elif inner == 4 and isinstance(content, bytes):
-                        self.settings |= _items(content, 1)
+                self._add_run(value)
             elif number == _EXIT:
-                code = dict(protobuf_fields(value)).get(1, 0)
+                code = dict(protobuf_fields(value)).get(_EXIT_CODE, 0)
                 self.ended = "failed" if code else "finished"
 
-    def _add_history(self, value: bytes) -> None:
-        row = _items(value, 1)
+    def _add_run(self, run: bytes) -> None:
+        for number, value in _messages(run):
+            if number == _RUN_NAME:
+                self.name = value.decode()
+            elif number == _RUN_CONFIG:
+                self.settings |= _items(value)
+
+    def _add_history(self, history: bytes) -> None:
+        row = _items(history)
         step = row.get("_step")
-        for number, content in protobuf_fields(value):
-            if number == 2 and isinstance(content, bytes) and step is None:
-                step = dict(protobuf_fields(content)).get(1, 0)
+        for number, value in _messages(history):
+            if number == _STEP and step is None:
+                step = dict(protobuf_fields(value)).get(_STEP_NUMBER, 0)
         values = numbers(row, ("_step", "_timestamp", "_runtime"))
         if values:
             time = row.get("_timestamp")
@@ -229,22 +233,25 @@ def _records(content: bytes) -> Iterator[bytes]:
             yield parts
 
 
-def _items(message: bytes, number: int) -> dict[str, Any]:
+def _messages(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the content of each field that holds bytes: text or a message."""
+    for number, value in protobuf_fields(message):
+        if isinstance(value, bytes):
+            yield number, value
+
+
+def _items(message: bytes) -> dict[str, Any]:
     """Return the items of a history or configuration record: (nested) key -> value."""
     items: dict[str, Any] = {}
-    for field, value in protobuf_fields(message):
-        if field != number or not isinstance(value, bytes):
+    for number, item in _messages(message):
+        if number != _ITEM:
             continue
-        key, nested, encoded = "", list[str](), b""
-        for inner, content in protobuf_fields(value):
-            if isinstance(content, bytes):
-                if inner == 1:
-                    key = content.decode()
-                elif inner == 2:
-                    nested.append(content.decode())
-                elif inner == 16:
-                    encoded = content
-        items[".".join(nested) or key] = json.loads(encoded) if encoded else None
+        parts = list(_messages(item))
+        nested = [value.decode() for name, value in parts if name == _NESTED_KEY]
+        fields = dict(parts)
+        key = ".".join(nested) or fields.get(_KEY, b"").decode()
+        encoded = fields.get(_JSON)
+        items[key] = json.loads(encoded) if encoded else None
     return items
 
 
