@@ -8,14 +8,16 @@ defaults.json. For libraries that orch only audits, it shows the audit of a laun
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from orchestrator import plugins
 from orchestrator.audit import AuditFinding, audit
+from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.audit.render import headline
 from orchestrator.estimators import TABLE
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.library.launches import InLoss, InReward
+from orchestrator.library.launches import InLoss, InReward, UnreadableScript
 from orchestrator.library.releases import numbers
 from orchestrator.probes import defaults, evidence
 from orchestrator.probes.capability import Release, words
@@ -38,6 +40,19 @@ class ScriptChange:
     because: tuple[str, ...]
     refused: tuple[str, ...]
     """The faults that the new release finds in keys that the old one accepted."""
+
+
+def is_script(path: str) -> bool:
+    """Return True if a file is no spec: by its suffix, or as YAML without a spec's keys."""
+    file = Path(path)
+    if file.suffix not in (".yaml", ".yml") or not file.is_file():
+        return file.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".py", ".toml")
+    try:
+        node = yaml_node(file.read_text(encoding="utf-8", errors="replace"))
+        keys = {key.partition(".")[0] for key in yaml_document(node, path).values}
+    except UnreadableScript:
+        return False
+    return not keys & {"studies", "study", "question", "recipe", "defaults"}
 
 
 def script_changes(

@@ -2,15 +2,14 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.audit import audit, releases
+from orchestrator.audit.files import STDIN, audit_file, launch_files
 from orchestrator.audit.fix import diff
-from orchestrator.audit.pipeline import LARGEST
+from orchestrator.audit.releases import Projects
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
 from orchestrator.cli import common, foreign
 from orchestrator.cli.common import print_json, say
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.audit.findings import AuditFinding
 
 FORMATS = ("concise", "full", "json", "sarif", "github")
-STDIN = Path("-")
 WIDTH = 100
-SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
-SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}
 
 
 @click.command(short_help="Say what any launch script really optimises.")
@@ -99,10 +95,10 @@ def command(
     unreadable: list[tuple[str, str]] = []
     fixable: list[Path] = []
     missing = [path for path in paths if path != STDIN and not path.exists()]
-    projects = releases.Projects()
-    for path, is_named in _files(paths):
+    projects = Projects()
+    for path, is_named in launch_files(paths):
         try:
-            text, own_findings = _audit(path, versions, projects)
+            text, own_findings = audit_file(path, versions, projects)
         except UnreadableScript as error:
             if is_named and (path in missing or not hook):
                 unreadable.append((str(path), str(error)))
@@ -163,56 +159,6 @@ def _reads_a_pipe(fix: bool) -> None:
     if fix:
         raise click.UsageError("--fix writes beside a file: name one instead of `-`")
     set_next("orch audit --fix FILE")
-
-
-def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield files, and whether somebody named each of them (or it was found in a folder)."""
-    for path in paths:
-        if path == STDIN or not path.is_dir():
-            yield path, True
-            continue
-        for each in sorted(path.rglob("*")):
-            if each.suffix in SUFFIXES and not SKIPPED & set(each.parts) and each.is_file():
-                yield each, False
-
-
-def _audit(
-    path: Path, versions: dict[str, str], projects: releases.Projects
-) -> "tuple[str, list[AuditFinding]]":
-    """Return the text of a file and its findings. Raise UnreadableScript, a sentence."""
-
-    text = _read(path)
-    try:
-        around, files = projects.versions(path), releases.NeighbourFiles(path, projects)
-        return text, audit(text, str(path), files=files, versions=around | versions)
-    except UnreadableScript:
-        raise
-    except Exception as error:  # a fault of the reader costs this file, not the whole folder
-        raise UnreadableScript(
-            f"orch failed to read it ({type(error).__name__}: {error}); please report the file"
-        ) from error
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file or of standard input. Raise UnreadableScript."""
-
-    most = 4 * LARGEST
-    try:
-        if path == STDIN:
-            data = sys.stdin.buffer.read(most + 1)
-            size = len(data)
-        elif path.exists() and not path.is_file():
-            raise UnreadableScript("this is not a file")
-        else:
-            size = path.stat().st_size
-            data = path.read_bytes() if size <= most else b""
-    except OSError as error:
-        raise UnreadableScript(f"it cannot be read: {error.strerror}") from None
-    if size > most:
-        raise UnreadableScript(
-            f"this file has {size:,} bytes; a launch script has at most {LARGEST:,} characters"
-        )
-    return data.decode("utf-8", "replace")
 
 
 def _write_diff(path: Path, changes: str, by_hand: list[str]) -> None:

@@ -1,31 +1,31 @@
 """orch drift: what a new release of a library changes for the cells of a spec, or for a script."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator import plugins
-from orchestrator.analysis.drift import script_changes
+from orchestrator.analysis.drift import is_script, script_changes
 from orchestrator.audit import releases as around
-from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.errors import SelectionError
-from orchestrator.library.launches import UnreadableScript
 from orchestrator.probes.capability import releases
-from orchestrator.probes.drift import code_changes, drift
+from orchestrator.probes.drift import (
+    code_changes,
+    drift,
+    drift_data,
+    drift_lines,
+    rewritten_text,
+)
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.select import matches, parse
 
 if TYPE_CHECKING:
     from orchestrator.probes.capability import Release
-    from orchestrator.probes.drift import Drift
     from orchestrator.records import Cell
-
-MOST, MOST_NAMES = 12, 4
-"""Changes, and new names, shown of one group."""
 
 
 @click.command(short_help="Show what a new release of a library changes for a spec or a script.")
@@ -56,23 +56,26 @@ def command(
     For cells, orch compares the launches key by key, and the mathematics by measurements in
     both releases' own code (orch matrix). Exit code 3: something changes; 0: nothing changes.
     """
-    is_script = _is_script(choice.spec)
-    old, new = (_named(each) if is_script else _release(each) for each in (before, after))
+    of_script = is_script(choice.spec)
+    old, new = (_named(each) if of_script else _release(each) for each in (before, after))
     if old[0] != new[0]:
         raise click.UsageError(
             f"--from {before} and --to {after} are two libraries: compare releases of one "
             "(orch compare compares libraries)"
         )
-    if is_script:
+    if of_script:
         set_next("orch audit {spec}")
         return _drift_of_script(choice.spec, old, new, as_json=as_json)
     cells = _cells(old[0], choice.spec, choice.overrides, choice.where)
     drifts = drift(cells, old, new, plugins.load(old[0]).translate)
     code = code_changes(old, new)
     if as_json:
-        print_json(_plain(drifts, old, new, len(cells), code))
+        print_json(drift_data(drifts, old, new, len(cells), code))
     else:
-        _print(drifts, old, new, len(cells), code)
+        for line in drift_lines(drifts, old, new, len(cells)):
+            click.echo(line)
+        if code:
+            say(rewritten_text(code))
     return WOULD_CHANGE if drifts else 0
 
 
@@ -89,21 +92,6 @@ def _release(text: str) -> "Release":
     _named(text)
     (release,) = releases([text])
     return release
-
-
-def _is_script(path: str) -> bool:
-    """Return True if a file is no spec: by its suffix, or as YAML without a spec's keys."""
-    from pathlib import Path
-
-    file = Path(path)
-    if file.suffix not in (".yaml", ".yml") or not file.is_file():
-        return file.suffix in (".sh", ".bash", ".slurm", ".sbatch", ".py", ".toml")
-    try:
-        node = yaml_node(file.read_text(encoding="utf-8", errors="replace"))
-        keys = {key.partition(".")[0] for key in yaml_document(node, path).values}
-    except UnreadableScript:
-        return False
-    return not keys & {"studies", "study", "question", "recipe", "defaults"}
 
 
 def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
@@ -166,66 +154,3 @@ def _cells(
     if not chosen:
         raise SelectionError(f"--where {' '.join(where)} selects none of {len(cells)} cells")
     return chosen
-
-
-def _print(
-    drifts: list["Drift"], old: "Release", new: "Release", total: int, code: list[str]
-) -> None:
-    name, other = "@".join(old), "@".join(new)
-    for group in drifts:
-        labels = dict.fromkeys(cell.settings.kl.label for cell in group.cells)
-        click.echo(f"{len(group.cells)} of {total} cells ({', '.join(labels)}):")
-        renamed = [change.what for change in group.changes if change.kind == "renamed"]
-        rest = [change for change in group.changes if change.kind != "renamed"]
-        if renamed:
-            shown = ", ".join(renamed[:MOST_NAMES]) + (", ..." if renamed[MOST_NAMES:] else "")
-            have = "1 argument has" if len(renamed) == 1 else f"{len(renamed)} arguments have"
-            click.echo(f"  {have} another name, and the same value: {shown}")
-        for change in rest[:MOST]:
-            click.echo(f"  {change.kind}: {change.what}")
-            click.echo(f"    {name}: {change.before}\n    {other}: {change.after}")
-        if len(rest) > MOST:
-            click.echo(f"  and {len(rest) - MOST} more (--json lists them)")
-    changed = sum(len(group.cells) for group in drifts)
-    meant = _changing(drifts, "objective")
-    of_it = f"; what was measured of the mathematics changes for {meant or 'none'} of them"
-    click.echo(
-        f"{changed} of {total} cells change from {name} to {other}{of_it}"
-        if changed
-        else f"nothing changes for {total} cells from {name} to {other}"
-    )
-    if code:
-        were = "1 function was" if len(code) == 1 else f"{len(code)} functions were"
-        say(
-            f"{were} rewritten between the releases, and measure the same unless "
-            "a line above says otherwise: " + ", ".join(code)
-        )
-
-
-def _changing(drifts: list["Drift"], kind: str) -> int:
-    """Return the number of cells with a change of that kind."""
-    return sum(
-        len(group.cells) for group in drifts if any(each.kind == kind for each in group.changes)
-    )
-
-
-def _plain(
-    drifts: list["Drift"], old: "Release", new: "Release", total: int, code: list[str]
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "from": "@".join(old),
-        "to": "@".join(new),
-        "cells": total,
-        "changed": sum(len(group.cells) for group in drifts),
-        "objective_changed": _changing(drifts, "objective"),
-        "rewritten": code,
-        "groups": [
-            {
-                "cells": [{"id": cell.id, "slug": cell.slug} for cell in group.cells],
-                "changes": [asdict(change) for change in group.changes],
-            }
-            for group in drifts
-        ],
-    }

@@ -6,7 +6,7 @@ Pure: the launches come from `translate`, the mathematics from the evidence of b
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,8 @@ Translate = Callable[[Cell, AttemptPaths], LaunchPlan]
 ChangeKind = Literal["renamed", "argument", "file", "refused", "offered", "objective", "ledger"]
 """`renamed`: another key, the same value. `objective`: as measured in the releases' own code."""
 
+_MOST_CHANGES, _MOST_NAMES = 12, 4
+"""Most changes, and most new names, of one group in `drift_lines`."""
 _PLACE = AttemptPaths(Path("plan"), Path("attempt"), Path("checkpoints"))
 
 
@@ -116,6 +118,74 @@ def code_changes(before: Release, after: Release) -> list[str]:
     return [
         name for name in shared if old["sources"][name]["sha256"] != new["sources"][name]["sha256"]
     ]
+
+
+def drift_lines(drifts: Sequence[Drift], old: Release, new: Release, total: int) -> Iterator[str]:
+    """Yield the changes of each group of cells in lines, then the number of cells that change.
+
+    total: the number of cells that were compared.
+    """
+    name, other = "@".join(old), "@".join(new)
+    for group in drifts:
+        labels = dict.fromkeys(cell.settings.kl.label for cell in group.cells)
+        yield f"{len(group.cells)} of {total} cells ({', '.join(labels)}):"
+        renamed = [change.what for change in group.changes if change.kind == "renamed"]
+        rest = [change for change in group.changes if change.kind != "renamed"]
+        if renamed:
+            shown = ", ".join(renamed[:_MOST_NAMES]) + (", ..." if renamed[_MOST_NAMES:] else "")
+            have = "1 argument has" if len(renamed) == 1 else f"{len(renamed)} arguments have"
+            yield f"  {have} another name, and the same value: {shown}"
+        for change in rest[:_MOST_CHANGES]:
+            yield f"  {change.kind}: {change.what}"
+            yield f"    {name}: {change.before}"
+            yield f"    {other}: {change.after}"
+        if len(rest) > _MOST_CHANGES:
+            yield f"  and {len(rest) - _MOST_CHANGES} more (--json lists them)"
+    if not drifts:
+        yield f"nothing changes for {total} cells from {name} to {other}"
+        return
+    changed = sum(len(group.cells) for group in drifts)
+    meant = _num_cells_with(drifts, "objective") or "none"
+    yield (
+        f"{changed} of {total} cells change from {name} to {other}; what was measured of the "
+        f"mathematics changes for {meant} of them"
+    )
+
+
+def rewritten_text(functions: Sequence[str]) -> str:
+    """Return a sentence on functions of the library whose code differs between the releases."""
+    were = "1 function was" if len(functions) == 1 else f"{len(functions)} functions were"
+    return (
+        f"{were} rewritten between the releases, and measure the same unless "
+        f"a line above says otherwise: {', '.join(functions)}"
+    )
+
+
+def drift_data(
+    drifts: Sequence[Drift], old: Release, new: Release, total: int, rewritten: Sequence[str]
+) -> dict[str, Any]:
+    """Return the same as plain data, with every change."""
+    return {
+        "from": "@".join(old),
+        "to": "@".join(new),
+        "cells": total,
+        "changed": sum(len(group.cells) for group in drifts),
+        "objective_changed": _num_cells_with(drifts, "objective"),
+        "rewritten": rewritten,
+        "groups": [
+            {
+                "cells": [{"id": cell.id, "slug": cell.slug} for cell in group.cells],
+                "changes": [asdict(change) for change in group.changes],
+            }
+            for group in drifts
+        ],
+    }
+
+
+def _num_cells_with(drifts: Sequence[Drift], kind: ChangeKind) -> int:
+    return sum(
+        len(group.cells) for group in drifts if any(each.kind == kind for each in group.changes)
+    )
 
 
 def _plan(cell: Cell, release: Release, translate: Translate) -> LaunchPlan | str:
