@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,14 +13,18 @@ from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.origin import origin_of
-from orchestrator.imports.runs import ImportedRun, ImportManifest, read_imported, remove, store
+from orchestrator.imports.runs import (
+    ImportedRun,
+    manifest_filter,
+    read_imported,
+    remove,
+    renames_of,
+    store,
+)
 from orchestrator.imports.sources import FORMATS, open_source
-from orchestrator.metrics.names import METRICS, is_canonical
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
-FIELDS = ("name", "library", "release", "format", "ended")
-"""Fields of an imported run that --where takes."""
 MOST_NAMED = 12
 """Metric names in one line."""
 
@@ -81,11 +85,11 @@ def command(
       orch import smoke history.csv --metric my/score=train/reward_mean
     """
     sources, changes = _split(overrides)
-    renames = _renames(metrics)
+    renames = renames_of(metrics)
     opened = open_experiment(spec, changes)
     if removed is not None:
         return _remove(opened, removed, dry_run=dry_run)
-    keeps = _filter(where)
+    keeps = manifest_filter(where)
     if not sources:
         return _list([run for run in read_imported(opened.folder) if keeps(run.manifest)], as_json)
     logged = [
@@ -122,45 +126,6 @@ def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return sources and overrides: `site=local` is an override unless a file has that name."""
     overrides = [w for w in words if _OVERRIDE.match(w) and not Path(w).exists()]
     return tuple(w for w in words if w not in overrides), tuple(overrides)
-
-
-def _renames(pairs: Sequence[str]) -> dict[str, str]:
-    renames = {}
-    for pair in pairs:
-        theirs, equals, ours = pair.rpartition("=")
-        if not equals or not theirs:
-            raise SelectionError(
-                f"--metric is THEIRS=OURS, such as score=train/reward_mean; got {pair}"
-            )
-        if not is_canonical(ours):
-            raise SelectionError(
-                f"orch has no metric '{ours}'{did_you_mean(ours, METRICS)} (it has: "
-                f"{', '.join(METRICS)}; and eval/...)"
-            )
-        renames[theirs] = ours
-    return renames
-
-
-def _filter(terms: Sequence[str]) -> Callable[[ImportManifest], bool]:
-    """Return the conditions of `--where` on an imported run. Raise SelectionError for an unknown
-    field.
-    """
-    wanted = []
-    for term in terms:
-        field, equals, value = term.removeprefix("!").partition("=")
-        if not equals or field not in FIELDS:
-            raise SelectionError(
-                f"--where {term}: an imported run has {', '.join(FIELDS)}"
-                f"{did_you_mean(field, FIELDS)}; give FIELD=VALUE"
-            )
-        wanted.append((field, value, term.startswith("!")))
-
-    def keeps(one: ImportManifest) -> bool:
-        return all(
-            (str(getattr(one, field)) == value) != negated for field, value, negated in wanted
-        )
-
-    return keeps
 
 
 def _remove(experiment: Experiment, name: str, *, dry_run: bool) -> int:

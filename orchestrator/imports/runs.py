@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from orchestrator import __version__, plugins
 from orchestrator.audit.findings import AuditFinding
-from orchestrator.errors import RunFolderError
+from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import read_lines, read_object, remove_tree, telling, write_text
 from orchestrator.imports.origin import LibraryOrigin, canonical, own_step, place_of, term_of
 from orchestrator.imports.source import Ended, LoggedRow, LoggedRun
-from orchestrator.metrics.names import METRICS
+from orchestrator.metrics.names import METRICS, is_canonical
 from orchestrator.metrics.points import compact
 from orchestrator.records import MetricPoint
 from orchestrator.rundir import RunFolder
@@ -28,6 +28,8 @@ from orchestrator.settings import Frozen
 from orchestrator.spec.redaction import hide, hide_in_text
 
 MANIFEST, LOG = "import.json", "logged.jsonl"
+FIELDS = ("name", "library", "release", "format", "ended")
+"""Fields of an imported run that `--where` takes."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -215,6 +217,50 @@ def metrics_in(runs: Iterable[ImportedRun]) -> list[str]:
     """Return the canonical metrics that some of the runs have, in the table's order."""
     measured = {name for run in runs for name in run.finals}
     return [*(n for n in METRICS if n in measured), *sorted(measured - METRICS.keys())]
+
+
+def renames_of(pairs: Iterable[str]) -> dict[str, str]:
+    """Return a logger's metric name -> ours, from texts THEIRS=OURS.
+
+    Raise SelectionError for another text and for a metric that orch does not have.
+    """
+    renames = {}
+    for pair in pairs:
+        theirs, equals, ours = pair.rpartition("=")
+        if not equals or not theirs:
+            raise SelectionError(
+                f"--metric is THEIRS=OURS, such as score=train/reward_mean; got {pair}"
+            )
+        if not is_canonical(ours):
+            raise SelectionError(
+                f"orch has no metric '{ours}'{did_you_mean(ours, METRICS)} (it has: "
+                f"{', '.join(METRICS)}; and eval/...)"
+            )
+        renames[theirs] = ours
+    return renames
+
+
+def manifest_filter(terms: Iterable[str]) -> Callable[[ImportManifest], bool]:
+    """Return a function that returns True for the manifests that every term of `--where` selects.
+
+    Raise SelectionError for a field that is not in FIELDS.
+    """
+    wanted = []
+    for term in terms:
+        field, equals, value = term.removeprefix("!").partition("=")
+        if not equals or field not in FIELDS:
+            raise SelectionError(
+                f"--where {term}: an imported run has {', '.join(FIELDS)}"
+                f"{did_you_mean(field, FIELDS)}; give FIELD=VALUE"
+            )
+        wanted.append((field, value, term.startswith("!")))
+
+    def keeps(one: ImportManifest) -> bool:
+        return all(
+            (str(getattr(one, field)) == value) != negated for field, value, negated in wanted
+        )
+
+    return keeps
 
 
 def _read(place: Path) -> ImportedRun:
