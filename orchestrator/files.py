@@ -57,6 +57,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file as a whole: a reader sees the old content or the new one, never a part."""
+    # beside the file, because a rename is atomic only within one file system; named by the process,
+    # because two processes may write the same file
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with telling(path, passing=()):
         try:
@@ -73,12 +75,13 @@ def append_line(path: Path, line: str) -> None:
     """Append one line in a single write. First end a last line that a kill has torn."""
     with telling(path, passing=()):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # O_APPEND: the kernel puts each write at the end, so lines of two processes do not mix
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             size = os.fstat(descriptor).st_size
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             data = (("\n" if torn else "") + line + "\n").encode()
-            if os.write(descriptor, data) < len(data):
+            if os.write(descriptor, data) < len(data):  # the disk took a part: it is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)

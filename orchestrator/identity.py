@@ -122,6 +122,7 @@ def _canonical(value: object, path: str) -> object:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise TypeError(f"{value} has no place in an identity  @ {path}")
+        # 1.0 and 1 are one setting; from 2**53 on, neighbouring integers share one float
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):

@@ -252,6 +252,7 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
     """
     table = tables(setting)
     sums = [sums_of(configuration, table) for configuration in configurations]
+    # an overflow becomes inf or nan, which is reported below with its configuration
     with np.errstate(over="ignore", invalid="ignore"):
         whole = [i for i, c in enumerate(configurations) if c.credit == "sequence"]
         powers = [_moments([sums[i] for i in whole], table, power) for power in (0, 1, 2)]
@@ -304,11 +305,13 @@ def sums_of(configuration: KlConfiguration, table: Tables) -> ConfigurationSums:
         else:
             kl = charged(configuration, table.logp, table.logp_ref)
             kl = kl * (token_w if form.is_weighted else 1.0)
+        # in the reward the KL is a number: its gradient is that of the score function
         f, s = kl + zero, token_w * score
     if configuration.placement != "reward" and form.is_of_vocabulary:
         inner = zero + averaged(configuration.estimator, table)
     elif configuration.placement != "reward":
         gradient = slope(configuration.estimator, x, clamp)
+        # a ratio that is not detached has the gradient w·score, so it adds value times score
         if form.form == "ratio_attached" and weighted:
             f, s = clamped_value(form.base, x, clamp) + zero, weighted * score
         elif form.form == "ratio_attached":

@@ -82,6 +82,7 @@ def wait_for_earlier_attempts(cell_dir: CellDir, own: AttemptDir) -> None:
         while earlier.number < own.number and not (earlier.exit.exists() or is_dead(earlier)):
             own.heartbeat.touch()
             try:
+                # both times are the file server's: clocks of two nodes may differ by minutes
                 silence = own.heartbeat.stat().st_mtime - earlier.heartbeat.stat().st_mtime
             except FileNotFoundError:
                 break  # it never ran
@@ -257,6 +258,7 @@ def _run_both(
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # the disk may be full
                 stream.flush()
+        # not sys.exit: cleanup belongs to the parent, which has the code of the own work by now
         os._exit(1)
 
 
