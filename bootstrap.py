@@ -197,13 +197,15 @@ def test(arguments: list[str]) -> int:
         call(BIN / "ruff", "format", "--check", "."),
         call(BIN / "mypy"),
     ]
-    side_by_side = ["-n", TEST_PROCESSES, "--dist", "loadfile", "--no-loadscope-reorder"]
+    by_file = ["--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests/conftest.py
+    side_by_side = ["-n", TEST_PROCESSES, *by_file]
     if arguments:
         checks.append(call(BIN / "pytest", *side_by_side, *arguments))
     else:
         checks.append(tested("not real", *side_by_side, "--durations", "40"))
         # two files at once: Ray without its dashboard starts in its half minute beside one other
-        checks.append(tested("real", "-n", 2, "--dist", "loadfile", "-v", "--durations", "20"))
+        side_by_side = ["-n", 2, *by_file]
+        checks.append(tested("real", *side_by_side, "-v", "--durations", "20", *of_real()))
     return next((code for code in checks if code), 0)
 
 
@@ -232,6 +234,12 @@ def left_out(core: "list[Path]") -> "list[tuple[str, int]]":
             folder = path.parent.relative_to(ROOT).parts[:2]
             counts["/".join(folder)] = counts.get("/".join(folder), 0) + 1
     return list(counts.items())
+
+
+def of_real() -> "list[Path]":
+    """Return the test files that train real libraries: each process would import all others."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [path for path in files if "pytest.mark.real" in path.read_text(encoding="utf-8")]
 
 
 def tested(marked: str, *how: object) -> int:

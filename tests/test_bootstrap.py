@@ -1,6 +1,7 @@
 """bootstrap.py: what it says before it does it, and that uv gets pip's settings."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +40,26 @@ def test_quick_covers_the_core_and_says_what_it_left_out(
     assert files + len(inside) == len(list((ROOT / "tests").rglob("test_*.py")))
     assert "tests/dashboards, " in printed
     assert "slow or long or browser or slurm or real" in printed
+
+
+def test_real_libraries_train_in_a_phase_of_their_own_files(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is not given it does not run: each marked test is in a file of the list."""
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(bootstrap, "call", lambda *argv: calls.append(argv) or 0)
+    for name in ("install_system", "install_data"):
+        monkeypatch.setattr(bootstrap, name, lambda: None)
+    assert bootstrap.test([]) == 0
+    rest, real = ([*words] for program, *words in calls if Path(str(program)).name == "pytest")
+    assert rest[:2] == ["-m", "not real"]
+    assert real[:4] == ["-m", "real", "-n", 2]
+    files = {path for path in real if isinstance(path, Path)}
+    assert not {path for path in rest if isinstance(path, Path)}
+    marks = re.compile(r"mark\.real\b")
+    for path in (ROOT / "tests").rglob("*.py"):
+        if marks.search(path.read_text(encoding="utf-8")) and path != Path(__file__):
+            assert path in files, f"{path} has real tests and is not run"
 
 
 def program(path: Path, text: str) -> Path:

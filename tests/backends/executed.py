@@ -32,6 +32,7 @@ VERL_OVER_RAY = (
     f"{HERE}/verl/test_real.py::test_its_own_processes_do_what_its_dialect_predicts_"
     "and_its_export_is_evaluated"
 )
+VERL_KILLED = f"{HERE}/verl/test_real.py::test_a_killed_run_goes_on_and_is_exported"
 REPLAYED = f"{HERE}/trl/test_replay.py::test_the_dialect_predicts_what_the_library_does"
 LINE = f"{HERE}/trl/test_real.py::test_a_kill_loses_and_changes_nothing"
 PRIME_RL = "0.5.0, CPU, with a checkout"
@@ -77,6 +78,7 @@ EXECUTED: dict[tuple[str, str], Execution] = {
         "0.4.0, CPU",
         (
             f"{HERE}/skyrl/test_real.py{TRAINS}",
+            f"{HERE}/skyrl/test_real.py::test_it_is_killed_goes_on_and_does_what_its_dialect_predicts",
             PICKLED,
         ),
     ),
@@ -109,7 +111,7 @@ EXECUTED: dict[tuple[str, str], Execution] = {
     ("verl", "extension/orch_verl_one_process.py"): Execution("0.9.1, CPU", (VERL,)),
     ("verl", "extension/orch_verl.py"): Execution(
         "0.9.1, CPU",
-        (f"{HERE}/test_executed.py::test_verl_trains_with_orchs_extension", VERL, PICKLED),
+        (f"{HERE}/test_executed.py::test_verl_trains_with_orchs_extension", VERL_KILLED, PICKLED),
     ),
     **{
         ("*", f"{scoring.PACKAGE}/{name}.py"): Execution(
@@ -157,8 +159,8 @@ BESIDES = (
 
 NEVER = (
     (
-        "of `orch_skyrl.py`: plain prompts, a KL in both places, REINFORCE",
-        "SkyRL trains here without them; tests of these lines have stand-ins",
+        "of `orch_skyrl.py`: the options for SkyRL 0.2.0; an asynchronous dual clip, in training",
+        "0.2.0 has no launch on a CPU; the clip's function is called where SkyRL is",
     ),
     ("nvidia-smi, the check of a node's GPUs", "no GPU; a stand-in answers in the tests"),
     ("Apptainer, enroot, pyxis", "they are not installed; a stand-in takes the command"),

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from orchestrator.environments.lock import Environment
 from orchestrator.library.rollout_dump import VARIABLE
 from orchestrator.prove.cells import cells_of
 from orchestrator.prove.run import Run, read_run
-from orchestrator.prove.small import small, train
+from orchestrator.prove.small import cell_of, on_few_gpus, small, train
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
@@ -61,12 +61,32 @@ class ProofCell(NamedTuple):
 
 def proof_cell(library: str, version: str, name: str, folder: Path) -> ProofCell:
     """Return a cell of the library's proof by its name."""
-    python = cpu_python(library, version)
-    chosen = small(dict(cells_of(library, version))[name], folder, batches=BATCHES).cell
+    declared = dict(cells_of(library, version))[name]
+    return _at_small_scale(declared, name, folder, BATCHES)
+
+
+def other_cell(
+    library: str,
+    version: str,
+    settings: Mapping[str, object],
+    folder: Path,
+    *,
+    batches: int = BATCHES,
+) -> ProofCell:
+    """Return a cell that no proof of the product has, at its scale: RLOO, with these sections of
+    Settings."""
+    declared = on_few_gpus(cell_of(library, version, settings))
+    return _at_small_scale(declared, declared.settings.kl.label, folder, batches)
+
+
+def _at_small_scale(declared: Cell, name: str, folder: Path, batches: int) -> ProofCell:
+    backend = declared.settings.backend
+    python = cpu_python(backend.name, str(backend.version))
+    chosen = small(declared, folder, batches=batches).cell
     return ProofCell(
         chosen,
         CellDir(folder / "cells" / f"{name}-{chosen.id}"),
-        Environment(library, version, "cpu", python.parents[1], ""),
+        Environment(backend.name, str(backend.version), "cpu", python.parents[1], ""),
     )
 
 

@@ -28,6 +28,8 @@ from tests.backends.cpu_meter import CpuMeter
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+TWICE = CONTENT_ONLY.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
+"""A chat template that nobody may apply: its prompts are too long to be trained on."""
 STEPS, GROUP, PROMPTS = 20, 4, 4
 LONGEST_SECONDS = 900
 
@@ -63,11 +65,11 @@ class Trained(NamedTuple):
         return "".join(words[one] for one in ids if len(words[one]) == 1)
 
 
-def policy(folder: Path) -> Path:
-    """A shipped policy whose chat template is the content alone, as the library must see it."""
+def policy(folder: Path, template: str) -> Path:
+    """A shipped policy with a chat template."""
     shutil.copytree(POLICY, folder)
     file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": CONTENT_ONLY}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
     return folder
 
 
@@ -87,9 +89,8 @@ def prompts(folder: Path) -> Path:
 
 
 def cell(library: str, version: str, model: Path, data: Path, changes: Mapping[str, Any]) -> Cell:
-    """RLOO on words to copy; `changes`: fields of Settings."""
+    """RLOO on words to copy; `changes`: fields of Settings, of the model only those that differ."""
     settings = {
-        "model": {"name": "elder", "path": str(model)},
         "data": {
             "name": "copy",
             "path": str(data),
@@ -105,6 +106,7 @@ def cell(library: str, version: str, model: Path, data: Path, changes: Mapping[s
         "num_train_steps": STEPS,
         "backend": {"name": library, "version": version},
         **changes,
+        "model": {"name": "elder", "path": str(model), **changes.get("model", {})},
     }
     validated = Settings.model_validate(settings)
     return Cell(
@@ -131,7 +133,8 @@ def train(
     library: str, version: str, python: Path, folder: Path, changes: Mapping[str, Any]
 ) -> Trained:
     """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
-    model = policy(folder / "policy")
+    is_plain = changes.get("model", {}).get("chat_template") == "none"
+    model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
     trained = cell(library, version, model, prompts(folder / "prompts"), changes)
     place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     for each in place:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,29 +25,39 @@ class MicroScore(NamedTuple):
 
 
 def micro_scores(
-    policy: Path, skills: Sequence[Skill], folder: Path, engine: Engine, sampling: Sampling
-) -> dict[Skill, MicroScore]:
-    """Return the score of each skill. Write the harness's files to `folder`."""
-    requests = []
-    for skill in skills:
-        score_key = ScoreKey(
-            checkpoint=policy.name,
-            step=0,
-            task=EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS),
-            task_version="v",
-            sampling=sampling,
-            seed=7,
-            chat_template=False,
-            harness="lm-eval",
-        )
-        results = str(folder / f"{score_key.stem}.json")
-        task_file = str(TASKS / f"micro_{skill}.yaml")
-        requests.append(ItemRequest(asked=score_key, task_file=task_file, results=results))
+    policy: Path, skills: Sequence[Skill], folder: Path, engine: Engine, *samplings: Sampling
+) -> list[dict[Skill, MicroScore]]:
+    """Return the score of each skill by each sampling, of one start of the engine.
+
+    Write the harness's files to `folder`.
+    """
+    requests = [
+        [_request(policy, skill, folder, sampling) for skill in skills] for sampling in samplings
+    ]
     job = ScoringJob(
-        cell_id="cell", checkpoint=str(policy), files={}, asks=tuple(requests), engine=engine
+        cell_id="cell", checkpoint=str(policy), files={}, asks=(*chain(*requests),), engine=engine
     )
     assert list(work([job], 1)) == [(0, "")]
-    return {skill: _read(Path(each.results)) for skill, each in zip(skills, requests, strict=True)}
+    return [
+        {skill: _read(Path(each.results)) for skill, each in zip(skills, asked, strict=True)}
+        for asked in requests
+    ]
+
+
+def _request(policy: Path, skill: Skill, folder: Path, sampling: Sampling) -> ItemRequest:
+    score_key = ScoreKey(
+        checkpoint=policy.name,
+        step=0,
+        task=EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS),
+        task_version="v",
+        sampling=sampling,
+        seed=7,
+        chat_template=False,
+        harness="lm-eval",
+    )
+    results = str(folder / f"{score_key.stem}.json")
+    task_file = str(TASKS / f"micro_{skill}.yaml")
+    return ItemRequest(asked=score_key, task_file=task_file, results=results)
 
 
 def _read(path: Path) -> MicroScore:

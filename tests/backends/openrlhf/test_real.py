@@ -12,7 +12,7 @@ from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.trained import hold
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.long(270), pytest.mark.real]
 
 KLS = {
     "k3 in the loss": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},

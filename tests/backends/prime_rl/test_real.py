@@ -17,7 +17,7 @@ from tests.backends.environments import cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
 from tests.backends.trained import hold
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.real]
 
 KLS = {
     "k3 in the loss, on policy": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},

@@ -14,14 +14,17 @@ from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.trained import hold
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.real]
 
 BF16 = 0.01
 """Most that log-probabilities of the trainer and the sampler differ by, on the mean of a run: both
 compute in bfloat16, in another order. Single steps reached 0.011; a stand-in with wrong
 positions once gave a KL of 2.9 at step 1."""
 KLS = {
-    "k3 in the loss": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},
+    "k3 in the loss, plain prompts": {
+        "kl": {"estimator": "k3", "placement": "loss", "beta": 0.05},
+        "model": {"chat_template": "none"},
+    },
     "k1 in the reward, two steps behind": {
         "kl": {"estimator": "k1", "placement": "reward", "beta": 0.05},
         "max_staleness_steps": 2,
@@ -105,17 +108,31 @@ def _check_rollouts(run: real.Trained) -> None:
 
 
 def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(tmp_path: Path) -> None:
-    """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
-    proof_cell = proven.proof_cell("skyrl", "0.4.0", "k1.reward", tmp_path / "it's a folder")
+    """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails.
+
+    REINFORCE and a KL in both places are those of orch_skyrl.py.
+    """
+    changes = {
+        "advantage": {"estimator": "reinforce"},
+        "kl": {"estimator": "k1", "placement": "reward_and_loss", "beta": 0.05},
+    }
+    proof_cell = proven.other_cell("skyrl", "0.4.0", changes, tmp_path / "it's a folder")
     seconds = proven.train_killed_and_resumed(proof_cell)
-    hold("skyrl", "0.4.0", "k1 in the reward, killed and resumed", proven.BATCHES, seconds)
+    name = "REINFORCE, k1 in the reward and the loss, killed and resumed"
+    hold("skyrl", "0.4.0", name, proven.BATCHES, seconds)
     run = proof_cell.run()
     proof = run.proof()
     assert proof.holds, proof
     assert (proof.num_steps, proof.precision) == (proven.BATCHES, "fp32")
     worst = {each.name: each.worst for each in proof.quantities}
     assert worst["grad_norm"] < 2e-5, worst
-    assert {"advantages", "kl_reward_per_token", "policy_loss", "weights"} <= worst.keys()
+    assert {
+        "advantages",
+        "kl_reward_per_token",
+        "kl_loss",
+        "policy_loss",
+        "weights",
+    } <= worst.keys(), worst
     assert not run.proof(parse("kl_reward=token")).holds
     left = list(checks(run, proof_cell.cell_dir, proof_cell.options))
     assert not [each for each in left if each.holds is not True], left

@@ -23,7 +23,7 @@ from orchestrator.rundir import RunFolder
 from tests.backends.environments import cpu_python, root
 from tests.backends.trained import hold
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(100)]
 
 ROOT = Path(__file__).parents[3]
 RELEASE = "1.16.0"

@@ -6,10 +6,8 @@ objective, in the dialect of the release, then go over the same tokens from the 
 
 import copy
 import json
-import os
 import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,14 +26,14 @@ from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
-from tests.backends import proven
+from tests.backends import child, proven
 from tests.backends.environments import cpu_python
 from tests.backends.shipped import write
 from tests.backends.trained import hold
 from tests.backends.trl.cells import cell
 from tests.spec.spec_files import ROOT
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(150)]
 
 K1 = Kl(estimator="k1", placement="reward", beta=0.2)
 K3 = Kl(estimator="k3", placement="loss", beta=0.2)
@@ -62,6 +60,7 @@ CELLS = {
     "rb, two minibatches": ("1.16.0", RB, {"minibatches": 2, "loss": LENGTHS}),
     "1.9.2, rb_k1, grpo": ("1.9.2", RB_K1, {"advantage": "grpo", "loss": Loss()}),
 }
+LAUNCHES = Path(__file__).with_name("launches.py")
 FP32 = 2e-4
 """Relative: sums of fp32 in another order, over a few updates."""
 
@@ -90,15 +89,18 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     policy = plugins.shipped_policy(made.settings.model.path)
     if policy is not None and attempt == 1:
         (place.plan_dir / "model").symlink_to(policy)
-    done = subprocess.run(
-        [cpu_python("trl", str(made.settings.backend.version)), *plan.argv[1:]],
-        cwd=place.plan_dir,
-        env={**os.environ, **plan.env, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    python = cpu_python("trl", str(made.settings.backend.version))
+    said = place.attempt_dir / "stdout"
+    code = child.ask(
+        ("env", "OMP_NUM_THREADS=1", "HF_HUB_OFFLINE=1", python, LAUNCHES),
+        {
+            "argv": list(plan.argv[1:]),
+            "folder": str(place.plan_dir),
+            "variables": dict(plan.env),
+            "said": str(said),
+        },
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert code == 0, said.read_text()[-3000:]
     return place.attempt_dir
 
 
@@ -115,6 +117,15 @@ def trained(name: str, folder: Path) -> Trained:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("replayed ü")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Several threads wait for one another longer than they compute, at this size."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def padded(rows: Sequence[Sequence[float]]) -> torch.Tensor:
