@@ -126,8 +126,18 @@ class Activations:
             setattr(kept, name, value)
             return
         if not hasattr(kept, name):
-            setattr(kept, name, value.new_zeros(*value.shape[:2], of, value.shape[3]))
+            # an unwritten key or value is multiplied by 0 and must be finite
+            new = value.new_zeros if name in ("turned", "value") else value.new_empty
+            setattr(kept, name, new(*value.shape[:2], of, value.shape[3]))
         getattr(kept, name)[:, :, place] = value
+
+    def leave_out(self, rows: slice) -> None:
+        """Let positions that are never computed count for nothing in the backward pass."""
+        longest = self.shape[2]
+        for kept in (*self.layers, self.top):
+            for of_all in vars(kept).values():
+                skipped = longest - of_all.shape[2]
+                of_all[:, :, rows.start - skipped :: rows.step] = 0
 
     def advance(self, policy: Folded, tokens: Tensor, rows: slice) -> Tensor:
         """Return logits [C, S, n, V] at these positions, from the first that predicts.
@@ -204,8 +214,9 @@ class Activations:
             of_scores = of_chances.mul_(chances)
             turned = kept.turned.flatten(0, 1)
             of_qkv = slope.new_empty(cells * sequences, longest, 3 * HEAD_WIDTH)
-            of_turned = slope.new_zeros(cells * sequences, longest, 2 * HEAD_WIDTH)
+            of_turned = slope.new_empty(cells * sequences, longest, 2 * HEAD_WIDTH)
             first = longest - chances.shape[1]
+            of_turned[:, :first, :HEAD_WIDTH] = 0  # positions without queries
             of_turned[:, first:, :HEAD_WIDTH] = torch.bmm(of_scores, turned[..., HEAD_WIDTH:])
             of_turned[..., HEAD_WIDTH:] = torch.bmm(
                 of_scores.transpose(1, 2), turned[:, first:, :HEAD_WIDTH]
@@ -228,7 +239,7 @@ class Activations:
 def _normed(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x over its root mean square, and one over that."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    inverse = length.square_().div_(WIDTH).add_(NORM_EPSILON).rsqrt_()
+    inverse = length.square_().mul_(1 / WIDTH).add_(NORM_EPSILON).rsqrt_()
     return x * inverse, inverse
 
 
@@ -272,7 +283,7 @@ def _of_folded(
 
 def _of_norm(slope: Tensor, normed: Tensor, inverse: Tensor, beside: Tensor | None) -> Tensor:
     """Return the gradient in a norm's input, plus `beside`, that of the residual path."""
-    along = torch.linalg.vecdot(slope, normed)[..., None].div_(-WIDTH)
+    along = torch.linalg.vecdot(slope, normed)[..., None].mul_(-1 / WIDTH)
     slope = slope.addcmul_(normed, along)
     return slope.mul_(inverse) if beside is None else torch.addcmul(beside, slope, inverse)
 
@@ -329,6 +340,8 @@ def sample(
         mask[..., t] = alive
         alive = alive & (given != EOS)
         if not alive.any():
+            for step in range(t, longest - 1):
+                kept.leave_out(slice(PROMPT_TOKENS + step, None, longest - 1))
             break
         rows = slice(PROMPT_TOKENS + t, len(at.mask), longest - 1)
         place = slice(1 + t, None, longest - 1)

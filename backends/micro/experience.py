@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backends.micro import batched, engine
-from backends.micro.batched import Sampled
+from backends.micro.batched import Folded, Sampled
 from backends.micro.objective import (
     Experience,
     in_reward,
@@ -57,6 +57,8 @@ class Collected(NamedTuple):
     """The number of train steps behind each rollout policy, [C]."""
     sampled: Sampled
     """The samples of all cells together."""
+    samplers: Folded
+    """The policies that sampled."""
 
 
 def collect(cells: Sequence[Trainee]) -> Collected:
@@ -70,8 +72,9 @@ def collect(cells: Sequence[Trainee]) -> Collected:
     temperature = temperatures(cells)
     samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
     rounded = engine.rounding(cells[0].settings)
+    folded = batched.folded(engine.copied(torch.stack(samplers), rounded))
     sampled = batched.sample(
-        batched.folded(engine.copied(torch.stack(samplers), rounded)),
+        folded,
         prompts,
         uniforms,
         temperature,
@@ -96,7 +99,7 @@ def collect(cells: Sequence[Trainee]) -> Collected:
         )
         theirs = ours if _is_to_the_sampler(cell) else theirs
         experiences.append(_experience(cell, of_cell, ours, before, theirs, reward[number]))
-    return Collected(experiences, versions, sampled)
+    return Collected(experiences, versions, sampled, folded)
 
 
 def temperatures(cells: Sequence[Trainee]) -> Tensor:

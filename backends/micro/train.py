@@ -243,14 +243,14 @@ class Together:
         self, collected: Collected, minibatches: Sequence[Experience], began: Sequence[int]
     ) -> dict[int, dict[str, float]]:
         """Update every policy once. Return the metrics of the train step, by cell."""
-        policy = batched.folded(torch.stack([member.state.policy for member in self.members]))
         tokens = torch.stack([minibatch.tokens for minibatch in minibatches])
         temperature = temperatures([member.trainee for member in self.members])
         settings = self.members[0].settings
         alike = settings.max_staleness_steps == 0 and engine.rounding(settings) is None
         if alike and settings.batch.num_minibatches == 1:
-            scored = collected.sampled.scored
+            policy, scored = collected.samplers, collected.sampled.scored
         else:
+            policy = batched.folded(torch.stack([member.state.policy for member in self.members]))
             prompts, mask = (
                 torch.stack([getattr(minibatch, part) for minibatch in minibatches])
                 for part in ("prompts", "mask")
@@ -446,7 +446,7 @@ class Training:
             rate,
             self.trainee.dialect,
         )
-        if not torch.isfinite(state.policy).all():
+        if not _is_finite(state.policy):
             raise _Diverged("the updated policy")
         if settings.max_staleness_steps:
             state.earlier = [*state.earlier, before][-settings.max_staleness_steps :]
@@ -507,6 +507,11 @@ class Training:
             huggingface.write(temporary, policy)
             if resumable:
                 save_state(self.state, temporary / disk.STATE, self._cell.id)
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Return True if all elements are finite."""
+    return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum alone may overflow
 
 
 class _Due:

@@ -1,6 +1,6 @@
 """Many cells at once: the numbers of one policy under autograd, and of each cell by itself."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -340,6 +340,14 @@ def test_killed_together_and_resumed_in_other_company(
         assert torch.equal(outcome_of(second[seed], lines)[1], outcome_of(whole[seed], lines)[1])
 
 
+@pytest.fixture
+def fresh_memory_is_nan() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)  # fills what `empty` returns
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("fresh_memory_is_nan")
 def test_a_long_limit_on_responses_costs_only_the_positions_in_use(embedded: Make) -> None:
     """Sampling ends with the last response; what was never computed counts for nothing."""
     settings = embedded(rollout=Rollout(group_size=2, max_response_tokens=30))
@@ -358,4 +366,5 @@ def test_a_long_limit_on_responses_costs_only_the_positions_in_use(embedded: Mak
             folded(flat[:cells]), of.sampled.scored, tokens, slopes[:cells], 1.0
         )[0]
 
+    assert gradient(both, 2).isfinite().all()
     assert torch.equal(gradient(alone, 1), gradient(both, 2))
