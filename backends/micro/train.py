@@ -299,19 +299,20 @@ class Together:
         if not members:
             return []
         self.meet_references()
-        policy = batched.folded(torch.stack([member.state.policy for member in members]))
+        distinct, places = _distinct(members)
+        policy = batched.folded(torch.stack([member.state.policy for member in distinct]))
         exact = evaluation.accuracies(policy)
         divergences = evaluation.divergence_metrics(
-            [member.divergence for member in members if member.divergence], policy
+            [member.divergence for member in distinct if member.divergence], policy
         )
         return [
             (
                 member,
-                evaluation.accuracy_metrics(accuracies, member.trainee.skill)
-                | divergence
+                evaluation.accuracy_metrics(exact[place], member.trainee.skill)
+                | divergences[place]
                 | member.prediction,
             )
-            for member, accuracies, divergence in zip(members, exact, divergences, strict=True)
+            for member, place in zip(members, places, strict=True)
         ]
 
     def meet_references(self) -> None:
@@ -507,6 +508,24 @@ class Training:
             huggingface.write(temporary, policy)
             if resumable:
                 save_state(self.state, temporary / disk.STATE, self._cell.id)
+
+
+def _distinct(members: Sequence[Training]) -> tuple[list[Training], list[int]]:
+    """Return members of which no two have the same policy and divergence, as before the first
+    train step, and for each member the place among them of one that is like it."""
+    distinct: list[Training] = []
+    places = []
+    for member in members:
+        alike = (
+            place
+            for place, one in enumerate(distinct)
+            if one.divergence is member.divergence
+            and torch.equal(one.state.policy, member.state.policy)
+        )
+        places.append(next(alike, len(distinct)))
+        if places[-1] == len(distinct):
+            distinct.append(member)
+    return distinct, places
 
 
 def _is_finite(x: Tensor) -> bool:

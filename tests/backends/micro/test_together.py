@@ -214,6 +214,27 @@ def varied(embedded: Make) -> list[Settings]:
     ]
 
 
+def test_cells_of_one_policy_are_evaluated_once(
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the first train step they have the one that they start from."""
+    accuracies, evaluated = train.evaluation.accuracies, list[int]()
+
+    def counted(policy: batched.Folded) -> Any:
+        evaluated.append(len(policy.head))
+        return accuracies(policy)
+
+    monkeypatch.setattr(train.evaluation, "accuracies", counted)
+    cells = [cell_of(each, evaluate_every_steps=14) for each in varied(embedded)]
+    places = [place_at(tmp_path / str(number)) for number in range(len(cells))]
+    train.run_together(list(zip(cells, places, strict=True)), Kept())
+    assert evaluated == [2, 1, 4], "two skills; then the cell of 10 train steps, then the others"
+
+
 def outcome_of(place: AttemptPaths, lines: Callable[..., Any]) -> tuple[Any, Tensor]:
     last = BACKEND.find_checkpoints(place.checkpoints_dir)[-1]
     return lines(place), huggingface.read(last.path)
