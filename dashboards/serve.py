@@ -62,7 +62,7 @@ _ENTRANCE = b"""<!doctype html><meta charset="utf-8"><title>orch</title>
 
 
 class Page(NamedTuple):
-    """A version of the page."""
+    """The page at one moment, as HTML and as Markdown."""
 
     html: bytes
     markdown: bytes

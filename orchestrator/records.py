@@ -226,7 +226,7 @@ class Site(Frozen):
     kind: Literal["auto", "local", "slurm"] = "auto"
     """auto: the cluster where its controller answers, else this machine."""
     workers: PositiveInt | None = None
-    """Cells at the same time on this machine; None: one per core."""
+    """Number of cells that train at the same time on this machine; None: one for each core."""
     rehearse: bool = True
     """True: on a machine without a cluster, train every cell as its rehearsal at micro scale.
     False: train it as declared, with its own library, in the environment of `orch env create`

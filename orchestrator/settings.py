@@ -129,9 +129,9 @@ class Data(Frozen):
     path: str
     """A Hugging Face dataset id, a file, or `micro:<skill>` for an embedded task."""
     split: str = "train"
-    """The split trained on."""
+    """The split of the data set that is trained on."""
     num_prompts: PositiveInt | None = None
-    """Size of the training split, where known; a check, not a limit."""
+    """Size of the training split, if known. It is checked, and does not limit the prompts."""
     instruction: str = ""
     """Text appended to each prompt."""
     reward: Literal["math_boxed", "countdown", "exact"] = "math_boxed"

@@ -127,7 +127,7 @@ def _stay(
     no_mlflow: bool,
     as_json: bool,
 ) -> None:
-    """Until Ctrl-C; with MLflow's server as long."""
+    """Serve the page, and MLflow beside it, until Ctrl-C."""
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     if reason := _without_mlflow(store, no_mlflow):
         say(reason)

@@ -853,7 +853,7 @@ class Manifest:
             if key not in unbounded
         }
 
-    # facts of the table
+    # derived from the rows, once for each manifest
 
     @cached_property
     def _fields(self) -> Mapping[str, tuple[Row, ...]]:

@@ -822,7 +822,8 @@ def retrained(client: Any, run: Any, points: Sequence[MetricPoint]) -> Retrained
             twice.add(row.step)
         if any(not _equal(old.value, row.value) for old in logged):
             other.add(row.step)
-    ahead = {step for _, step in old_points}  # trained before, and not reached again so far
+    # steps of an earlier attempt that the new one has not reached
+    ahead = {step for _, step in old_points}
     return Retrained(missing, _sentence(twice | ahead, other, ahead))
 
 

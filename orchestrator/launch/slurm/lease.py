@@ -82,7 +82,7 @@ def wait_for_earlier_attempts(cell_dir: CellDir, own: AttemptDir) -> None:
         while earlier.number < own.number and not (earlier.exit.exists() or is_dead(earlier)):
             own.heartbeat.touch()
             try:
-                # both times are the file server's: clocks of two nodes may differ by minutes
+                # two times of the file server: the clocks of two nodes may differ
                 silence = own.heartbeat.stat().st_mtime - earlier.heartbeat.stat().st_mtime
             except FileNotFoundError:
                 break  # it never ran

@@ -236,9 +236,9 @@ class SchedulerSnapshot:
 
     @property
     def listed_in_queue(self) -> scheduler.Answer | None:
-        """Elements in the queue, of every user who submitted for this folder.
+        """Return the elements in the queue, of every user who submitted for this folder.
 
-        None while squeue does not answer.
+        Return None while squeue does not answer.
         """
         if not self._asked_queue:
             self._asked_queue = True
