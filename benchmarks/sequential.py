@@ -8,21 +8,40 @@ no effect at all. The extensions: three seeds, then as many as were named, and a
 number of seeds from 2 to 64, stopping at the first verdict.
 """
 
+import math
 import sys
 
 import numpy as np
+from scipy.special import stdtrit
 
 from orchestrator.analysis.sequential import (
+    MAX_SEEDS,
+    POWER,
     anytime_p_between,
     anytime_p_of_share,
     log_evidence,
     seeds_to_decide,
     t_reach,
 )
-from orchestrator.analysis.stats import ALPHA, Rate, seeds_needed, t_quantile
+from orchestrator.analysis.stats import ALPHA, SMALLEST_SD, Rate, t_quantile
 
 MOST = 64
 COUNTS = range(2, MOST + 1)
+
+
+def seeds_needed(distance: float, sd: float, alpha: float = ALPHA) -> int | None:
+    """Return the number of seeds that separates a mean from a bound `distance` away, in one look.
+
+    n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom. Return None
+    if no number up to MAX_SEEDS suffices. Without spread, return the number for the sign test. The
+    formula assumes that distance and sd are exact.
+    """
+    if distance and sd < SMALLEST_SD:
+        return math.floor(math.log2(2 / alpha)) + 1
+    n = np.arange(2, MAX_SEEDS + 1)
+    reach = stdtrit(n - 1, 1 - alpha / 2) + stdtrit(n - 1, POWER)
+    enough = np.sqrt(n) * abs(distance) >= reach * sd
+    return int(n[enough.argmax()]) if enough.any() and distance else None
 
 
 def reaches(alpha: float = ALPHA) -> dict[str, np.ndarray]:

@@ -26,7 +26,9 @@ PRIOR_VARIANCES = (1.0, 30.0, 1000.0)
 """Prior variances of the effect, in standard deviations between seeds: for small effects, for large
 effects, and for sides whose seeds hardly differ. The evidence is the mean over the three."""
 MAX_SEEDS = 1000
+"""Maximum of every search for a number of seeds. More seeds count as impossible."""
 POWER = 0.8
+"""The probability with which the number of seeds that is named decides a claim."""
 
 
 def log_evidence(t: float, n: int) -> float:

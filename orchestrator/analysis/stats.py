@@ -14,11 +14,8 @@ from typing import Any
 
 LEVEL = 0.95
 ALPHA = 1 - LEVEL
-POWER = 0.8
 SMALLEST_SD = 1e-12
 """A smaller standard deviation between seeds is only rounding."""
-MAX_SEEDS = 1000
-"""Maximum of every search for a number of seeds. More seeds count as impossible."""
 DRAWS = 2000
 """Draws of the bootstrap over items."""
 _SEED = 20_251_221
@@ -194,24 +191,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
-
-
-def seeds_needed(distance: float, sd: float, alpha: float = ALPHA) -> int | None:
-    """Return the number of seeds that separates a mean from a bound `distance` away, power 0.8.
-
-    n >= ((t_{1-alpha/2} + t_{power}) sd / distance)^2, with n - 1 degrees of freedom. Return None
-    if no number up to MAX_SEEDS suffices. Without spread, return the number for the sign test. The
-    formula assumes that distance and sd are exact.
-    """
-    import numpy as np
-    from scipy.special import stdtrit
-
-    if distance and sd < SMALLEST_SD:
-        return math.floor(math.log2(2 / alpha)) + 1
-    n = np.arange(2, MAX_SEEDS + 1)
-    reach = stdtrit(n - 1, 1 - alpha / 2) + stdtrit(n - 1, POWER)
-    enough = np.sqrt(n) * abs(distance) >= reach * sd
-    return int(n[enough.argmax()]) if enough.any() and distance else None
 
 
 # ---------------------------------------------------------------- over seeds and items

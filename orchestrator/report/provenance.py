@@ -9,7 +9,8 @@ from urllib.parse import quote
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import MeasuredRun
-from orchestrator.analysis.stats import ALPHA, LEVEL, POWER
+from orchestrator.analysis.sequential import POWER
+from orchestrator.analysis.stats import ALPHA, LEVEL
 from orchestrator.analysis.text import counted, estimate_text, listed, number_text
 from orchestrator.launch.provenance import CHANGED
 from orchestrator.records import Record, Score, Spec

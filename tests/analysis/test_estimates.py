@@ -9,12 +9,12 @@ import scipy  # its parts are imported when they are named: not by every process
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.sequential import seeds_needed
 from orchestrator.analysis.stats import (
     estimate,
     holm,
     one_sided_p,
     rate,
-    seeds_needed,
 )
 
 values = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=2, max_size=12)

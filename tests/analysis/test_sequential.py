@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.sequential import seeds_needed
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.sequential import (
@@ -18,7 +19,7 @@ from orchestrator.analysis.sequential import (
     seeds_to_decide,
     t_reach,
 )
-from orchestrator.analysis.stats import ALPHA, Estimate, Rate, estimate, seeds_needed, t_quantile
+from orchestrator.analysis.stats import ALPHA, Estimate, Rate, estimate, t_quantile
 from orchestrator.spec.claims import parse
 
 REPETITIONS, MOST = 4000, 40
