@@ -14,9 +14,22 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from backends.trl.options import REDECLARED, Script, class_table, inherited, own_options
+from backends.trl.options import (
+    NEWEST,
+    REDECLARED,
+    Script,
+    class_table,
+    inherited,
+    own_options,
+)
 from orchestrator.kl.engine_weight import Correction, EngineWeight
-from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, unquoted
+from orchestrator.library.launch_keys import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    completed,
+    unquoted,
+)
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
@@ -43,7 +56,8 @@ CLASSES: Mapping[str, Script] = {
 }
 """Calls that make a trainer's configuration; the last two are verifiers'."""
 OWN_ENTRY = re.compile(
-    r"(?:^|/)(?:orch_trl\.py|trl)$|^trl\.scripts\.(grpo|rloo)$|(?:^|/)trl/scripts/(grpo|rloo)\.py$"
+    r"(?:^|/)(?:orch_trl\.py|trl)$|^trl\.cli(?:\.main)?$"
+    r"|^trl\.scripts\.(grpo|rloo)$|(?:^|/)trl/scripts/(grpo|rloo)\.py$"
 )
 _SCRIPT = re.compile(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$")
 _NAMED = re.compile(r"grpo|gspo|rloo", re.IGNORECASE)
@@ -153,6 +167,21 @@ class Asked:
     """Of a Python file: its imports, and the keywords that it passes to them."""
     shipped: tuple[str, str] | None = None
     """Estimator and placement of a KL that orch's own program adds to TRL's trainer."""
+    flags: Sequence[tuple[str, Given]] = ()
+    """The options of the command line, which win over `given`."""
+    runner: Literal["accelerate", "script", ""] = ""
+    """Who gets a flag that TRL's own parser does not know: `trl grpo` hands it to `accelerate
+    launch`, TRL's scripts refuse it. Empty for another program."""
+
+    def options(self, version: str) -> Iterator[tuple[str, Given]]:
+        """Yield every option by its name in this release, the last one of a name wins.
+
+        TRL's parser (transformers.HfArgumentParser) takes abbreviations, and `--no_NAME` for a
+        switch that is on by default. A file of options has whole names.
+        """
+        yield from self.given
+        for name, each in self.flags:
+            yield _resolved(self.script, version, name, each, short=self.runner != "")
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -209,16 +238,25 @@ def _from_call(launch: Launch) -> Asked | None:
             unknown = "verifiers since 0.1.8 has another trainer behind this name"
     elif owner not in ("trl", "unsloth"):
         assumes = (f"{document.name} of {document.module or 'this file'} is TRL's",)
-    if document.parsed:
+    if document.parsed and not launch.words:
         assumes = (*assumes, "no option is given on the command line of this program")
     opaque = f"{', '.join(document.builds_on)} may set it" if document.builds_on else ""
     given = [(key, each) for key, each in document.values.items() if each.text != "" or not opaque]
+    program = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), 0)
+    entry = f"{launch.words[program].text}: " if launch.words else ""
+    if document.parsed and launch.words:
+        arguments = launch.words[program + 1 :]
+        files = [pair for d in launch.documents[:-1] for pair in d.values.items()]
+        if launch.missing or (any(w.text == "--config" for w in arguments) and not files):
+            opaque = "its configuration file could not be read"
+        # What the program sets after parsing comes last.
+        given = [*files, *_flags(arguments), *given]
     return Asked(
         CLASSES[document.name],
-        document.name,
-        "structured",
+        f"{entry}{document.name}",
+        "argparse" if document.parsed and launch.words else "structured",
         given,
-        opaque,
+        opaque or launch.open_end,
         assumes,
         fork,
         unknown,
@@ -233,9 +271,12 @@ def _from_words(launch: Launch) -> Asked | None:
     name, script, rest, own = entry
     flags = list(_flags(rest))
     documents = [d for d in launch.documents if d.kind == "yaml"]
-    given = [(key, each) for d in documents for key, each in d.values.items()] + flags
-    keys = {key.partition(".")[0] for key, _ in given}
     ours = {key: each.text for key, each in _flags(rest, own=True)}
+    if own and (joined := [word for word in rest if word.text.startswith("--config=")]):
+        documents = []  # TRL's parser looks for the word `--config` alone
+        flags.append(("config=", Given(joined[0].text, joined[0].lines)))
+    given = [(key, each) for d in documents for key, each in d.values.items()]
+    keys = {key.partition(".")[0] for key, _ in (*given, *flags)}
     config = ours.get("config", "")
     shipped = (ours.get("kl_estimator", ""), ours.get("kl_placement", ""))
     missing = f"{config} could not be read" if config and not documents else ""
@@ -249,6 +290,14 @@ def _from_words(launch: Launch) -> Asked | None:
             return None
         assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
     fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
+    runner: Literal["accelerate", "script", ""] = ""
+    if own and not name.endswith("orch_trl.py"):
+        runner = "script" if "scripts" in name else "accelerate"
+    if runner == "accelerate":  # what TRL hands on; the other options of a file it hands on too
+        given, flags = (
+            [each for each in options if each[0] not in _handed_on() or _known(script, each[0])]
+            for options in (given, flags)
+        )
     return Asked(
         script,
         name,
@@ -259,7 +308,44 @@ def _from_words(launch: Launch) -> Asked | None:
         fork,
         names=launch.names,
         shipped=shipped if all(shipped) else None,
+        flags=flags,
+        runner=runner,
     )
+
+
+@cache
+def _handed_on() -> frozenset[str]:
+    """Return the options of a launch by `trl` that are `accelerate launch`'s."""
+    plain = json.loads(Path(__file__).with_name("accelerate.json").read_text(encoding="utf-8"))
+    return frozenset(plain["flags"]) | {"accelerate_config", "env"}
+
+
+def _known(script: Script, key: str) -> bool:
+    return key in inherited(script) or any(key in own for own in own_options(script).values())
+
+
+def _resolved(
+    script: Script, version: str, name: str, given: Given, *, short: bool
+) -> tuple[str, Given]:
+    """Return the option that a flag stands for in a release, and its value.
+
+    short: the flag may be an abbreviation. A flag that stands for no option, or for several, is
+    returned as it is.
+    """
+    known = _switches(script, version)
+    meant = completed(name, known) if short else (name,)
+    whole = meant[0] if len(meant) == 1 else name
+    if known.get(whole):
+        return whole.removeprefix("no_"), replace(given, text="False")
+    return whole, given
+
+
+@cache
+def _switches(script: Script, version: str) -> Mapping[str, bool]:
+    """Return the flags of a release's parser, True for those that turn a switch off."""
+    options_ = {**inherited(script), **own_options(script)[version]}
+    off = {f"no_{key}": True for key, option in options_.items() if option.default is True}
+    return {**off, **dict.fromkeys(options_, False)}
 
 
 def _from_recipe(launch: Launch) -> Asked | None:
@@ -344,7 +430,7 @@ def _releases(request: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]
         versions = [v for v in versions if first <= numbers(v)[: len(first)]]
         versions = [v for v in versions if numbers(v)[: len(last)] <= last]
     every = {key for version in own for key in own[version]}
-    keys = ({key for key, _ in request.given} & every) - REDECLARED
+    keys = ({key for key, _ in request.options(versions[-1])} & every) - REDECLARED
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
     if request.fork is not None:
         return versions, f"{request.fork.title} stands on these", False
@@ -397,7 +483,7 @@ def _is_open_r1(request: Asked) -> bool:
     if request.grammar != "argparse":
         return False
     named = _OPEN_R1_ENTRY.search(request.entry) is not None
-    return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.given})
+    return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.options(NEWEST)})
 
 
 def _eras(request: Asked, releases: Sequence[str]) -> list[str]:
@@ -415,7 +501,8 @@ def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
 
 def _undecided(request: Asked, releases: Sequence[str]) -> Iterator[str]:
     """Yield the options around the KL whose default differs between these releases."""
-    own, given = own_options(request.script), {key for key, _ in request.given}
+    own = own_options(request.script)
+    given = {key for key, _ in request.options(releases[-1])}
     for key in (
         "loss_type",
         "vllm_importance_sampling_correction",
@@ -479,7 +566,7 @@ def _held(request: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
     """Return the options of a launch with the table of its class in its releases."""
     given: dict[str, list[Given]] = {}
     table = _table(request.script, tuple(releases))
-    for key, each in request.given:
+    for key, each in request.options(releases[-1]):
         root = key.partition(".")[0]  # an option whose value is a dictionary or a list
         given.setdefault(root if table.has(root) else key, []).append(each)
     others = [v for v in own_options(request.script) if v not in releases]
@@ -493,9 +580,17 @@ def _held(request: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
         others=(_table(request.script, tuple(others)),) if others else (),
         defaults=_defaults(request.script, releases[-1]),
         own=more | frozenset({"output_dir"}),
-        in_files=frozenset(),
+        in_files=frozenset(key for key, _ in request.given if request.runner == "script"),
         flag="--" if request.grammar == "argparse" else "",
+        refuses=_REFUSES.get(request.runner, ""),
     )
+
+
+_REFUSES = {
+    "accelerate": "`trl` hands it to `accelerate launch`, which refuses it",
+    "script": "TRL's own script refuses it",
+}
+"""What becomes of a flag that TRL's parser does not know."""
 
 
 @cache
@@ -517,7 +612,7 @@ class _Facts:
         defaults = dict(_defaults(request.script, version))
         defaults |= request.fork.defaults if request.fork is not None else {}
         self.keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
-        for key, given in request.given:
+        for key, given in request.options(version):
             self.keys.add(self._current(key), given)
         self.unread: list[str] = []
 

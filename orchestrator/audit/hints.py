@@ -64,6 +64,16 @@ def configuration_classes() -> frozenset[str]:
 
 
 @cache
+def _configures() -> re.Pattern[str]:
+    return re.compile("|".join(sorted(configuration_classes())) or r"(?!)")
+
+
+def may_configure(text: str) -> bool:
+    """Return True if a Python file may create a trainer's configuration itself."""
+    return _configures().search(text) is not None
+
+
+@cache
 def command_calls() -> dict[str, CommandCall]:
     """Return the functions that start some library's trainer from a Python file, by name."""
     return {call.name: call for each in marks().values() for call in each.command_calls}

@@ -206,7 +206,8 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
         else ""
     )
     consequence: Consequence = "would not start"
-    added = launch_keys.grammar == "hydra" and (given.mark or key in launch_keys.in_files)
+    of_file = launch_keys.grammar in ("hydra", "argparse") and key in launch_keys.in_files
+    added = of_file or (launch_keys.grammar == "hydra" and given.mark)
     if added or (launch_keys.ignoring and key.startswith(launch_keys.ignoring)):
         consequence = "is ignored"
     other = next((table.version for table in launch_keys.others if table.has(plain)), "")
@@ -216,6 +217,15 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
     text = f"{_lacks(launch_keys)} {written}{hint}"
     if slip or (meant and of_kl):
         return KeyFinding(key, consequence, text, given.lines, mistake=True)
+    if launch_keys.refuses and consequence == "is ignored":
+        text = f"{text}; in a file it is ignored"
+        return KeyFinding(key, consequence, text, given.lines, mistake=False)
+    if launch_keys.refuses:
+        text = f"{text}; {launch_keys.refuses}"
+        if launch_keys.exact:
+            return KeyFinding(key, consequence, text, given.lines, mistake=True)
+        text += ", or a later release has it"
+        return KeyFinding(key, "unknown", text, given.lines, mistake=False)
     fork = " Or it is a fork's key" if meant else ": a fork's key"
     return KeyFinding(key, "unknown", f"{text}{fork}", given.lines, mistake=False)
 

@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from types import MappingProxyType
 
 from orchestrator import plugins
@@ -20,11 +21,13 @@ from orchestrator.audit.documents import (
 )
 from orchestrator.audit.findings import AuditFinding
 from orchestrator.audit.fix import chosen
-from orchestrator.audit.hints import may_launch, titles, unread
+from orchestrator.audit.hints import may_configure, may_launch, titles, unread
 from orchestrator.audit.judge import judge
 from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
 from orchestrator.audit.releases import NeighbourFiles, pins
 from orchestrator.library.launches import (
+    UNKNOWN,
+    UNSET,
     CommandWord,
     ConfigDocument,
     Launch,
@@ -59,9 +62,11 @@ def findings(
     own = files.of_own_folder() if isinstance(files, NeighbourFiles) else files
     answers: list[AuditFinding] = []
     for launch in followed[: 4 * MOST_FINDINGS]:
-        finding = _judged(replace(launch, versions=releases, beside=files, in_folder=own), name)
-        if finding is not None:
-            answers.append(finding)
+        for each in (launch, *programs(launch, files)):
+            finding = _judged(replace(each, versions=releases, beside=files, in_folder=own), name)
+            if finding is not None:
+                answers.append(finding)
+                break
     merged = _merged(answers)
     if not merged and (other := unread(text)):
         raise UnreadableScript(f"this is {other}; orch does not read it (it reads {titles()})")
@@ -79,6 +84,39 @@ def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
     Raise UnreadableScript if the text cannot be read.
     """
     return _followed(_launches(text, name, files))
+
+
+def programs(launch: Launch, files: Mapping[str, str]) -> Iterator[Launch]:
+    """Yield a command as the configurations that the Python file creates which it runs.
+
+    Nothing for a file that is not at hand, or that creates no trainer's configuration. The last
+    document of each launch is the configuration (`call`).
+    """
+    at = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), None)
+    text = None if at is None else files.get(launch.words[at].text)
+    if at is None or text is None or len(text) > LARGEST or not may_configure(text):
+        return
+    try:
+        program = read_python(text, launch.words[at].text, _options(launch.words[at + 1 :]))
+    except UnreadableScript:
+        return
+    for _, document in program.documents:
+        if document.kind == "call":
+            documents = (*launch.documents, _elsewhere(document))
+            yield replace(launch, documents=documents, names=program.names)
+
+
+def _options(words: Sequence[CommandWord]) -> dict[str, str]:
+    """Return option -> value of a program's arguments: `--a b`, `--a=b`, `--switch`."""
+    options: dict[str, str] = {}
+    for word, following in zip_longest(words, words[1:]):
+        if word is not None and word.text.startswith("--"):
+            key, equals, value = word.text[2:].partition("=")
+            if not equals:
+                alone = following is None or following.text.startswith("--")
+                value = "True" if alone else following.text
+            options[key.replace("-", "_")] = value.replace(UNSET, UNKNOWN)
+    return options
 
 
 def judged(launch: Launch, name: str, library: str) -> AuditFinding | None:
@@ -190,7 +228,9 @@ def _shell(
         module = as_module(launch.words)
         if module is not None:
             launch = replace(launch, words=module)
-        yield _configured(launch, {**written} if written else {}, files)
+        launch = _configured(launch, {**written} if written else {}, files)
+        own_programs = list(programs(launch, written))  # those that the script writes itself
+        yield from own_programs or [launch]
 
 
 def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, str]) -> Launch:

@@ -1,7 +1,7 @@
 """Find launches in a Python file: commands in strings and lists, configurations in dictionaries.
 
 The file is parsed and never run. A name that is assigned exactly once has its assigned value. An
-argument of argparse has its default.
+argument of argparse has its default, or the value that a command line gives it.
 """
 
 import ast
@@ -9,9 +9,11 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeGuard
 
 from orchestrator.audit.hints import STARTS, command_calls, configuration_classes, may_launch
+from orchestrator.library.launch_keys import completed
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -62,16 +64,19 @@ class PythonFile:
     """Names of variables that the file puts into the environment of the programs it starts."""
 
 
-def read_python(text: str, name: str) -> PythonFile:
+def read_python(
+    text: str, name: str, options: Mapping[str, str] = MappingProxyType({})
+) -> PythonFile:
     """Return the commands and configurations of a file.
 
-    Raise UnreadableScript if it is not Python.
+    options: those that its command line gives it, in place of the parser's defaults, by name with
+    underscores; UNKNOWN for a value that is not known. Raise UnreadableScript if it is not Python.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        return _Reader(tree, name).file()
+        return _Reader(tree, name, options).file()
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
 
@@ -134,12 +139,19 @@ def _run_by(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 class _Reader:
-    def __init__(self, tree: ast.Module, name: str) -> None:
+    def __init__(self, tree: ast.Module, name: str, options: Mapping[str, str]) -> None:
         self.name, self.tree = name, tree
+        self.options: dict[str, ast.expr] = {
+            key: ast.Name("", lineno=0) if UNKNOWN in text else ast.Constant(text, lineno=0)
+            for key, text in options.items()
+        }
+        """Option of the command line -> its value; a name that nothing sets if it is unknown."""
         self.nodes = list(ast.walk(tree))
         self.values: dict[str, list[ast.expr | None]] = {}
         self.grown: dict[str, int] = {}
         self.defaults: dict[str, ast.expr] = {}
+        self.declared: set[str] = set()
+        """The options that its parsers take (`add_argument`)."""
         self.changed: dict[str, int] = {}
         self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
         self.copied: dict[str, list[tuple[str, ast.expr]]] = {}
@@ -152,6 +164,9 @@ class _Reader:
         self.left = MOST_VALUES
         for node in self.nodes:
             self._note(node)
+        for key, each in self.options.items():
+            meant = completed(key, self.declared)
+            self.defaults.update(dict.fromkeys(meant if len(meant) == 1 else (key,), each))
         self.branched = {
             id(inner): node.lineno
             for node in self.nodes
@@ -311,8 +326,11 @@ class _Reader:
         ]
         default = next((k.value for k in node.keywords if k.arg == "default"), None)
         for each in names:
+            option = each.removeprefix("--").replace("-", "_")
+            if each.startswith("--"):
+                self.declared.add(option)
             if each.startswith("--") and default is not None:
-                self.defaults[each[2:].replace("-", "_")] = default
+                self.defaults[option] = default
 
     def _changes(self, path: str, arguments: Sequence[ast.expr], line: int) -> None:
         """Record `config["a"].update({"b": 1})`: its keys, or all of `a` for another argument."""
@@ -702,6 +720,8 @@ class _Reader:
             return None
         if name in given:
             return given[name]
+        if name in self.options:  # a parser of dataclasses, such as tyro's
+            return self.options[name]
         for node in self.classes[kind].body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target

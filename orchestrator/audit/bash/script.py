@@ -24,7 +24,7 @@ from orchestrator.audit.bash.values import (
     command_words,
     pieces,
 )
-from orchestrator.audit.hints import may_launch
+from orchestrator.audit.hints import may_configure, may_launch
 from orchestrator.library.launches import (
     UNKNOWN,
     CommandWord,
@@ -33,6 +33,8 @@ from orchestrator.library.launches import (
     UnreadableScript,
 )
 
+MOST_BEFORE = 40
+"""Maximum number of words before a Python file that is looked up."""
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
 """Maximum number of restarts after syntax errors, and of characters read after one."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
@@ -227,7 +229,9 @@ def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Itera
     for ways in run.ways_of(_with_deciding(run, needed)):
         words = tuple(word for term in command.terms for word in command_words(term, ways))
         run.budget.work -= len(words)
-        if run.budget.work < -MOST_WORK or not _is_promising(words):
+        if run.budget.work < -MOST_WORK or not (
+            _is_promising(words) or _runs_a_program(words, run)
+        ):
             break
         sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
         yield Launch(
@@ -293,6 +297,17 @@ def _is_promising(words: Sequence[CommandWord]) -> bool:
     return any(may_launch(word.text) for word in words) or any(
         word.text in ("rl", "trainer", "orchestrator") for word in words[:8]
     )
+
+
+def _runs_a_program(words: Sequence[CommandWord], run: Interpreter) -> bool:
+    """Return True if the words name a Python file at hand that may create a configuration."""
+    for word in words[:MOST_BEFORE]:
+        if word.text.endswith(".py"):
+            written = run.written.get(word.text)
+            text = run.neighbours.get(word.text) if written is None else _first_text(written)
+            if text is not None and may_configure(text):
+                return True
+    return False
 
 
 def _label(run: Interpreter, command: ShellCommand, ways: Ways) -> str | None:

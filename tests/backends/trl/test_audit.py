@@ -160,3 +160,92 @@ def test_a_change_that_the_release_offers() -> None:
     found = only(f"{TRL} --beta 0.04", release="1.9.2")
     assert [e.text for c in found.changes for e in c.edits] == ["--use_bias_correction_kl True"]
     assert not only(f"{TRL} --beta 0.04", release="0.18.0").changes
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("trl grpo --bet 0.04", "token_reverse_kl"),
+        ("trl grpo --beta 0.04 --use_bias False", "token_forward_kl"),
+        ("trl grpo --beta 0.04 --no_use_bias_correction_kl", "token_forward_kl"),
+        ("trl grpo --beta 0.04 --no-use-bias-correction-kl", "token_forward_kl"),
+        ("accelerate launch -m trl.scripts.rloo --bet 0", "no_kl"),
+        ("python -m trl.cli.main grpo --beta 0.04", "token_reverse_kl"),
+    ],
+)
+def test_flags_are_read_as_trls_parser_reads_them(text: str, verdict: str) -> None:
+    """HfArgumentParser takes abbreviations, and `--no_x` for a switch that is on by default."""
+    finding = only(text, release="1.16.0")
+    assert (finding.term_verdict, finding.confidence) == (verdict, "certain")
+
+
+@pytest.mark.parametrize(
+    ("text", "consequence"),
+    [
+        ("trl grpo --beta 0.04 --num_processes 8 --multi_gpu --accelerate_config zero3", ""),
+        ("trl grpo --beta 0.04 --bogus 3", "would not start"),
+        ("trl grpo --beta 0.04 --num_gen 8", "would not start"),
+        ("trl grpo --config=x.yaml", "would not start"),
+        ("python -m trl.scripts.grpo --beta 0.04 --num_processes 8", "would not start"),
+        ("trl grpo --config x.yaml", "would not start"),
+        ("python -m trl.scripts.grpo --config x.yaml", "is ignored"),
+    ],
+)
+def test_what_trl_does_with_a_flag_that_it_does_not_know(text: str, consequence: str) -> None:
+    """`trl` hands it to `accelerate launch`; a script refuses it, and ignores it in a file."""
+    files = {"x.yaml": "beta: 0.04\nbogus: 3\n"}
+    (finding,) = audit(text, "a.sh", files=files, versions=RELEASE)
+    found = {each.consequence for each in finding.key_findings}
+    assert found == ({consequence} if consequence else set())
+    assert (finding.verdict == "undetermined") == ("--config=" in text)
+
+
+PLAIN = f"{IMPORT}GRPOConfig(beta=0.02, num_generations=8)\n"
+ARGPARSE = f"""import argparse
+{IMPORT}parser = argparse.ArgumentParser()
+parser.add_argument("--beta", type=float, default=0.04)
+args = parser.parse_args()
+GRPOConfig(beta=args.beta, num_generations=8)
+"""
+PARSER = """from trl import GRPOConfig, ModelConfig, TrlParser
+training, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()
+"""
+TYRO = f"""import tyro
+{IMPORT}class Args:
+    kl: float = 0.04
+def main(cfg: Args):
+    GRPOConfig(beta=cfg.kl)
+main(tyro.cli(Args))
+"""
+RELEASE = {"trl": "1.16.0 given"}
+ON, OFF, OPEN = "token_reverse_kl", "no_kl", "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "verdict"),
+    [
+        (PLAIN, "", ON),
+        (ARGPARSE, "", ON),
+        (ARGPARSE, "--beta 0", OFF),
+        (ARGPARSE, "--bet=0.0", OFF),
+        (ARGPARSE, "--beta $BETA", OPEN),
+        (PARSER, "--beta 0.04", ON),
+        (PARSER, "--config x.yaml", ON),
+        (PARSER, "--config x.yaml --beta 0", OFF),
+        (PARSER, "--config gone.yaml", OPEN),
+        (f"{PARSER}training.beta = 0.0\n", "--beta 0.04", OFF),
+        (TYRO, "", ON),
+        (TYRO, "--kl 0", OFF),
+    ],
+)
+def test_a_command_that_runs_a_program_is_read_through_it(
+    program: str, arguments: str, verdict: str
+) -> None:
+    text = f"accelerate launch --num_processes 8 train.py {arguments}"
+    files = {"train.py": program, "x.yaml": "beta: 0.04\n"}
+    (finding,) = audit(text, "a.sh", files=files, versions=RELEASE)
+    assert finding.term_verdict == verdict
+    assert finding.entry_point == "train.py: GRPOConfig"
+    heredoc = f"cat > train.py <<'PY'\n{program}PY\n{text}"
+    (own,) = audit(heredoc, "a.sh", files={"x.yaml": files["x.yaml"]}, versions=RELEASE)
+    assert own.term_verdict == verdict

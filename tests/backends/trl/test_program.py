@@ -1,9 +1,12 @@
 """Python programs of others that build TRL's trainer: run as they are, by the real library."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from backends import trl
 from orchestrator.errors import EnvironmentFault
 from orchestrator.prove.program import ProgramRehearsal, library_of, rehearse_program
 from tests.backends.environments import cpu_python, root
@@ -150,6 +153,26 @@ def test_what_no_cell_has_is_run_and_not_predicted(
     assert outcome.proof is None
     assert "no loss.aggregation for 'bnpo'" in outcome.without_proof
     assert {each.name: each.holds for each in outcome.checks}["the gradient is not 0"]
+
+
+FLAGS = """
+import json
+from accelerate.commands.launch import launch_command_parser
+names = {o[2:].replace("-", "_") for a in launch_command_parser()._actions
+         for o in a.option_strings if o.startswith("--")}
+print(json.dumps(sorted(names)))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("version", ["1.16.0", "1.9.2"])
+def test_the_flags_that_trl_hands_on_are_those_of_accelerate(version: str) -> None:
+    python = cpu_python("trl", version)
+    answer = subprocess.run(
+        [python, "-c", FLAGS], capture_output=True, text=True, check=True, timeout=120
+    )
+    file = Path(trl.__file__).with_name("accelerate.json")
+    assert json.loads(answer.stdout) == json.loads(file.read_text())["flags"]
 
 
 @pytest.mark.parametrize("version", ["1.16.0", "1.9.2"])
