@@ -190,9 +190,9 @@ def has_programs(name: str) -> bool:
 def programs(name: str) -> ModuleType:
     """Import the module with `launch` and `result` of such programs: see backends/trl/program.py.
 
-    launch(program, version, place, policy, batches) returns the LaunchPlan of a run at small scale,
-    with the small policy in the folder `policy`. result(attempt_dir, version, policy) returns the
-    ProgramResult of what the run left.
+    launch(words, version, place, policy, batches) returns the LaunchPlan of a run at small scale,
+    with the small policy in the folder `policy`. LAUNCHERS are the commands that it takes apart.
+    result(attempt_dir, version, policy) returns the ProgramResult of what the run left.
     """
     return import_module(f"{_module(name)}.program")
 

@@ -1,7 +1,7 @@
-"""Somebody's Python program that builds TRL's trainer itself: its run at small scale."""
+"""Somebody's launch of TRL, or program that builds its trainer: its run at small scale."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Data
 
 RUNNER = "orch_trl_script.py"
+LAUNCHERS = ("trl", "accelerate", "accelerate-launch", "torchrun", "python", "python3")
+"""The programs whose command lines the runner takes apart."""
 CONFIGURATION, DEVIATIONS = "configuration.json", "deviations.jsonl"
 _GPU, _SMALL, _OTHER = "it needs a GPU", "a rehearsal is small", "it is of other machines or runs"
 _LOGGED = "orch reads every train step"
@@ -61,9 +63,12 @@ _WHY: Mapping[str, str] = {
 
 
 def launch(
-    program: Path, version: str, place: AttemptPaths, policy: Path, batches: int
+    words: Sequence[str], version: str, place: AttemptPaths, policy: Path, batches: int
 ) -> LaunchPlan:
-    """Return the run of a program with a policy of `policy`, for `batches` rollout batches."""
+    """Return the run of a command with a policy of `policy`, for `batches` rollout batches.
+
+    words: a program's file with its arguments, or a command of LAUNCHERS.
+    """
     folder = Path(__file__).parent / "launch"
     own = {RUNNER: (folder / RUNNER).read_text(encoding="utf-8")}
     files = {name: text for name, text in shipped(True, False).items() if name != "orch_reward.py"}
@@ -78,7 +83,7 @@ def launch(
             *("--place", str(place.attempt_dir)),
             *("--checkpoints", str(place.checkpoints_dir)),
             *("--batches", str(batches)),
-            str(program),
+            *words,
         ),
         files={**own, **files},
         env={
@@ -139,4 +144,7 @@ def _deviations(attempt_dir: Path) -> Iterator[Deviation]:
         kind, name, launched, value = (plain[key] for key in ("kind", "name", "launch", "here"))
         if kind == "part" and launched:
             value = f"{value} (was: {launched})"
-        yield Deviation(kind, name, launched, value, _WHY.get(name, ""))
+        why = _WHY.get(name, "")
+        if name.startswith(("accelerate --", "torchrun --")):
+            why = "one process on a CPU: nothing is started beside it"
+        yield Deviation(kind, name, launched, value, why)

@@ -158,7 +158,7 @@ def plainly(finding: AuditFinding) -> tuple[str, str, str]:
     elif finding.problem:
         todo = "No small change of this launch gives a KL that does what its name says."
     else:
-        todo = "Nothing has to be changed for what it says."
+        todo = "No setting of it needs a change: each does what its name says."
     if finding.conditional:
         todo = "The row `why` names what decides."
         return "What its KL does depends on what this file does not say.", f"{sure}.", todo

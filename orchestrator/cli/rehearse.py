@@ -16,7 +16,14 @@ from orchestrator.errors import OrchError
 from orchestrator.pipeline.rehearsal import foreseen_troubles, rehearsal_of, run_rehearsal
 from orchestrator.prove import real as real_run
 from orchestrator.prove import text
-from orchestrator.prove.program import SUFFIX, ProgramRehearsal, rehearse_program
+from orchestrator.prove.program import (
+    SUFFIX,
+    ProgramCommand,
+    ProgramRehearsal,
+    commands_of,
+    rehearse_command,
+    rehearse_program,
+)
 from orchestrator.prove.real import Chosen, RealRehearsal
 from orchestrator.rundir import RunFolder
 
@@ -73,12 +80,13 @@ def command(
     site, through the same queue; without a cluster, on this machine.
 
     With --real, SPEC may also be any launch script (.sh, .slurm, ...). It is read as `orch
-    audit` reads it, and never run. A Python program (.py) that builds TRL's trainer itself is run,
-    with a small policy in the place of its own. The library itself trains, in the environment that
-    `orch env create LIBRARY@VERSION --cpu` makes. The command prints all deviations from the
-    launch, what must hold in every run (the KL is 0 at the first step, trainer and sampler give
-    tokens the same probability, rewards are the scorer's, the gradient is not 0, checkpoints load
-    and are scored), and the table of `orch prove`.
+    audit` reads it, and never run; a launch of TRL in it (`trl grpo`, `accelerate launch
+    train.py`) is run as it is, but for the processes, with a small policy in the place of its own.
+    So is a Python program (.py) that builds TRL's trainer itself. The library itself trains, in the
+    environment that `orch env create LIBRARY@VERSION --cpu` makes. The command prints all
+    deviations from the launch, what must hold in every run (the KL is 0 at the first step, trainer
+    and sampler give tokens the same probability, rewards are the scorer's, the gradient is not 0,
+    checkpoints load and are scored), and the table of `orch prove`.
 
     Exit code 1: something in the declared run would go wrong, or something in the rehearsal
     did.
@@ -125,6 +133,8 @@ def _real_script(path: Path, most: int, as_json: bool, *, processes: bool) -> in
     """Rehearse the launches of anybody's script. Return the exit code."""
     home = Path("runs").absolute() / f"{path.stem}.real"
     set_next("orch audit {spec}")
+    if commands := commands_of(path):
+        return _commands(commands, home, most, as_json)
     trainings = real_run.chosen_of_script(path, home)
     return _rehearsed(trainings, home, most, as_json, processes=processes)
 
@@ -134,17 +144,32 @@ def _real_program(path: Path, as_json: bool) -> int:
     home = Path("runs").absolute() / f"{path.stem}.real"
     set_next("orch audit {spec}")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    outcome = rehearse_program(path, home, say)
+    return _print_programs([rehearse_program(path, home, say)], "program", as_json)
+
+
+def _commands(commands: "list[ProgramCommand]", home: Path, most: int, as_json: bool) -> int:
+    """Rehearse commands that orch runs as they are. Return the exit code."""
+    if len(commands) > most:
+        say(f"the first {most} of {len(commands)} run (--most)")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    outcomes = [rehearse_command(each, home, say) for each in commands[:most]]
+    return _print_programs(outcomes, "launch" if len(outcomes) == 1 else "launches", as_json)
+
+
+def _print_programs(outcomes: "list[ProgramRehearsal]", noun: str, as_json: bool) -> int:
+    troubles = [each for outcome in outcomes for each in outcome.troubles]
     if as_json:
-        print_json({"programs": [_program_data(outcome)], "went_wrong": outcome.troubles})
-        return int(bool(outcome.troubles))
-    _print_parts(outcome.name, outcome.deviations, outcome.checks, outcome.proof)
-    if outcome.without_proof:
-        say(f"nothing is predicted: {outcome.without_proof}")
-    for trouble in outcome.troubles:
+        print_json({"programs": list(map(_program_data, outcomes)), "went_wrong": troubles})
+        return int(bool(troubles))
+    for outcome in outcomes:
+        _print_parts(outcome.name, outcome.deviations, outcome.checks, outcome.proof)
+        if outcome.without_proof:
+            say(f"nothing is predicted: {outcome.without_proof}")
+    for trouble in troubles:
         click.echo(f"went wrong: {trouble}")
-    click.echo(_sum(1, len(outcome.troubles), check_only=False).replace("1 cells", "1 program"))
-    return int(bool(outcome.troubles))
+    counted = _sum(len(outcomes), len(troubles), check_only=False)
+    click.echo(counted.replace(" cells ", f" {noun} ", 1))
+    return int(bool(troubles))
 
 
 def _program_data(outcome: ProgramRehearsal) -> dict[str, object]:

@@ -7,13 +7,15 @@ says what it resolved, so the objective is known only once it has trained.
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from json import dumps, loads
 from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.audit.pipeline import launches
+from orchestrator.audit.pipeline import programs as programs_in
 from orchestrator.audit.releases import NeighbourFiles, versions
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
@@ -23,7 +25,9 @@ from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.library import rollout_dump
 from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.launches import UNKNOWN, UNSET, Launch
 from orchestrator.library.program import ProgramResult
+from orchestrator.library.protocol import Backend
 from orchestrator.prove import small
 from orchestrator.prove.checks import Check, checks
 from orchestrator.prove.proof import Proof
@@ -34,6 +38,8 @@ from orchestrator.settings import Resources, Settings
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
 
 SUFFIX = ".py"
+MOST_BEFORE = 60
+"""Most words of a command in which its program is looked for."""
 BATCHES = 4
 LARGEST = 1_000_000
 """Most bytes of a program."""
@@ -67,6 +73,19 @@ class ProgramRehearsal(NamedTuple):
         return sentences
 
 
+class ProgramCommand(NamedTuple):
+    """A command of anybody's, or a program alone, that orch can run at small scale."""
+
+    name: str
+    library: str
+    version: str
+    words: tuple[str, ...]
+    folder: Path
+    """The folder to run it in."""
+    deviations: tuple[Deviation, ...] = ()
+    """What is left out of the words."""
+
+
 def rehearse_program(
     path: Path, folder: Path, say: Callable[[str], None] = lambda _text: None
 ) -> ProgramRehearsal:
@@ -76,36 +95,138 @@ def rehearse_program(
     trainer of a library whose programs orch can run, or without an environment for it.
     """
     library, version = library_of(path)
+    own = ProgramCommand(path.name, library, version, (str(path.absolute()),), Path.cwd())
+    return rehearse_command(own, folder, say)
+
+
+def commands_of(path: Path) -> list[ProgramCommand]:
+    """Return the commands of a script, without arguments, that orch can run at small scale.
+
+    The script is read, not run. Raise EnvironmentFault for a command that needs what only a shell
+    would know, or that starts with a launcher that orch cannot take apart.
+    """
+    if path.stat().st_size > LARGEST:
+        raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no launch script")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    files, releases = NeighbourFiles(path), versions(path)
+    able = [plugins.load(name) for name in plugins.names() if plugins.has_programs(name)]
+    commands = []
+    for launch in launches(text, str(path), files):
+        readings = (
+            (each, backend, reading)
+            for each in (launch, *programs_in(launch, files))
+            for backend in able
+            if (reading := backend.audit(replace(each, versions=releases))) is not None
+        )
+        if launch.usual and launch.words and (first := next(readings, None)) is not None:
+            each, backend, reading = first
+            stated = releases.get(backend.name, "").partition(" ")[0] or reading.version
+            version = stated if stated in backend.versions else backend.versions[0]
+            commands.append(_command(path, each, backend, version, releases))
+    return commands
+
+
+def _command(
+    path: Path, launch: Launch, backend: Backend, version: str, releases: Mapping[str, str]
+) -> ProgramCommand:
+    place = f"{path}:{launch.line}"
+    if launch.open_end:
+        raise EnvironmentFault(f"{place}: {launch.open_end}")
+    launchers = plugins.programs(backend.name).LAUNCHERS
+    texts = [word.text for word in launch.words]
+    names = [text.rpartition("/")[2] for text in texts]
+    begin = next(
+        (i for i, name in enumerate(names) if name in launchers or name.endswith(".py")), None
+    )
+    if begin is None or "deepspeed" in names[:begin]:
+        raise EnvironmentFault(
+            f"{place}: orch cannot start this launcher without its processes (it can take apart "
+            f"{', '.join(launchers)}); `orch audit {path}` reads it"
+        )
+    words, left_out = _known_words(texts[begin:])
+    settled = replace(launch, versions={**releases, backend.name: f"{version} it is run with"})
+    reading = backend.audit(settled)
+    if left_out and reading is not None and reading.unknown:
+        raise EnvironmentFault(
+            f"{place}: {reading.unknown[0]}: set it in the script, so that the rehearsal has the "
+            "objective of the launch"
+        )
+    needed = [word for word in words[:MOST_BEFORE] if word.endswith(SUFFIX) and word[0] != "-"]
+    homes = [Path.cwd(), *path.absolute().parents[:4]]
+    home = next((each for each in homes if all((each / n).exists() for n in needed[:1])), None)
+    if home is None:
+        raise EnvironmentFault(f"{place}: {needed[0]} is not in this folder or above the script")
+    wrapper = " ".join(texts[:begin])
+    before = [Deviation("argument", "before the command", wrapper, None, "one process, here")]
+    return ProgramCommand(
+        f"{path.stem[:60]}-line{launch.line}",
+        backend.name,
+        version,
+        tuple(words),
+        home,
+        (*(before if begin else ()), *left_out),
+    )
+
+
+def _known_words(texts: Sequence[str]) -> tuple[list[str], list[Deviation]]:
+    """Return the words without those that only a shell would know, and what is left out.
+
+    A flag goes with its value.
+    """
+    words: list[str] = []
+    left_out: list[Deviation] = []
+    for text in texts:
+        if not {UNKNOWN, UNSET} & set(text):
+            words.append(text)
+            continue
+        name = text.partition("=")[0] if text.startswith("--") else ""
+        if not name and words and words[-1].startswith("--") and "=" not in words[-1]:
+            name = words.pop()
+        if name:
+            why = "only a shell would know it"
+            left_out.append(Deviation("argument", name, "?", None, why))
+    return words, left_out
+
+
+def rehearse_command(
+    command: ProgramCommand, folder: Path, say: Callable[[str], None] = lambda _text: None
+) -> ProgramRehearsal:
+    """Run a command at small scale with its real library. Return its checks and its proof.
+
+    Remove the files of an earlier rehearsal first. Raise OrchError without an environment for it.
+    """
+    library, version = command.library, command.version
     programs = plugins.programs(library)
     environment = small.environment_of(library, version)
-    cell_dir = CellDir(folder / "cells" / f"{path.stem[:60]}-program")
+    cell_dir = CellDir(folder / "cells" / f"{command.name.removesuffix(SUFFIX)[:60]}-program")
     if cell_dir.path.exists():
         remove_tree(cell_dir.path)
     attempt = cell_dir.new_attempt()
     place = cell_dir.paths(attempt)
     policy = policy_of_any_text(folder / "program_policy")
-    plan: LaunchPlan = programs.launch(path.absolute(), version, place, policy, BATCHES)
+    plan: LaunchPlan = programs.launch(command.words, version, place, policy, BATCHES)
     _write(plan, cell_dir)
-    say(f"{path}: {library} {version} runs it for {BATCHES} rollout batches ...")
+    say(f"{command.name}: {library} {version} runs it for {BATCHES} rollout batches ...")
     variables = TrainerEnvironment(environment.record(), environment.variables(os.environ))
     deadline = time.monotonic() + small.LONGEST_SECONDS
     ending = program.run(
         plan.argv,
         attempt,
-        cwd=Path.cwd(),
+        cwd=command.folder,
         env=variables.variables(plan.env),
         patience_seconds=small.SILENT_SECONDS,
         watch=lambda: _late(deadline),
     )
     ran: ProgramResult = programs.result(attempt.path, version, policy)
-    outcome = ProgramRehearsal(path.name, ran.deviations, ending)
+    changed = (*command.deviations, *ran.deviations)
+    outcome = ProgramRehearsal(command.name, changed, ending)
     if ending.state != "succeeded":
         return outcome
     own = tuple(_own_rewards(attempt))
     if ran.settings is None:
         run_checks = (*own, *_plain_checks(attempt))
         return outcome._replace(checks=run_checks, without_proof=ran.without_settings)
-    cell = _cell(ran.settings, path)
+    cell = _cell(ran.settings, command.name.removesuffix(SUFFIX))
     cell_dir.write(cell, plan)
     options = NodeOptions(
         environments={f"{library}@{version}": EnvironmentEntry(venv=str(environment.path))}
@@ -158,10 +279,10 @@ def _write(plan: LaunchPlan, cell_dir: CellDir) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _cell(settings: Settings, path: Path) -> Cell:
+def _cell(settings: Settings, name: str) -> Cell:
     return Cell(
         id=fingerprint(settings),
-        slug=path.stem[:60],
+        slug=name[:60],
         studies=("program",),
         axes={},
         settings=settings,

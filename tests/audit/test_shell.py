@@ -240,3 +240,16 @@ def test_words_that_nobody_can_read_leave_no_answer_certain(unknown: str) -> Non
     assert any("does not change the KL" in each for each in finding.assumes)
     value = only(f"{VERL} {ON_POLICY} {IN_REWARD}=False trainer.project_name=$(date)\n")
     assert value.confidence == "certain"
+
+
+@pytest.mark.parametrize(
+    ("launch", "off", "on"),
+    [
+        (f"{OPENRLHF} --init_kl_coef $KL", "no_kl", "unbiased_reverse_kl"),
+        ("trl rloo --dataset_name a/b --beta $KL", "no_kl", "unbiased_reverse_kl"),
+    ],
+)
+def test_a_branch_in_the_word_after_a_flag_makes_two_cases(launch: str, off: str, on: str) -> None:
+    """The value alone does not say that it is a weight; only the first arm was read."""
+    text = f"if nvidia-smi | grep -q H100; then KL=0; else KL=0.04; fi\n{launch}\n"
+    assert {*verdicts(text).values()} == {off, on}

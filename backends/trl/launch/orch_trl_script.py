@@ -1,14 +1,16 @@
-"""Run somebody's Python program, which builds TRL's trainer itself, at a small scale.
+"""Run somebody's launch of TRL, or a Python program that builds its trainer, at a small scale.
 
     python3 orch_trl_script.py --policy FOLDER --place FOLDER --checkpoints FOLDER --batches N
-                               PROGRAM [ARGUMENT ...]
+                               WORD ...
 
-The program's file, its data, its reward functions, TRL's trainer, loss and optimizer are as they
-are. What is changed is listed in PLACE/deviations.jsonl as it happens: arguments of GRPOConfig and
-RLOOConfig that make a run large or belong to a GPU (before TRL checks them), the policy, and what a
-trainer is given beside it. The configuration that TRL made of it is
-PLACE/configuration.json. This file lies in a launch's folder, beside orch_trl.py, whose log and
-rollouts it uses; orch is not installed there. It needs Python 3.10.
+The words are a program with its arguments, or a command: `trl grpo`, `accelerate launch`,
+`torchrun`, `python -m`. Each is taken apart by its library's own parser; only its processes are not
+started. The program's file, its data, its reward functions, TRL's trainer, loss and optimizer are
+as they are. What is changed is listed in PLACE/deviations.jsonl as it happens: arguments of
+GRPOConfig and RLOOConfig that make a run large or belong to a GPU (before TRL checks them), the
+options of a launcher, the policy, and what a trainer is given beside it. The configuration that TRL
+made of it is PLACE/configuration.json. This file lies in a launch's folder, beside orch_trl.py,
+whose log and rollouts it uses; orch is not installed there. It needs Python 3.10.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROLLOUTS, LONGEST, LARGEST_GROUP = 32, 6, 16
 """Rollouts of a train step, about; tokens of a response and rollouts of a prompt, at most."""
@@ -189,8 +191,12 @@ class Rewards:
         completions = given["completions"]
         total = [0.0] * len(completions)
         for function, weight in zip(self.functions, self.weights):  # noqa: B905  no strict= before 3.10
-            values = function(**given)
-            values = asyncio.run(values) if inspect.iscoroutine(values) else values
+            try:
+                values = function(**given)
+                values = asyncio.run(values) if inspect.iscoroutine(values) else values
+            except ImportError as error:  # TRL's own need packages that an environment may lack
+                self.changes.note(f"reward {function.__name__}", str(error), "0 for each", "part")
+                continue
             plain = [0.0 if each is None else float(each) for each in values]
             with self.path.open("a", encoding="utf-8") as file:
                 name = getattr(function, "__name__", type(function).__name__)
@@ -265,6 +271,104 @@ def _value(value: Any) -> Any:
     return getattr(value, "value", None) or str(value)
 
 
+class Target(NamedTuple):
+    """What a command runs in the end: a file or a module, with its arguments."""
+
+    name: str
+    is_module: bool
+    arguments: "list[str]"
+
+
+MODULES = {
+    "accelerate.commands.launch": ["accelerate", "launch"],
+    "torch.distributed.run": ["torchrun"],
+    "torch.distributed.launch": ["torchrun"],
+    "trl.cli": ["trl"],
+    "trl.cli.main": ["trl"],
+}
+
+
+def target_of(words: "list[str]", changes: Changes) -> Target:
+    """Return what a command runs. Note every option of a launcher, which starts nothing here."""
+    first, rest = Path(words[0]).name, words[1:]
+    if first.startswith("python"):
+        while rest and rest[0].startswith("-") and rest[0] != "-m":
+            rest = rest[1:]  # the interpreter's own
+        if rest[:1] != ["-m"]:
+            return target_of(rest, changes)
+        if rest[1] in MODULES:
+            return target_of([*MODULES[rest[1]], *rest[2:]], changes)
+        return Target(rest[1], True, rest[2:])
+    if first == "trl":
+        return _of_trl(rest, changes)
+    if first == "accelerate-launch" or (first == "accelerate" and rest[:1] == ["launch"]):
+        launch: Any = importlib.import_module("accelerate.commands.launch")
+        given = rest if first == "accelerate-launch" else rest[1:]
+        return _parsed("accelerate", launch.launch_command_parser(), given, changes)
+    if first == "torchrun":
+        run: Any = importlib.import_module("torch.distributed.run")
+        return _parsed("torchrun", run.get_args_parser(), rest, changes)
+    if not words[0].endswith(".py"):
+        raise SystemExit(f"orch cannot start {words[0]} without its processes")
+    return Target(words[0], False, rest)
+
+
+def _parsed(launcher: str, parser: Any, words: "list[str]", changes: Changes) -> Target:
+    """Return what a launcher would run, as its own parser reads the words."""
+    parsed = parser.parse_args(words)
+    given = getattr(parsed, "nondefault", None)  # accelerate's, which changes its defaults
+    for key, value in vars(parsed).items():
+        own = key in ("training_script", "training_script_args", "module", "nondefault")
+        if not own and (value != parser.get_default(key) if given is None else key in given):
+            changes.note(f"{launcher} --{key}", value, None)
+    if parsed.training_script.endswith(".py") or not parsed.module:
+        return Target(parsed.training_script, False, parsed.training_script_args)
+    return Target(parsed.training_script, True, parsed.training_script_args)
+
+
+def _of_trl(words: "list[str]", changes: Changes) -> Target:
+    """Return what `trl` would start. TRL's own command line divides the words."""
+    targets: list[Target] = []
+
+    def start(script_name: str, launch_args: Any, training_script_args: Any, **_: Any) -> None:
+        launch: Any = importlib.import_module("accelerate.commands.launch")
+        scripts: Any = importlib.import_module("trl.scripts")
+        file = str(Path(scripts.__file__).with_name(script_name))
+        given = [*launch_args, file, *training_script_args]
+        targets.append(_parsed("accelerate", launch.launch_command_parser(), given, changes))
+
+    launcher: Any = importlib.import_module("trl.cli.accelerate_launcher")
+    launcher.launch_training_script = start
+    importlib.import_module("trl.cli.main").main(words)
+    return targets[0]
+
+
+def change_data(changes: Changes) -> None:
+    """Give TRL's own scripts sums in the place of a dataset that cannot be loaded here."""
+    datasets: Any = importlib.import_module("datasets")
+    own = datasets.load_dataset
+
+    def load(path: Any, *args: Any, **given: Any) -> Any:
+        try:
+            return own(path, *args, **given)
+        except (OSError, datasets.exceptions.DatasetsError) as error:
+            if Path(path).exists():
+                raise
+            changes.note(f"dataset {path}", path, f"64 sums ({type(error).__name__})", "part")
+            rows = [
+                {
+                    "prompt": [{"role": "user", "content": f"What is {n} + {n}?"}],
+                    "solution": f"${2 * n}$",
+                    "answer": str(2 * n),
+                }
+                for n in range(64)
+            ]
+            whole = datasets.Dataset.from_list(rows)
+            return dict.fromkeys(("train", "test", "validation"), whole)
+
+    datasets.load_dataset = load
+
+
 def main(argv: "list[str]") -> None:
     """Run the program."""
     own = argparse.ArgumentParser()
@@ -272,8 +376,7 @@ def main(argv: "list[str]") -> None:
     own.add_argument("--place", type=Path, required=True)
     own.add_argument("--checkpoints", type=Path, required=True)
     own.add_argument("--batches", type=int, required=True)
-    own.add_argument("program", type=Path)
-    own.add_argument("arguments", nargs=argparse.REMAINDER)
+    own.add_argument("words", nargs=argparse.REMAINDER)
     options = own.parse_args(argv)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     changes = Changes(options.place / "deviations.jsonl")
@@ -283,9 +386,16 @@ def main(argv: "list[str]") -> None:
     change_saving(options.place / "saved", options.checkpoints, changes)
     change_trainers(trl, options.policy, options.place, changes)
     os.environ.setdefault("WANDB_MODE", "disabled")
-    sys.argv = [str(options.program), *options.arguments]
-    sys.path[0:0] = [str(options.program.resolve().parent)]
-    runpy.run_path(str(options.program), run_name="__main__")
+    target = target_of(options.words, changes)
+    sys.argv = [target.name, *target.arguments]
+    if target.name.startswith("trl.scripts.") or "/trl/scripts/" in target.name:
+        change_data(changes)
+    if target.is_module:
+        sys.path[0:0] = [str(Path.cwd())]
+        runpy.run_module(target.name, run_name="__main__", alter_sys=True)
+        return
+    sys.path[0:0] = [str(Path(target.name).resolve().parent)]
+    runpy.run_path(target.name, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ _BLANK_AFTER = re.compile(r"\\[ \t]+(#.*)?$")
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
 _RELEVANT = re.compile(
     r"kl|adv|estimator|main|train|config|rollout\.n=|n_samples|group_size|policy_loss|loss_mode"
-    r"|algo|unbiased|entry|\.toml|\.ya?ml|^-m$|python|@|reward",
+    r"|algo|unbiased|beta|bias|loss_type|scale_rewards|num_iterations|entry|\.toml|\.ya?ml|^-m$|python|@|reward",
     re.IGNORECASE,
 )
 """Words that may change the KL. Only a branch in such a word makes several cases."""
@@ -223,8 +223,8 @@ def _is_flag(command: ShellCommand) -> bool:
 def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Iterator[Launch]:
     """Yield the command in every case that could change its KL."""
     needed = {branch for branch, _ in command.guard}
-    for term in command.terms:
-        needed |= _branches_that_matter(term)
+    for before, term in zip(((), *command.terms), command.terms, strict=False):
+        needed |= _branches_that_matter(term, before)
     run.guard = command.guard
     for ways in run.ways_of(_with_deciding(run, needed)):
         words = tuple(word for term in command.terms for word in command_words(term, ways))
@@ -257,14 +257,21 @@ def _open_words(words: Sequence[CommandWord]) -> Iterator[str]:
             yield f"what comes from {word.why[0]}{lines} does not change the KL"
 
 
-def _branches_that_matter(term: WordTerm) -> set[int]:
-    """Return the branches of a word if one of its texts could change the KL, or no branches."""
+def _branches_that_matter(term: WordTerm, before: WordTerm) -> set[int]:
+    """Return the branches of a word if one of its texts could change the KL, or no branches.
+
+    before: the word before it, which may be the flag that takes it as its value.
+    """
     branches = (
         set(branches_in_elements((term,)))
         if isinstance(term, BranchElements)
         else {branch for part in term for branch in branches_in(part.value)}
     )
-    return branches if branches and _RELEVANT.search(" ".join(_all_texts(term))) else set()
+    if not branches:
+        return set()
+    flag = "".join(_all_texts(before))
+    texts = [*_all_texts(term), *([flag] if flag.startswith("--") and "=" not in flag else [])]
+    return branches if _RELEVANT.search(" ".join(texts)) else set()
 
 
 def _all_texts(term: WordTerm) -> Iterator[str]:

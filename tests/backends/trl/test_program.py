@@ -8,7 +8,13 @@ import pytest
 
 from backends import trl
 from orchestrator.errors import EnvironmentFault
-from orchestrator.prove.program import ProgramRehearsal, library_of, rehearse_program
+from orchestrator.prove.program import (
+    ProgramRehearsal,
+    commands_of,
+    library_of,
+    rehearse_command,
+    rehearse_program,
+)
 from tests.backends.environments import cpu_python, root
 from tests.backends.trained import hold
 
@@ -153,6 +159,92 @@ def test_what_no_cell_has_is_run_and_not_predicted(
     assert outcome.proof is None
     assert "no loss.aggregation for 'bnpo'" in outcome.without_proof
     assert {each.name: each.holds for each in outcome.checks}["the gradient is not 0"]
+
+
+SCRIPT = """#!/bin/bash
+set -u
+srun --gpus 8 trl grpo --model_name_or_path org/model --dataset_name {data} \\
+  --reward_funcs my_rewards.correct --bet 0.04 --num_generations 8 \\
+  --num_processes 8 --mixed_precision bf16 --accelerate_config zero3 \\
+  --max_completion_length 512 --output_dir out --run_name "$SLURM_JOB_ID" --use_vllm
+"""
+REWARD = """
+def correct(completions, answer, **kwargs):
+    return [float(a in c[-1]["content"]) for c, a in zip(completions, answer)]
+"""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_launch_by_trl_is_taken_apart_by_trl_itself_and_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own command line divides the words; accelerate's flags are listed, one by one."""
+    cpu_python("trl", "1.16.0")
+    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(root()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.txt").write_text("trl==1.16.0\n")
+    (tmp_path / "my_rewards.py").write_text(REWARD)
+    (tmp_path / "data").mkdir()
+    rows = [
+        {"prompt": [{"role": "user", "content": f"What is {i} + {i}?"}], "answer": str(2 * i)}
+        for i in range(64)
+    ]
+    (tmp_path / "data" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = tmp_path / "go.sh"
+    path.write_text(SCRIPT.format(data="data"))
+    (command,) = commands_of(path)
+    outcome = rehearse_command(command, tmp_path / "runs")
+    assert not outcome.troubles, (outcome.troubles, outcome.ending)
+    assert outcome.proof is not None, outcome.without_proof
+    assert outcome.proof.holds
+    changed = {each.name: (each.launch, each.here) for each in outcome.deviations}
+    assert changed["before the command"] == ("srun --gpus 8", None)
+    assert changed["accelerate --num_processes"] == ("8", None)
+    assert changed["accelerate --mixed_precision"] == ("bf16", None)
+    assert "zero3.yaml" in str(changed["accelerate --config_file"])
+    assert changed["max_completion_length"] == ("512", "6")
+    assert "beta" not in changed
+    held = {each.name: each.holds for each in outcome.checks}
+    assert held["KL is 0 at the first step"]
+    assert held["the program's reward correct"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nohup accelerate launch --num_processes 4 train.py --bs 8 &", "accelerate launch"),
+        ("uv run torchrun --nproc_per_node 8 train.py", "torchrun --nproc_per_node 8 train.py"),
+        ("CUDA_VISIBLE_DEVICES=0 python -u -m trl.scripts.rloo --beta 0.1", "python -u -m trl"),
+        ("trl grpo --config a.yaml --seed $SEED", "trl grpo --config a.yaml"),
+    ],
+)
+def test_the_words_of_a_command_are_kept(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("beta: 0.1\n")
+    (tmp_path / "train.py").write_text("from trl import GRPOConfig\nGRPOConfig(beta=0.1)\n")
+    path = tmp_path / "go.sh"
+    path.write_text(f"{line}\n")
+    (command,) = commands_of(path)
+    assert " ".join(command.words).startswith(words)
+    assert [each.name for each in command.deviations if each.launch == "?"] == (
+        ["--seed"] if "SEED" in line else []
+    )
+
+
+def test_an_objective_that_only_a_shell_would_know_is_not_rehearsed(tmp_path: Path) -> None:
+    path = tmp_path / "go.sh"
+    path.write_text("trl grpo --dataset_name a/b --beta $BETA\n")
+    with pytest.raises(EnvironmentFault, match=r"go.sh:1: beta comes from \$BETA: set it in the"):
+        commands_of(path)
+
+
+def test_a_launcher_that_cannot_be_taken_apart_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from trl import GRPOConfig\nGRPOConfig(beta=0.1)\n")
+    path = tmp_path / "go.sh"
+    path.write_text("deepspeed --num_gpus 8 train.py\n")
+    with pytest.raises(EnvironmentFault, match="orch cannot start this launcher without its proc"):
+        commands_of(path)
 
 
 FLAGS = """
