@@ -286,6 +286,29 @@ def test_the_formatter_lays_out_every_line() -> None:
                 assert not marker.search(path.read_text(encoding="utf-8")), path
 
 
+LATE = {"mlflow", "lm_eval", "datasets", "optuna", "pandas", "vl_convert", "playwright"}
+"""Libraries that a file of tests imports in the functions that need them."""
+
+
+def test_collecting_the_tests_imports_no_heavy_library() -> None:
+    """Every process of a test run imports every file of tests."""
+    early = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+        if name.partition(".")[0] in LATE
+        or (isinstance(node, ast.ImportFrom) and name.partition(".")[0] == "transformers")
+    ]
+    assert not early, "import it in the function that needs it"
+
+
 def test_an_ignored_type_has_its_reason_beside_it() -> None:
     marker = re.compile(r"#\s*type:\s*ignore(?:\[[^]]*\])?(.*)")
     for folder in (*SHIPPED, "tests", "benchmarks"):

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from orchestrator.analysis.compare import compare
@@ -11,7 +10,9 @@ from orchestrator.analysis.results import TABLES, columns, table_rows, write_tab
 from orchestrator.report.compared import configuration_table
 
 
-def frame(table: Any, done: Any) -> pd.DataFrame:
+def frame(table: Any, done: Any) -> Any:
+    import pandas as pd
+
     found = list(table_rows(table, done.records, done.scores))
     return pd.DataFrame.from_records(
         found, columns=columns(table, [record.cell for record in done.records])
@@ -41,6 +42,8 @@ def test_curves_hold_every_step_and_scores_their_error(synthetic: Any) -> None:
 
 def test_every_axis_of_the_spec_is_a_column(synthetic: Any, tmp_path: Path) -> None:
     """A groupby over kl and beta once averaged over an axis that had no column."""
+    import pandas as pd
+
     done = synthetic.run(axes={"advantage.estimator": "rloo", "loss.clip": "none"}, accuracy=0.4)
     done += synthetic.run(axes={"advantage.estimator": "grpo"}, accuracy=0.8, seed=1)
     for table in TABLES:
@@ -71,6 +74,8 @@ def test_the_terminal_tells_apart_what_an_axis_of_the_spec_sets(
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_files_read_back_into_the_same_rows(synthetic: Any, tmp_path: Path, kind: Any) -> None:
+    import pandas as pd
+
     done = synthetic.grid({"k1.reward": [0.7, 0.8], "none": [0.5]})
     folder = tmp_path / "a folder, with ünicode"
     for path, table in zip(

@@ -51,6 +51,7 @@ def test_false_claims_stay_nominal_at_every_look(null: np.ndarray) -> None:
     assert rejections(null, once=False) <= ALPHA + ERROR
 
 
+@pytest.mark.slow
 def test_an_extension_by_as_many_seeds_as_were_named_stays_nominal(null: np.ndarray) -> None:
     """Three seeds, then as many as the verdict names: 11.6 % of true nothings were claimed."""
     once = every = 0

@@ -3,8 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import pytest
 from command_line import orch
 
@@ -30,7 +30,7 @@ def smoke(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     return experiment
 
 
-def rows(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+def rows(frame: Any) -> list[tuple[str, ...]]:
     return sorted(tuple(map(str, row)) for row in frame.itertuples(index=False))
 
 
@@ -38,6 +38,8 @@ def rows(frame: pd.DataFrame) -> list[tuple[str, ...]]:
 def test_rows_are_those_of_load_results(
     smoke: Experiment, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import pandas as pd
+
     if kept != "nothing":
         monkeypatch.setattr(columns, "WORTH_KEEPING", 1)
         collect(smoke.cells if kept == "all" else smoke.cells[::2], smoke.folder)

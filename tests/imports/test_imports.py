@@ -8,7 +8,6 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from command_line import ROOT, orch
 
@@ -147,6 +146,8 @@ def test_trackios_parquet_has_the_numbers_of_its_project(
     folder: RunFolder, tmp_path: Path, flat: bool
 ) -> None:
     """A column for each metric, as trackio syncs it, or the rows of its table as they are."""
+    import pandas as pd
+
     project = unpacked("trackio.db.gz", tmp_path, "proj.db")
     with contextlib.closing(sqlite3.connect(project)) as base:
         rows = pd.read_sql("SELECT run_name, timestamp, step, metrics FROM metrics", base)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers  # its classes are imported when they are named: not by every process
 import yaml
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, get_scheduler
 
 from backends.micro.optimizer import rate_of
 from orchestrator import plugins
@@ -80,7 +80,7 @@ def skyrl(source: Sources, given: dict[str, str]) -> Any:
     made = source.load(
         "backends/skyrl_train/distributed/fsdp_strategy.py",
         ["FSDPStrategy._fsdp_init_train_model"],
-        get_scheduler=get_scheduler,
+        get_scheduler=transformers.get_scheduler,
         optim=torch.optim,
         HFModelWrapper=type(None),
     )
@@ -125,7 +125,7 @@ def openrlhf(_: Sources, given: dict[str, str]) -> Any:
     name = given["--actor.lr_scheduler" if dotted else "--lr_scheduler"]
     share = float(given["--actor.lr_warmup_ratio" if dotted else "--lr_warmup_ratio"])
     optimizer = adamw()
-    return optimizer, get_scheduler(
+    return optimizer, transformers.get_scheduler(
         name, optimizer, num_warmup_steps=math.ceil(STEPS * share), num_training_steps=STEPS
     )
 
@@ -141,7 +141,7 @@ def trl(_: Sources, given: dict[str, str]) -> Any:
     """TRL's trainers are transformers' Trainer, whose create_scheduler hands these on."""
     config = yaml.safe_load(given["grpo.yaml"])
     optimizer = adamw()
-    return optimizer, get_scheduler(
+    return optimizer, transformers.get_scheduler(
         config["lr_scheduler_type"],
         optimizer,
         num_warmup_steps=config["warmup_steps"],
@@ -251,8 +251,8 @@ def test_what_weight_decay_shrinks(release: tuple[str, str, Sources]) -> None:
     if library not in ("openrlhf", "trl"):
         assert dialect.decay_of == "all", "all parameters go to AdamW in one group"
         return
-    model = LlamaForCausalLM(
-        LlamaConfig(
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
             vocab_size=8,
             hidden_size=8,
             intermediate_size=8,
@@ -262,7 +262,7 @@ def test_what_weight_decay_shrinks(release: tuple[str, str, Sources]) -> None:
         )
     )
     if library == "trl":  # transformers' Trainer makes its optimizer
-        names = Trainer.get_decay_parameter_names(None, model)  # type: ignore[arg-type]  # no self
+        names = transformers.Trainer.get_decay_parameter_names(None, model)  # type: ignore[arg-type]  # no self
         shrunk = {id(p) for name, p in model.named_parameters() if name in names}
     else:
         made = source.load(

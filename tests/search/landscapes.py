@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import optuna
-from scipy.interpolate import CubicSpline
 
 from orchestrator.records import AttemptPaths
 from orchestrator.search.block import distributions, sampler
@@ -64,6 +62,8 @@ def closed_form(spread: float | None) -> Landscape:
 def really_trained(weight: float = 1.0) -> Landscape:
     """accuracy - weight * KL as long training gives it: a smooth curve through the means of four
     seeds at eleven betas, and their spread."""
+    from scipy.interpolate import CubicSpline
+
     found = measured("long", weight)
     betas = sorted(found)
     curve = CubicSpline(np.log(betas), [statistics.mean(found[beta]) for beta in betas])
@@ -129,6 +129,8 @@ def _spread(recipe: str, weight: float) -> Callable[[float], float]:
 def simulated(search: Search, sampler_name: str, repetition: int, over: Landscape) -> SearchOutcome:
     """What a search finds there, in memory: asked and told as the controller does, without cells.
     search: over the landscape's space."""
+    import optuna
+
     changed = {"sampler": sampler_name, "sampler_seed": repetition, "trials": over.trials}
     block = search.tune.block.model_copy(update=changed)
     search = replace(search, tune=replace(search.tune, block=block, seeds=tuple(range(over.seeds))))

@@ -14,8 +14,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-from mlflow.tracking import MlflowClient
 from tracking_house import T0, House, curve, dump, grow
 
 from orchestrator.records import Cell
@@ -117,6 +115,8 @@ def test_curves_are_the_merged_metrics_and_scores_stand_at_their_step(house: Hou
 
 
 def test_evaluated_checkpoints_are_models_with_their_scores(house: House) -> None:
+    from mlflow.tracking import MlflowClient
+
     fill(house)
     first, second, third, _ = house.cells
     house.mirror()
@@ -294,6 +294,8 @@ def test_scores_that_come_later_are_appended(house: House) -> None:
 
 def run_of(house: House, cell: Cell) -> Any:
     """The cell's run, with its id."""
+    from mlflow.tracking import MlflowClient
+
     client = MlflowClient(tracking_uri=uri(house))
     found = client.get_experiment_by_name(house.folder.experiment)
     wanted = f"tags.`orch.key` = 'cell/{cell.id}'"
@@ -337,6 +339,8 @@ def test_a_resumed_cell_with_other_values_keeps_its_run_and_says_so(
     house: House, monkeypatch: pytest.MonkeyPatch, dies: int
 ) -> None:
     """As on GPUs, where training from the same checkpoint differs in the last digits."""
+    from mlflow.tracking import MlflowClient
+
     cell = house.cells[0]
     house.attempt(cell, range(6), state="preempted")
     house.mirror()
@@ -439,6 +443,9 @@ def test_a_crash_at_any_call_leaves_nothing_double(
 ) -> None:
     """Dies before and after the first call, then the second, ... until a pass gets through; then
     compares."""
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+    from mlflow.tracking import MlflowClient
+
     house, undisturbed = filled
     at = f"sqlite:///{shutil.copy(house.migrated, tmp_path / 'own.db')}"
     passes = 0
@@ -482,6 +489,8 @@ def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
 
 
 def test_a_twin_run_made_by_another_machine_is_removed(house: House) -> None:
+    from mlflow.tracking import MlflowClient
+
     fill(house)
     house.mirror()
     client = MlflowClient(tracking_uri=uri(house))
@@ -492,6 +501,8 @@ def test_a_twin_run_made_by_another_machine_is_removed(house: House) -> None:
 
 
 def test_what_a_person_changed_is_mended_and_their_own_tags_are_kept(house: House) -> None:
+    from mlflow.tracking import MlflowClient
+
     fill(house)
     house.mirror()
     client = MlflowClient(tracking_uri=uri(house))
@@ -520,6 +531,8 @@ def test_an_axis_that_left_the_spec_loses_its_tag(house: House) -> None:
 
 
 def test_a_deleted_experiment_comes_back(house: House) -> None:
+    from mlflow.tracking import MlflowClient
+
     fill(house)
     house.mirror()
     before = held(house)

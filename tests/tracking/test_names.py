@@ -2,7 +2,6 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, _validate_metric_name
 
 from orchestrator.metrics.names import METRICS
 from orchestrator.tracking.names import MAX_PARAM, MAX_TAG, allowed_name, param_text, tag_text
@@ -10,6 +9,8 @@ from orchestrator.tracking.names import MAX_PARAM, MAX_TAG, allowed_name, param_
 
 @given(st.text(min_size=1, max_size=300))
 def test_mlflow_takes_every_name(name: str) -> None:
+    from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, _validate_metric_name
+
     safe = allowed_name(name)
     _validate_metric_name(safe)
     assert len(safe) <= MAX_ENTITY_KEY_LENGTH

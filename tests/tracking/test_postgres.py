@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from lifeline import let_go
-from mlflow.entities import Metric
-from mlflow.tracking import MlflowClient
 from test_bulk import POINTS, read_back
 from tracking_house import House, dump, grow
 from tracking_servers import Postgres, Server, programs
@@ -28,6 +26,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
+    from mlflow.tracking import MlflowClient
+
     bin_ = programs()
     assert bin_ is not None
     root = Path(tempfile.mkdtemp(prefix="orch-pg-"))  # its user may not enter pytest's folders
@@ -60,6 +60,9 @@ def fill(house: House) -> None:
 def test_rows_and_latest_values_are_those_of_log_batch(
     new_database: Callable[[str], str],
 ) -> None:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
     client = MlflowClient(tracking_uri=new_database("points"))
     write = bulk.writer_of(client)
     assert write is not None

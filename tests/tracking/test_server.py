@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from lifeline import let_go
-from mlflow.tracking import MlflowClient
 from tracking_house import House, dump, grow
 from tracking_servers import BusyProxy, Server
 
@@ -55,6 +54,8 @@ def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from mlflow.tracking import MlflowClient
+
     house = make_house(tmp_path / "runs", name="cut")
     fill(house)
     real = MlflowClient.log_batch
@@ -123,6 +124,8 @@ FLAGS = [
 def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
     make_house: Callable[..., House], tmp_path: Path, server: Server, synthetic: Any
 ) -> None:
+    from mlflow.tracking import MlflowClient
+
     import dashboards
     from orchestrator.analysis.compare import compare
     from orchestrator.report import report

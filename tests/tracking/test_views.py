@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 from tracking_house import House, dump
 
 from orchestrator.runs.collect import collect
@@ -25,6 +24,8 @@ def fill(house: House) -> list[View]:
 
 
 def test_every_view_shows_as_many_runs_as_it_says(house: House) -> None:
+    from mlflow.tracking import MlflowClient
+
     found = fill(house)
     house.mirror()
     client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")

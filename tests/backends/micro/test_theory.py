@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 
 from backends.micro import train
 from backends.micro.theory import has_closed_form, optimum, predicted
@@ -29,6 +28,8 @@ than the best there is."""
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.9])
 def test_the_closed_form_is_the_maximum_of_the_objective(beta: float, p: float) -> None:
     """Over all policies that keep pi_ref's proportions among wrong answers, which is optimal."""
+
+    from scipy.optimize import minimize_scalar
 
     def loss(q: float) -> float:
         kl = q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))
