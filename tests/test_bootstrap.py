@@ -47,6 +47,7 @@ def test_real_libraries_train_in_a_phase_of_their_own_files(
 ) -> None:
     """What it is not given it does not run: each marked test is in a file of the list."""
     calls: list[tuple[object, ...]] = []
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setattr(bootstrap, "call", lambda *argv: calls.append(argv) or 0)
     for name in ("install_system", "install_data"):
         monkeypatch.setattr(bootstrap, name, lambda: None)

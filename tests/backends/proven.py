@@ -24,7 +24,8 @@ from tests.backends.cpu_meter import CpuMeter
 from tests.backends.environments import cpu_python
 
 BATCHES = 4
-LONGEST_WAIT = 300
+LONGEST_WAIT = 600
+"""Seconds to a first checkpoint: SkyRL needed 277 beside a load of 12."""
 
 
 class ProofCell(NamedTuple):

@@ -7,6 +7,7 @@ and for weights by gloo.
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ VLLM = "0.29.0"
 
 def install() -> None:
     """Put the stand-ins in place, in this process."""
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
+    if find_spec("deepspeed"):  # a process that only starts the library has another sys.prefix
+        # DeepSpeed compiles its AdamW, which takes minutes: once for each environment
+        os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
     device: Any = import_module("orch_cpu_device")
     refuse, stand_in = device.refuse, device.stand_in
     engine: Any = import_module("orch_cpu_openrlhf_vllm")

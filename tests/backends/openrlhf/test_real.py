@@ -2,11 +2,16 @@
 with the launch that orch emits. Only vLLM and the GPU stand in."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator import plugins
 from orchestrator.kl.library_semantics import parse
+from orchestrator.library import cpu
 from orchestrator.prove.checks import checks
 from tests.backends import proven, real
 from tests.backends.environments import cpu_python
@@ -44,6 +49,24 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     assert real.dtypes(last) == {"BF16"}, "as the ledger says of precision.checkpoint"
     tokenizer = json.loads((last / "tokenizer.json").read_text())
     assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]
+
+
+def test_what_deepspeed_compiles_stays_in_the_librarys_environment(python: Path) -> None:
+    """It takes minutes. The process that starts the program has the same variables, and another
+    Python."""
+    folders = [plugins.folder("openrlhf") / "cpu", Path(cpu.__file__).parent]
+    for each, folder in ((sys.executable, ""), (python, python.parents[1] / "torch_extensions")):
+        done = subprocess.run(
+            [each, "-c", "import os; print(os.environ.get('TORCH_EXTENSIONS_DIR', ''))"],
+            env={
+                "PYTHONPATH": os.pathsep.join(map(str, folders)),
+                "ORCH_CPU": "orch_cpu_openrlhf",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(folder), done.stderr
 
 
 def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(tmp_path: Path) -> None:
