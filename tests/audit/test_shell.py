@@ -253,3 +253,11 @@ def test_a_branch_in_the_word_after_a_flag_makes_two_cases(launch: str, off: str
     """The value alone does not say that it is a weight; only the first arm was read."""
     text = f"if nvidia-smi | grep -q H100; then KL=0; else KL=0.04; fi\n{launch}\n"
     assert {*verdicts(text).values()} == {off, on}
+
+
+def test_a_list_in_braces_is_several_words() -> None:
+    """The key was `algorithm.{use_kl_in_reward`, so the launch had no KL, for certain."""
+    finding = only(f"{VERL} {ON_POLICY} algorithm.{{use_kl_in_reward=True,kl_penalty=kl}}")
+    assert finding.term_verdict == "unbiased_reverse_kl"
+    quoted = f"{VERL} {ON_POLICY} '+algorithm={{use_kl_in_reward: True, kl_penalty: kl}}'"
+    assert verdict(quoted) == "unbiased_reverse_kl"

@@ -55,6 +55,8 @@ _DEFAULTS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _EXPANSIONS = ("expansion", "simple_expansion", "command_substitution", "arithmetic_expansion")
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
+_LIST = re.compile(r"^([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)$")
+"""A word with one list in braces: `a.{b=1,c=2}` is the words `a.b=1` and `a.c=2`."""
 _RANGE = re.compile(r"^\{(-?\d{1,9})\.\.(-?\d{1,9})\}$")
 
 
@@ -77,6 +79,12 @@ class Expander:
             step = 1 if high >= low else -1
             numbers = range(low, high + step, step)[:MOST_NUMBERS]
             return [(WordPart((ShellText(str(n), source.line(node)),), True),) for n in numbers]
+        if node.type == "concatenation" and all(c.type == "word" for c in node.children):
+            text, line = source.text(node), source.line(node)
+            if (match := _LIST.match(text)) and "\\" not in text:
+                parts = match[2].split(",")[:MOST_NUMBERS]
+                whole = (f"{match[1]}{each}{match[3]}" for each in parts)
+                return [(WordPart((ShellText(each, line),), True),) for each in whole]
         if node.type == "command_name" and len(node.children) == 1:
             node = node.children[0]
         terms = self._array_terms(node, source)
