@@ -235,22 +235,23 @@ CUTS: Mapping[str, Cut] = {
 """loss.correction.kind -> the keys that ask SkyRL for it."""
 
 
-def _masks_tokens(launch: Values) -> bool:
+def masks_tokens(launch: Values) -> bool:
+    """Return True if a launch masks tokens, by both bounds of their ratio."""
     bounds = [launch.get(CUTS["mis_token"].bound(side)) for side in ("low", "high")]
     return None not in bounds
 
 
 def _is_corrected(launch: Values) -> bool:
-    return not (launch[TIS] is None and launch[OF_RESPONSES] is None) or _masks_tokens(launch)
+    return not (launch[TIS] is None and launch[OF_RESPONSES] is None) or masks_tokens(launch)
 
 
 def _kind(launch: Any) -> object:
     """Return the kind of a launch's correction; ABSENT without one. Raise KeyError for others."""
     if not _is_corrected(launch):
         return ABSENT
-    ratio, metric, masks_tokens = launch[TIS], launch[OF_RESPONSES], _masks_tokens(launch)
+    ratio, metric, of_tokens = launch[TIS], launch[OF_RESPONSES], masks_tokens(launch)
     for kind, cut in CUTS.items():
-        if (cut.ratio, cut.metric, cut.mask == TOKENS) != (ratio, metric, masks_tokens):
+        if (cut.ratio, cut.metric, cut.mask == TOKENS) != (ratio, metric, of_tokens):
             continue
         if cut.ratio and cut.mask and launch[cut.cap] < launch[cut.bound("high")]:
             raise KeyError(launch[cut.cap])

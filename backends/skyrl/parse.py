@@ -21,13 +21,16 @@ from backends.skyrl.manifest import (
     MANIFEST,
     MINIBATCH,
     NEEDS,
+    OF_RESPONSES,
     OUR_STEPS,
     PLACEMENT,
     SAMPLING,
     STEPS,
+    TIS,
     VERSIONS,
     counts_steps,
     is_asynchronous,
+    masks_tokens,
 )
 from backends.skyrl.overrides import read
 from orchestrator.errors import Fault, SpecError
@@ -165,6 +168,13 @@ def _silent(values: Values, given: Values, argv: str, num_prompts: object) -> It
                 f"{'null' if value is None else str(value).lower()}",
                 key,
             )
+    alone = values[TIS] is None and values[OF_RESPONSES] is None
+    if masks_tokens(values) and alone and values[f"{SAMPLING}.logprobs"] is None:
+        yield Fault(
+            "SkyRL masks tokens by the engine's log-probabilities, and without them trains as if "
+            "no mask were set: set it to 1",
+            f"{SAMPLING}.logprobs",
+        )
     yield from _asynchronous(values, given, argv)
     yield from _ranks(values, given)
     yield from _ends_early(values, given, num_prompts)

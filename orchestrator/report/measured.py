@@ -41,6 +41,7 @@ ACCURACY, KL = "eval/accuracy_in_domain", "eval/kl_reverse"
 QUIET = "rb.both"
 """The unbiased term with the least noise, according to the laboratory."""
 HALF = 0.5
+NOWHERE = "no field"
 Kept = Mapping[str, Any]
 
 
@@ -127,9 +128,10 @@ def _configuration(c: Configuration) -> dict[str, Any]:
 
 def sections() -> Iterator[str]:
     """Yield the lines of the measured sections of docs/beyond_the_paper.md."""
-    for name, write in (("phase_diagram", phase_lines), ("quiet", quiet_lines)):
-        yield ""
-        yield from write(_read(name))
+    yield ""
+    yield from phase_lines(_read("phase_diagram"), _read("comedy_full"))
+    yield ""
+    yield from quiet_lines(_read("quiet"))
 
 
 def comedy_page() -> str:
@@ -148,6 +150,8 @@ class PaperObservation(NamedTuple):
 
     says: str
     claims: tuple[str, ...]
+    at_its_points: tuple[str, ...]
+    """Its claims in experiments/comedy_full.yaml, at the paper's own points, with more seeds."""
     term: str = ""
     """The term whose instability the map shows, in comparison with no KL."""
     steadied: bool = False
@@ -159,16 +163,24 @@ FIVE = (
         "k1 in the loss regularises nothing and is unstable; with four updates a batch it "
         "collapses (§4.1, Fig. 2)",
         ("k1_loss_is_unstable_with_four_updates", "k1_loss_is_no_better_than_none"),
+        ("k1_loss_is_unstable_offpolicy", "k1_loss_is_no_better_than_none"),
         "k1.loss",
     ),
     PaperObservation(
         "k3 in the reward collapses, partly or wholly (§4.1, Fig. 3)",
         ("k3_reward_collapses",),
+        ("k3_reward_collapses", "k3_reward_collapses_offpolicy"),
         "k3.reward",
     ),
     PaperObservation(
         "k1 in the reward, the unbiased one, is stable and scores higher than k3 in the loss, in "
         "and out of domain; a larger β costs accuracy (§4.1, Fig. 4 to 6)",
+        (
+            "unbiased_wins_in_domain",
+            "unbiased_wins_out_of_domain",
+            "larger_beta_costs_k1_reward",
+            "larger_beta_costs_k3_loss",
+        ),
         (
             "unbiased_wins_in_domain",
             "unbiased_wins_out_of_domain",
@@ -186,6 +198,12 @@ FIVE = (
             "k3_reward_is_unstable_async",
             "unbiased_wins_async",
         ),
+        (
+            "kl_stabilises_async",
+            "k1_loss_is_unstable_async",
+            "k3_reward_is_unstable_async",
+            "unbiased_wins_async",
+        ),
         "k1.reward",
         steadied=True,
     ),
@@ -193,6 +211,7 @@ FIVE = (
         "in both places either estimator does as k1 in the reward, and better than k3 in the loss "
         "(§4.3, Fig. 9)",
         ("k3_both_beats_k3_loss", "both_matches_k1_reward"),
+        ("k1_both_beats_k3_loss", "k3_both_beats_k3_loss", "both_matches_k1_reward"),
     ),
 )
 APPEARS = {"supported": "appears", "contradicted": "does not appear: the interval says otherwise"}
@@ -213,8 +232,11 @@ OF_QUIET = (
 SINGLE = ("term", "stable / unstable / collapsed", "bound of β", "accuracy in domain", "reverse KL")
 
 
-def phase_lines(kept: Kept) -> Iterator[str]:
-    """Yield the section on phase maps from the data of experiments/phase_diagram.yaml."""
+def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
+    """Yield the section on phase maps from the data of experiments/phase_diagram.yaml.
+
+    `points`: the data of experiments/comedy_full.yaml.
+    """
     yield "## Where training is stable"
     yield ""
     yield (
@@ -261,7 +283,7 @@ def phase_lines(kept: Kept) -> Iterator[str]:
             ]
             yield from _table(SINGLE, rows)
     yield from _prediction(kept["phases"])
-    yield from _observed(kept)
+    yield from _observed(kept, points)
 
 
 def _prediction(maps: Sequence[Kept]) -> Iterator[str]:
@@ -290,9 +312,47 @@ def _side(counts: Sequence[int]) -> tuple[str, str]:
     return ("", "") if not n else (_share(n - counts[0], n), _share(counts[2], n))
 
 
-def _observed(kept: Kept) -> Iterator[str]:
+def _in_short(kept: Kept, points: Kept) -> Iterator[str]:
+    """Yield a table: does each observation appear at the paper's own points, and where else."""
+    claims = {claim["name"]: claim for claim in points["claims"]}
+    rows = []
+    for number, one in enumerate(FIVE, 1):
+        own = [claims[name] for name in one.at_its_points]
+        holding = sum(claim["verdict"] == "supported" for claim in own)
+        refuted = sum(claim["verdict"] == "contradicted" for claim in own)
+        answer = "appears" if holding == len(own) else "appears in part" if holding else ""
+        if not answer:
+            answer = "does not appear" if refuted == len(own) else "not seen"
+        counts = f"{holding} hold, {refuted} do not, {len(own) - holding - refuted} not decided"
+        where = ""
+        if one.term and not one.steadied:
+            lost = _places(kept["phases"], one.term, _collapses)
+            where = f"collapses at {lost}" if lost != NOWHERE else "collapses at no field"
+        elif one.steadied:
+            steady = _places(kept["phases"], one.term, _steadies)
+            where = f"{one.term} steadies at {steady}"
+        rows.append((str(number), one.says, f"{answer}: {counts}", where))
+    yield from _table(
+        (
+            "",
+            "the paper says",
+            f"at its own points, {len(points['seeds'])} seeds ([each claim](comedy.md))",
+            f"on the maps, {len(kept['seeds'])} seeds or fewer",
+        ),
+        rows,
+    )
+
+
+def _observed(kept: Kept, points: Kept) -> Iterator[str]:
     yield ""
     yield "### The paper's five observations, here"
+    yield ""
+    yield from _in_short(kept, points)
+    yield ""
+    yield (
+        "Not seen and not decided is not refuted: the page on the claims has each interval. The "
+        "rest of this section is about the maps' own seeds."
+    )
     claims = {claim["name"]: claim for claim in kept["claims"]}
     for number, one in enumerate(FIVE, 1):
         yield ""
@@ -337,13 +397,13 @@ def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
     """Yield the fields of the maps in which at least half of the seeds show the instability."""
     if one.steadied:
         for term in ("k1.reward", "k3.loss"):
-            places = _places(maps, term, lambda own, base: own[0] > HALF and base[0] <= HALF)
+            places = _places(maps, term, _steadies)
             yield (
                 f"- On the map, no KL is not stable in at least half of the seeds and {term} is "
                 f"stable in more than half at: {places}."
             )
         return
-    lost = _places(maps, one.term, lambda own, base: own[2] >= HALF and base[2] == 0)
+    lost = _places(maps, one.term, _collapses)
     shaken = _places(maps, one.term, lambda own, base: own[0] <= HALF and base[0] > HALF)
     yield (
         f"- On the map, {one.term} collapses in at least half of the seeds, and no KL in none, "
@@ -353,6 +413,14 @@ def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
         f"- {one.term} is not stable in at least half, and no KL is stable in more than half, "
         f"at: {shaken}."
     )
+
+
+def _collapses(own: Sequence[float], base: Sequence[float]) -> bool:
+    return own[2] >= HALF and base[2] == 0
+
+
+def _steadies(own: Sequence[float], base: Sequence[float]) -> bool:
+    return own[0] > HALF and base[0] <= HALF
 
 
 def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
@@ -372,7 +440,7 @@ def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
             if betas:
                 axis = axis_title(one["axis"]).partition(" (")[0]
                 places.append(f"{axis} {float(x):g} with β {_listed(betas)}")
-    return "; ".join(places) or "no field"
+    return "; ".join(places) or NOWHERE
 
 
 def _known(*fields: Kept | None) -> bool:

@@ -1,6 +1,7 @@
 """Phase maps: the state of a run, the shares of a field, and the bound of linear stability."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from orchestrator.analysis.phases import boundary, largest_step, mean_lag, phase
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.records import Outcome, Published, PublishedStatement
 from orchestrator.report.measured import (
+    FIVE,
     as_text,
     comedy_lines,
     kept_of,
@@ -128,7 +130,23 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
     assert "| It falls. (Fig. 3) | not decided | The share of collapsed runs is higher" in page
     assert "Of 1 claims, 0 hold here, 0 do not, and 1 are not decided." in page
     assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
-    lines = list(phase_lines(kept))
+    verdicts = dict.fromkeys((name for one in FIVE for name in one.at_its_points), "underpowered")
+    for one, verdict in ((FIVE[0], "supported"), (FIVE[2], "contradicted")):
+        verdicts |= dict.fromkeys(one.at_its_points, verdict)
+    verdicts[FIVE[4].at_its_points[0]] = "supported"
+    points = [{"name": name, "verdict": verdict} for name, verdict in verdicts.items()]
+    lines = list(phase_lines(kept, {"seeds": list(range(20)), "claims": points}))
+    rows = [line.split("|") for line in lines if re.match(r"\| [1-5] \| .* hold, ", line)]
+    short = [(row[3].strip(), row[4].strip()) for row in rows]
+    assert [answer.partition(":")[0] for answer, _ in short] == [
+        "appears",
+        "not seen",
+        "does not appear",
+        "not seen",
+        "appears in part",
+    ]
+    assert short[0][1] == "collapses at staleness 10 with β 1"
+    assert short[4][0] == "appears in part: 1 hold, 0 do not, 2 not decided"
     at = lines.index("**k1.loss: β over staleness (updates)**")
     assert lines[at + 2 : at + 8] == [
         "| β | 0 | 10 |",

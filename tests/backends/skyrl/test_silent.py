@@ -11,6 +11,7 @@ from tests.backends.skyrl.library import ask
 
 A, ASYNC = "trainer.algorithm", "trainer.fully_async"
 OFF = f"{A}.off_policy_correction"
+MASKED = f"{OFF}.token_mask_is_threshold_low=0.5 {OFF}.token_mask_is_threshold_high=2.0"
 MAIN = "-m skyrl.train.entrypoints.main_base"
 
 ODD = " ".join(
@@ -30,6 +31,7 @@ SILENT = (
         f"{OFF}.sequence_mask_metric=geometric {OFF}.tis_ratio_type=token",
         "orch has no loss.correction.kind",
     ),
+    (f"{MASKED} generator.sampling_params.logprobs=null", "as if no mask were set"),
     (f"{A}.use_entropy_loss=true", "set it to false"),
     (f"{A}.zero_variance_filter=true", "set it to false"),
     ("trainer.update_epochs_per_batch=2", "set it to 1"),
