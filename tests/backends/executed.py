@@ -209,7 +209,7 @@ def _programs() -> Iterator[LaunchPlan]:
     for library in filter(plugins.has_programs, _libraries()):
         for version in plugins.load(library).versions:
             programs = plugins.programs(library)
-            yield programs.launch(Path("/x/train.py"), version, PLACE, Path("/x/policy"), 4)
+            yield programs.launch(("/x/train.py",), version, PLACE, Path("/x/policy"), 4)
 
 
 def _varied(library: str, version: str) -> Iterator[Cell]:
