@@ -208,7 +208,8 @@ def _near_scores(
     for name, a in sorted(lefts.items()):
         b = rights[name]
         error = math.hypot(a.stderr or 0.0, b.stderr or 0.0)
-        off = abs(a.value - b.value) / error if error else math.inf * (a.value != b.value)
+        apart = abs(a.value - b.value)
+        off = apart / error if error else math.inf if apart else 0.0
         if not off <= worst:
             worst, where = off, f"{name[1]} {name[2]} {a.value:g} and {b.value:g}"
     sentence = f"at most {worst:.1f} standard errors apart of {bounds.scores:g} allowed"

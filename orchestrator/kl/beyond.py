@@ -44,12 +44,12 @@ CANNOT = """\
   in seven tokens and 80 rollouts an update: they say where an effect lives there, and not where it
   lives in a large model. Few seeds leave wide intervals, runs of different β share their random
   numbers, and the states are one rule among many: an unstable run may end well.
-- No library that orch drives has these estimators by a name of its own (OpenRLHF charges its k1 in
-  the reward as `k1_to_go` does, after another baseline). orch ships some of them for some libraries
-  (`orch plan` says `extension` for those, and refuses the others); its tests hold the shipped
-  code's gradient to the enumerated one. A loss that is given the reference policy's
-  log-probabilities of sampled tokens, and not the reference policy, cannot carry a KL over the
-  vocabulary.
+- No library that orch drives has these estimators by a name of its own. Where one charges k1 in
+  the reward token by token, as `k1_to_go` does, its baseline is another. orch ships some of them
+  for some libraries (`orch plan` says `extension` for those, and refuses the others); its tests
+  hold the shipped code's gradient to the enumerated one. A loss that is given the reference
+  policy's log-probabilities of sampled tokens, and not the reference policy, cannot carry a KL over
+  the vocabulary.
 - A GPU's cost was not measured."""
 
 COST = """\

@@ -140,6 +140,15 @@ def test_a_librarys_runs_are_held_to_bounds(twin: Twin) -> None:
     assert strict["curves"][0] == "differs"
 
 
+def test_scores_without_an_error_are_near_if_they_are_equal(twin: Twin) -> None:
+    one = twin("one", micro=False, stderr=0.0)
+    near = agreement(one, twin("two", micro=False, stderr=0.0))["scores"]
+    assert near[0] == "within bounds"
+    assert near[1].startswith("at most 0.0 standard errors")
+    other = agreement(one, twin("three", micro=False, stderr=0.0, value=0.51))["scores"]
+    assert other[0] == "differs"
+
+
 def test_a_run_that_failed_compares_with_nothing(twin: Twin) -> None:
     failed = replace(twin("one"), state="failed")
     (row,) = compare_runs([failed], [twin("two")], Bounds())
