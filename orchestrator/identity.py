@@ -60,6 +60,8 @@ def fingerprint_by_seed(settings: Settings) -> Callable[[int], str]:
             parts |= {name: text} if text != "{}" else {}
         elif _counts(name, value):
             parts[name] = encode(value)
+    # Keys are sorted, so all text before the seed is hashed once. The bytes are those of
+    # `encode(identity(settings))`.
     before = [f'"{name}":{text}' for name, text in parts.items() if name < "seed"]
     after = "".join(f',"{name}":{text}' for name, text in parts.items() if name > "seed")
     head = hashlib.sha256(f'{SCHEME}\n{{{",".join([*before, """"seed":"""])}'.encode())
@@ -95,6 +97,7 @@ def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
 
 
 def _counts(field: str, value: object) -> bool:
+    # Compared in the canonical form, where 1 equals 1.0 and True does not equal 1.
     return field not in NOT_IDENTITY and not (
         field in BIRTH_VALUES and encode(value) == encode(BIRTH_VALUES[field])
     )

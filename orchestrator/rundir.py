@@ -218,6 +218,7 @@ class CellDir:
                 nascent.path.replace(self.path)
             except OSError as error:
                 shutil.rmtree(nascent.path, ignore_errors=True)
+                # Another process was faster: its directory stays.
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
         if not self.cell.exists():  # the directory existed without it
@@ -250,6 +251,7 @@ class CellDir:
             existing = self.attempts()
             number = existing[-1].number + 1 if existing else 1
             attempt = AttemptDir(self.path / "attempts" / str(number), number)
+            # mkdir is atomic: a caller that loses it looks for the next number.
             with telling(attempt.path), contextlib.suppress(FileExistsError):
                 attempt.path.parent.mkdir(parents=True, exist_ok=True)
                 attempt.path.mkdir()
@@ -259,6 +261,7 @@ class CellDir:
         """Return the attempt to start: the last one if it never started, else a new one."""
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
+        # An exit record without job.json is of an attempt that was cancelled before its start.
         if last is not None and not last.job.exists() and not last.exit.exists():
             return last
         return self.new_attempt()
@@ -287,6 +290,7 @@ class CellDir:
                 except OSError as error:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
+                    # Another process has reserved this number.
                     number += 1
 
     def state(self, *, claimed: bool = False, poll: "Poll | None" = None) -> CellState:
@@ -359,6 +363,7 @@ class CellDir:
                 return False
         with file:
             try:
+                # A shared lock: two readers do not take each other for a worker.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
@@ -500,6 +505,7 @@ class RunFolder:
                 names = sorted(path.name for path in self.path.iterdir())
             except FileNotFoundError:
                 return
+        # write_text makes a temporary file of this name: another orch may be making the folder now.
         foreign = [n for n in names if n not in _OURS and not n.startswith(".format.json.")]
         if foreign:
             raise RunFolderError(

@@ -62,6 +62,8 @@ def export(
         return done
     name = _name(checkpoint)
     target = cell_dir.exports / name
+    # The host and the pid let `_clear` see if the maker is dead. The token separates two exports of
+    # one process.
     suffix = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
     nascent = cell_dir.exports / f".new-{name}-{suffix}"
     _clear(cell_dir.exports)
@@ -120,6 +122,8 @@ def _convert(
         raise ExportError(_sentence(checkpoint, plan, fault, log, options))
     if fault := _incomplete(target):
         raise ExportError(f"{checkpoint.path}: its export ended well and {fault}; {log} says more")
+    # export.json is the last file that is written, and the rename in `export` makes all files
+    # visible at once.
     record = {
         "checkpoint": str(checkpoint.path),
         "step": checkpoint.step,
@@ -169,6 +173,7 @@ def _run(
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
+                # A session of its own: `program.end` then ends all that the command started.
                 start_new_session=True,
                 preexec_fn=partial(processes.die_with, os.getpid()),
             )

@@ -77,6 +77,7 @@ class Channel:
         except OSError:
             raw = b""
         self.open = self.open and bool(raw)
+        # The last part is a message that has not arrived completely.
         *lines, self._rest = (self._rest + raw).split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -153,8 +154,11 @@ def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
             stderr=output,
             start_new_session=True,
             pass_fds=[theirs.fileno()],
+            # In the environment, because these libraries read the number of threads when they are
+            # loaded.
             env={**os.environ, **ONE_THREAD},
         )
+        # Only the server may hold its end: a copy here would keep the channel open after its death.
         theirs.close()
         server = ForkServer(process, Channel(ours), output)
         try:
@@ -202,6 +206,7 @@ class ForkServerLoop:
                 if pipe in pipes:
                     self._forward(pipes[pipe])
             self._reap()
+        # orch is gone or has stopped: no worker may outlive the server.
         self._signal(signal.SIGKILL)
 
     def _obey(self, message: dict[str, Any]) -> None:
@@ -256,6 +261,8 @@ class ForkServerLoop:
             # a closed pipe means that it is ending, which is worth a moment's wait
             pid, status = os.waitpid(forked.pid, os.WNOHANG if forked.channel.open else 0)
             if pid:
+                # Messages of the worker go to orch before `ended`. The worker is gone, so its end
+                # closes.
                 while forked.channel.open:
                     self._forward(forked)
                 forked.channel.socket.close()
@@ -299,6 +306,8 @@ def run_worker(order: Order, report: Channel) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()
+        # Not sys.exit: this process is a fork of the server, whose stack and exit handlers it must
+        # not run.
         os._exit(code)
 
 
@@ -335,6 +344,8 @@ def train_cell(order: Order, report: Channel, stop: worker.StopSignals) -> None:
         report.send({"started": attempt.number})
         job = {"submission": order.submission, "launcher": "local"}
         record = worker.train(cell, cell_dir, attempt, job, stop, announce, execute)
+        # The exit record comes first, because it alone decides. A kill before the next line costs
+        # only the line in the ledger.
         attempt.write_exit(record)
         folder.append(
             "ended",

@@ -145,6 +145,8 @@ class LocalLaunch:
                 self._fill_slots()
             for message in self.server.channel.receive(_TICK_SECONDS):
                 self._handle(message)
+            # A launch that stops without workers closes the channel itself: the server ends when
+            # asked to.
             if not self.server.channel.open and (self.processes or not self.stopping):
                 raise OrchError(
                     "the process that starts workers was killed; run again to go on. Its last "
@@ -194,11 +196,15 @@ class LocalLaunch:
         """
         first = self.waiting.popleft()
         shape = _shape(first)
+        # Cells trained together die together. A cell that kills its process must not take others
+        # with it.
         if shape is None or self.losses[first.id]:
             return [first]
         alike = [x for x in self.waiting if not self.losses[x.id] and _shape(x) == shape]
         shared = plugins.load(first.settings.backend.name).shared_process
         most = shared.at_most if shared else 1
+        # An equal share for each worker: the first order must not take all cells and leave cores
+        # idle.
         dealt = max(FEWEST, ceil((1 + len(alike)) / self.workers))
         chosen = alike[: min(most, dealt) - 1]
         taken = {cell.id for cell in chosen}
@@ -226,6 +232,8 @@ class LocalLaunch:
             attempts = self.folder.cell(cell).path / "attempts"
             self.on_event(LaunchEvent("started", cell, attempts / str(message["started"])))
         elif "held" in message:
+            # This is no error: the launch waits until the claim is free, and then reads what became
+            # of the cell (`_take_over`).
             self.elsewhere[cell.id] = cell
             self._withdraw(cell, submission, "held by another orch")
             self.on_event(LaunchEvent("elsewhere", cell))
@@ -242,6 +250,7 @@ class LocalLaunch:
         process = self.processes.pop(submission)
         self.slots.append(process.slot)
         for each in process.submissions:
+            # A cell that reported `finished` was handled at that message.
             if each in self.running:
                 self._handle_cell(each, code)
 
@@ -252,8 +261,12 @@ class LocalLaunch:
         state = cell_dir.state()
         attempts = cell_dir.attempts()
         directory: Path | None = attempts[-1].path if attempts else None
+        # A code below zero is a signal. It can arrive after the exit record was written: then the
+        # cell has ended all the same, and is not started again.
         killed_after_its_end = state.exit is not None and state.state not in RESUMABLE
         if code >= 0 or killed_after_its_end:
+            # `_take_over` reports the end of a cell that another orch held. After a fault the
+            # launch raises, and reports no ends.
             if cell.id not in self.elsewhere and self.fault is None:
                 self.on_event(LaunchEvent("ended", cell, directory, state.exit))
             return
@@ -354,9 +367,12 @@ def cancel_cell(
         state = read(cell_dir, claimed=True).state
         if state in {"succeeded", "failed", "unknown"}:
             return CancelResult(False, f"it has {state} already")
+        # A worker that was signalled here may have written `cancelled` itself: this call did that.
         if state == "cancelled" and not signalled:
             return CancelResult(False, "it was cancelled already")
         if state != "cancelled":
+            # If the last attempt had started, this makes a new one: the last attempt decides the
+            # state.
             cell_dir.open_attempt().write_exit(_cancelled(why))
     folder.append("cancel", cell.id)
     return CancelResult(True, "stopped" if signalled else "will not start")
@@ -375,6 +391,7 @@ def _worker(cell_dir: CellDir) -> int | None:
     if not attempts or attempts[-1].exit.exists():
         return None
     job = read_json(attempts[-1].job) or {}
+    # The pid of another machine, or of a later process with the same pid, must not get the signal.
     pid, is_local = job.get("pid"), job.get("host") == socket.gethostname()
     if not isinstance(pid, int) or not is_local or processes.birth(pid) != job.get("birth"):
         return None

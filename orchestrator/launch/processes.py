@@ -55,6 +55,7 @@ def cores() -> int:
 def _quota() -> float | None:
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        # Without a quota the first word is `max`, which is no number: ValueError.
         return float(quota) / float(period)
     return None
 
@@ -72,6 +73,8 @@ def die_with(parent: int) -> None:
     Linux only; elsewhere the fork server notices the end of orch by its closed channel.
     """
     if sys.platform == "linux":
+        # PR_SET_PDEATHSIG of prctl(2), for which Python has no function. A forked child does not
+        # inherit it, so each process asks for itself.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # the parent ended before the kernel was asked
         os._exit(1)
@@ -91,6 +94,8 @@ def birth(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+    # Field 22 of proc(5), starttime. The second field, the program's name in brackets, may itself
+    # have blanks and brackets: the fields are counted after the last bracket.
     return stat.rpartition(")")[2].split()[19]
 
 
@@ -103,12 +108,14 @@ def is_running(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    # Z: a zombie; X: dead.
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def oom_kills() -> int:
     """Return how many processes of this cgroup the kernel has killed for memory; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
+        # cgroup v2 gives one line with an empty list of controllers, v1 a line for each controller.
         for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
             _, names, path = line.split(":", 2)
             for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
@@ -119,6 +126,7 @@ def oom_kills() -> int:
 
 
 def _oom_kills(cgroup: Path) -> int | None:
+    # The file of cgroup v2, then that of v1.
     for name in ("memory.events", "memory.oom_control"):
         with contextlib.suppress(OSError, ValueError):
             for line in (cgroup / name).read_text(encoding="ascii").splitlines():

@@ -38,6 +38,7 @@ def run(
     patience_seconds (0: no limit), `watch` returns an ending, or this process is asked to stop.
     """
     hang_watch = HangWatch(attempt.path, patience_seconds)
+    # The kernel counts for the whole cgroup: only an increase during this run says something.
     before = processes.oom_kills()
     with attempt.stdout.open("ab") as out, attempt.stderr.open("ab") as err:
         try:
@@ -49,6 +50,7 @@ def run(
                 stdout=out,
                 stderr=err,
                 pass_fds=[claim.fileno()] if claim else [],
+                # A session of its own: `end` then reaches the program's whole process group.
                 start_new_session=True,
                 preexec_fn=partial(processes.die_with, os.getpid()),
             )
@@ -57,6 +59,7 @@ def run(
     try:
         ending = _wait(process, hang_watch, watch)
     finally:
+        # Also after a normal end: processes that the program started may still live.
         end(process)
     if ending is not None:
         return ending
@@ -82,6 +85,7 @@ def end(process: "subprocess.Popen[bytes]", grace_seconds: float = GRACE_SECONDS
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=grace_seconds)
+    # The program itself may have ended while others of its group ignore SIGTERM.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

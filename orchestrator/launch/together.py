@@ -86,6 +86,7 @@ class SharedCells:
         """
         if not self._asked:
             return ()
+        # Reset before the look: the next call sees a request that comes during it.
         self._asked = False
         cancelled = [n for n in self._left if self._members[n].attempt.cancel_reason.exists()]
         if not cancelled:
@@ -107,10 +108,12 @@ class SharedCells:
 
     def _close(self, number: int, ending: Ending) -> None:
         submission, cell, _, attempt, claim = self._members[number]
+        # The process has one count of CPU time, so each cell gets an equal share.
         share = (worker.cpu_seconds() - self._cpu) / len(self._members)
         record = ending.record(self._started, time.time())
         record = record.model_copy(update={"cpu_seconds": round(share, 3)})
         with self._stop.deferring():
+            # Before the record: after an interrupt, `stop` must not end this cell a second time.
             self._left.discard(number)
             attempt.write_exit(record)
             self._folder.append(
@@ -121,6 +124,7 @@ class SharedCells:
                 state=record.state,
                 failure=record.failure,
             )
+            # After the record: a free claim without a record means that the worker was killed.
             claim.close()
             self._tell(submission, finished=True)
 
@@ -140,6 +144,8 @@ def train_cells(
             members.append(member)
     if not members:
         return
+    # One process has one stdout: what libraries print goes to the first cell. The lines of each
+    # cell itself come through `say`.
     worker.redirect(members[0].attempt)
     group = SharedCells(members, folder, tell, stop)
     places: dict[int, tuple[Cell, AttemptPaths]] = {}

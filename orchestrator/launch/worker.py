@@ -43,6 +43,7 @@ class StopSignals:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.state = self.state or self._signals[number]
         if self._armed:
+            # Once only: a second signal must not interrupt the writing of the exit record.
             self._armed = False
             raise Stopped(self.state)
 
@@ -102,6 +103,8 @@ def redirect(attempt: AttemptDir) -> None:
     for stream, number, path in ((sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)):
         stream.flush()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        # The descriptor itself is replaced, so that libraries in C and child processes write there
+        # too.
         os.dup2(descriptor, number)
         os.close(descriptor)
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]  # files
@@ -109,6 +112,7 @@ def redirect(attempt: AttemptDir) -> None:
 
 def one_thread() -> None:
     """Compute with one thread, because orch runs workers in parallel."""
+    # Not imported here: torch is loaded only in processes whose backend computes with it.
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -135,6 +139,8 @@ def _train(
     except RunFolderError:
         raise
     except (Exception, Stopped) as error:
+        # A full disk writes no exit record: the cell stays resumable, and goes on when there is
+        # room.
         if full := disk_full_error(error, attempt.path):
             raise full from error
         if not isinstance(error, Stopped | OrchError):
@@ -154,6 +160,7 @@ def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
     place = plan_dir / "model"
     if policy is None or (place.is_symlink() and place.readlink() == policy):
         return
+    # A link cannot be made over another link. The rename replaces the old one in one step.
     nascent = plan_dir / f".model-{os.getpid()}"
     nascent.unlink(missing_ok=True)
     nascent.symlink_to(policy, target_is_directory=True)

@@ -40,6 +40,7 @@ def end_processes(token: str, patience_seconds: float = 3.0) -> int:
     """End every process of this user that carries the token. Return their number."""
     first = list(carriers(token))
     for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
+        # Read again for each signal, because a process may have started others meanwhile.
         living = list(carriers(token))
         for pid in living:
             with suppress(ProcessLookupError, PermissionError):
@@ -135,6 +136,7 @@ def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
             argv,
             env={**os.environ, TOKEN: token},
             stdin=subprocess.DEVNULL,
+            # A session of its own: program.end then ends its whole process group.
             start_new_session=True,
             preexec_fn=lambda: processes.die_with(parent),
         )
@@ -144,6 +146,7 @@ def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
     while wanted():
         code = process.poll()
         if code is not None:
+            # As a shell reports a signal: 128 plus its number.
             return code if code >= 0 else 128 - code
     program.end(process, GRACE_SECONDS)
     return STOPPED
@@ -154,6 +157,7 @@ def clear_orphans(base: Path) -> None:
 
     Remove only old folders of this user, and only if no process carries their token any more.
     """
+    # 16 characters: the run's token.
     for path in base.glob(f"{SCRATCH}????????????????"):
         with suppress(OSError):
             status = path.lstat()
@@ -166,6 +170,7 @@ def clear_orphans(base: Path) -> None:
 
 def keep_logs(scratch: Path, target: Path) -> None:
     """Copy the ends of Ray's own logs, newest first. They show the cause of a failure."""
+    # Ray's folder of a start is named by the date; `session_latest` is only a link to one.
     logs = [path for path in scratch.glob("session_2*/logs/*") if path.is_file()]
     with suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)

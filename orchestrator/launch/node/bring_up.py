@@ -77,6 +77,7 @@ def run(
         raise
     finally:
         group.stop(keep_logs=keep_logs)
+        # A daemon may have left the driver's session: the token finds it.
         end_processes(f"{token}.driver")
 
 

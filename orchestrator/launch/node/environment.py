@@ -17,6 +17,7 @@ _OWN_VARIABLES = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
 _RUN_VARIABLES = ("RAY_ADDRESS", "RAY_TMPDIR", "ORCH_RANK_TOKEN")
 """Variables of another run, which would lead this one to its nodes."""
 
+# $0 is the first word after the script: the folder.
 _SHELL = 'cd "$0" || exit 126\nexec "$@"'
 
 

@@ -88,6 +88,7 @@ def own_address(interface: str | None, other: str | None) -> str:
     if interface is not None:
         return _address_of_interface(interface)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        # Any address outside will do: the kernel only chooses a route, and with it the own address.
         for target in (address_of(other) if other else None, "10.255.255.255"):
             with suppress(OSError):
                 probe.connect((target or "10.255.255.255", 9))
@@ -103,6 +104,8 @@ def _address_of_interface(name: str) -> str:
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
+            # 0x8915 is SIOCGIFADDR of <linux/sockios.h>. It fills a struct ifreq, where bytes 20 to
+            # 23 are the IPv4 address.
             packed = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))
         except OSError as error:
             names = ", ".join(each for _, each in socket.if_nameindex())
@@ -236,6 +239,8 @@ class ProcessGroup:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                # A signal to this process's group must not reach srun, which would kill the agent
+                # untold.
                 start_new_session=True,
             )
 

@@ -97,6 +97,7 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
 
 def _common(setup: NodeSetup, group: ProcessGroup) -> list[str]:
     gpus = setup.gpus_per_node
+    # Rounded up. With fewer CPUs than they claim, the library's actors would wait for ever.
     claimed = -(-(setup.ray_cpus or 0) // len(setup.names))
     cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
     common = [
@@ -140,6 +141,7 @@ def _wait_for_cluster(
 ) -> None:
     count, seconds = len(setup.names), setup.options.start_minutes * 60
     wanted = [str(setup.gpus_per_node * count), str(count), str(seconds)]
+    # Passed as text: the trainer's environment, or its image, does not see orch's files.
     source = _WAIT.read_text(encoding="utf-8")
     argv = setup.command([setup.python, "-c", source, address, *wanted], env)
     out, err = group.folder / "wait.out", group.folder / "wait.log"
@@ -153,6 +155,8 @@ def _wait_for_cluster(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+    # ray_wait ends by itself after `seconds`. The minute more is for its start, and ends one that
+    # hangs.
     deadline = time.monotonic() + seconds + 60
     try:
         while waiter.poll() is None:
@@ -165,6 +169,7 @@ def _wait_for_cluster(
         program.end(waiter, 2)
     if waiter.returncode == 0:
         return
+    # The code of ray_wait after its time.
     if waiter.returncode == 3:
         gpus, living = out.read_text(encoding="utf-8").split()[-2:]
         what = f"it counts {gpus} of {wanted[0]} GPUs on {living} of {count} nodes"

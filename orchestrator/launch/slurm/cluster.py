@@ -125,6 +125,7 @@ def has_controller() -> bool:
 
 
 @lru_cache(maxsize=8)
+# `_conf` is only a part of the cache's key: another configuration is another cluster.
 def _ping(scontrol: str, _conf: str) -> bool:
     try:
         done = processes.finished([scontrol, "ping"], _PING_SECONDS)
@@ -133,6 +134,7 @@ def _ping(scontrol: str, _conf: str) -> bool:
         answer = str(error)
     if " is UP" in answer:
         return True
+    # The commands are installed here, without a configuration of a cluster.
     if "configuration source" in answer:
         return False
     shown = " ".join(answer.split()) or "nothing"
@@ -198,6 +200,8 @@ def minutes(text: str | None) -> float | None:
     if text is None or not re.fullmatch(r"[\d:-]+", text):
         return None
     days, dash, rest = text.rpartition("-")
+    # sbatch(1), --time: one number is minutes, two are minutes:seconds; after days, hours come
+    # first.
     parts = [float(part) for part in rest.split(":") if part]
     if dash:
         parts += [0.0] * (3 - len(parts))
@@ -214,6 +218,7 @@ def parse_gres(gres: str) -> tuple[tuple[str, int], ...]:
     kinds = []
     for name, kind, count in _GRES.findall(gres):
         if name.strip() == "gpu":
+            # `gpu:4` has no type: the expression has read the number as one.
             if kind.isdigit() and not count:
                 kind, count = "", kind
             kinds.append((kind, int(count or 1)))

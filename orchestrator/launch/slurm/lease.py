@@ -158,6 +158,8 @@ class Lease:
         """Ask this process to stop, as SLURM does. Kill it if the trainer does not react."""
         os.kill(os.getpid(), signal.SIGTERM)
         if not done.wait(2 * GRACE_SECONDS):
+            # The worker cannot write its record any more. After a lost lease nothing may be
+            # written.
             if not self.lost and self.ending is not None:
                 now = time.time()
                 self.own.write_exit(self.ending.record(now, now))
@@ -175,6 +177,8 @@ def take_element(submission: Path, index: int, job: str) -> bool:
             file.write(job)
         return True
     except FileExistsError:
+        # An empty marker belongs to nobody: its maker was killed between the two lines above. The
+        # element's own job then takes the cell over, as from a dead helper (`wait_for_helper`).
         return marker.read_text() == job
 
 
@@ -233,10 +237,13 @@ def run_in_child(
             passed_on = True
             os.kill(child, next(n for n, state in signals.items() if state == stop.state))
         time.sleep(0.05)
+    # The parent has closed its own writing end, so this read ends: with the code, or empty if the
+    # child died before it had one.
     if code := os.read(reads, 1):
         return code[0]
     died = os.waitstatus_to_exitcode(ended[1])
     if died < 0:
+        # SIGKILL has no handler that could be reset.
         if -died != signal.SIGKILL:
             signal.signal(-died, signal.SIG_DFL)
         os.kill(os.getpid(), -died)

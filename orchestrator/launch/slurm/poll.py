@@ -73,6 +73,7 @@ def polled_state(
         return SchedulerReport("submitted", ended)
     index = order["index"]
     report = answer.report(submission, index)
+    # The job of another element trains the cell: SLURM only knows that the cell's own job waits.
     if (
         ended is None
         and report.state != "running"
@@ -173,6 +174,7 @@ def twins(folder: RunFolder) -> list[Twin]:
     if not any(not s.drained and not s.dropped for s in names.values()):
         return []
     copies: dict[str, Twin] = {}
+    # Not `queued`: it leaves out jobs whose id the ledger does not have, and a copy is such a job.
     for (job, _), element in (answer.listed_in_queue or {}).items():
         sent = names.get(element.name)
         if sent is not None and job != sent.job and not scheduler.is_over(element.word):
@@ -301,6 +303,8 @@ class SchedulerSnapshot:
             )
         except OSError:
             return None
+        # Equal times prove nothing, because the clock of a file system may be coarse. Then the
+        # folder is read in the usual way.
         if changed >= waiting.written:
             return None
         return CellState("pending", None, waiting.attempt)
@@ -357,6 +361,7 @@ class SchedulerSnapshot:
             accounted = queued
         if accounted is not None:
             ended = scheduler.ending_of(accounted, _last_lines(self._log(submission, index)))
+            # SLURM may put a job back into the queue that it has stopped.
             waiting: State = "pending" if accounted.word in scheduler.STOPPED else "running"
             return SchedulerReport(ended.state if ended else waiting, ended)
         return self._unlisted(submission, index)
@@ -467,6 +472,7 @@ def snapshot(folder: RunFolder) -> SchedulerSnapshot:
     """Return the scheduler's answer: a few seconds old at most, a minute if nothing changes."""
     known = _snapshots.get(folder.path)
     if known is not None and (
+        # `one_look` keeps an answer, however old it is: all its cells are judged at one moment.
         _held[folder.path] or time.monotonic() - known.made < _gaps.get(folder.path, FIRST_SECONDS)
     ):
         return known
@@ -481,6 +487,7 @@ def snapshot(folder: RunFolder) -> SchedulerSnapshot:
     return fresh
 
 
+# The start of an order as submit.Sender.train writes it.
 _HEAD = re.compile(rb'\{"submission": "(\w+)", "index": (\d+), "cell": ')
 
 

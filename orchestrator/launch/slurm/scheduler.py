@@ -179,6 +179,7 @@ def queued_ids(name: str, user: str) -> list[str]:
 
     Raise SchedulerUnavailable or SchedulerRefusal.
     """
+    # %F is the id of the whole array.
     named = [f"--user={user}", f"--name={name}", "--states=all", "--format=%F"]
     return sorted(set(call(["squeue", "--noheader", *named]).split()), key=int)
 
@@ -189,6 +190,8 @@ def queue(users: Iterable[str]) -> Answer:
     It knows all that have not ended and, for MinJobAge (300 s), those that have. Waiting elements
     of an array come as one line. Raise SchedulerUnavailable or SchedulerRefusal.
     """
+    # Array, index, state, node, reason, start, end, name. The name is last, because it may have a
+    # `|`.
     fields = "--format=%F|%K|%T|%N|%r|%S|%e|%j"
     whose = f"--user={','.join(sorted(users))}"
     listed = call(["squeue", "--noheader", whose, "--states=all", fields])
@@ -212,6 +215,7 @@ def accounting(jobs: Iterable[str]) -> Answer:
     ids = list(jobs)
     if not ids:
         return {}
+    # sacct cuts long names by default, and poll compares whole ones.
     fields = "--format=JobID,State,ExitCode,NodeList,Start,End,Submit,Reason,JobName%256"
     argv = ["sacct", "-X", "--noheader", "--parsable2", "--allusers", f"--jobs={','.join(ids)}"]
     try:
@@ -473,6 +477,7 @@ def _ending(element: ArrayElement) -> tuple[State, str, str]:
                 "that folder must lie on a file system that every node sees"
             )
             return "failed", "node", message
+        # The codes of a shell that cannot run, or cannot find, a program.
         case "FAILED" if element.code in ("126:0", "127:0"):
             message = (
                 f"{node} cannot start orch's Python (site.options.python): it must lie where "

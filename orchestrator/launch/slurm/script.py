@@ -160,8 +160,10 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     size = job.size or given_size(options, job.resources)
     excluded = [*filter(None, [options.exclude]), *job.exclude]
     more: dict[str, object] = {
+        # poll.SchedulerSnapshot finds an element's log by this name.
         "output": "%A_%a.log",
         "error": "%A_%a.log",
+        # SLURM may start the job again; lease.open_attempt then makes the next attempt.
         "requeue": True,
         # to the script itself, which is the worker: steps it starts are its own affair
         "signal": f"B:USR1@{options.signal_seconds}",
@@ -175,13 +177,16 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         more["exclusive"] = True
     dependency = [f"aftercorr:{job.after}"] if job.after else []
     dependency += [f"afterany:{':'.join(job.after_any)}"] if job.after_any else []
+    # An evaluation whose training failed can never start: SLURM takes it out of the queue.
     if job.after:
         more["kill-on-invalid-dep"] = "yes"
     for flag in options.extra:
         name, equals, value = flag.removeprefix("--").partition("=")
         more[name] = value if equals else True
+    # -P: the job starts in its submission's folder, whose files must not be found as modules.
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
     trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job: see lease
+    # exec: Python takes the place of the shell, because SLURM signals the shell's process alone.
     script: str = _make_sbatch_string(
         command=f"{trained} || exec {command}",
         folder=".",

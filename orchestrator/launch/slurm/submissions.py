@@ -213,6 +213,7 @@ def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord
 def forgive(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
     """Stop counting a failed evaluation, because a person wants to try it again."""
     ends_dir = folder.submission(submission) / "ends"
+    # In this order: a kill between the two leaves both files, and `ends` then takes this one.
     write_text(ends_dir / f"{index}.{FORGIVEN}.json", record.model_dump_json() + "\n")
     (ends_dir / f"{index}.{record.state}.json").unlink(missing_ok=True)
 

@@ -268,6 +268,8 @@ class Sender:
             return
         lanes = self._lanes(self.options.max_running)
         count = len(lanes)
+        # With fewer arrays than lanes, each array gets an equal share of the lanes. With more, the
+        # arrays go round the lanes, one lane each, and wait for the array that had the lane before.
         for number, array in enumerate(arrays):
             first = number * count // len(arrays) if len(arrays) <= count else number % count
             last = (number + 1) * count // len(arrays) if len(arrays) <= count else first + 1
@@ -303,10 +305,13 @@ class Sender:
         cell_dirs = [(cell, self.folder.cell(cell)) for cell in array.cells]
         for index, (cell, cell_dir) in enumerate(cell_dirs):
             cell_dir.make(cell)
+            # Submission and index come first, because poll._read_head reads only the start of the
+            # file.
             head = f'"submission": "{submission}", "index": {index}'
             order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
             elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
         job = self.training_job(name, array, lane)
+        # The evaluation is named before it is sent: after a kill, `missing_evaluations` sends it.
         manifest = {"kind": "train", "elements": elements, "evaluate": evaluation}
         self._write(submission, manifest, job, self.options)
         array_id = _send(self.folder, submission, name, self.options, self.tell)
@@ -458,8 +463,11 @@ class Sender:
         answers = cluster.read_cluster()
         limits = [r.max_submit for r in answers.rights or () if r.max_submit] if answers else []
         queued = self._num_queued()
+        # The queue already holds this many jobs, so the limit cannot be smaller.
         _learned_limit[os.geteuid()] = max(min(limits, default=0), queued)
         room = self._queue_room(evaluate) or 0
+        # A second refusal in one submission gives up: `send_all` would otherwise repeat without an
+        # end.
         was_full, self._was_full = self._was_full, True
         return 0 if was_full else room
 
@@ -500,6 +508,7 @@ def cancel_submitted(
         order = cell_dir.attempts()[-1].read_order()
         sent = known.get(order["submission"])
         now = time.time()
+        # If the attempt runs, this makes a newer one. Its worker then ends itself (lease.Lease).
         cell_dir.open_attempt().write_exit(
             ExitRecord(
                 state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
@@ -596,6 +605,7 @@ def reconcile(folder: RunFolder, *, take_over: bool = False) -> list[str]:
                 f"submission {cut.id} was cut short, and the scheduler cannot say whether it has "
                 f"the job: {error}. Nothing was submitted; run again when it answers"
             ) from error
+        # With NO_ARRAY claimed, no array can run it any more, even if a lost request still arrives.
         job = submissions.claim_array(place, ids[0] if ids else submissions.NO_ARRAY)
         if job == submissions.NO_ARRAY:
             submissions.note(folder, submissions.DROPPED, cut.id, why="cut short before sbatch")
@@ -625,6 +635,7 @@ def _refuse_if_alive(cut: Submission) -> None:
     age = time.time() - cut.time
     if cut.host == socket.gethostname():
         same = bool(cut.birth) and processes.birth(cut.pid) == cut.birth
+        # This very process does not submit any more: an earlier call of it was cut short.
         alive = same and cut.pid != os.getpid()
     else:
         alive = age < ELSEWHERE_SECONDS
@@ -684,8 +695,11 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
         job: str | None = retry_while_away(send, tell)
     except (scheduler.SchedulerRefusal, scheduler.UnclearAnswer) as error:
         refused = error
+        # One refusal is an answer: there is no job. After an earlier time-out, or without an id, a
+        # request of before may still have made one.
         unsure = tries > 1 or isinstance(error, scheduler.UnclearAnswer)
         job = retry_while_away(settled, tell) if unsure else None
+    # A job of this script that has started already may have claimed first: then its id counts.
     holder = submissions.claim_array(place, job or submissions.NO_ARRAY)
     if holder == submissions.NO_ARRAY:
         submissions.note(folder, submissions.DROPPED, submission, why=str(refused)[:500])

@@ -163,6 +163,7 @@ def train_shared(task: ArrayTask, stop: worker.StopSignals) -> int:
     attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
     submission, index = task.submission, task.index
     if attempts and not lease.take_element(submission, index, job_id()):
+        # The first of these attempts: a helper begins no other (lease.begin_unstarted).
         lease.wait_for_helper(submission, index, attempts[0], lambda: stop.state is not None)
         if stop.state in ("preempted", "timed_out"):
             # no training was stopped here, so this does not count as one of max_requeues
@@ -191,6 +192,8 @@ def help_others(task: ArrayTask, stop: worker.StopSignals) -> None:
         if isinstance(ended, int):
             continue
         if ended.state != "succeeded":
+            # The cell's own job must give its bad exit code to SLURM, because an evaluation may
+            # depend on it.
             return
         lease.mark_done(task.submission, other)
 
