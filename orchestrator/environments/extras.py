@@ -77,6 +77,7 @@ def _extras() -> dict[str, set[str]]:
     for text in declared.requires or []:
         requirement = Requirement(text)
         marker = requirement.marker
+        # Needed without any extra: it belongs to the base.
         if marker is None or marker.evaluate({"extra": ""}):
             continue
         for name, added in extras.items():

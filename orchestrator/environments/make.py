@@ -140,6 +140,7 @@ def install(
     clear(home)
     say(f"making {home}")
     run(
+        # uv, or the pip of orch's own environment, installs into it from outside.
         [python, "-m", "venv", "--without-pip", home],
         f"{python} cannot make {home}",
         lock_fd=lock_fd,
@@ -294,6 +295,8 @@ def _add_source(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) ->
         python = shlex.quote(str(home.absolute() / "bin" / "python"))
         write_text(  # a path with spaces cannot follow #!
             program,
+            # The shell reads the second line as `exec python ...`. Python reads it as the start of
+            # a text that ends in the third.
             f"#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\nimport sys\n"
             f"from {module} import {function}\nsys.exit({function}())\n",
         )
@@ -322,6 +325,7 @@ def _from_checkout(lock: Lock, home: Path, checkout: Path | None, lock_fd: int, 
         env={"UV_PROJECT_ENVIRONMENT": str(home.absolute() / "venv")},
         lock_fd=lock_fd,
     )
+    # The other environments have these names in `home` itself.
     for name in ("bin", "pyvenv.cfg", "lib"):
         (home / name).symlink_to(Path("venv") / name)
 
@@ -344,6 +348,7 @@ def run(
         text=True,
         check=False,
         cwd=cwd,
+        # A package in the user's own site folder must not stand for one of the lock.
         env={**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})},
         pass_fds=() if lock_fd is None else (lock_fd,),
     )
@@ -410,6 +415,7 @@ def _torch_backend(lock: Lock) -> list[str]:
 def _overrides(lock: Lock) -> list[str]:
     plain = [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get("override", ())]
     left_out = [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get("without", ())]
+    # A requirement whose marker is never true: uv then leaves the package out.
     return [*plain, *(f'{name} ; sys_platform == "never"' for name in left_out)]
 
 
@@ -445,6 +451,7 @@ def check(environment: Environment, lock: Lock) -> list[str]:
     modules = lock.words("import")
     try:
         done = subprocess.run(
+            # -I: neither PYTHONPATH nor the current folder may add modules.
             [environment.python, "-I", "-c", _ASK, *modules],
             capture_output=True,
             text=True,
@@ -455,6 +462,7 @@ def check(environment: Environment, lock: Lock) -> list[str]:
         return [f"importing {', '.join(modules)} did not end within {_DEADLINE_SECONDS} s"]
     except OSError as error:
         return [f"its Python cannot be run: {environment.python}: {error.strerror}"]
+    # Modules may print while they are imported: the answer follows the last mark.
     _, marked, answer = done.stdout.rpartition("\nHELD ")
     if done.returncode or not marked:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

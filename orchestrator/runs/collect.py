@@ -93,6 +93,7 @@ def _record(
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
     parsed_from = None
+    # Only logs that grow no more are kept as columns.
     if state.state in ENDED and all(exits):
         parsed_from = columns.state_of(cell_dir, cell.settings.backend.name)
     metrics: tuple[MetricPoint, ...] | None
@@ -243,6 +244,7 @@ def _checkpoints(
 ) -> tuple[Checkpoint, ...]:
     complete = backend.find_checkpoints(cell_dir.checkpoints)
     if state != "running":  # one may just be being written
+        # A complete checkpoint may lie deeper in the folder that the library began.
         parts = {part for point in complete for part in (point.path, *point.path.parents)}
         faults.extend(
             f"{path} is not a whole checkpoint (cut off?); it is left out, and the others are kept"

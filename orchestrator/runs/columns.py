@@ -180,6 +180,8 @@ class Columns:
                 start += at.stop - at.start
         merged = pa.concat_tables(parts, promote_options="default").unify_dictionaries()
         self._note(self._write(merged, rows))
+        # Only after the merged file is complete: a kill in between leaves rows twice, which does no
+        # harm.
         for path in small:
             path.unlink(missing_ok=True)
 
@@ -205,6 +207,8 @@ class _Table:
             row = 0
             for chunk in table.column(name).chunks:
                 own = slice(row, row + len(chunk))
+                # Arrow keeps a column as two buffers: a bit for each value (1: present), and the
+                # values. The offset of a chunk counts values.
                 present, numbers = chunk.buffers()
                 if chunk.null_count:
                     bits = np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")
@@ -297,6 +301,7 @@ def _arrow_texts(texts: Sequence[str]) -> Any:
     import pyarrow as pa
 
     encoded = [text.encode() for text in texts]
+    # Arrow's form of texts: where each one ends in one run of bytes.
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(
         len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))

@@ -160,6 +160,7 @@ def record_ends(
         if all(
             index in ends
             or states.get(name, "planned") in _OVER
+            # A later submission has taken the evaluation over.
             or (name in evaluations and evaluations[name].submission != sent.id)
             for index, (name, _) in enumerate(elements)
         ):

@@ -120,6 +120,7 @@ def _remove(one: RetentionDecision) -> None:
         if path.exists():
             remove_tree(path)
         parent = path.parent
+        # Folders that held only the checkpoint go too.
         while parent not in (home, one.directory.checkpoints) and not any(parent.iterdir()):
             parent.rmdir()
             parent = parent.parent

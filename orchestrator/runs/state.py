@@ -62,6 +62,7 @@ class EndedIndex:
             return None
         try:
             ended = ExitRecord.model_validate_json(line.exit)
+        # The line was cut by a kill: the folder is read.
         except ValidationError:
             return None
         return CellState(ended.state, ended, line.attempts)
@@ -111,15 +112,19 @@ class EndedIndex:
         files = list(self._files())
         if len(files) <= MAX_FILES:
             return
+        # Again, because other processes may have appended since this one read.
         self._read()
         text = "".join(_written(name, line) for name, line in sorted(self._lines.items()))
         write_text(self._own, text)
+        # Only after the merged file is complete: a kill in between leaves lines twice, which does
+        # no harm.
         for path in files:
             if path != self._own:
                 path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[Path]:
         with suppress(OSError):
+            # Oldest first: the line of a newer file replaces that of an older one.
             yield from sorted(self._path.glob("*.tsv"), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -221,8 +226,10 @@ def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> boo
     ended = state.exit
     failure = ended.failure if ended is not None else ""
     if state.state in RESUMABLE and failure != "node":
+        # A cell is stuck after three attempts at the earliest: for fewer no file is read.
         if state.attempts > 2 and is_stuck(cell_dir.read_cell(), cell_dir, ended):
             return False
+        # An attempt that was stopped has no class of failure.
         return _count(cell_dir, "") <= options.max_requeues
     if state.state == "failed" or failure == "node":
         return _count(cell_dir, failure) <= retry_limit(failure, options)

@@ -90,6 +90,7 @@ def pack(record: Record, num_scores: int, by: str, now: float) -> Bundle:
         files[f"attempts/{attempt.number}/exit.json"] = own.encode()
         files[f"attempts/{attempt.number}/job.json"] = _json(hide(job))
         origin = ended.origin
+    # One file for all attempts, in the folder of the last one: each train step is in it once.
     files[f"attempts/{len(record.attempts)}/{CURVES}"] = _curves(record)
     manifest = BundleManifest(
         format=FORMAT,
@@ -178,10 +179,14 @@ def unpack(packed: bytes) -> dict[str, bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
             for entry in tar:
+                # The names come from somebody else: nothing may be written outside the cell's
+                # directory.
                 if not entry.isfile() or not _NAMES.fullmatch(entry.name) or _climbs(entry.name):
                     raise BundleFault(f"its archive holds {entry.name!r}, which no cell has")
                 remaining -= entry.size
                 if remaining < 0:
+                    # Counted before the file is read, because a small archive may unpack to any
+                    # size.
                     raise BundleFault(f"its archive unpacks to more than {MOST_BYTES >> 30} GiB")
                 part = tar.extractfile(entry)
                 files[entry.name] = part.read() if part else b""

@@ -137,6 +137,7 @@ def _unpacked(bundle: Bundle, cell: Cell, folder: RunFolder, shown: str) -> bool
     if claim is None:
         return False
     with claim:
+        # Again under the claim: another process may have started the cell since `pull` looked.
         if home.attempts():
             return False
         nascent = home.path / ".pulled"

@@ -34,6 +34,7 @@ class ResultStore:
             self._files, self._root = fsspec.core.url_to_fs(address, **local)
         except (ImportError, ValueError) as error:
             raise EnvironmentFault(f"{self.shown} cannot be opened: {error}") from error
+        # Other people write to the store at the same time.
         self._files.use_listings_cache = False
 
     def manifests(self, cell_id: str) -> list[BundleManifest]:

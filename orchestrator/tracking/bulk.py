@@ -266,6 +266,7 @@ def _rows(store: Any, run_id: str, points: Points) -> list[tuple[Any, ...]]:
     import numpy as np
 
     values, is_nan = list(points.values), [False] * len(points)
+    # Most values are finite, and need no call of MLflow's function.
     for i in np.flatnonzero(~np.isfinite(np.array(values, dtype=float))).tolist():
         is_nan[i], value = store.sanitize_metric_value(values[i])
         values[i] = float(value)  # an array of PostgreSQL is of one type
@@ -284,6 +285,8 @@ def _latest(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     keys, values, times, steps, *_ = zip(*rows, strict=True)
     earlier_last = -np.arange(len(rows))
     numbers = [np.array(column, dtype=np.int64) for column in (times, steps)]
+    # lexsort sorts by its last key first: step, then time, then value. Of equal rows the first must
+    # come last, because the last one is taken.
     order = np.lexsort((earlier_last, np.array(values, dtype=float), *numbers)).tolist()
     return [rows[i] for i in {keys[i]: i for i in order}.values()]
 
@@ -326,6 +329,7 @@ def _insert_runs(session: Any, store: Any, new: Sequence[NewRun]) -> None:
             "source_version": "",
             "lifecycle_stage": info.lifecycle_stage,
             "artifact_uri": info.artifact_uri,
+            # A number in the table, and a text in MLflow's objects.
             "experiment_id": int(info.experiment_id),
         }
         for info in infos
@@ -361,6 +365,7 @@ def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
     }
     _insert(connection, store, SqlDataset, list(datasets.values()))
     of = SqlDataset.__table__.c
+    # Read back, because a data set that was there before has an id of its own.
     ids = {
         (row.experiment_id, row.name, row.digest): row.dataset_uuid
         for row in connection.execute(
@@ -398,6 +403,7 @@ def _insert_metrics(connection: Any, store: Any, rows: Sequence[tuple[Any, ...]]
     installed = store.engine.dialect
     statement = _insert_of(store)(SqlMetric.__table__).on_conflict_do_nothing()
     if installed.name == "sqlite":  # its driver takes rows as they are, which is quicker
+        # A negative cache_size is in KiB.
         connection.exec_driver_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
         connection.exec_driver_sql(str(statement.compile(dialect=installed)), rows)
     elif installed.paramstyle == "pyformat":  # psycopg, psycopg2

@@ -161,6 +161,7 @@ def digest_to(points: Iterable[MetricPoint], step: int) -> str:
     for stretch in stretches(takewhile(lambda point: point.step <= step, points)):
         places = sorted(range(len(stretch.names)), key=stretch.names.__getitem__)
         ordered = f"{[stretch.names[i] for i in places]}"
+        # Little-endian, so that the hash is the same on every machine.
         raw, width = stretch.values[:, places].astype("<f8").tobytes(), 8 * len(places)
         for number, point in enumerate(stretch.points):
             hashed.update(f"{point.step} {milliseconds(point.time)} {ordered}".encode())
@@ -224,6 +225,7 @@ def dataset_of(record: Record) -> Dataset:
         folder = link.resolve()
         name, _, hashed = folder.name.rpartition("-")
         source = json.dumps({"uri": folder.as_uri()})
+        # MLflow takes digests of at most 36 characters.
         return Dataset(name or data.name, (hashed or settings_hash)[:36], "local", source)
     if record.cell.scale == "micro":
         source = json.dumps({"uri": f"embedded skill standing for {data.name}"})

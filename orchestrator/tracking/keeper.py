@@ -36,6 +36,8 @@ def _end(program: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + _GRACE_SECONDS
     number = signal.SIGTERM
     while True:
+        # Take its exit code: an ended process that nobody waited for still counts as one of the
+        # group.
         program.poll()
         with contextlib.suppress(PermissionError):
             try:

@@ -232,6 +232,7 @@ class _Mirror:
             run_ids[content.key] = run.run_id
             return run
 
+        # A run names its parent by MLflow's id, so parents are made first.
         parents = [content for content in wanted if content.cell_id is None]
         cells = [content for content in wanted if content.cell_id is not None]
         for content in parents:
@@ -293,6 +294,7 @@ class _Mirror:
             self.client.restore_experiment(experiment.experiment_id)
         location = where.as_uri() if where is not None else None
         if experiment is not None and self._has_moved(experiment):
+            # Renamed before the deletion, because MLflow keeps the name of a deleted experiment.
             self.client.rename_experiment(
                 experiment.experiment_id, f"{name} (before it moved, {experiment.experiment_id})"
             )
@@ -413,6 +415,8 @@ class _Mirror:
         if run is not None and self._is_held(run, content, tags):
             self._count("unchanged")
             return _Opened(run, content, is_held=True)
+        # Written before the points: after a kill the next mirror knows which points may be in
+        # MLflow.
         intent = {INGESTING: content.marks.text}
         if run is None:
             self._count("created")
@@ -496,6 +500,7 @@ class _Mirror:
             run, content = each.run, each.content
             if each.retrained:
                 self.client.set_tag(each.run_id, RETRAINED, each.retrained)
+            # A score is logged with the id of its model, so the model comes first.
             models = self.models.link(run, content.models)
             scored = [point for point in content.scores if point.step in models]
             self._log(each.run_id, list(rows(scored, models)))
@@ -623,6 +628,7 @@ def _is_rewritten(run: Any, content: Content) -> bool:
         return True
     if not (holds(content.curves, ingesting.curves) and holds(content.scores, ingesting.scores)):
         return True
+    # MLflow never changes a param that is logged.
     return any(run.data.params.get(k, v) != v for k, v in content.params.items())
 
 
@@ -905,6 +911,7 @@ def locked_mark(folder: RunFolder, store: Store) -> Iterator[MirrorMark]:
     """
     path: Path = folder.path / "mirror.json"
     with telling(path):
+        # a+ makes a missing file, and empties no file before the lock is held.
         file = path.open("a+", encoding="utf-8")
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)

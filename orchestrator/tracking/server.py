@@ -139,6 +139,7 @@ def serving(store: Store) -> Iterator[Server]:
         try:
             yield Server("", listens, process, log)
         finally:
+            # The keeper ends the server when its standard input closes.
             if process.stdin is not None:
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
