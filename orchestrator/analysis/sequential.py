@@ -91,12 +91,14 @@ def t_reach(n: int, alpha: float) -> float | None:
     high = 1.0
     while log_evidence(high, n) < wanted:
         high *= 2
+        # The evidence is bounded in t: with few differences no t statistic reaches the level.
         if high > 1e6:
             return None
     return _root(lambda t: log_evidence(t, n) - wanted, 0.0, high)
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    # 60 halvings bring the interval below the precision of a float.
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) >= 0 else (middle, high)
@@ -108,8 +110,10 @@ def anytime_p_between(left: Rate, right: Rate) -> tuple[float, float]:
     mixture = _log_mixture(left.count, left.n) + _log_mixture(right.count, right.n)
     free = _log_likelihood(left.count, left.n) + _log_likelihood(right.count, right.n)
     pooled = _log_likelihood(left.count + right.count, left.n + right.n)
+    # Multiplied instead of divided: whole numbers compare without rounding.
     above = left.count * right.n > right.count * left.n
     below = left.count * right.n < right.count * left.n
+    # Under "not above", a left share that lies above is likeliest where both shares are equal.
     not_above = pooled if above else free
     not_below = pooled if below else free
     return _p(mixture - not_above), _p(mixture - not_below)
@@ -129,6 +133,7 @@ def anytime_p_of_share(share: Rate, bound: float) -> tuple[float, float]:
 
 def _p(log_e: float) -> float:
     """Return the p-value of a one-sided hypothesis from the log of the evidence against it."""
+    # exp of a larger number would round p to 0, and no p-value is 0.
     return min(1.0, math.exp(-min(log_e, 700.0)))
 
 
@@ -146,6 +151,7 @@ def _log_likelihood(count: int, n: int, share: float | None = None) -> float:
     best = count / n if share is None and n else share or 0.0
     total = 0.0
     for times, chance in ((count, best), (n - count, 1 - best)):
+        # 0 log 0 is 0 here: what never happened may have the chance 0.
         if times:
             total += times * math.log(chance) if chance > 0 else -math.inf
     return total
@@ -162,6 +168,7 @@ def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
     if not distance:
         return None
     if sd < SMALLEST_SD:
+        # All seeds have one sign, and the two-sided sign test decides at 2 / 2^n below alpha.
         return math.floor(math.log2(2 / alpha)) + 1
 
     def enough(n: int) -> bool:

@@ -188,6 +188,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
+        # Never below the corrected p of a smaller one: the order of the p-values stays.
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
@@ -269,12 +270,14 @@ def _mean_squares(table: Any) -> tuple[float, float]:
         return 0.0, 0.0
     of_items, of_seeds, mean = table.mean(axis=0), table.mean(axis=1, keepdims=True), table.mean()
     between = seeds * float(((of_items - mean) ** 2).sum()) / (items - 1)
+    # What is left after the effects of seeds and of items, as in a two-way analysis of variance.
     rest = float(((table - of_seeds - of_items + mean) ** 2).sum())
     return between, rest / ((seeds - 1) * (items - 1))
 
 
 def _item_variance(table: Any) -> float:
     between, rest = _mean_squares(table)
+    # The moment estimate of the variance from items alone. A negative one counts as 0.
     return max(between - rest, 0.0) / int(table.size)
 
 
@@ -290,6 +293,7 @@ def _item_deviations(table: Any) -> Any:
     if between <= rest:
         return np.zeros(DRAWS)
     items = table.shape[1]
+    # A mean of draws with replacement varies with (n - 1) / n of the variance of a mean of n items.
     own = (between - rest) / between * items / max(items - 1, 1)
     return _item_shares(items) @ (table.mean(axis=0) - table.mean()) * math.sqrt(own)
 
@@ -392,6 +396,7 @@ def _fieller(
     xx = scale * math.fsum((a - top) ** 2 for a in x)
     yy = scale * math.fsum((b - bottom) ** 2 for b in y)
     xy = scale * math.fsum((a - top) * (b - bottom) for a, b in zip(x, y, strict=True))
+    # The bounds are the roots of a r^2 - 2 b r + c.
     a, b, c = bottom**2 - yy, top * bottom - xy, top**2 - xx
     if a <= 0:
         return None

@@ -69,6 +69,7 @@ def _sums(
             s, k, o = score[:, y, :n], kl[y, :n], own[t][:, y, :n]
             added = k * s1 + o * one  # E of k S + o
             both = k * s2 + o * s1
+            # The moments of S + s and of A + k S + o, multiplied out.
             step = (
                 one,
                 s1 + s * one,
@@ -77,6 +78,7 @@ def _sums(
                 sa + both + s * (a1 + added),
                 a2 + 2 * (k * sa + o * a1) + k * both + o * added,
             )
+            # An odd token raises the count by one, so its moments move one place up.
             new[:, :, y % 2 : n + y % 2] += np.stack(step) * weight
         m = new
     total = m.sum(-1)
@@ -102,6 +104,7 @@ class _Walk:
             variance[t] = (chance * squares).sum(0) @ occupancy[t] - mean**2
             self.expected[t] = mean
             first = np.append((chance * (kl + ahead)).sum(0), 0.0)
+            # The second moment of k + ahead, multiplied out.
             second = np.append((chance * (kl**2 + 2 * kl * ahead + ahead2)).sum(0), 0.0)
         self._spread = (chance * score**2).sum(1) @ occupancy.T @ variance  # [parameters]
         self._joint = self._covariances(chance, kl, score, occupancy, own, later)
@@ -134,6 +137,7 @@ class _Walk:
                 moved[:, :, to] += carried[:, :, :-1] * weight
                 moved[:, u, to] += occupancy[u] * weight * score[:, y]
             carried = moved
+        # The sum over all tokens after u.
         beyond = met[:, :, ::-1].cumsum(-1)[:, :, ::-1] - met
         result: FloatTable = own * met + later * beyond
         return result

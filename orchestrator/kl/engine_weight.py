@@ -55,10 +55,12 @@ def weights(weight: EngineWeight, log_ratio: Array, mask: Array | None = None) -
     Arguments as for `ratio_of_unit`.
     """
     if weight.kind == "none":
+        # Ones in the shape and the type of the ratio, for NumPy and for torch.
         return 0.0 * log_ratio + 1.0
     ratio = ratio_of_unit(weight.kind, log_ratio, mask)
     if weight.kind.startswith("tis"):
         return ratio.clip(weight.least, weight.most)
     within = (ratio >= weight.least) & (ratio <= weight.most)
+    # `mis` weighs by the ratio within its bounds; the other kinds only leave samples out.
     value = ratio if weight.kind.startswith("mis") else ratio.clip(1.0, 1.0)
     return where(within, value)

@@ -153,6 +153,7 @@ def _likeliest(logps: Array, top: int | None) -> Array:
     None: 1.0 everywhere.
     """
     if top is None or top >= logps.shape[-1]:
+        # Ones in the shape and the type of the log-probabilities, without a gradient.
         return 0.0 * detach(logps) + 1.0
     if hasattr(logps, "detach"):
         least = logps.detach().topk(top).values[..., -1:]
@@ -188,6 +189,7 @@ def importance_ratio(
     if mask is not None:
         log_ratio = log_ratio * mask
     if ratio == "none":
+        # exp(0) = 1, in the right shape and without a gradient.
         log_ratio = 0.0 * detach(log_ratio)
     elif ratio != "token":
         lengths = log_ratio.shape[-1] if mask is None else mask.sum(-1)

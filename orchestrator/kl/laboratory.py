@@ -49,6 +49,7 @@ class ToyPolicy(NamedTuple):
     def logp(self, num_tokens: int) -> FloatTable:
         """Return the log-probability of a 0 and of a 1 by count, [2, T]."""
         logits = self.logits(num_tokens)
+        # log sigmoid(-z) and log sigmoid(z), in a form that does not overflow.
         return np.stack([-np.logaddexp(0.0, logits), -np.logaddexp(0.0, -logits)])
 
 
@@ -153,6 +154,7 @@ def tables(setting: LabSetting) -> Tables:
     """Return the tables of a setting."""
     num_tokens = setting.num_tokens
     logp = setting.policy.logp(num_tokens)
+    # d log pi(y) / d logit_v is [y = v] - P(v). Token 0 has no parameters.
     residual = np.eye(len(logp))[1:, :, None] - np.exp(logp[1:, None])
     return Tables(
         logp=logp,
@@ -189,12 +191,14 @@ def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) ->
         np.zeros((2, 2, num_tokens + 1, rows), kind),
         np.zeros((num_tokens + 1, rows), kind),
     )
+    # The empty sequence: E[1] is 1 at count 0, and every other moment is 0.
     walk.fs[0, 0, 0] = measure[0, 0] * 0 + 1
     for t in range(num_tokens):
         reached = slice(0, t + 1)
         old = SequenceMoments(*(part[..., reached, :].copy() for part in walk))
         for part in walk:
             part[..., : t + 2, :] = 0
+        # An odd token raises the count by one, so its moments move one place up.
         for odd, step in enumerate(steps):
             to = slice(odd, t + 1 + odd)
             fs, fsl = walk.fs[:, :, to], walk.fsl[:, :, to]
@@ -400,6 +404,7 @@ def _statistics(
     """Return mean, variance and root mean square of one configuration's gradient."""
     if not configuration.ratio.startswith("sequence"):
         at_1 = at_2 = at_0
+    # E[W (F S + L)] and E[W^2 (F S + L)^2], multiplied out.
     mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
     square = at_2.fs[2, 2] + 2 * at_2.fsl[1, 1] + at_2.ll
     n = configuration.group_size
@@ -424,6 +429,7 @@ def _covariance(
     x, y, xy = at_1.fs[0, 1], at_0.fs[1, 0], at_1.fs[1, 1]
     xx, yy = at_2.fs[0, 2], at_0.fs[2, 0]
     c11, c20, c02 = xy - x * y, xx - x**2, yy - y**2
+    # E[(X - x)^2 (Y - y)^2] with X = W S and Y = F, multiplied out.
     c22 = (
         at_2.fs[2, 2]
         - 2 * y * at_2.fs[1, 2]
@@ -435,6 +441,7 @@ def _covariance(
     )
     variance = c22 / n - c11**2 * (n - 2) / (n * (n - 1)) + c20 * c02 / (n * (n - 1))
     inner = at_0.fsl
+    # Cov((X - x)(Y - y), L), multiplied out.
     third = (
         inner[1, 1] - y * inner[0, 1] - x * inner[1, 0] + x * y * inner[0, 0] - c11 * inner[0, 0]
     )
@@ -448,6 +455,7 @@ class Sequences:
         self.setting = setting
         num_tokens = setting.num_tokens
         self.tokens = np.array(list(product((0, 1), repeat=num_tokens)))
+        # The ones before each token: the sum without the token itself.
         self.counts = np.cumsum(self.tokens, axis=1) - self.tokens
         self.mask = np.pad(np.ones(self.tokens.shape), ((0, 0), (0, 1)))
         self.logp_ref = self.logp_of(setting.reference)

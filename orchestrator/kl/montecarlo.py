@@ -46,6 +46,8 @@ class MonteCarloEstimate(NamedTuple):
     def z(self, exact: Exact) -> FloatTable:
         """Return the distance of the mean over trials from the exact mean, in standard errors."""
         spread = np.sqrt(exact.variance / (self.trials * self.sequences))
+        # An estimate without variance differs by rounding alone; one that is 0 everywhere must not
+        # divide by 0.
         noise = 1e-9 * exact.magnitude
         score: FloatTable = (self.mean - exact.mean) / np.maximum(spread, noise + 1e-300)
         return score
@@ -76,6 +78,7 @@ def monte_carlo(
     whole = [i for i, c in enumerate(configurations) if c.credit == "sequence"]
     some = [i for i in range(len(configurations)) if i not in whole]
     estimator = _estimator(setting, [configurations[i] for i in whole])
+    # A generator of its own: these configurations leave the draws of the others as they are.
     rng, ordered = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     means = np.empty((trials, len(configurations), 2))
     for start in range(0, trials, TRIALS_AT_ONCE):
@@ -97,8 +100,11 @@ def sample_visits(
 
     The shape is [count, 2 T]. The column within each half is the count at that token.
     """
+    # P(k zeros or more) = P(0)^k = exp(-k rate), so the whole part of an exponential draw over the
+    # rate has the geometric distribution.
     rate = np.logaddexp(0.0, policy.logits(num_tokens))
     zeros = np.floor(rng.standard_exponential((count, num_tokens)) / rate)
+    # Where each next one stands: after its zeros. More than T zeros are as good as T.
     written = np.cumsum(np.minimum(zeros, num_tokens) + 1, axis=1)
     before = np.concatenate([np.zeros((count, 1)), written[:, :-1]], axis=1)
     visits = np.empty((count, 2 * num_tokens))
@@ -228,6 +234,7 @@ def _orderings(setting: LabSetting) -> list[bool]:
     statistics = exact(setting, FIGURE_1)
     truth = gradients(setting)["sequence_reverse_kl"]
     bias, variance = np.abs(statistics.mean - truth), statistics.variance
+    # Places in FIGURE_1: 0 is k1 in reward, 1 is k1 in loss, 2 is k3 in reward.
     unbiased = bool((bias[0] <= 1e-9 * statistics.magnitude[0]).all())
     highest = bool((bias.argmax(0) == 2).all())
     lowest = bool((variance.argmin(0) == 1).all())

@@ -48,6 +48,7 @@ def gradients(setting: LabSetting, over: Sequence[str] = ()) -> dict[str, FloatT
     p = _Walk(setting.reference, table)
     result = {
         "sequence_reverse_kl": q.policy_gradient(table.x, table.logp),
+        # The gradient of KL(p || q) in q is -E_p[grad log q].
         "sequence_forward_kl": -p.direct(np.ones_like(table.x), table.logp_ref),
     }
     result |= _token_level(q, table, "")
@@ -131,6 +132,7 @@ class _Walk:
         for t in range(num_tokens):
             self.occupancy[t] = at
             leaving = self.probability * at
+            # An even token keeps the count, an odd one raises it by one.
             at = leaving[::2].sum(0)
             at[1:] += leaving[1::2].sum(0)[:-1]
 
@@ -152,6 +154,8 @@ class _Walk:
         future = np.zeros(num_tokens + 1)
         total = np.zeros(len(self.score))
         for t in reversed(range(num_tokens)):
+            # The KL from this token on: its own, and the expected KL after the count that follows
+            # it.
             to_go = cost + np.stack([future[y % 2 : num_tokens + y % 2] for y in range(len(cost))])
             total += (self.score * token * to_go * self.occupancy[t]).sum((1, 2))
             future = np.append((self.probability * to_go).sum(0), 0.0)

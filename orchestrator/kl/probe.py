@@ -111,6 +111,7 @@ def _torch_loss(term: KlTerm, batch: Sequences) -> FloatTable:
 def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
     """Return the gradient by fourth-order differences in the policy, with fixed sampling, [2]."""
     total = np.zeros(2)
+    # The central difference (f(-2h) - 8 f(-h) + 8 f(h) - f(2h)) / 12h.
     for j, (factor, weight) in product(range(2), ((-2, 1), (-1, -8), (1, 8), (2, -1))):
         moved: list[Any] = list(batch.setting.policy)
         moved[j] += factor * STEP
@@ -147,6 +148,7 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
     tokens = kl[:, :-1]
     if credit == "token":
         return tokens
+    # The sum from each token to the end.
     to_go = np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
     return to_go if credit == "to_go" else to_go - tokens
 

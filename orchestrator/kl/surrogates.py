@@ -156,6 +156,8 @@ def _policy_weight(how: PolicyLoss, log_ratio: FloatTable, gained: FloatTable) -
         return np.asarray(np.clip(ratio, 1 - how.low, 1 + how.high))
     if how.ratio == "token":
         return np.asarray(ratio)
+    # The gradient of PPO's clip: a token has none once its ratio is beyond the bound on the side to
+    # which its advantage pushes.
     cut = np.where(gained > 0, ratio > 1 + how.high, ratio < 1 - how.low)
     return np.where(cut, 0.0, ratio)
 
@@ -229,8 +231,10 @@ def group_std(success: float, group_size: int) -> GroupStd:
     if not 0 < p < 1 or n < 2:
         raise LaboratoryError(f"success must be in (0, 1) and the group 2 or more, got {p:g}, {n}")
     reward = divided = 0.0
+    # Groups with k = 0 and k = n have equal rewards: no deviation, and no gradient of the reward.
     for k in range(1, n):
         chance = comb(n, k) * p**k * (1 - p) ** (n - k)
+        # The standard deviation of k ones among n values, with the divisor n - 1.
         deviation = sqrt(k * (n - k) / (n * (n - 1)))
         reward += chance * k * (n - k) / (n * n * deviation)
         divided += chance * (1 - 1 / n) / deviation

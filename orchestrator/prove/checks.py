@@ -72,6 +72,8 @@ def _kl_at_start(run: Run) -> Check:
     first = run.batches[0]
     if not (in_reward(run.cell.settings) or in_loss(run.cell.settings)):
         return Check(name, None, "the cell has no KL term")
+    # The first rollouts of a run end after the train steps that were made of them. A later end
+    # means that earlier rollouts are lost.
     if first.step != len(first.updates or [[]]):
         return Check(name, None, f"the first rollouts are those of train step {first.step}")
     if first.logp_policy is None or first.logp_reference is None:
@@ -159,6 +161,7 @@ def _metrics(run: Run, cell_dir: CellDir) -> Check:
     except OrchError as error:
         return Check(name, False, str(error))
     norms = {b.step: list(_grad_norms(b)) for b in run.batches if "grad_norm" in b.observed}
+    # A process that is killed may have written the rollouts of its last step, and not the log.
     cut = {max(steps) for attempt in cell_dir.attempts()[:-1] if (steps := _dumped(attempt.path))}
     if missing := sorted(norms.keys() - logged.keys() - cut):
         return Check(name, False, f"train step {missing[0]} has no train/grad_norm")
@@ -211,6 +214,7 @@ def _scores(run: Run, checkpoint: Checkpoint, name: str) -> Check:
         return Check(name, None, "the library did not report any answers")
     score = scoring.reward_function(run.cell.settings.data.reward)
     answer_by_prompt: dict[tuple[int, ...], str] = {}
+    # The earliest batch comes last, so its prompts are the ones that are kept first.
     for other in reversed(run.batches):
         answer_by_prompt |= {
             tuple(p): a for p, a in zip(other.prompts, other.answers or [], strict=True)
@@ -231,6 +235,7 @@ def _answers(folder: Path, prompts: Sequence[list[int]], batch: RolloutBatch) ->
     tokenizer = _tokenizer(folder)
     longest = max(map(len, batch.responses))
     width = max(map(len, prompts))
+    # Padded on the left, because generation goes on at the right end.
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
     with torch.no_grad():

@@ -175,6 +175,7 @@ def _compared(
 def _distance(one: float, other: float) -> float:
     """Return the absolute difference, with infinity in the place of NaN."""
     distance = abs(one - other)
+    # Every comparison with NaN is false, so `max` could pass over it.
     return float("inf") if isnan(distance) else distance
 
 

@@ -83,6 +83,8 @@ def _formats(folder: Path) -> set[str]:
     formats = set()
     for file in folder.glob("*.safetensors"):
         with file.open("rb") as opened:
+            # The form of safetensors: eight bytes with the length of the header, then the header as
+            # JSON.
             header = loads(opened.read(int.from_bytes(opened.read(8), "little")))
         formats |= {each["dtype"] for name, each in header.items() if name != "__metadata__"}
     return formats

@@ -179,6 +179,8 @@ def questions(folder: Path) -> Path:
     if not folder.exists():
         folder.mkdir(parents=True)
         for name, first, count in (("train", 0, NUM_PROMPTS), ("validation", 50_000, 64)):
+            # 48,611 and 100,000 have no common divisor, so all these words differ: no question
+            # comes twice, and validation has none of training.
             words = [f"{(first + i) * 48_611 % 100_000:05d}" for i in range(count)]
             rows = [dumps({"question": f"S{w}=", "answer": "".join(sorted(w))}) for w in words]
             (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")

@@ -272,6 +272,7 @@ def _modelled(cell: Cell) -> Cost:
         return Cost(basis="unknown")
     low, high = ASSUMED_UTILISATION
     exact = _flops(cell, size) / peak / 3600
+    # The geometric mean of the two assumed utilisations.
     return Cost(exact / math.sqrt(low * high), low=exact / high, high=exact / low)
 
 

@@ -157,8 +157,8 @@ def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:
     if claim is None:
         return OperationResult(orphan, False, "it is running; cancel it first")
     with claim:
-        # Before the removal: after a kill in between the directory is still there, and the ledger's
-        # line says nothing yet (tracking.runs.pruned_cells).
+        # Before the removal. After a kill in between the directory is still there, so the line does
+        # not count yet (tracking.runs.pruned_cells).
         folder.append("pruned", orphan.id, directory=orphan.path.name)
         remove_tree(orphan.path)
     return OperationResult(orphan, True, "removed")

@@ -51,8 +51,7 @@ class Gate:
         """Record an answered call."""
         with self._changed:
             self._answered = self._clock()
-            # One more call after `limit` answers, and half after a refusal: the rule of TCP for a
-            # busy line.
+            # One more call after `limit` answers, and half of them after a refusal, as TCP does.
             self.limit = min(float(MOST_AT_ONCE), self.limit + 1 / self.limit)
 
     def refused(self, wait: float) -> bool:
