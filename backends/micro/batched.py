@@ -110,6 +110,8 @@ class Activations:
         self.at, self.shape = at, (cells, sequences, longest)
         self.mask = at.mask.to(like.dtype)
         turn = at.rotation[:, 0].to(like.dtype.to_complex())  # [L, 1, E/2]
+        # The scale of the scores is in the queries' rotation, so no score is multiplied by it
+        # later.
         self.turn = torch.cat([turn * SCALE, turn], 1)  # [L, 2, E/2]: of queries, of keys
         self.tokens = torch.zeros(self.shape, dtype=torch.long, device=like.device)
         self.offsets = torch.arange(cells, device=like.device)[:, None, None] * NUM_TOKENS
@@ -187,6 +189,8 @@ class Activations:
         cells, sequences, longest = self.shape
         gradient = slope.new_zeros(cells, NUM_PARAMETERS)
         into, raw = weights(gradient), policy.weights
+        # The slope of the logits first, then down through the layers: the order of `advance`,
+        # backwards.
         _of_folded(slope, self.top.normed, raw.head, raw.norm, into.head, into.norm)
         x = _of_norm(_times_back(slope, policy.head), self.top.normed, self.top.inverse, None)
         for number in reversed(range(NUM_LAYERS)):
@@ -198,6 +202,8 @@ class Activations:
             gate, up = kept.gate_up[..., :HIDDEN], kept.gate_up[..., HIDDEN:]
             of_gate_up = torch.empty_like(kept.gate_up)
             torch.mul(of_product, F.silu(gate), out=of_gate_up[..., HIDDEN:])
+            # In place: this line is the last that needs of_product, and so it must follow the one
+            # above.
             of_gate_up[..., :HIDDEN] = torch.ops.aten.silu_backward(of_product.mul_(up), gate)
             _of_folded(
                 of_gate_up, kept.normed_mlp, own.gate_up, own.mlp_norm, out.gate_up, out.mlp_norm
@@ -210,6 +216,8 @@ class Activations:
             of_mixed = _times_back(x, layer.output).flatten(0, 1)
             chances = kept.chances.flatten(0, 1)
             of_chances = torch.bmm(of_mixed, kept.value.flatten(0, 1).transpose(1, 2))
+            # The slope of a softmax: chances (slope - sum(slope chances)), the second step in
+            # place.
             of_chances.sub_(torch.linalg.vecdot(of_chances, chances)[..., None])
             of_scores = of_chances.mul_(chances)
             turned = kept.turned.flatten(0, 1)
@@ -221,12 +229,15 @@ class Activations:
             of_turned[..., HEAD_WIDTH:] = torch.bmm(
                 of_scores.transpose(1, 2), turned[:, first:, :HEAD_WIDTH]
             )
+            # The inverse of a rotation is the rotation by the conjugate. The queries' scale is real
+            # and stays.
             of_qkv[..., : 2 * HEAD_WIDTH] = _turned(of_turned, self.turn.conj())
             of_qkv[..., 2 * HEAD_WIDTH :] = torch.bmm(chances.transpose(1, 2), of_mixed)
             of_qkv = of_qkv.view(cells, sequences, longest, -1)
             _of_folded(
                 of_qkv, kept.normed, own.qkv, own.attention_norm, out.qkv, out.attention_norm
             )
+            # Positions before the first query got no gradient above the last attention.
             if first:
                 x = F.pad(x, (0, 0, first, 0))
             x = _of_norm(_times_back(of_qkv, layer.qkv), kept.normed, kept.inverse, x)
@@ -276,6 +287,8 @@ def _of_folded(
     slope: Tensor, normed: Tensor, matrix: Tensor, norm: Tensor, of_matrix: Tensor, of_norm: Tensor
 ) -> None:
     """Write the gradients of a matrix [C, out, in] and of the norm [C, in] folded into it."""
+    # A folded matrix is M n for a norm n. So M has the slope times n, and n the slope times M,
+    # summed over outputs.
     outer = _outer(slope, normed)
     of_norm.copy_((outer * matrix).sum(1))
     torch.mul(outer, norm[:, None], out=of_matrix)
@@ -283,6 +296,7 @@ def _of_folded(
 
 def _of_norm(slope: Tensor, normed: Tensor, inverse: Tensor, beside: Tensor | None) -> Tensor:
     """Return the gradient in a norm's input, plus `beside`, that of the residual path."""
+    # With y = x / rms(x): the slope in x is (slope - y mean(slope y)) / rms(x).
     along = torch.linalg.vecdot(slope, normed)[..., None].mul_(-1 / WIDTH)
     slope = slope.addcmul_(normed, along)
     return slope.mul_(inverse) if beside is None else torch.addcmul(beside, slope, inverse)
@@ -335,6 +349,7 @@ def sample(
         out = near(kept.advance(policy, given, rows), rounded)
         logp = (out / temperature).log_softmax(-1)
         logps[:, :, place] = logp
+        # At the first token all responses of a prompt share the prompt's last row.
         token = _drawn(logp.expand(-1, -1, size, -1), uniforms[..., t], top_p)
         given = tokens[..., t] = torch.where(alive, token, PAD)
         mask[..., t] = alive
@@ -388,6 +403,7 @@ def gradient(
     for cell, further in enumerate(of_logps):
         if further is not None:
             of_chosen[cell] += further
+    # The slope of log_softmax: the slope minus the probabilities times its sum.
     of_all = of_chosen.sum(-1, keepdim=True)
     of_logits = of_chosen.addcmul_(scored.logps.exp(), of_all, value=-1).div_(temperature)
     return scored.activations.backward(policy, of_logits)
@@ -405,8 +421,11 @@ def _drawn(logp: Tensor, uniform: Tensor, top_p: Sequence[float]) -> Tensor:
     for cell, share in enumerate(top_p):
         if share < 1.0:
             ordered, order = mass[cell].sort(stable=True, dim=-1, descending=True)
+            # The mass before a token decides, so the token that crosses top_p is still inside.
             outside = ordered.cumsum(-1) - ordered >= share
             mass[cell] = mass[cell].scatter(-1, order, ordered.masked_fill(outside, 0.0))
     heights = mass.cumsum(-1)
+    # Times the whole mass, because it is less than 1 after top_p and by rounding.
     token = (heights <= uniform[..., None] * heights[..., -1:]).sum(-1)
+    # Rounding may put the draw at the last height: all tokens are then counted, one too many.
     return token.clamp_(max=NUM_TOKENS - 1)

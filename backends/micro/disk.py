@@ -94,6 +94,7 @@ class Journal:
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # cut off by a kill
+            # Removed, because `read_metrics` stops at a line that it cannot read.
             os.ftruncate(self._descriptor, path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -124,6 +125,8 @@ def replacing(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         yield temporary
+        # A rename does not replace a folder with files in it. The trainer replaces a checkpoint only
+        # if it is cut off, so a kill between these lines loses nothing.
         if target.is_dir():
             shutil.rmtree(target)
         temporary.replace(target)

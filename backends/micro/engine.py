@@ -47,6 +47,7 @@ def near(values: Tensor, rounded: EngineFormat | None) -> Tensor:
 
 def _quantised(matrix: Tensor, rounded: EngineFormat) -> Tensor:
     """Return [..., out, in] rounded to 8 bits, each row scaled by its largest magnitude."""
+    # A row of zeros would divide by 0.
     largest = matrix.abs().amax(-1, keepdim=True).clamp_min(1e-12)
     if rounded == "int8":
         scale = largest / 127

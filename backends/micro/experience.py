@@ -46,6 +46,7 @@ class Trainee(NamedTuple):
     @property
     def rollout_version(self) -> int:
         """Return the number of train steps that made the policy which samples the next batch."""
+        # The first batches have no older policy.
         return max(0, self.state.step - lag(self.settings, self.dialect, self.batch_number))
 
 

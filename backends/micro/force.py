@@ -33,6 +33,7 @@ def beta_effective(
     if in_loss(kl):
         policy = _weights(settings, dialect, batch, of_kl=False)
         weights = _weights(settings, dialect, batch, of_kl=True)
+        # Masked tokens have no weight: the bound keeps them from dividing 0 by 0.
         relative = torch.where(mask > 0, weights / policy.clamp_min(1e-30), 0.0)
         if not form.is_straight_through:
             relative = relative * _free(x, form.base, clamp)
@@ -55,6 +56,7 @@ def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
     inside = (size - 1) / size
     if estimator == "dr_grpo":
         return reward.new_tensor(inside)
+    # Groups of equal rewards have no advantages, so they do not count.
     spread = reward.std(-1)
     known = spread[spread > 0]
     return inside / known.mean() if len(known) else reward.new_tensor(inside)
@@ -63,6 +65,7 @@ def _reward_scale(estimator: AdvantageEstimator, reward: Tensor) -> Tensor:
 def _weights(settings: Settings, dialect: Dialect, batch: Experience, *, of_kl: bool) -> Tensor:
     """Return [P, G, T], the factor of each token's term in the aggregated loss."""
     loss = of_the_kl(settings.loss, dialect) if of_kl else settings.loss
+    # `aggregate` is linear, so its gradient is the factor of each token.
     with torch.enable_grad():
         ones = torch.ones_like(batch.mask).requires_grad_()
         total = aggregate(loss, ones, batch.mask, dialect, batch.batch_tokens)

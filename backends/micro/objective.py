@@ -144,6 +144,7 @@ def shaped_advantages(
         return advantages(estimator, shaped, dialect.std_epsilon)[..., None]
     if dialect.kl_reward == "inside":
         shaped = reward[..., None] - beta * _charged(lost, credit)
+        # `advantages` takes the last axis as the group: here that is G and not T.
         turned = shaped.transpose(-1, -2)
         return advantages(estimator, turned, dialect.std_epsilon).transpose(-1, -2)
     gained = advantages(estimator, reward, dialect.std_epsilon)[..., None]
@@ -159,6 +160,7 @@ def _charged(lost: Tensor, credit: Credit) -> Tensor:
         return lost.sum(-1, keepdim=True)
     if credit == "token":
         return lost
+    # The sum from each token to the end of the response.
     to_go = lost.flip(-1).cumsum(-1).flip(-1)
     return to_go if credit == "to_go" else to_go - lost
 
@@ -175,6 +177,7 @@ def advantages(
     size = reward.shape[-1]
     centred = reward - reward.mean(-1, keepdim=True)
     if estimator == "rloo":
+        # A reward less the mean of the others: G / (G - 1) times the reward less the mean of all.
         return centred * (size / (size - 1))
     if estimator == "grpo":
         return centred / (reward.std(-1, keepdim=True) + epsilon)
@@ -243,6 +246,8 @@ def kl_loss(
         return estimate
     value = token_kl(form.base, logp, logp_ref, clamp=clamp).detach()
     weight = (logp - logp_old).exp().clamp(max=bound).detach()
+    # The value is the estimate. The gradient is w x, that of k2 with a weight that is bounded and
+    # detached.
     slope = weight * (logp - logp_ref).square() / 2
     through: Tensor = value + (slope - slope.detach())
     return through
@@ -296,6 +301,7 @@ def _sequence_loss(
     length, is_mean = mask.sum(-1, keepdim=True), loss.ratio_level == "sequence_mean"
     summed = ((logp - logp_old) * mask).sum(-1, keepdim=True)
     of_response = summed / length if is_mean else summed
+    # `of_response` is a log-ratio already, so it is compared with 0.
     surrogate, ratio, clipped = policy_loss(
         loss, of_response, torch.zeros_like(summed), advantage, bound
     )

@@ -64,6 +64,7 @@ def update(
     first, second = moments
     first.lerp_(gradient, 1 - optimizer.beta1)
     second.mul_(optimizer.beta2).addcmul_(gradient, gradient, value=1 - optimizer.beta2)
+    # As in torch.optim.AdamW: epsilon is added after the bias correction and the root.
     spread = second.div(1 - optimizer.beta2**step).sqrt_().add_(optimizer.epsilon)
     if optimizer.weight_decay:
         shrink = 1 - rate * optimizer.weight_decay
@@ -79,4 +80,5 @@ def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
     norm = gradient.norm()
     if max_norm is None:
         return gradient, norm
+    # As in torch.nn.utils.clip_grad_norm_, with its 1e-6.
     return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm

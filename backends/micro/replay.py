@@ -143,6 +143,7 @@ class _Trainer:
         self.adamw.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without types
         bound = self.settings.optimizer.max_grad_norm
+        # Without a bound the norm is measured and nothing is clipped.
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), bound or float("inf"))
         self.adamw.step()
         return {"grad_norm": norm.item(), "learning_rate": rate}
@@ -164,7 +165,10 @@ class _Trainer:
             -1,
         )
         longest = rows.tokens.shape[1]
+        # The logits at a position are of the next token, so the prompt's last position is the
+        # first.
         first = torch.tensor([len(batch.prompts[i]) - 1 for i in chosen])
+        # Shorter rows end earlier. What stands there is masked.
         at = (first[:, None] + torch.arange(longest)).clamp(max=width - 1)
         of_tokens = logps[torch.arange(len(chosen))[:, None], at, rows.tokens[chosen]]
         return of_tokens * rows.mask[chosen]
@@ -239,6 +243,7 @@ def _advantages(
             entry(kl.estimator).credit if in_reward(kl) else "sequence",
         )[0]
         parts += zip(chosen, shaped, strict=True)
+    # Back to the order of the rollouts, because groups may be spread over it.
     advantage = torch.stack([value for _, value in sorted(parts, key=lambda part: part[0])])
     observed = {"reward": rows.reward.mean().item()}
     if in_reward(kl):

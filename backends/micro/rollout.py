@@ -105,6 +105,7 @@ def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]
     trunk = torch.arange(PROMPT_TOKENS)
     positions = torch.cat([trunk, (PROMPT_TOKENS + steps).repeat(size)])
     branch = torch.cat([torch.full_like(trunk, -1), branches.repeat_interleave(longest - 1)])
+    # A token sees what is earlier, in the prompt (branch -1) and in its own branch.
     earlier = positions[:, None] >= positions[None, :]
     same = (branch[None, :] == -1) | (branch[None, :] == branch[:, None])
     rows = 1 + branches[:, None] * (longest - 1) + steps  # row 0 is the prompt's last token
@@ -164,8 +165,11 @@ def _draw(logp: Tensor, uniform: Tensor, top_p: float) -> Tensor:
     mass = logp.exp()
     if top_p < 1.0:
         ordered, order = mass.sort(stable=True, dim=-1, descending=True)
+        # The mass before a token decides, so the token that crosses top_p is still inside.
         outside = ordered.cumsum(-1) - ordered >= top_p
         mass = mass.scatter(-1, order, ordered.masked_fill(outside, 0.0))
     heights = mass.cumsum(-1)
+    # Times the whole mass, because it is less than 1 after top_p and by rounding.
     token = (heights <= uniform[:, None] * heights[:, -1:]).sum(-1)
+    # Rounding may put the draw at the last height: all tokens are then counted, one too many.
     return token.clamp_(max=logp.shape[-1] - 1)

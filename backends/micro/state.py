@@ -51,6 +51,7 @@ class State:
 
 def save_state(state: State, path: Path, cell_id: str) -> None:
     """Write a state to `path`, completely or not at all."""
+    # torch.stack needs a tensor: an empty one stands for no earlier policy.
     kept = state.earlier or [state.policy[:0]]
     tensors = {
         "policy": state.policy.detach(),

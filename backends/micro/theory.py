@@ -73,7 +73,9 @@ def optimum(chances: Sequence[float], beta: float) -> Prediction:
     """Return the optimum. `chances`: the probability of each prompt's right answer under pi_ref."""
     p = np.clip(np.asarray(chances, dtype=np.float64), 1e-12, 1 - 1e-12)
     log_odds = np.log(p) - np.log1p(-p) + 1 / beta
+    # exp of more than 709 overflows.
     wrong = 1 / (1 + np.exp(np.minimum(log_odds, 700.0)))
     right = 1 - wrong
+    # 0 log 0 is 0.
     surprise = np.where(wrong > 0, wrong * np.log(np.maximum(wrong, 1e-300) / (1 - p)), 0.0)
     return Prediction(float(right.mean()), float((right * np.log(right / p) + surprise).mean()))

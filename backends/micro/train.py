@@ -231,6 +231,8 @@ class Together:
             seconds, started = time.perf_counter() - started, time.perf_counter()
             for values in metrics.values():
                 values["time/step_seconds"] = seconds
+            # The metrics of the batch's last step are written after its evaluation
+            # (`_between_batches`).
             if number + 1 < count:
                 for member in self._present():
                     with member.watched(self):
@@ -246,6 +248,8 @@ class Together:
         tokens = torch.stack([minibatch.tokens for minibatch in minibatches])
         temperature = temperatures([member.trainee for member in self.members])
         settings = self.members[0].settings
+        # Then the policy that sampled is the policy that is updated, and its forward pass is used
+        # again.
         alike = settings.max_staleness_steps == 0 and engine.rounding(settings) is None
         if alike and settings.batch.num_minibatches == 1:
             policy, scored = collected.samplers, collected.sampled.scored
@@ -371,6 +375,7 @@ class Training:
     def outcome(self) -> Outcome:
         """Return the outcome of finished training."""
         self._checkpoint(self.settings.num_train_steps, self.state.policy, resumable=True)
+        # Only after the last checkpoint, which has the same state.
         (self._place.checkpoints_dir / disk.RESUME).unlink(missing_ok=True)
         return collapse.judge(self.state.trace, self.settings.rollout.max_response_tokens)
 
@@ -435,6 +440,7 @@ class Training:
         values["train/grad_norm"] = norm.item()
         if not (torch.isfinite(self._loss) and torch.isfinite(norm)):
             raise _Diverged("the loss or its gradient")
+        # `optimizer.update` changes the policy in place.
         before, step = state.policy.clone(), state.step + 1
         self._healthy = state.step, before
         rate = optimizer.rate_of(settings, step, self.trainee.dialect)
@@ -482,6 +488,7 @@ class Training:
         state, last = self.state, self.state.step == self.settings.num_train_steps
         due = _Due(began, state.step)
         if due(self.settings.kl.reset_reference_every_steps):
+            # None: the divergence to the new reference is computed when it is next needed.
             state.reference, self.divergence = state.policy.clone(), None
         moving = self.settings.kl.reference
         if moving is not None and moving.share is not None and due(moving.every_steps):
@@ -550,6 +557,7 @@ def in_force(settings: Settings, beta: float | None) -> Settings:
 
 def followed(controller: BetaController, beta: float, current: float, responses: int) -> float:
     """Return beta after a rollout batch of `responses` responses with the mean KL `current`."""
+    # The proportional controller of Ziegler et al. 2019.
     error = min(max(current / controller.target - 1, -0.2), 0.2)
     return beta * (1 + error * responses / controller.horizon)
 
