@@ -125,8 +125,8 @@ def replacing(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         yield temporary
-        # A rename does not replace a folder with files in it. The trainer replaces a checkpoint only
-        # if it is cut off, so a kill between these lines loses nothing.
+        # A rename does not replace a folder with files in it. The trainer replaces a checkpoint
+        # only if it is cut off, so a kill between these lines loses nothing.
         if target.is_dir():
             shutil.rmtree(target)
         temporary.replace(target)
