@@ -15,8 +15,10 @@ _LEVELS: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
         "<=": lambda a, b: int(a <= b),
         ">=": lambda a, b: int(a >= b),
     },
+    # The bound keeps a shift from making a number of any length.
     {"<<": lambda a, b: a << min(b, 63), ">>": lambda a, b: a >> min(b, 63)},
     {"+": operator.add, "-": operator.sub},
+    # The shell cuts a quotient towards 0, where Python's // cuts it down.
     {"*": operator.mul, "/": lambda a, b: int(a / b), "%": lambda a, b: a - b * int(a / b)},
 )
 LONGEST = 400

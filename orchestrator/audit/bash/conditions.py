@@ -108,6 +108,7 @@ def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condit
 def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
     def truth(ways: Ways, usual: bool) -> Truth:
         known = first.truth(ways, usual), second.truth(ways, usual)
+        # One side alone may decide: false for `&&`, true for `||`.
         if (not both) in known:
             return not both
         return None if None in known else both
@@ -117,10 +118,12 @@ def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
 
 def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) -> Condition:
     def equal(texts: list[str]) -> bool:
+        # An unquoted right side is a pattern, a quoted one is plain text.
         same = texts[0] == texts[1] if quoted else fnmatch.fnmatchcase(texts[0], texts[1])
         return same == (operator != "!=")
 
     def ordered(texts: list[str]) -> Truth:
+        # `x` is no number: a comparison with an empty text stays unknown.
         left, right = (arithmetic.evaluate(text.strip() or "x") for text in texts)
         if left is None or right is None:
             return None

@@ -107,6 +107,8 @@ class Expander:
             if len(inside) != 1:
                 return None
             inner = inside[0]
+            # Only quotes around the expansion: with other text in the string, the shell joins the
+            # elements.
             if node.end_byte - node.start_byte > inner.end_byte - inner.start_byte + 2:
                 return None
         if inner.type not in ("expansion", "simple_expansion"):
@@ -186,6 +188,7 @@ class Expander:
     ) -> ShellValue:
         """Return the text and the expansions of a double-quoted string or a heredoc's body."""
         at, row = node.start_byte + quoted, node.start_point[0]
+        # A syntax error may leave a string without its closing quote.
         closed = quoted and source.data[node.end_byte - 1 : node.end_byte] == b'"'
         end = node.end_byte - closed
         parts: list[ShellText | Hole | BranchValue] = []
@@ -262,6 +265,7 @@ class Expander:
         if not children:
             return EMPTY
         prefix = children[0].type if children[0].type in ("#", "!", "##") else ""
+        # `$#` and `$!` are variables. With a name after it, the sign is an operator.
         if prefix and len(children) > 1:
             return self._prefixed(prefix, source.text(children[1]), line)
         subject, operation = children[0], children[1:]
@@ -363,6 +367,7 @@ class Expander:
         bounds = [_index((text or "").strip()) for text in texts]
         if not bounds or bounds[0] is None or None in bounds:
             return elements
+        # `${@:1}` counts from $1, and `${a[@]:1}` from element 0.
         of_arguments = source.text(operation[0].parent).startswith(("${@", "${*"))
         start = max(bounds[0] - of_arguments, 0)
         stop = start + (bounds[1] or 0) if len(bounds) > 1 else None
@@ -390,6 +395,7 @@ class Expander:
         if operator in ("/", "//") and len(operation) >= 2:
             old = source.text(operation[1])
             new = source.text(operation[3]) if len(operation) > 3 else ""
+            # Without these characters the old text is no pattern, and can be replaced as it is.
             if not re.search(r"[*?\[$]", old + new):
                 count = -1 if operator == "//" else 1
                 return (ShellText(text.replace(old, new, count), line),)
@@ -427,6 +433,7 @@ class Expander:
             return (Hole("arithmetic", line),)
         for name in set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", text)):
             known = known_text(self.variable(name, line))
+            # An empty variable counts as 0.
             if known is None or not re.fullmatch(r"\s*-?\d+\s*|", known):
                 return (Hole(f"arithmetic over ${name}", line),)
             text = re.sub(rf"\$?\{{?\b{name}\b\}}?", known.strip() or "0", text)
@@ -455,6 +462,7 @@ class Expander:
             body = statement.child_by_field_name("body")
             if redirect is not None and body is not None and source.text(body).strip() == "cat":
                 text = known_text(self.heredoc(redirect, source))
+                # `$(...)` drops the newlines at the end.
                 return unknown if text is None else literal(text.rstrip("\n"), line)
         return unknown
 
@@ -496,6 +504,7 @@ def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
                     word, begun = [], False
                 if chunk:
                     word.append(ShellText(chunk, piece.line))
+    # An unquoted word of unset variables alone is no word.
     if (word or begun) and not all(isinstance(p, Hole) and p.unset for p in word):
         yield tuple(word)
 
@@ -527,6 +536,7 @@ def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
 def _trimmed(text: str, operator: str, pattern: str) -> str:
     """Return the value of `${text%pattern}` and similar; `#` and `%` remove the shortest match."""
     cuts = range(len(text) + 1)
+    # From the shortest match to the longest for `#` and `%`, the other way for `##` and `%%`.
     for cut in cuts if operator in ("#", "%%") else reversed(cuts):
         part, kept = (text[:cut], text[cut:]) if operator[0] == "#" else (text[cut:], text[:cut])
         if fnmatch.fnmatchcase(part, pattern):
@@ -536,6 +546,7 @@ def _trimmed(text: str, operator: str, pattern: str) -> str:
 
 def _with_default(base: ShellValue, default: ShellValue, operator: str) -> ShellValue:
     """Return the value of `${base OPERATOR default}` for one of the operators in _DEFAULTS."""
+    # An empty text is set: without the first test, `all` of no pieces would be True.
     unset = base != EMPTY and all(
         isinstance(piece, Hole) and (piece.unset or piece.why.endswith(MAY_SET)) for piece in base
     )

@@ -156,6 +156,7 @@ class Interpreter(Expander):
                 self.scope.variables[name] = self.arithmetic(value, line)
                 continue
             for name in _CHANGED.findall(part):
+                # One of the expression's two groups is empty.
                 self.scope.variables["".join(name)] = (Hole("arithmetic", line),)
 
     def _let(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
@@ -212,6 +213,7 @@ class Interpreter(Expander):
         array, at = self.scope.variables.get(name), self._number(index, line)
         keyed = any(key.startswith(f"{name}[") for key in self.scope.variables)
         elements = list(array.elements) if isinstance(array, ShellArray) and not keyed else []
+        # An index beyond the end would leave a gap: such an element is kept under its key.
         if at is not None and not keyed and (at <= len(elements) or array is None):
             if any(isinstance(each, BranchElements) for each in elements[: at + 1]):
                 elements = [(Hole(f"an element of ${name}", line),)]
@@ -326,6 +328,7 @@ class Interpreter(Expander):
                 known = test.truth(ways, usual)
                 if known is not False:
                     possible.append(i)
+                # A condition that is surely true hides all later arms.
                 if known:
                     return possible
             return [*possible, len(clauses)]
@@ -366,6 +369,7 @@ class Interpreter(Expander):
                 break
             if child.is_named:
                 text = known_text(self.value(child, source))
+                # An unknown pattern may match any text that is not empty.
                 patterns.append("?*" if text is None else text)
         return patterns
 
@@ -564,6 +568,7 @@ class Interpreter(Expander):
                 return None
             flow = self.statement(body, source)
             if flow in ("exit", "return"):
+                # Only a first turn that surely happens leaves the block for sure.
                 return flow if holds is not None and turn == 0 else None
             if flow == "break" or holds is None:
                 return None
@@ -736,6 +741,7 @@ class Interpreter(Expander):
         self.scope.in_function = False
         self.run_text(text, arguments=arguments)
         self.scope = before
+        # What a child process sources sets nothing in this script.
         del self.sourced[sourced:]
 
     def _environment(self, starting: Sequence[ArrayElement]) -> dict[str, ShellValue | ShellArray]:
@@ -877,6 +883,7 @@ class Interpreter(Expander):
         for i, text in enumerate(texts[:6]):
             if text is not None and text in self.written and (name in SHELLS or text == name):
                 more = tuple(words[i + 1 :])
+                # Taken out, because `_read_leftovers` reads the files that are never started.
                 self._run_in_child(self.written.pop(text), words[:i], arguments=more)
                 return True
         for i, each in enumerate(words[:2] if name in SHELLS else words[:1]):
@@ -911,6 +918,8 @@ class Interpreter(Expander):
         """
         values = [each for each in words if not isinstance(each, BranchElements)]
         texts = [readable_text(each) for each in values]
+        # A word is a launch by itself: then the command is the launch, and its strings are
+        # arguments.
         if any(may_launch(text) and not re.search(r"\s", text.strip()) for text in texts):
             return False
         scripts = [
@@ -1036,6 +1045,7 @@ class Interpreter(Expander):
             tuple(v if isinstance(v, BranchElements) else (WordPart(v, True),) for v in arguments),
             line,
         )
+        # The program takes the place of the shell: nothing after it runs.
         return "exit"
 
     def _nothing(self, _arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
@@ -1046,6 +1056,7 @@ class Interpreter(Expander):
         "compound_statement": _block,
         "do_group": _block,
         "else_clause": _block,
+        # What the parser could read within a syntax error is read too.
         "ERROR": _block,
         "pipeline": _block,
         "negated_command": _block,

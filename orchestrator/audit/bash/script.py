@@ -66,6 +66,7 @@ def launches(
     rest of the budget of the file that contains the script. Raise UnreadableScript if nesting or
     branching exceeds the limits.
     """
+    # Blanks of the same length: lines and columns stay.
     text = _COMMENT_IN_COMMAND.sub(lambda match: " " * len(match[0]), text)
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     budget = budget or Budget()

@@ -105,6 +105,8 @@ class Budget:
             tree = parser.parse(
                 lambda byte, _point: plain[byte : byte + CHUNK], progress_callback=is_over
             )
+        # The parser ends with this error if `is_over` stops it. Without a reset it would go on with
+        # this text at the next call.
         except ValueError:
             parser.reset()
             self.seconds = 0.0

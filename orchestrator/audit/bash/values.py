@@ -209,6 +209,7 @@ def command_words(term: WordTerm, ways: Ways) -> Iterator[CommandWord]:
         return
     words = _WordBuilder()
     for part in term:
+        # A quoted part makes a word, even if it is empty.
         words.begun = words.begun or part.quoted
         for piece in pieces(part.value, ways):
             if isinstance(piece, Hole):
