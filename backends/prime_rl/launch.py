@@ -119,6 +119,7 @@ def serve(plan_dir: Path) -> int:
         running.append(subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": gpus}))
     try:
         while all(server.poll() is None for server in running):
+            # This waits a second, or less if the first server ends.
             try:
                 running[0].wait(timeout=1)
             except subprocess.TimeoutExpired:

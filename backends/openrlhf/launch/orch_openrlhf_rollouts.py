@@ -197,6 +197,7 @@ def wrap_policy(policy: Any, folder: Path) -> None:
 
         if torch.distributed.get_world_size() > 1:
             return own_train(self, kl_ctl)
+        # A batch is shuffled, and its items stay the same objects.
         number = {id(item): at for at, item in enumerate(self.replay_buffer.items)}
         collate, self.orch_taken, self.orch_said = self.replay_buffer.collate_fn, [], []
 
@@ -249,6 +250,7 @@ def _leave(trainer: Any, folder: Path, beta: float) -> None:
         reports = trainer.orch_said[at : at + gas]
         losses.append(sum(each["policy_loss"] for each in reports) / gas)
         kls.append(sum(each.get("kl", 0.0) for each in reports) / gas if in_loss else 0.0)
+        # DeepSpeed has the step's norm after the last micro-batch.
         norms.append(reports[-1]["actor_grad_norm"])
     count = len(updates)
     observed = {
@@ -261,9 +263,11 @@ def _leave(trainer: Any, folder: Path, beta: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model = trainer.actor.model
     parameters = list(model.module.parameters())
+    # ZeRO-3 keeps a part of each parameter here; `ds_numel` is the size of the whole.
     if sum(getattr(each, "ds_numel", each.numel()) for each in parameters) <= SMALL_POLICY:
         weights = {k: v.detach().cpu().clone() for k, v in _gathered(trainer, model).items()}
         torch.save(weights, folder / "weights.pt")
+    # Renamed, so that the trainer's process never reads half of it.
     new = folder / f".{PARTS}.{os.getpid()}"
     new.write_text(json.dumps({"updates": updates, "observed": observed}), encoding="utf-8")
     new.replace(folder / PARTS)
@@ -299,6 +303,7 @@ class CallAfterImport(importlib.abc.MetaPathFinder):
         call = self.calls.pop(fullname, None)
         if call is None:
             return None
+        # The entry is taken out above, so this finder passes the name on to the others.
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec

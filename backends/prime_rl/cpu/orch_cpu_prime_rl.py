@@ -83,6 +83,7 @@ def _poll_often(module: Any) -> None:
     for name in ("time", "asyncio"):
         if real := vars(module).get(name):
             quick = types.SimpleNamespace(**vars(real))
+            # `sleep` is bound here, because the next turn of the loop changes `real`.
             quick.sleep = lambda seconds, sleep=real.sleep: sleep(min(seconds, POLL_SECONDS))
             setattr(module, name, quick)
 

@@ -77,6 +77,7 @@ def rollout_ppo(
     if rollout_logprobs is None:
         raise ValueError(f"{config.policy_loss_type} needs generator.sampling_params.logprobs=1")
     mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask.to(log_probs.dtype)
+    # Before the exponential: an infinite gap of a masked token would become NaN times 0.
     gap = torch.where(mask.bool(), log_probs - rollout_logprobs, torch.zeros_like(log_probs))
     ratio = gap.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
     bounded = ratio.clamp(1 - config.eps_clip_low, 1 + config.eps_clip_high)

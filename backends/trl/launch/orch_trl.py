@@ -196,6 +196,7 @@ def _restore_reference(trainer: Any, path: Path) -> None:
         reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         reference.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         return
+    # 1.0: the whole policy, and nothing of the old reference.
     sync = importlib.import_module("trl.trainer.callbacks").SyncRefModelCallback
     model = trainer.accelerator.unwrap_model(trainer.model)
     sync.sync_target_model(model, trainer.ref_model, 1.0)

@@ -52,6 +52,7 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
         if self.orch_phase == "score":
             whose = "reference" if model is self.ref_model else "policy"
             self.orch_batch[whose] = returned[0].detach().clone()
+        # Only in a batch's first train step is the policy still the one before the batch.
         elif self.orch_phase == "loss" and len(self.orch_batch["updates"]) == 1:
             parts = self.orch_batch.setdefault("first", [])
             parts.append((self.orch_indices, returned[0].detach().clone()))
@@ -59,6 +60,7 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
 
     def loss(self: Any, model: Any, inputs: Any) -> Any:
         updates = self.orch_batch["updates"]
+        # A train step begins once the one before it is logged.
         if len(updates) == len(self.orch_batch["logs"]):
             updates.append([])
         self.orch_indices = inputs[INDEX].tolist()

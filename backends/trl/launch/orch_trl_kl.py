@@ -145,8 +145,10 @@ def _advantages(trainer: Any, output: Any, form: Any) -> "tuple[Tensor, Tensor]"
             kl = torch.cat(passes)
     charges = charged(kl * mask, form.charge)
     gather = trainer.accelerator
+    # Processes may have responses of different lengths, and `gather` needs equal shapes.
     every = gather.gather(gather.pad_across_processes(charges, dim=1))
     weight, group = trainer.reward_weights.to(every.device), trainer.num_generations
+    # TRL writes NaN where a reward function gives no reward.
     rewards = (trainer.orch_rewards.to(every.device) * weight).nansum(1)
     gains = advantages(rewards, every, trainer.beta * float(weight[0]), group)
     if trainer.scale_rewards == "group":

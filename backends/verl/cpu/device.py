@@ -184,6 +184,7 @@ class TransformersSampler:
         draws = torch.stack([request.draw for request in batch])
         past, tokens, logps = None, [], []
         for position in range(longest):
+            # Counted from the mask, because prompts are padded on the left.
             places = (mask.cumsum(1) - 1).clamp(min=0)[:, -feed.shape[1] :]
             output = self.model(
                 feed,
@@ -193,9 +194,11 @@ class TransformersSampler:
                 use_cache=True,
             )
             past = output.past_key_values
+            # Temperature 0 takes the likeliest token below, and must not divide by 0 here.
             scaled = output.logits[:, -1].float() / heat.clamp(min=1e-6)[:, None]
             logp = torch.log_softmax(scaled, -1)
             below = logp.double().exp().cumsum(-1)
+            # Times the whole mass, which is 1 only up to rounding.
             at = torch.searchsorted(below, (draws[:, position] * below[:, -1])[:, None]).squeeze(1)
             token = torch.where(heat > 0, at.clamp(max=logp.shape[1] - 1), logp.argmax(-1))
             tokens.append(token)

@@ -98,6 +98,7 @@ class Remote:
     def _made(self, *args: Any, **named: Any) -> Any:
         """Make the object; on the loop if it has coroutines, because it may keep its loop."""
         methods = inspect.getmembers(self.target, inspect.iscoroutinefunction)
+        # On the loop's own thread, waiting for the loop would never end.
         if not methods or threading.current_thread() is _THREAD:
             return self.target(*args, **named)
 
@@ -175,6 +176,7 @@ class Queue:
     def list(self, partition_id: str | None = None) -> dict[str, dict[str, Any]]:
         with self.lock:
             chosen = self.tags if partition_id is None else {partition_id: self.tags[partition_id]}
+            # Over Ray a caller gets a copy of its own.
             return copy.deepcopy({name: tags for name, tags in chosen.items() if tags})
 
     def clear(self, keys: Sequence[str] | str, partition_id: str) -> None:
@@ -264,6 +266,7 @@ class Role:
         from verl.utils import tensordict_utils
 
         data = QUEUE.get(meta.keys, meta.partition_id)
+        # The same: the worker may change what it is given.
         tensordict_utils.assign_non_tensor(data, **copy.deepcopy(meta.extra_info))
         output = function(data)
         if not output.batch_size:

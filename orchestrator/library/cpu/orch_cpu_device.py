@@ -52,7 +52,10 @@ def stand_in(name: str, **members: object) -> None:
     if "." not in name:
         _STAND_INS.add(name)
     module = types.ModuleType(name)
+    # A module with a path is a package: its parts can be imported.
     module.__path__ = []
+    # importlib.util.find_spec, by which libraries look for a package, fails on a module without a
+    # spec.
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     vars(module).update(members)
     sys.modules[name] = module
@@ -102,8 +105,10 @@ def _run(run: After, change: After, module: types.ModuleType) -> None:
 
 def _cpu(device: Any) -> Any:
     """Return the CPU for a GPU, and any other device as it is."""
+    # A bool is an int too, and names no device.
     if isinstance(device, bool):
         return device
+    # A number alone is that of a GPU.
     if isinstance(device, int):
         return "cpu"
     name = getattr(device, "type", device)
@@ -198,6 +203,7 @@ def _distributed(dist: Any) -> None:
 
     @functools.wraps(begin)
     def init_process_group(backend: Any = None, *arguments: Any, **named: Any) -> Any:
+        # This names a GPU, and only NCCL uses it.
         named.pop("device_id", None)
         if backend is None or "nccl" in str(backend):
             backend = "gloo"
@@ -209,6 +215,7 @@ def _distributed(dist: Any) -> None:
             named["backend"] = "gloo"
         return group(*arguments, **named)
 
+    # Under both names, because libraries take it from either module.
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
     dist.new_group = new_group
 
@@ -221,6 +228,7 @@ def _mesh(device_mesh: Any) -> None:
         return make(_cpu(device_type), *arguments, **named)
 
     device_mesh.init_device_mesh = init_device_mesh
+    # The name was imported there before the change.
     vars(sys.modules["torch.distributed"])["init_device_mesh"] = init_device_mesh
 
 

@@ -67,6 +67,7 @@ class Sampler:
         open_ones = set(range(len(prompts)))
         past, step = None, ids
         for _ in range(max_tokens):
+            # Counted from the mask, because prompts are padded on the left.
             positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -step.shape[1] :]
             out = self.model(
                 step,
@@ -98,6 +99,7 @@ class Sampler:
         torch = self._torch
         with self._lock, torch.no_grad():
             longest = max(map(len, sequences))
+            # Padded on the right: a token sees only what is before it.
             rows = [[*each, *[0] * (longest - len(each))] for each in sequences]
             logp = torch.log_softmax(self.model(torch.tensor(rows)).logits.float(), -1)
         return [

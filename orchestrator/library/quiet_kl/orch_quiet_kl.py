@@ -147,20 +147,26 @@ class _InChunks(torch.autograd.Function):
             q = logq.exp()
             slope = logq - logp
             if kind == "reverse":
+                # The slope of E_q[log q/p] in the logits: q (log q/p - KL).
                 slope = q * (slope - (q * slope).sum(-1, keepdim=True))
             else:
+                # The slope of E_p[log p/q] in the logits: q - p.
                 slope = q - logp.exp()
+            # The slope of the chosen token's log-probability: 1 at the token, minus q.
             g = of_logp[each.rows][:, None]
             slope = slope.mul_(of_kl[each.rows][:, None]).sub_(g * q)
             slope = slope.scatter_add_(1, each.tokens[:, None], g.to(slope.dtype)) / temperature
             slope = slope.to(each.weight.dtype)
             of_hidden_states[each.rows] = (slope @ each.weight).to(hidden.dtype)
+            # In place, without a second matrix of the embeddings' size.
             if of_weight.dtype == slope.dtype:
                 of_weight.addmm_(slope.T, each.hidden)
             else:
                 of_weight += slope.T @ each.hidden
             if of_bias is not None:
                 of_bias += slope.sum(0)
+        # One entry for each input of `forward`: four settings, three tensors, and the others
+        # without a gradient.
         rest = len(ctx.needs_input_grad) - 7
         return (*[None] * 4, of_hidden_states, of_weight, of_bias, *[None] * rest)
 
