@@ -305,11 +305,16 @@ def _largest_step(lag: int, average: float) -> float:
 
     def grows(a: float) -> bool:
         polynomial = np.zeros(lag + 3)
+        # x changes by -a m, and m is the mean of the forces: m = average m + (1 - average) x, `lag`
+        # updates old.
         polynomial[:3] = 1, -1 - average, average  # (z - 1)(z - average) z^lag
         polynomial[-2] += (1 - average) * a
+        # The roots are exact to rounding only, and at a = 0 one of them is 1 itself.
         return bool(np.abs(np.roots(polynomial)).max() > 1 + 1e-9)
 
+    # At lag 0 the root leaves at -1, where a = 2 (1 + average) / (1 - average).
     low, high = 0.0, 2 * (1 + average) / (1 - average) + 1
+    # 60 halvings leave less than the rounding of a float64.
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if grows(middle) else (middle, high)

@@ -119,6 +119,7 @@ def _near_curves(
         left, right = one[step, metric], other[step, metric]
         scale = max(abs(left), abs(right))
         off = abs(left - right) / scale if scale else 0.0
+        # `not <=` and not `>`: a NaN counts as the worst.
         if not off <= worst:
             worst, where = off, f"{metric} {_shown(left)} and {_shown(right)}"
     sentence = f"step {first}: at most {worst:.2%} apart of {bounds.first_step:.0%} allowed"

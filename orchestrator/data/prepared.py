@@ -72,6 +72,7 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
     }
     for name in wanted:
         about["formats"][name] = _write(folder, name, data, prompts)
+        # After every format, so that a killed process leaves the formats before recorded as whole.
         write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return _made_of(folder, about, formats, fresh=True)
 
@@ -100,6 +101,8 @@ def _write(
         lines = [_row(name, data, row, split, index) for index, row in enumerate(part)]
         _save(nascent / file, lines)
     facts = {file: _facts(nascent / file) for file in FORMATS[name]}
+    # A rename cannot replace a folder that has files. A kill here leaves the format missing, and
+    # the next `prepare` writes it again.
     shutil.rmtree(folder / name, ignore_errors=True)
     nascent.replace(folder / name)
     return facts
@@ -173,6 +176,8 @@ def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
     if recipe.data.path.partition(":")[0] in plugins.names():
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f".{recipe.prepared}.lock").open("w") as lock:
+            # Cells of one plan may start at once, in several processes; the one who waited finds
+            # the files whole.
             fcntl.flock(lock, fcntl.LOCK_EX)
             prepare(recipe.data, [recipe.format], directory)
 

@@ -160,11 +160,13 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
         batch = [responses[place] for place in places]
         tokens, mask = _packed(batch, ours.device)
         logps, others = _logps(ours, tokens, mask), _logps(theirs, tokens, mask)
+        # A token of probability 0 has the logarithm -inf, and 0 · -inf is NaN; its term is 0.
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
         for row, (place, one) in enumerate(zip(places, batch, strict=True)):
             # the distribution of a token is at the position before the token
             start = len(one.prompt) - 1
             columns = slice(start, start + len(one.tokens))
+            # Sums over long responses lose digits in float32.
             sums_[place] = ResponseSums(
                 kl[row, columns].double().sum().item(), entropy[row, columns].double().sum().item()
             )

@@ -99,6 +99,7 @@ def _padded(name: str, weight: Any, narrow: int, width: int) -> Any:
     if projection == "o_proj":
         if weight.dim() == 1:  # a bias, of the width of the model
             return weight
+        # o_proj has the heads in its columns, the others in their rows.
         weight = weight.T
     halves = weight.reshape(-1, 2, narrow // 2, *weight.shape[1:])
     zeros = torch.zeros(

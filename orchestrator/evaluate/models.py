@@ -47,6 +47,7 @@ class RequestOrder(Collator):  # type: ignore[misc]  # lm-eval has no types
         if group_by == "gen_kwargs" and requests:
             first = fn(requests[0])
             if all(fn(request) == first for request in requests):
+                # All requests have equal settings, so the group of the first one has them all.
                 groups: dict[Any, list[Any]] = Collator.group(requests[:1], fn, group_by)
                 return dict.fromkeys(groups, requests)
         grouped: dict[Any, list[Any]] = Collator.group(requests, fn, group_by)
@@ -180,6 +181,7 @@ class _Server(_Seeded):
     def _rounds(self, generate: Any, requests: Sequence[Any]) -> list[str]:
         """Send the k copies of a request with k seeds; lm-eval alone would use one seed."""
         responses: list[str] = [""] * len(requests)
+        # The loop sets the attribute itself: `_create_payload` reads it when lm-eval calls it.
         for self.repeat, places in enumerate(engines.rounds([id(each) for each in requests])):
             try:
                 answers = generate([requests[place] for place in places], disable_tqdm=True)

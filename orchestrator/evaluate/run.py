@@ -121,6 +121,8 @@ def _one_process(
                     )
             finally:
                 if process.poll() is None:
+                    # The process has a session of its own, so the whole group with its workers
+                    # ends.
                     os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -42,16 +42,20 @@ class SharedRows:
             mask = named.get("attention_mask")
             rows = ids if mask is None else torch.cat([ids, mask], dim=1)
             kinds, place = torch.unique(rows, dim=0, return_inverse=True)
+        # The cache was filled by a call that was not plain: it has a row for each of the batch.
         elif self._place is None:
             return self._forward(**named)
         else:
+            # One number for a pair: the row's kind before this token, and the token.
             rows = self._place * self._tokens + ids[:, -1]
             kinds, place = torch.unique(rows, return_inverse=True)
         chosen = torch.empty(len(kinds), dtype=torch.long)
         chosen[place] = torch.arange(len(ids))  # any row of a kind: they are equal
+        # -n % m is what is missing to the next multiple of m.
         missing = -len(chosen) % MULTIPLE
         chosen = torch.cat([chosen, chosen[-1:].expand(missing)])
         if self._place is not None:
+            # The cache follows the kinds: a kind that splits has its row twice from here on.
             cache.reorder_cache(self._place[chosen])
         self._place = place
         small = {

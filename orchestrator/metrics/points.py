@@ -91,6 +91,7 @@ def checked(point: MetricPoint) -> tuple[MetricPoint | None, str]:
     """
     step, when = point.step, point.time
     values: Any = point.values
+    # True is an int for isinstance(), and no step.
     if type(step) is not int or not 0 <= step <= LAST_STEP:
         return None, f"a step is a whole number from 0 on, and {_shown(step)} is none"
     if type(when) not in (int, float) or not abs(when) < LAST_STEP or math.isnan(when):
@@ -148,6 +149,7 @@ def stretches(points: Iterable[MetricPoint]) -> Iterator[Stretch]:
     import numpy as np
 
     packed = ((_packed(point.values), point) for point in points)
+    # `places_of` returns the same object for equal names, so its id() is a cheap key.
     for _, group in itertools.groupby(packed, key=lambda pair: id(pair[0].places)):
         rows, own = zip(*group, strict=True)
         names = tuple(rows[0].places)

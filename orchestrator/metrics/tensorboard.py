@@ -51,10 +51,13 @@ def texts(path: Path) -> Iterator[tuple[str, str]]:
 
 def _records(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
+        # A TFRecord: length (8 bytes), its checksum (4), the record, its checksum (4).
         while len(head := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", head[:8])
             if not 0 < length <= LARGEST:
                 return
+            # A training that still writes, or one that was killed, leaves part of a record at the
+            # end.
             record = file.read(length + 4)
             if len(record) < length + 4:
                 return
@@ -69,6 +72,7 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
         elif number == 2 and isinstance(value, int):
             step = value
     for tag, simple, tensor in _values_of(event):
+        # A summary's `simple_value` is a float32; it is empty where the value is a tensor.
         if len(simple) == 4:
             yield Scalar(step, time, tag, struct.unpack("<f", simple)[0])
         elif tensor and (scalar := _number_of(tensor)) is not None:
@@ -125,6 +129,8 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     while True:
         byte = message[at]
         at += 1
+        # Seven bits of each byte are the number's, the lowest first; the eighth says that more
+        # follow.
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at

@@ -98,6 +98,7 @@ def _values(name: str, x: FloatTable, weight: float) -> FloatTable:
 def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
     form = entry(name)
     gradients = form.slope(x)
+    # The attached ratio is a factor with a gradient: the product's second part is the value.
     if form.form == "ratio_attached":
         gradients = gradients + form.value(x)
     result: FloatTable = gradients * (weight if form.is_weighted else 1.0)
@@ -115,6 +116,7 @@ def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]
             float(np.abs(curves[at] - closed(form, NEAR, float(np.exp(WEIGHTS[at] or 0.0)))).max())
             for at in ("on", "off")
         )
+        # Two forms may be equal on this curve up to rounding: a later one must be clearly nearer.
         if off < best[1] * 0.5:
             best = (form, off)
     return best if best[1] <= CLOSE * 10 else ("?", best[1])
@@ -148,6 +150,7 @@ def _through(
 def _bound_of_weight(gradient: Mapping[str, FloatTable]) -> float | None:
     """Return the gradient's weight at a large pi / pi_rollout, or None if it is that ratio."""
     on, largest = gradient["on"], float(np.exp(WEIGHTS["far"] or 0.0))
+    # Where a gradient is 0, as that of k2 and k3 at log-ratio 0, the quotient says nothing.
     bound = float(np.nanmedian(gradient["far"] / np.where(on == 0, np.nan, on)))
     return None if bound > 0.9 * largest else bound
 
@@ -269,6 +272,7 @@ def reward(
     if error:
         return {"error": error}
     raised, lowered = (_advantages(answers[(*key, name)]) for name in ("raised", "lowered"))
+    # A central difference in the KL of one token. The minus: a KL is a cost in the reward.
     moved = -(raised - lowered) / (2 * STEP * beta)
     plain, large = (_advantages(answers[(*key, name)]) for name in ("as it is", "ten times"))
     bounded = bool(np.abs(large).max() < 5 * np.abs(plain).max())

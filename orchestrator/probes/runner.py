@@ -102,6 +102,7 @@ class Sources:
                     kept += _real_imports(node, names, absent)
                 elif getattr(node, "name", None) not in names:
                     kept.append(node)
+            # Annotations name types of modules that are not installed here.
             flags = __future__.annotations.compiler_flag
             module = ast.Module(body=kept, type_ignores=[])
             self._code[key] = (

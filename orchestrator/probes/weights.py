@@ -74,6 +74,7 @@ def rollouts() -> MismatchedRollouts:
     log_ratio = rng.normal(0.0, 0.6, mask.shape)
     log_ratio[: len(singles), 0] = singles
     likelier = -rng.uniform(0.05, 2.0, mask.shape)
+    # A ratio above 1 must not push the numerator's probability above 1.
     engine = np.where(mask > 0, likelier - log_ratio.clip(min=0.0), PADDING)
     proximal = engine + log_ratio * mask
     return MismatchedRollouts(

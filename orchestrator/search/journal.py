@@ -195,6 +195,8 @@ class SearchJournal:
             with telling(target):
                 temporary.write_text(json.dumps(declaration, indent=1) + "\n", encoding="utf-8")
                 with suppress(FileExistsError):  # of two controllers one wins; the other compares
+                    # A link fails where the file exists, and the file it makes is whole. A rename
+                    # would replace.
                     os.link(temporary, target)
                 temporary.unlink()
         declared = read_json(target)
@@ -293,8 +295,10 @@ def _remove_torn_line(log: Path) -> None:
         return
     with log.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
+        # Enough for the last line; the file itself may be large.
         start = max(0, size - _MAX_LINE_BYTES)
         file.seek(start)
         complete, _, torn = file.read().rpartition(b"\n")
+        # Only a torn object of JSON is cut. The tail of another file may be someone's data.
         if torn.startswith(b"{") and (complete or start == 0):
             file.truncate(size - len(torn))

@@ -132,6 +132,7 @@ class ThreadScorer(AbstractContextManager["ThreadScorer"]):
         """Return the scores that exist so far for these records."""
         ids = {record.cell.id for record in records}
         scored: list[Score] = []
+        # Cells that were sent together share one future: each future is read once.
         for future in {id(f): f for key, f in self._futures.items() if key in ids}.values():
             if future.done():
                 error = future.exception()

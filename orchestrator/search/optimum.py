@@ -95,6 +95,7 @@ def _optimum(
 
     counts = np.array([len(own) for own in values], float)
     means = np.array([math.fsum(own) / len(own) for own in values])
+    # The seeds of one trial differ by noise alone, so their spread measures it without a curve.
     within = math.fsum((v - m) ** 2 for own, m in zip(values, means, strict=True) for v in own)
     freedom = float(counts.sum()) - 1
     grid = np.linspace(min(positions), max(positions), POINTS)
@@ -104,11 +105,14 @@ def _optimum(
         for height in HEIGHTS
     ]
     logs = np.array([curve.log_weight for curve in curves])
+    # A log weight can be far below -700, where exp() is 0; the largest becomes 1 instead.
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     mean = sum(w * curve.mean for w, curve in zip(weights, curves, strict=True))
+    # A fixed seed: the recommended value is part of the identity of the cells that confirm it.
     random = np.random.default_rng(0)
     tops: list[Any] = []
+    # Each pair of length and height gives as many of the curves as its posterior weight says.
     for count, curve in zip(random.multinomial(DRAWS, weights), curves, strict=True):
         if count:
             noise = np.sqrt(curve.scale / random.chisquare(freedom, count))
@@ -137,6 +141,7 @@ def _curve(
         far = math.sqrt(5) * np.abs(a[:, None] - b[None, :]) / length
         return height * (1 + far + far**2 / 3) * np.exp(-far)
 
+    # The mean of n seeds has 1/n of the noise's variance. Everything is in units of that variance.
     root = np.linalg.cholesky(covariance(positions, positions) + np.diag(1 / counts))
     ones = np.linalg.solve(root, np.ones(len(positions)))
     data = np.linalg.solve(root, means)
@@ -148,6 +153,7 @@ def _curve(
     log_weight = (
         -np.log(np.diag(root)).sum()
         - 0.5 * math.log(precision)
+        # Equal values at all positions leave no scale, and log(0) is an error.
         - 0.5 * freedom * math.log(max(scale, 1e-300))
     )
     mean_weight = 1 - cross.T @ ones
@@ -167,6 +173,7 @@ def _root(spread: Any) -> Any:
     import numpy as np
 
     sizes, axes = np.linalg.eigh(spread)
+    # Rounding makes eigenvalues that should be 0 slightly negative, and they have no root.
     kept = sizes > 1e-9 * sizes[-1]
     return axes[:, kept] * np.sqrt(sizes[kept])
 

@@ -70,6 +70,7 @@ def is_reward_lost(rewards: Sequence[float]) -> bool:
     step."""
     if len(rewards) < 2 * WINDOW:
         return False
+    # Sums in place of means: WINDOW is a factor on both sides of the comparison.
     sums = [sum(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
     return max(sums) >= HAD * WINDOW and sums[-1] <= LOST * max(sums)
 

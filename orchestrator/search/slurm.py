@@ -140,6 +140,8 @@ class SubmissionPatience:
         try:
             result = function()
         except OrchError as error:
+            # The lock of another process raises a plain OrchError; an error of a subclass does not
+            # pass.
             if type(error) is not OrchError:
                 raise
             if not self._since:
@@ -295,6 +297,7 @@ class JobScorer:
         states: dict[str, ScoringState] = {record.cell.id: "scored" for record in records}
         if unscored:
             jobs, snapshot = self._jobs(), poll.snapshot(self._folder)
+            # `made` is of the monotonic clock, and the time of a submission is of the wall clock.
             queue, asked_at = snapshot.queued(), time.time() - (time.monotonic() - snapshot.made)
             for record in unscored:
                 own = jobs.get(self._folder.cell(record.cell).path.name, [])

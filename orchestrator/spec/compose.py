@@ -425,6 +425,7 @@ def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
     steps: list[str | int] = []
     words, node = key.split("."), data
     while words:
+        # Names of axes have dots themselves (`kl.beta`), so the longest name that exists is taken.
         for size in range(len(words), 0, -1):
             step = ".".join(words[:size])
             if isinstance(node, Mapping) and step in node:

@@ -358,6 +358,7 @@ class Reader:
         axes = self._below(field, body, pointer)
         if axes is None:
             return None
+        # The product is counted before it is built, so a large one costs neither time nor memory.
         if prod(len(axis.alternatives.choices) for axis in axes) > MAX_CELLS:
             raise TooLargeError
         choices = [

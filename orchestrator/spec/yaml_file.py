@@ -86,6 +86,7 @@ def _text(file: Path, faults: list[Fault]) -> str | None:
             faults.append(Fault("is a folder; name a .yaml file in it", "$", file))
             return None
         with file.open("rb") as stream:
+            # One byte more than allowed tells a file that is too large without reading it all.
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         faults.append(Fault("there is no such file", "$", file))
@@ -163,6 +164,7 @@ class _Builder:
                 f"'*{event.anchor}' stands before or inside what it refers to", line
             )
         value, nodes = self.anchors[event.anchor]
+        # An alias counts as many values as it stands for: aliases of aliases grow exponentially.
         self.count(nodes, line)
         return value
 
@@ -186,6 +188,7 @@ class _Builder:
             if isinstance(event, yaml.MappingEndEvent):
                 break
             line = _line(event)
+            # Quoted, "<<" is a plain key: then it is not implicit.
             if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
                 inherited |= self.merged(self.node(next(events), events, (*at, "<<")), at, line)
                 continue
@@ -198,6 +201,7 @@ class _Builder:
                 )
             self.lines[(*at, key)] = line
             items[key] = self.node(next(events), events, (*at, key))
+        # A mapping's own keys win over merged ones, wherever the `<<` stands.
         return {**inherited, **items}
 
     def key(self, event: Any, at: Pointer, line: int, events: Iterator[Any]) -> str:
@@ -209,6 +213,7 @@ class _Builder:
 
     def merged(self, value: Any, at: Pointer, line: int) -> dict[str, Any]:
         merged: dict[str, Any] = {}
+        # YAML's merge key: an earlier mapping of the list wins, so it is merged last.
         for part in reversed(value if isinstance(value, list) else [value]):
             if not isinstance(part, dict):
                 self.tell("'<<' takes a mapping or a list of mappings", at, line)
