@@ -118,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hand_on(self) -> None:
         length = self.headers.get("Content-Length", "0")
+        # Without a length only the chunks tell where a body ends, and this server reads none.
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
             self._send(HTTPStatus.LENGTH_REQUIRED, b"A length is needed.\n", "text/plain")
             return
@@ -135,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             connection.request(self.command, self.path, body, headers | {"Connection": "close"})
             self._hand_back(connection.getresponse())
         except (OSError, http.client.HTTPException) as error:
+            # The browser has gone: there is nobody to answer.
             if isinstance(error, BrokenPipeError):
                 raise
             text = "MLflow does not answer yet: load the page again in a moment.\n"
@@ -145,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _hand_back(self, answer: http.client.HTTPResponse) -> None:
         self.send_response(answer.status)
         for name, value in answer.getheaders():
+            # send_response has written these two already.
             if name.lower() not in _OF_CONNECTION | {"date", "server"}:
                 self.send_header(name, value)
         self.send_header("Connection", "close")

@@ -30,6 +30,8 @@ function unpacked(text) {
   return Array.from({ length: bytes.length / 2 }, (_, i) => {
     const code = bytes[2 * i] + 256 * bytes[2 * i + 1];
     if (code === 65535) return null;
+    // (m + 999) · 32 + e + 12, as page.py writes it. A division by an exact power of ten rounds
+    // once.
     const m = (code >> 5) - 999, e = (code & 31) - 12;
     return e < 0 ? m / POWERS[-e] : m * POWERS[e];
   });
@@ -64,10 +66,12 @@ function openBlocks(data, numbers) {
     const block = document.getElementById(`block-${number}`), { metric, curves, tables } = JSON.parse(await textOf(block));
     for (const [i, curve] of Object.entries(curves || {})) data.configurations[i].curves[metric] = curve;
     for (const [name, rows] of Object.entries(tables || {})) data.tables[name] = (data.tables[name] || []).concat(rows);
+    // A number in `rows` means a closed block (closedBlocks).
     if (tables) for (const c of data.configurations) if (c.rows === number) delete c.rows;
     block.remove();
   };
   return Promise.all(numbers.map((number) => {
+    // Several choices may ask for a block while it is being read: it is opened once.
     if (!openings.has(number)) openings.set(number, one(number));
     return openings.get(number);
   }));
@@ -76,6 +80,7 @@ function openBlocks(data, numbers) {
 // Seeds, and over them the mean and its interval by Student's t, cut to [0, 1] for shares.
 function curveOf(data, configuration, metric) {
   const curve = configuration.curves[metric];
+  // Unpacked for an earlier drawing.
   if (curve.mean) return curve;
   curve.x = data.grids[curve.g];
   curve.seeds = Object.entries(curve.s).map(([seed, text]) => [seed, unpacked(text)]);
@@ -110,6 +115,7 @@ const axisOf = (c, axis) => (axis === "model" || axis === "backend" ? c[axis] : 
 
 function curveRows(data, at, metric, { seeds = "mean", smooth = false, log = false }) {
   const c = data.configurations[at], curve = curveOf(data, c, metric), last = curve.x.length - 1;
+  // A logarithmic axis has no place for 0 and below.
   const positive = (v) => (log && v <= 0 ? null : v);
   const one = (name, values, low, high, more) => {
     const shown = smooth ? smoothed(values) : values;
@@ -198,6 +204,7 @@ function completed(view, data, rows, width, theme, state) {
   const longest = view.names ? Math.max(0, ...rows.map((row) => String(row[view.names]).length)) : 0;
   const inner = wide - (view.names ? Math.min(LETTER * longest + MARGIN, wide / 2) : LEFT) - GAP;
   if (!spec.facet) return { ...spec, width: Math.round(inner) };
+  // Without a sort, Vega-Lite orders panels by their names.
   spec.facet.sort = unique(rows.map((row) => row.panel));
   const count = spec.facet.sort.length;
   spec.columns = Math.max(1, Math.min(count, Math.floor(inner / view.least)));

@@ -56,6 +56,7 @@
   const place = (node) => node.closest("figure")?.id || node.closest("form")?.id || "";
   const folds = () => [...document.querySelectorAll("details")];
   const titleOf = (fold) => (fold.closest("section")?.id || "") + "|"
+    // Counts in a title change from page to page; the table is the same.
     + (fold.querySelector("summary")?.textContent || "").replace(/[\d,]+/g, "#");
   const searches = () => [...document.querySelectorAll("input[type=search]")];
 
@@ -99,8 +100,10 @@
       if (!node) continue;
       if (node.type === "checkbox" ? node.checked === value : node.value === value) continue;
       if (node.type === "checkbox") node.checked = value;
+      // The newer page may not have this choice any more.
       else if (![...(node.options || [])].some((option) => option.value === value)) continue;
       else node.value = value;
+      // The page's own listeners redraw the figures.
       node.dispatchEvent(new Event("change", { bubbles: true }));
     }
     const open = new Map(kept.open);
@@ -114,6 +117,7 @@
       const node = kept.anchor && document.getElementById(kept.anchor[0]);
       scrollTo(0, node ? scrollY + node.getBoundingClientRect().top - kept.anchor[1] : kept.y);
     };
+    // Twice: figures are drawn late, and their heights move what stands below.
     back();
     await settled();
     back();
@@ -132,6 +136,7 @@
     addEventListener(kind, () => { touched = Date.now(); }, { passive: true });
   }
   const busy = () => Date.now() - touched < STILL
+    // A field that has the focus is in use longer than the last key in it says.
     || ["SELECT", "INPUT"].includes(document.activeElement?.tagName) && Date.now() - touched < 5 * STILL;
 
   function renew() {
@@ -157,10 +162,12 @@
       line.textContent = now.line || "Live";
       link(now.mlflow);
       if (now.fault) say(now.fault);
+      // A page without a version of its own: the first answer counts as its version.
       if (version === null) version = now.version;
       else if (now.version && now.version !== version) offer();
       if (now.live || waiting) gap = RUNNING;
     } catch {
+      // A server that has been gone for a minute is asked less often.
       if (failed < 20) gap = RUNNING;
       if (++failed === 2) { line.textContent = "Not live"; say("The server does not answer; this is its last page"); }
     }

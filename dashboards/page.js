@@ -79,6 +79,7 @@
     form.replaceChildren();
     form.hidden = !figures.length || !all.length;
     if (form.hidden) return;
+    // A choice of another study may not exist in this one.
     const valid = (key, values, other) => { if (!values.includes(state[key])) state[key] = other; };
     const backends = unique(all.filter((c) => c.study === state.study).map((c) => c.backend));
     valid("backend", backends, "all");
@@ -139,6 +140,7 @@
   function prepare() {
     const active = document.activeElement, figure = active && active.closest("figure, form");
     root.dataset.ready = "no";
+    // A Vega view that is taken away keeps its timers and listeners until it is finalised.
     document.querySelectorAll(".plot").forEach((plot) => plot.drawn && plot.drawn.finalize());
     filters();
     const drawings = figures.map((f) => {
@@ -169,6 +171,7 @@
         return;
       }
     }
+    // Another choice was made while the blocks were read.
     if (mine !== turn) return;
     waiting = drawings.flatMap(prepared);
     const next = async () => {
@@ -178,6 +181,7 @@
       if (far[at] > 0) { root.dataset.seen = "yes"; once("in view"); }
       await waiting.splice(at, 1)[0].job();
       once("first figure");
+      // A timer between two drawings lets the browser answer the reader.
       setTimeout(next);
     };
     requestAnimationFrame(() => setTimeout(next));
@@ -223,6 +227,7 @@
   addEventListener("hashchange", () => { if (readAddress()) redraw(); else reveal(); });
   document.addEventListener("click", (event) => {
     const link = event.target.closest && event.target.closest('a[href^="#cell-"]');
+    // A click on a link to the present address raises no `hashchange`.
     if (link && link.getAttribute("href") === location.hash) reveal();
   });
 
@@ -274,6 +279,7 @@
     const read = () => {
       reading ??= textOf(block).then((text) => {
         const holder = element("template");
+        // HTML drops rows that stand outside of a table.
         holder.innerHTML = `<table><tbody>${text}</tbody></table>`;
         rows = matching = [...early, ...holder.content.querySelectorAll("tr")];
         offer();
@@ -286,6 +292,7 @@
     finders.push(async (name) => {
       await read();
       const row = rows.find(({ id }) => id === name);
+      // The row was found in the block, but a search or the limit keeps it out of the document.
       if (row && !row.isConnected) {
         input.value = name.replace(/^cell-/, "");
         search();

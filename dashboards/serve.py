@@ -157,6 +157,7 @@ class Board:
             self.fault = "the page could not be built; the terminal of `orch dashboard` says why"
         else:
             self.fault = ""
+            # The digest is of the page without its own version, which is put in below.
             version = hashlib.sha256(page.html).hexdigest()[:16]
             if version != self._version:
                 head = b'<html lang="en"'
@@ -202,6 +203,8 @@ class DashboardServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Return the URL to open, with the token if the site has one."""
+        # 0.0.0.0 means every address of this machine, and is none that a browser elsewhere can
+        # open.
         shown = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104  (compared, not bound)
         shown = f"[{shown}]" if ":" in shown else shown
         query = f"?token={quote(self.site.token)}" if self.site.token else ""

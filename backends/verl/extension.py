@@ -96,13 +96,17 @@ def _to_go(kind: str, context: Any) -> Callable[..., tuple[Tensor, Tensor]]:
                 "responses: apply_kl_penalty has not computed it"
             )
         masked, lengths = token_level_rewards * response_mask, response_mask.long().sum(-1)
+        # The sum from each token to the end: a cumulative sum of the reversed row.
         ahead = masked.flip(-1).cumsum(-1).flip(-1)
         last = lengths.sub(1).clamp(min=0)[:, None]
+        # Places count the response's tokens from 1, with gaps in the mask left out.
         places = response_mask.long().cumsum(-1) * response_mask.long()
         before = (places > 0) & (places < lengths[:, None])
         # before the last token a reward is the penalty alone; a controller may have moved beta
         square = (kl * kl * before).sum()
+        # Least squares of -reward over kl: exact, as every such reward is -beta · kl.
         beta = -(masked * kl * before).sum() / square if square > 0 else 0.0
+        # The last token's reward is the task's less beta · kl; the kl is added back.
         task = ahead.gather(-1, last) + beta * kl.gather(-1, last)
         value = ahead.where(response_mask.bool(), task)
         groups: dict[Any, list[int]] = {}
@@ -124,6 +128,7 @@ def _centred(kind: str, value: Tensor) -> Tensor:
         return value
     centred = value - value.mean(0)
     if kind == "rloo":
+        # value - mean of the others = (value - mean of all) · n / (n - 1)
         return centred * (count / (count - 1))
     return centred / (value.std(0) + 1e-6) if kind == "grpo" else centred
 

@@ -51,6 +51,7 @@ def wrap_trainer(trainer: Any, folder: str) -> None:
     @functools.wraps(own)
     def update(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
         step, splits = _train_steps(self, batch)
+        # The worker cannot know the trainer's counters, so the number travels with the batch.
         batch.extra_info[STEP] = step
         result = own(self, batch, metrics)
         data = trainer.tq.kv_batch_get(
@@ -168,6 +169,7 @@ class After(importlib.abc.MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002  the protocol's
         """Return the module's own spec with a loader that calls back after the import, or None."""
+        # Taken out first: importlib.util.find_spec below asks this finder again.
         call = self.calls.pop(fullname, None)
         if call is None:
             return None

@@ -74,9 +74,11 @@ def read_python(
     """
     try:
         with warnings.catch_warnings():
+            # An invalid escape in the script's strings would warn in the terminal of `orch audit`.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
         return _Reader(tree, name, options).file()
+    # ast.parse raises the last two for code that is nested too deeply.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
 
@@ -118,6 +120,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
+                # `import a.b` binds `a` alone; `import a.b as c` binds `a.b`.
                 whole = alias.name if alias.asname else alias.name.partition(".")[0]
                 names[alias.asname or whole] = whole
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -208,6 +211,7 @@ class _Reader:
         elif isinstance(node, ast.For | ast.comprehension):
             for each in ast.walk(node.target):
                 if isinstance(each, ast.Name):
+                    # No known value, and yet an assignment: a second one makes the name unknown.
                     self.values.setdefault(each.id, []).append(None)
         else:
             self._note_changes(node)
@@ -262,6 +266,7 @@ class _Reader:
         changes it.
         """
         copied = _copied(node)
+        # `y = list(x)` and later `y.append()`: the launch has y's words, and not those of x.
         if isinstance(copied, ast.Name) and self.names.get(id(node), "") in self.grown:
             self.remade.setdefault(copied.id, node.lineno)
         called = functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
@@ -449,6 +454,7 @@ class _Reader:
         for node in self.nodes:
             if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("Parser"):
                 continue
+            # `(A, GRPOConfig)` or one class alone; the results have the order of the classes.
             classes = node.args[0] if node.args else None
             names = classes.elts if isinstance(classes, ast.Tuple | ast.List) else [classes]
             for at, each in enumerate(names):
@@ -602,6 +608,7 @@ class _Reader:
         for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
             line = self.branched.get(id(value))
             word = self._word(value)
+            # Set in a branch that the call is not in: it may never happen.
             if line is not None and line != self.branched.get(id(node)):
                 word = CommandWord(
                     UNKNOWN, word.lines, (f"Python, which sets it from line {line}",)
@@ -651,9 +658,12 @@ class _Reader:
         line = (node.lineno,)
         self.left -= 1
         if self.left < 0:
+            # Nothing is followed from this depth on, so the walk ends.
             depth = 20
         if isinstance(node, ast.Constant):
+            # Hydra and YAML write None as null.
             text = "null" if node.value is None else str(node.value)
+            # The script's own text must not hold the marks that stand for unknown values.
             return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line)
         if isinstance(node, ast.JoinedStr) and depth < 20:
             parts = [
@@ -708,6 +718,7 @@ class _Reader:
 
         x must be a class of this file, an instance of one, or a parameter annotated with one.
         """
+        # It is set after the object was made, so the class does not say its value.
         if any(key == name for key, _ in self.attributes.get(owner.id, ())):
             return None
         value = self._known(owner)
@@ -716,6 +727,7 @@ class _Reader:
             (kind,) = types
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and not value.args:
             kind, given = value.func.id, {each.arg: each.value for each in value.keywords}
+        # `**values` may have set any of its fields.
         if kind not in self.classes or None in given:
             return None
         if name in given:

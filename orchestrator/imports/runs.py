@@ -187,6 +187,7 @@ def store(
         for row in run.rows
     ]
     write_text(place / LOG, "".join(f"{line}\n" for line in lines))
+    # The manifest comes last: a folder without one is no imported run (`read_imported`).
     write_text(place / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     if before is not None and before.name != called:
         remove_tree(folder_of(folder) / before.name)

@@ -213,6 +213,7 @@ def _records(content: bytes) -> Iterator[bytes]:
         raise ValueError("no file of W&B")
     at, parts = HEADER, b""
     while at + RECORD_HEADER <= len(content):
+        # LevelDB's blocks have a fixed size. The end of one that has no room for a header is empty.
         room = BLOCK - at % BLOCK
         if room < RECORD_HEADER:
             at += room
@@ -228,6 +229,7 @@ def _records(content: bytes) -> Iterator[bytes]:
             raise ValueError("a record that is cut off")
         part = content[at : at + length]
         at += length
+        # A record that is longer than the rest of its block continues in the next ones.
         parts = part if kind in (_FULL, _FIRST) else parts + part
         if kind in (_FULL, _LAST):
             yield parts

@@ -51,6 +51,7 @@ class LiveExperiment:
             for path in (root.rglob("*") if root.is_dir() else ())
             if path.suffix in (".png", ".pdf", ".csv", ".parquet")
             and path.is_file()
+            # A link may lead out of the folder; the server gives away nothing from outside.
             and path.resolve().is_relative_to(root.resolve())
         }
 

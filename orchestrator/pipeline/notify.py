@@ -50,6 +50,7 @@ def _message(experiment: Experiment, ended: RunEnd | None, page: Path | None) ->
     ids = {cell.id for cell in experiment.cells}
     states = Counter(s.state for cell_dir, s in survey(experiment.folder) if cell_dir.id in ids)
     absent = len(ids) - states.total()
+    # The sum of two Counters leaves out what counts 0.
     cells = dict(sorted((states + Counter(planned=absent)).items()))
     end = ended or ("failed" if states["failed"] else "cancelled" if states["cancelled"] else None)
     end = end or "finished"

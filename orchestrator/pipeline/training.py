@@ -197,9 +197,11 @@ def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
         yield
     except OrchError:
         if folder.path in new and folder.path.exists():
+            # Another process may have submitted into the new folder meanwhile: its jobs keep it.
             with submission_lock(folder):
                 if all(sent.dropped for sent in submissions.read(folder).values()):
                     rmtree(folder.path)
+            # rmdir refuses a folder that is not empty, such as one that another experiment uses.
             with suppress(OSError):
                 for path in new[1:]:
                     path.rmdir()
