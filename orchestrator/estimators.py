@@ -188,6 +188,7 @@ def elementwise(function: str, x: Array) -> Array:
 
 def _log_cosh(x: Array) -> Array:
     """Return log cosh x of each element: exact near 0, and without overflow."""
+    # cosh x = 1 + 2 sinh²(x / 2). Beyond the bound log cosh x grows as |x|, which the end adds.
     inner = x.clip(-_LARGE, _LARGE)
     half = elementwise("sinh", inner / 2)
     return elementwise("log1p", 2 * half * half) + abs(x) - abs(inner)
@@ -203,6 +204,7 @@ _K1 = EstimatorEntry(
     name="k1",
     formula="-log r",
     value=lambda x: x,
+    # Ones of the kind of x, which may be a float, an array or a tensor.
     slope=lambda x: x**0,
     is_reverse_kl=True,
     source=f"{_SCHULMAN}; paper eq. 11",
@@ -220,6 +222,7 @@ _K2 = EstimatorEntry(
 _K3 = EstimatorEntry(
     name="k3",
     formula="r - 1 - log r",
+    # exp(-x) - 1 would lose its digits near 0, where most tokens are.
     value=lambda x: elementwise("expm1", -x) + x,
     slope=lambda x: -elementwise("expm1", -x),
     is_reverse_kl=True,
@@ -250,6 +253,7 @@ _FORWARD = EstimatorEntry(
 _JS = EstimatorEntry(
     name="js",
     formula="(log(2 / (1 + r)) + r log(2 r / (1 + r))) / 2",
+    # 1 + r = 2 exp(-x / 2) cosh(x / 2), so both logarithms are ±x / 2 - log cosh(x / 2).
     value=lambda x: (
         -elementwise("expm1", -x) * x / 4 - (1 + elementwise("exp", -x)) * _log_cosh(x / 2) / 2
     ),

@@ -209,6 +209,7 @@ class OpenRlhf:
     def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
         """Return the namespace that the library's own parser makes of a launch and checks."""
         calls: list[Any] = []
+        # The library's own parser reads sys.argv.
         own_argv, sys.argv = sys.argv, [CLI, *_arguments(argv)]
         if (self.sources.folder / "utils/config.py").exists():
             for name in ("openrlhf", "openrlhf.utils"):
@@ -343,6 +344,7 @@ class OpenRlhf:
             None,
         )
         maker.advantage_estimator = config.advantage
+        # A group of models is here the answer itself.
         maker._dispatch_forward = lambda group, *_, **__: group  # noqa: SLF001  (the library's own function is what is asked)
         maker._flatten_results = _flattened  # noqa: SLF001  (the library's own function is what is asked)
         return maker
@@ -381,6 +383,8 @@ class OpenRlhf:
             rollout_log_probs=batch.get("engine", batch["old"]),
         )
         try:
+            # The backward pass is the first place that has the whole loss, and nothing after it is
+            # needed.
             self.step.training_step(fake, experience, config.beta, 0)
         except LossReached as reached:
             return reached.value

@@ -147,6 +147,7 @@ class PrimeRlFunctions:
         import torch
 
         self.old = old(version)
+        # The library decorates functions with torch.compile; the probe runs them as they are.
         own_compile, torch.compile = torch.compile, _decorator
         self.losses: ModuleType = sources.load(
             LOSS,

@@ -44,6 +44,7 @@ def watch_orchestrator(folder: Path) -> None:
     async def generate_batch(self: Any, *given: Any, **named: Any) -> Any:
         rollouts = await generate(self, *given, **named)
         size = self.rollouts_per_example
+        # In place: send_batch below reads this list.
         sampled[:] = [
             {
                 "group": f"{number // size}-{each['example_id']}",
@@ -91,6 +92,7 @@ def _leave(folder: Path, batch: Any, sampled: Sequence[Row]) -> None:
     ]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / SENT.format(batch.step + 1)
+    # The trainer reads the file in another process: all of it or nothing.
     new = path.with_suffix(".new")
     new.write_text(json.dumps(rows), encoding="utf-8")
     new.replace(path)
@@ -274,10 +276,12 @@ def _by_row(rows: Sequence[Row], current: _Step, torch: Any) -> list[Row]:
     ordered = []
     for row in rows:
         ids = [*row["prompt"], *row["response"]]
+        # As tensors, since the trainer's numbers are rounded to float32.
         logps = torch.tensor([0.0] * len(row["prompt"]) + row["rollout"]).tolist()
         same = calls.get(_key(ids, logps, torch.tensor(row["advantage"]).item()))
         if not same:
             raise ValueError("the trainer got other sequences than the orchestrator sent")
+        # Rows with equal keys are alike; each call is used once.
         ordered.append(same.pop())
     return ordered
 

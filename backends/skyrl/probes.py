@@ -177,6 +177,7 @@ class SkyRl:
         correction = load(CORRECTION, **shared)
         sources.uses(CORRECTION, "apply_off_policy_correction")
         self.config: ModuleType = load(CONFIG)
+        # Ray's decorator would make actors of the classes.
         ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
         self.utils: ModuleType = load(
             UTILS,

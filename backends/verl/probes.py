@@ -252,6 +252,7 @@ class VerlFunctions:
             "batch_num_tokens": 1,
             "global_batch_size": 1,
         }
+        # orch's extension keeps `old` from this call: verl does not give it to kl_penalty.
         losses.ppo_loss(
             _actor({**config, f"{ACTOR}.use_kl_loss": False}),
             {"log_probs": batch["logp"]},

@@ -53,6 +53,7 @@ class Series(Mapping[int, float]):
         """Return the values at these steps, which must be ascending steps of the series."""
         import numpy as np
 
+        # So many ascending steps of the series are all of its steps.
         if len(steps) == len(self.steps):
             return self.numbers
         indices = np.searchsorted(np.frombuffer(self.steps, dtype=np.int64), steps)
@@ -238,6 +239,7 @@ def _evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, Evalua
             if means:
                 metrics["mean"] = metrics[max(means, key=lambda m: int(m.partition("@")[2]))]
         for metric in {name for metrics in tasks.values() for name in metrics}:
+            # A mean over fewer tasks would be a mean of other things.
             if all(metric in metrics for metrics in tasks.values()):
                 parts = [_mean_score(metrics[metric]) for metrics in tasks.values()]
                 named[f"eval/{title}/{metric}"] = (

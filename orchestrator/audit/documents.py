@@ -116,6 +116,7 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
         if path == "defaults":
             builds_on.append(scalar.value)
         elif not path.startswith("defaults."):
+            # A plain scalar without text is YAML's null; in quotes it is an empty text.
             text = scalar.value if scalar.value or scalar.style else "null"
             is_text = scalar.style in ("'", '"') and text.strip().lower() in BOOLEANS
             values[path] = Given(

@@ -54,6 +54,7 @@ def findings(
         raise UnreadableScript(
             f"this file has {len(text):,} characters; a launch script has at most {LARGEST:,}"
         )
+    # Bytes that are no UTF-8 were read as the replacement character; a few of them are allowed.
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
     text = text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
@@ -393,10 +394,13 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
             if head in ("envs", "env", "environment") and rest:
                 environment[rest] = scalar.value
             elif re.search(r"\s", scalar.value) and may_launch(scalar.value):
+                # Marks count lines from 0, and the text of a block begins in the line after its
+                # `|`.
                 block = 2 if scalar.style in ("|", ">") else 1
                 scripts.append((scalar.value, scalar.start_mark.line + block))
         if len(scripts) > MOST_SCRIPTS:
             raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
+        # A container's script is among the scalars too, and is read once.
         read = {launch.line for launch in launches}
         for script, line in scripts:
             if read.isdisjoint(range(line, line + script.count("\n") + 1)):

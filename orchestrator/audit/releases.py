@@ -43,6 +43,7 @@ class Projects:
     def text(self, folder: Path, path: str) -> str | None:
         """Return the text of a file, or None if it cannot be read."""
         first = path.partition("/")[0]
+        # One listing of the folder answers for most files that are not there.
         if first not in (".", "..") and first not in self.entries(folder):
             return None
         name = f"{folder}/{path}"

@@ -137,6 +137,7 @@ def main() -> None:
         click.echo(sentence, err=True)
         code = 1
     except BrokenPipeError:
+        # Python flushes stdout once more at its exit, which would fail in the same way.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     gc.freeze()  # nor is looking for cycles at the end

@@ -39,6 +39,7 @@ class PromptRows(NamedTuple):
     @property
     def digest(self) -> str:
         """Return a digest of the content of all rows."""
+        # A text may hold half of a surrogate pair, which plain UTF-8 refuses.
         text = json.dumps([self.train, self.validation], ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -240,6 +241,7 @@ def _countdown(value: object) -> str | None:
     if not isinstance(value, Mapping):
         return None
     numbers, target = value.get("numbers"), value.get("target")
+    # `type(n) is int`: JSON's true is an int for isinstance(), and no number of the game.
     integers = isinstance(numbers, Sequence) and all(type(n) is int for n in numbers)
     if not numbers or not integers or type(target) is not int:
         return None

@@ -260,6 +260,7 @@ def _of_vocabulary(estimators: Sequence[str]) -> list[Curves]:
     for line, name in ((TRUE_OF_STATE, "full"), *((each, each) for each in estimators)):
         penalties[line] = vocabulary_kl(name, policy, np.tile(reference, (len(x), 1))).tolist()
         weight = chance * vocabulary_slope(name, policy, np.tile(reference, (len(x), 1)))
+        # By the chain rule through the softmax: d log p_i / d logit_j = (i == j) - p_j.
         slopes[line] = (weight[:, moved] - chance[:, moved] * weight.sum(-1)).tolist()
     axis = "how far the logit of the fifth token of eight is moved"
     return [

@@ -152,6 +152,7 @@ def _spelled(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
+        # `+` separates the fields of a dialect's text.
         return repr(value).removesuffix(".0").replace("e+", "e")
     return str(value)
 
@@ -163,6 +164,7 @@ def relevant(dialect: Dialect, settings: Settings) -> Dialect:
     """
     idle = {name for name, matters in _MATTERS.items() if not matters(dialect, settings)}
     kept = {n: getattr(dialect, n) for n in Dialect.model_fields if n not in idle}
+    # A cell has one estimator: only whether it is clamped makes a difference.
     if "kl_clamp" in kept:
         kept["kl_clamp_of"] = None
     return Dialect.model_construct(**kept)

@@ -186,6 +186,7 @@ def _rows() -> Mapping[tuple[object, ...], Mapping[str, Any]]:
 def _row_of(
     estimator: str, placement: Placement, on_policy: bool, ratio: str, reward_kl_of: str
 ) -> Mapping[str, Any]:
+    # On-policy and in the loss both meanings are one; the rows have it as the policy's.
     of = "policy" if on_policy or placement == "loss" else reward_kl_of
     key = (estimator, placement, on_policy, ratio, of)
     if ratio == "sequence_mean":
@@ -314,6 +315,7 @@ def _pull(share: float, bias: float) -> str:
         text = f"pulls {share:.0f} times as hard as the true KL"
     else:
         text = next(words for most, words in PULLS if share < most)
+    # `bias` is the whole distance and share - 1 its part along the true gradient (Pythagoras).
     aside = math.sqrt(max(0.0, bias**2 - (share - 1) ** 2))
     return f"{text}, and sideways," if aside > SIDEWAYS else text
 

@@ -72,6 +72,7 @@ def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]
             text = unquoted(raw)
             is_text = text != raw or text.lower() in ("off", "no", "on", "yes")
             if is_text and text.lower() in (*_TRUE, *_FALSE) and text:
+                # In quotes: the mark by which `switch` takes the word for a text, which is true.
                 text = f"'{text}'"
             yield key, Given(text, word.lines, word.why, mark)
 

@@ -97,6 +97,7 @@ class Releases:
             telling.append(key)
             added = values[-1].mark == "+"
             for i in range(len(self.versions)):
+                # Hydra refuses `+key` where it has the key, and `key` where it does not.
                 refused[i] += (span[0] <= i <= span[1]) == added
                 dropped[i] += i > span[1] and not added
         least = min(refused)

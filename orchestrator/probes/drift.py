@@ -241,6 +241,7 @@ def _likeness(key: str, other: str, removed: Mapping[str, str], added: Mapping[s
     """Return the similarity of two names of one value, 0 to 1; 1 if no other name has the value."""
     value = removed[key]
     alone = [list(each.values()).count(value) for each in (removed, added)] == [1, 1]
+    # A short value, such as 1, may be equal by chance.
     return 1.0 if alone and len(value) > 3 else SequenceMatcher(None, key, other).ratio()
 
 

@@ -307,6 +307,7 @@ def expected_gradient(
     """
     batch = Sequences(setting)
     rows = _rows(len(batch.tokens))
+    # The probability of a group: the product of its sequences, at each of its rows.
     probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
     score = batch.taken(tables(setting).score)[:, rows]
     per_token = np.asarray(gradient) * len(rows) * setting.num_tokens

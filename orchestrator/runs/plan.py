@@ -138,6 +138,7 @@ def _plan(cells: Iterable[Cell], folder: RunFolder, look: CellLook) -> Plan:
         earlier.setdefault(orphan.slug, []).append(orphan)
     rows, replaced = [], {}
     for cell in wanted.values():
+        # A directory keeps the slug that it was made with; the id finds it.
         directory = CellDir(folder.cells_path / on_disk.get(cell.id, cell.directory))
         if cell.id in on_disk:
             rows.append(_known(cell, directory, look))

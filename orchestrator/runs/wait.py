@@ -119,6 +119,7 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
                 if submission is not None and submission.exit is not None
                 else ()
             )
+            # An array has one shape of job and one list of excluded nodes.
             again.setdefault((array_resources(cell), exclude), []).append(cell)
     for (_, exclude), cells in again.items():
         array = submit_evaluation(
@@ -165,6 +166,7 @@ def wait(request: SubmitRequest) -> Launched:
             if frozen:
                 for sentence in end_frozen(frozen, request.folder):
                     request.tell(sentence)
+                # Their states are others now: look again before anything is submitted.
                 continue
             states, scores = evaluation_states(request.folder, looks)
             evaluation_jobs.record_ends(request.folder, states, scores)

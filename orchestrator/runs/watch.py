@@ -90,6 +90,7 @@ class CurveTails:
             if end < curve.position:  # the file was truncated and written again
                 curve.position, curve.step = 0, 0
                 curve.points.clear()
+            # In a long file this may be inside of a line: that is then no JSON and is left out.
             start = max(curve.position, end - _FIRST_BYTES)
             if start == end:
                 return curve
@@ -295,6 +296,8 @@ class LaunchProgress:
             self._steps_total += cell.settings.num_train_steps
         if event.kind == "started" and event.attempt_dir is not None:
             self.running[cell.id] = (cell, event.attempt_dir)
+            # The attempt before has the steps that this one resumes from. Attempt 0 has no folder,
+            # and no steps.
             earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
             step = max(latest_metrics(earlier).step, latest_metrics(event.attempt_dir).step)
             self._steps_found.setdefault(cell.id, step)

@@ -183,6 +183,7 @@ class Controller:
         except SpecError as error:  # a value between the ends that a rule between fields refuses
             self._fail(OpenTrial(search, number, handle, {}, []), error.faults[0].message)
             return None
+        # A cell of the spec's grid is that cell, with the grid's axes.
         cells = [self.grid.get(cell.id, cell) for cell in cells]
         reported = set(study.get_trials(deepcopy=False)[number].intermediate_values)
         trial = OpenTrial(search, number, handle, dict(params), cells, reported=reported)
@@ -368,6 +369,7 @@ class Controller:
     ) -> None:
         from optuna.trial import TrialState
 
+        # First: Optuna takes no attribute for a trial that has ended.
         trial.set_attribute("spent", hours(trial.cells, self.folder))
         study = self.studies[trial.search.name]
         # another controller that took this one for dead may have ended the trial

@@ -102,6 +102,7 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
 
 
 def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: float) -> NodeReport:
+    # Within an allocation srun would start a step of that job, and no job of its own.
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
     process = subprocess.Popen(
         argv,

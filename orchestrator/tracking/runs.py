@@ -58,6 +58,7 @@ def runs(
 ) -> list[Content]:
     """Return every run, parents first. Empty if no cell was launched yet."""
     scores = list(scores)
+    # The caller may have added the means of domains already.
     if not any(score.task in TASK.values() for score in scores):
         scores += aggregate(scores)
     of_cell: dict[str, list[Score]] = defaultdict(list)
@@ -245,6 +246,7 @@ def _items(record: Record, scores: Iterable[Score]) -> dict[str, Path]:
     files = {}
     for relative in dict.fromkeys(score.items_path for score in scores if score.items_path):
         path = record.directory / relative
+        # A link in the folder must not carry a file from outside into the mirror.
         if path.is_file() and path.resolve().is_relative_to(record.directory.resolve()):
             files[f"eval/{path.name}"] = path
     return files

@@ -230,6 +230,7 @@ def change_trainers(trl: Any, policy: str, place: Path, changes: Changes) -> Non
             script: str = script,
             **given: Any,
         ) -> None:
+            # A program may give the arguments by their positions.
             given = {**dict(zip(order, args)), **given}  # noqa: B905  the same
             changes.note(
                 "model",
@@ -263,6 +264,7 @@ def change_trainers(trl: Any, policy: str, place: Path, changes: Changes) -> Non
 
         members = {"__init__": begin, "push_to_hub": push, "__module__": recorded.__module__}
         trainer = type(name, (recorded,), members)
+        # A program may import the trainer from any of these.
         for each in (trl, module, importlib.import_module("trl.trainer")):
             setattr(each, name, trainer)
 
@@ -352,6 +354,7 @@ def change_data(changes: Changes) -> None:
         try:
             return own(path, *args, **given)
         except (OSError, datasets.exceptions.DatasetsError) as error:
+            # What lies here and cannot be read is the program's own fault.
             if Path(path).exists():
                 raise
             changes.note(f"dataset {path}", path, f"64 sums ({type(error).__name__})", "part")
@@ -391,6 +394,7 @@ def main(argv: "list[str]") -> None:
     if target.name.startswith("trl.scripts.") or "/trl/scripts/" in target.name:
         change_data(changes)
     if target.is_module:
+        # As `python -m` has it; below, as `python FILE` has it.
         sys.path[0:0] = [str(Path.cwd())]
         runpy.run_module(target.name, run_name="__main__", alter_sys=True)
         return
