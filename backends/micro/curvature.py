@@ -65,8 +65,10 @@ def largest(policy: str, skill: Skill, seed: int = 0, responses: int = RESPONSES
 
     scores = _scores(policy, skill, seed, responses)
     roots = scores.square().mean(0).sqrt()
+    # A weight that no response depends on would be 0/0; AdamW does not move it.
     scaled = torch.where(roots > 0, scores / roots.sqrt(), 0.0)
     first, second = scaled[: responses // 2], scaled[responses // 2 :]
+    # [responses, responses] has the eigenvalues of the far larger [parameters, parameters].
     _, vectors = torch.linalg.eigh(first @ first.T)
     direction = first.T @ vectors[:, -1]
     direction /= direction.norm()

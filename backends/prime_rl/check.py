@@ -121,6 +121,7 @@ def _typed(spelled: str, value: object, path: str) -> Iterator[Fault]:
         if word.startswith("'"):
             if word.strip("'") == value:
                 return
+        # A bool is an int for isinstance(), and no number in the configuration.
         elif isinstance(value, _KINDS.get(word, (object,))) and (
             word == "bool" or not isinstance(value, bool)
         ):

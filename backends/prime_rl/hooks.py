@@ -112,6 +112,7 @@ def leave_one_out(inputs: Any) -> Advantages:
     """Return each reward minus the mean reward of the other rollouts of its group (RLOO)."""
     rewards = inputs.rewards
     size = rewards.shape[1]
+    # Less the mean of the others = less the mean of all, times n / (n - 1).
     return Advantages((rewards - rewards.mean(dim=1, keepdim=True)) * size / (size - 1))
 
 

@@ -32,6 +32,7 @@ class Grpo:
             **metrics,
         )
         self.compute = getattr(module, self.method)
+        # Releases return one to three tensors: the left side of the assignment says how many.
         returned = text.partition("= self._get_per_token_logps")[0].rpartition("\n")[2]
         self.returned = returned.count(",") + 1
 

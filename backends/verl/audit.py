@@ -379,6 +379,8 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         version, _, why = pinned.partition(" ")
         at = nearest(known_releases.versions, version)
         given = keys.last(USE_REWARD)
+        # A release before 0.4.0 refuses this key without a mark: such a pin is of something else,
+        # unless the user gave it.
         if at >= FIRST_WITH_SWITCH or given is None or given.mark or why.startswith("--library"):
             return at, f"{PINNED}{version}: {why}", [at]
     fitting, _ = known_releases.accepting(keys.given)

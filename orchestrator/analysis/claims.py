@@ -481,6 +481,7 @@ def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: 
             "supported" if evidence.p_for < evidence.p_against else "contradicted"
         )
         return JudgedClaim(name, claim, verdict, "", evidence, p, family)
+    # Bonferroni's level: the first and strictest step of Holm's correction.
     needed = _seeds_needed(claim, evidence, ALPHA / family)
     more = None if needed is None else max(1, needed - len(evidence.contrast.seeds))
     return JudgedClaim(
@@ -529,6 +530,7 @@ def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bo
         {slug: lack for slug, lack in failing.items() if lack},
     )
     assert isinstance(claim.right, float)  # noqa: S101  (for mypy: the grammar allows no other)
+    # Decided early: the runs that are still waited for can only add to this number.
     if len(working) >= claim.right * counted_runs.n:
         return JudgedClaim(name, claim, "supported", counted=counted_runs)
     waiting = [r for r in chosen if r.record.state not in ENDED or _lacks(r, evaluated) == UNSCORED]
@@ -592,6 +594,8 @@ def _region_p(relation: Relation, margin: float, tails: TailProbabilities) -> tu
     """Return the one-sided p for and against an effect in the relation's region around 0."""
     if relation == "~":
         (above_low, below_low), (above_high, below_high) = tails(-margin), tails(margin)
+        # Two one-sided tests: inside the margin if above its low end and below its high end;
+        # outside if one of these fails.
         return max(above_low, below_high), min(below_low, above_high)
     above, below = tails(_region_bounds(relation, margin)[0])
     return (above, below) if relation.startswith(">") else (below, above)

@@ -128,6 +128,7 @@ def _quoted(word: str, script: ContainerScript) -> str:
             script.unknown[name] = FILLED_IN
         pieces.append(f"\x00{name}\x00")
     pieces.append(word[end:])
+    # Between two marks is a name, so every second part is one; all else is quoted.
     parts = "".join(pieces).split("\x00")
     return (
         "".join(

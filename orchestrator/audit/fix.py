@@ -145,6 +145,7 @@ def _replace(lines: list[str], number: int, edit: Edit) -> bool:
             rf"(?<!\S)--{key}(?:[ =]{_VALUE}(?<!\\))?" if edit.text else rf"(?<!\S)--{key}\b ?"
         )
         changed = re.sub(pattern, lambda _: edit.text or "", line, count=1)
+        # The flag had the line for itself: the line goes, with the `\` at its end.
         if changed != line and edit.text is None and changed.strip() in ("\\", ""):
             changed = ""
     else:

@@ -158,6 +158,8 @@ def _packed(png: bytes) -> bytes:
     while at < len(png):
         (length,) = struct.unpack(">I", png[at : at + 4])
         chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
+        # Length, kind and checksum of a chunk: 4 bytes each. A picture's stream may be in many
+        # chunks.
         at += 12 + length
     pixels = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
     before = [(kind, data) for kind, data in chunks if kind not in (b"IDAT", b"IEND")]

@@ -133,6 +133,7 @@ class SearchJournal:
         that the controller is dead, at once. From another machine the lock may be invisible (NFS
         without lockd), so a free lock proves nothing: the age of the heartbeat decides.
         """
+        # The id comes from the journal and becomes the name of a file.
         if not controller_id or not controller_id.isalnum():
             return False
         if controller_id == self.controller_id:
@@ -140,6 +141,8 @@ class SearchJournal:
         with suppress(FileNotFoundError), (self.path / "alive" / controller_id).open() as file:
             host = file.read()
             try:
+                # A shared lock: two processes that ask at the same time do not take each other for
+                # the owner.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True

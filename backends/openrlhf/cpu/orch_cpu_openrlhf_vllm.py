@@ -55,6 +55,7 @@ class Worker:
         if arguments.worker_extension_cls:
             module, _, name = arguments.worker_extension_cls.rpartition(".")
             extension = getattr(import_module(module), name)
+            # As vLLM mixes a worker extension into its worker.
             self.__class__ = type("Worker", (extension, Worker), {})
 
 

@@ -29,6 +29,7 @@ class PrimeRlRoutes:
         text = tokenizer.apply_chat_template(
             body["messages"], tokenize=False, add_generation_prompt=True
         )
+        # The chat template has written the special tokens already.
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         most = body.get("max_completion_tokens") or body["max_tokens"]
         response = self.batches.sample(ids, most, body.get("temperature", 1.0))
@@ -64,6 +65,7 @@ class PrimeRlRoutes:
         prompt: list[Any] = [
             {str(one): {"logprob": logprob}} for one, logprob in zip(ids, logprobs, strict=True)
         ]
+        # As vLLM: nothing is before the first token, so it has no log-probability.
         return {**self._completion(ids, choice, 1), "prompt_logprobs": [None, *prompt[1:]]}
 
     def _completion(

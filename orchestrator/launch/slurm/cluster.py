@@ -124,8 +124,8 @@ def has_controller() -> bool:
     return _ping(scontrol, os.environ.get("SLURM_CONF", ""))
 
 
-@lru_cache(maxsize=8)
 # `_conf` is only a part of the cache's key: another configuration is another cluster.
+@lru_cache(maxsize=8)
 def _ping(scontrol: str, _conf: str) -> bool:
     try:
         done = processes.finished([scontrol, "ping"], _PING_SECONDS)
