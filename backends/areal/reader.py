@@ -7,7 +7,7 @@ sums it with the reward. keys.json holds the fields of the configuration classes
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -53,9 +53,9 @@ def tables() -> KeyTables:
 
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no RL training of AReaL."""
-    given = {key for each in launch.documents for key in each.values}
+    given = [key for each in launch.documents for key in each.values]
     overrides = [pair for word in launch.words if (pair := split_override(word)) is not None]
-    names = given | {key for key, _ in overrides}
+    names = tuple(dict.fromkeys((*given, *(key for key, _ in overrides))))
     if not _is_own(names) and not any("areal" in word.text for word in launch.words):
         return None
     entry = _entry(launch.words)
@@ -79,9 +79,9 @@ def _own_fields(text: str) -> Mapping[str, KeyFact]:
     return fields(text, "GRPOConfig")
 
 
-def _is_own(names: set[str]) -> bool:
+def _is_own(names: Collection[str]) -> bool:
     """Return True for keys that only AReaL's configurations have together."""
-    return bool(names & {LAG, MINIBATCHES, "actor.mb_spec.max_tokens_per_mb"}) and any(
+    return not {LAG, MINIBATCHES, "actor.mb_spec.max_tokens_per_mb"}.isdisjoint(names) and any(
         name.startswith(("gconfig.", "rollout.")) for name in names
     )
 

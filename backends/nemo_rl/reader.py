@@ -85,7 +85,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     entry, rest = _entry(launch.words)
     if launch.words and entry is None:
         return None
-    given = {key for each in launch.documents for key in each.values}
+    given = dict.fromkeys(key for each in launch.documents for key in each.values)
     own = "loss_fn.reference_policy_kl_penalty" in given
     own = own or {"loss_fn", "grpo"} <= {key.partition(".")[0] for key in given}
     if not launch.words and not own:

@@ -232,13 +232,15 @@ def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
             continue
         name = match[1]
         value: str | None = match[2]
-        lines, why = word.lines, word.why
+        lines, why, default_of = word.lines, word.why, word.default_of
         following = words[i + 1] if i + 1 < len(words) else None
         if value is None and following is not None and not _FLAG.match(following.text):
             value = following.text
             lines, why = (*lines, *following.lines), following.why
+            default_of = following.default_of
         mark = "=" if match[2] is not None else ""
-        given = Given(unquoted(value or "true"), tuple(dict.fromkeys(lines)), why, mark)
+        lines = tuple(dict.fromkeys(lines))
+        given = Given(unquoted(value or "true"), lines, why, mark, default_of)
         flags.setdefault(name, []).append(given)
     return flags
 

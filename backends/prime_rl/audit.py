@@ -267,11 +267,12 @@ def _flags(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
         match = re.match(r"^--([\w.-]+)(?:=(.*))?$", word.text, re.DOTALL)
         if match is None or match[1] == "config":
             continue
-        value, why = match[2], word.why
+        value, why, default_of = match[2], word.why, word.default_of
         following = words[i + 1] if i + 1 < len(words) else None
         if value is None and following is not None and not following.text.startswith(("--", "@")):
-            value, why = following.text, following.why
-        yield match[1].replace("-", "_"), Given(unquoted(value or "true"), word.lines, why)
+            value, why, default_of = following.text, following.why, following.default_of
+        given = Given(unquoted(value or "true"), word.lines, why, default_of=default_of)
+        yield match[1].replace("-", "_"), given
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:

@@ -6,7 +6,7 @@ holds the fields of its configuration classes; dacite drops every other key of a
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +47,7 @@ def tables() -> KeyTables:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no RL pipeline of ROLL."""
     entry = next((word.text for word in launch.words if _ENTRY.search(word.text)), None)
-    given = {key for each in launch.documents for key in each.values}
+    given = dict.fromkeys(key for each in launch.documents for key in each.values)
     if launch.words and entry is None:
         return None
     if not launch.words and not ("rollout_batch_size" in given and _has_workers(given)):
@@ -69,7 +69,7 @@ def _own(text: str) -> Mapping[str, KeyFact]:
     return {**fields(text, "BaseConfig"), **fields(text, "PPOConfig")}
 
 
-def _has_workers(given: set[str]) -> bool:
+def _has_workers(given: Collection[str]) -> bool:
     return any(k.startswith("actor_train.") for k in given) and any(
         k.startswith("actor_infer.") for k in given
     )

@@ -183,7 +183,9 @@ def audit(launch: Launch) -> LaunchReading | None:
         if override is not None:
             keys.add(*override)
         elif (flag := _FLAG.match(word.text)) is not None:
-            keys.add(flag[1], Given(unquoted(flag[2]), word.lines, word.why))
+            keys.add(
+                flag[1], Given(unquoted(flag[2]), word.lines, word.why, default_of=word.default_of)
+            )
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:

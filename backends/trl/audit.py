@@ -401,13 +401,18 @@ def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple
         if match is None or (match[1] in _OWN_FLAGS) != own:
             continue
         value: str | None = match[2]
-        lines, why = word.lines, word.why
+        lines, why, default_of = word.lines, word.why, word.default_of
         following = words[i + 1] if i + 1 < len(words) else None
         if value is None and following is not None and not _FLAG.match(following.text):
-            value, why = following.text, following.why
+            value, why, default_of = following.text, following.why, following.default_of
             lines = (*lines, *following.lines)
-        text = unquoted(value if value is not None else "true")
-        yield match[1].replace("-", "_"), Given(text, tuple(dict.fromkeys(lines)), why)
+        given = Given(
+            unquoted(value if value is not None else "true"),
+            tuple(dict.fromkeys(lines)),
+            why,
+            default_of=default_of,
+        )
+        yield match[1].replace("-", "_"), given
 
 
 # --------------------------------------------------------------------- the release of a launch

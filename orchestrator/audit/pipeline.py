@@ -62,13 +62,17 @@ def findings(
     releases = dict(pins(text)) | dict(versions)
     own = files.of_own_folder() if isinstance(files, NeighbourFiles) else files
     answers: list[AuditFinding] = []
+    of_itself: list[AuditFinding] = []
     for launch in followed[: 4 * MOST_FINDINGS]:
-        for each in (launch, *programs(launch, files)):
+        for each in (launch, *programs(launch, files, text)):
             finding = _judged(replace(each, versions=releases, beside=files, in_folder=own), name)
             if finding is not None:
-                answers.append(finding)
+                is_own = each is not launch and _runs(each.words, name)
+                (of_itself if is_own else answers).append(finding)
                 break
-    merged = _merged(answers)
+    # A file that tells how to run itself has the same launch twice: the command, and its call.
+    known = {_outcome(each) for each in answers}
+    merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])
     if not merged and (other := unread(text)):
         raise UnreadableScript(f"this is {other}; orch does not read it (it reads {titles()})")
     if not merged:
@@ -87,11 +91,12 @@ def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
     return _followed(_launches(text, name, files))
 
 
-def programs(launch: Launch, files: Mapping[str, str]) -> Iterator[Launch]:
+def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:
     """Yield a command as the configurations that the Python file creates which it runs.
 
     Nothing for a file that is not at hand, or that creates no trainer's configuration. The last
-    document of each launch is the configuration (`call`).
+    document of each launch is the configuration (`call`). audited: the text of the audited file;
+    only its lines are kept.
     """
     at = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), None)
     text = None if at is None else files.get(launch.words[at].text)
@@ -103,7 +108,8 @@ def programs(launch: Launch, files: Mapping[str, str]) -> Iterator[Launch]:
         return
     for _, document in program.documents:
         if document.kind == "call":
-            documents = (*launch.documents, _elsewhere(document))
+            shown = document if text == audited else _elsewhere(document)
+            documents = (*launch.documents, shown)
             yield replace(launch, documents=documents, names=program.names)
 
 
@@ -419,8 +425,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
     unknown = {name: f"${name}, which Python sets" for name in program.environment}
     for line, command_text in program.texts:
         for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
-            runs_itself = any(posixpath.basename(word.text) == own for word in launch.words)
-            yield replace(launch, names=program.names) if runs_itself else launch
+            yield replace(launch, names=program.names) if _runs(launch.words, own) else launch
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
         launch = Launch(
@@ -431,25 +436,34 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
         yield Launch(documents=(document,), line=line, names=program.names)
 
 
+def _runs(words: Sequence[CommandWord], name: str) -> bool:
+    """Return True if a command names the file of this name, in any folder."""
+    own = posixpath.basename(name)
+    return any(posixpath.basename(word.text) == own for word in words)
+
+
+def _outcome(finding: AuditFinding) -> object:
+    """Return what a launch does, without its place in the file."""
+    return (
+        finding.library,
+        finding.version,
+        finding.kl_in_reward,
+        finding.kl_in_loss,
+        finding.verdict,
+        finding.rollout_kl,
+        finding.advantage_estimator,
+        finding.regime,
+        finding.effects,
+        finding.conditional,
+        frozenset(replace(each, lines=()) for each in finding.key_findings),
+    )
+
+
 def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:
     """Return one finding for all cases of one command that have the same result."""
     groups: dict[object, list[AuditFinding]] = {}
     for each in findings_:
-        core = (
-            each.line,
-            each.library,
-            each.version,
-            each.entry_point,
-            each.kl_in_reward,
-            each.kl_in_loss,
-            each.verdict,
-            each.rollout_kl,
-            each.advantage_estimator,
-            each.regime,
-            each.effects,
-            each.key_findings,
-            each.conditional,
-        )
+        core = (each.line, each.entry_point, _outcome(each), each.key_findings)
         groups.setdefault(core, []).append(each)
     lines: dict[int, int] = {}
     for group in groups.values():

@@ -462,7 +462,7 @@ class _Reader:
                     continue
                 held_by = {ast.unparse(elements[at]) for elements in targets if at < len(elements)}
                 values = {
-                    key: Given(self._word(value).text, (value.lineno,), self._word(value).why)
+                    key: _given(self._word(value), value)
                     for name in held_by
                     for key, value in self.attributes.get(name, ())
                 }
@@ -593,7 +593,7 @@ class _Reader:
         for keyword in node.keywords:
             if keyword.arg is not None:
                 word = self._word(keyword.value)
-                values[keyword.arg] = Given(word.text, (keyword.value.lineno,), word.why)
+                values[keyword.arg] = _given(word, keyword.value)
                 continue
             given = keyword.value
             if isinstance(given, ast.Name):
@@ -613,9 +613,9 @@ class _Reader:
                 word = CommandWord(
                     UNKNOWN, word.lines, (f"Python, which sets it from line {line}",)
                 )
-            values[key] = Given(word.text, (value.lineno,), word.why)
+            values[key] = _given(word, value)
         for key, value in self.renewed.get(id(node), ()):
-            values[key] = Given(self._word(value).text, (value.lineno,), self._word(value).why)
+            values[key] = _given(self._word(value), value)
         for key, value in self.copied.get(self.names.get(id(node), ""), ()):
             why = f"replace() at line {value.lineno}, which makes a copy of it"
             values[key] = Given(UNKNOWN, (value.lineno,), (why,))
@@ -635,7 +635,7 @@ class _Reader:
                 self._flatten(value, name, values)
             else:
                 word = self._word(value)
-                values[name] = Given(word.text, (value.lineno,), word.why)
+                values[name] = _given(word, value)
 
     def _flatten_into(self, value: ast.expr, path: str, values: dict[str, Given]) -> None:
         """Add the keys of `**value`. Those of an unknown value may be any of this dictionary."""
@@ -670,8 +670,7 @@ class _Reader:
                 self._word(part.value if isinstance(part, ast.FormattedValue) else part, depth + 1)
                 for part in node.values
             ]
-            why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
-            return CommandWord("".join(part.text for part in parts), line, why)
+            return _one_word(parts, line)
         if (formatted := _is_formatted(node)) and depth < 20:
             text = _PLACES.sub(UNKNOWN, formatted).replace("{{", "{").replace("}}", "}")
             return CommandWord(text, line, (PUT_IN,))
@@ -682,10 +681,12 @@ class _Reader:
             return CommandWord(" ".join(texts), line, (*why, more) if more else why)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 20:
             both = [self._word(part, depth + 1) for part in (node.left, node.right)]
-            why = tuple(dict.fromkeys(reason for part in both for reason in part.why))
-            return CommandWord("".join(part.text for part in both), line, why)
+            return _one_word(both, line)
         if isinstance(node, ast.Call) and depth < 20 and _is_environment(node):
-            return self._word(node.args[1], depth + 1)
+            default, name = self._word(node.args[1], depth + 1), node.args[0]
+            literal = name.value if isinstance(name, ast.Constant) else None
+            variable = f"${literal}" if isinstance(literal, str) else ast.unparse(name)
+            return replace(default, default_of=(variable, *default.default_of))
         if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
             function = node.func.id if isinstance(node.func, ast.Name) else ""
             if function in ("str", "float", "int"):
@@ -693,7 +694,7 @@ class _Reader:
         known = self._known(node)
         if known is not None and depth < 20:
             word = self._word(known, depth + 1)
-            return CommandWord(word.text, (*line, *word.lines), word.why)
+            return replace(word, lines=(*line, *word.lines))
         return CommandWord(UNKNOWN, line, (PUT_IN,))
 
     def _known(self, node: ast.expr) -> ast.expr | None:
@@ -798,6 +799,18 @@ def _default(value: ast.expr | None) -> ast.expr | None:
 def _is_main(node: ast.AST) -> bool:
     """Return True for `if __name__ == "__main__"`, which is always true in a launch."""
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def _given(word: CommandWord, value: ast.expr) -> Given:
+    """Return the word of a value as a setting, on the line of the value."""
+    return Given(word.text, (value.lineno,), word.why, default_of=word.default_of)
+
+
+def _one_word(parts: Sequence[CommandWord], lines: tuple[int, ...]) -> CommandWord:
+    """Return the word that parts make without blanks between them."""
+    why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
+    default_of = tuple(dict.fromkeys(name for part in parts for name in part.default_of))
+    return CommandWord("".join(part.text for part in parts), lines, why, default_of)
 
 
 def _is_environment(node: ast.Call) -> bool:

@@ -10,6 +10,8 @@ from orchestrator.audit.findings import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import AuditNote, AuditVerdict, Inactive, InLoss, InReward
 
+MOST_NAMED = 3
+"""Maximum number of variables that the sentence on confidence names."""
 KEYS = (
     "library",
     "version",
@@ -135,6 +137,8 @@ def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, st
         is_kl = "kl" in each.key and each.value.lower() != "false"
         if each.lines or verbose or is_kl:
             where = f"line {_numbers(each.lines)}" if each.lines else "default of the release"
+            if each.default_of:
+                where += f"; the default of {', '.join(each.default_of)}, which nothing here sets"
             yield "setting", f"{each.key} = {each.value or '(empty)'}   {where}"
 
 
@@ -142,8 +146,10 @@ def plainly(finding: AuditFinding) -> tuple[str, str, str]:
     """Return three sentences: the effect of the KL, its confidence, and the next step."""
     wrong = [each.text for each in finding.contradictions]
     wrong += [each.text for each in finding.key_findings if each.mistake]
+    variables = tuple(dict.fromkeys(v for each in finding.settings for v in each.default_of))
+    unset = f", with the default of {_few(variables)}, which a caller may set" if variables else ""
     sure = {
-        "certain": "This is certain: it stands on the file and on the release alone.",
+        "certain": f"This is certain: it stands on the file and on the release alone{unset}.",
         "assumed": f"It takes for granted: {finding.assumes[0]}" if finding.assumes else "",
         "conditional": f"It is known for each case, and not which case holds: if {_cases(finding)}",
         "none": "It is not determined: see why.",
@@ -163,6 +169,12 @@ def plainly(finding: AuditFinding) -> tuple[str, str, str]:
         todo = "The row `why` names what decides."
         return "What its KL does depends on what this file does not say.", f"{sure}.", todo
     return PLAIN[finding.verdict], sure if sure.endswith(".") else f"{sure}.", todo
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names in words, and the number of the others."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _cases(finding: AuditFinding) -> str:

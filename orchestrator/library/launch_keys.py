@@ -44,7 +44,9 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
     match = OVERRIDE.match(word.text)
     if match is None:
         return None
-    return match[2], Given(unquoted(match[3]), word.lines, word.why, match[1] or "")
+    return match[2], Given(
+        unquoted(match[3]), word.lines, word.why, match[1] or "", word.default_of
+    )
 
 
 def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
@@ -65,7 +67,7 @@ def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]
         key, raw, mark = match[2], match[3].strip(), match[1] or ""
         if raw.startswith("{") and raw.endswith("}") and (parts := _leaves(raw)):
             for name, value in parts.items():
-                yield f"{key}.{name}", Given(value, word.lines, word.why, mark)
+                yield f"{key}.{name}", Given(value, word.lines, word.why, mark, word.default_of)
         elif sweeps and "," in raw and raw[:1] not in ("[", "(", "{", "'", '"'):
             yield key, Given(UNKNOWN, word.lines, (f"{SWEEP}{raw}",), mark)
         else:
@@ -74,7 +76,7 @@ def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]
             if is_text and text.lower() in (*_TRUE, *_FALSE) and text:
                 # In quotes: the mark by which `switch` takes the word for a text, which is true.
                 text = f"'{text}'"
-            yield key, Given(text, word.lines, word.why, mark)
+            yield key, Given(text, word.lines, word.why, mark, word.default_of)
 
 
 def _leaves(text: str) -> dict[str, str]:
@@ -158,7 +160,7 @@ class Keys:
                 return None
             self._note(ReadSetting(key, self.defaults[key]))
             return self.defaults[key]
-        self._note(ReadSetting(key, shown(given.text), given.lines))
+        self._note(ReadSetting(key, shown(given.text), given.lines, given.default_of))
         if UNKNOWN in given.text:
             return None
         if UNSET in given.text:

@@ -50,6 +50,8 @@ class CommandWord:
     text: str
     lines: tuple[int, ...] = ()
     why: tuple[str, ...] = ()
+    default_of: tuple[str, ...] = ()
+    """Variables that nothing in the script sets (`$X`), whose defaults the text holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Given:
     why: tuple[str, ...] = ()
     mark: str = ""
     """Hydra's prefix of an override: `+`, `++`, `~` or nothing."""
+    default_of: tuple[str, ...] = ()
+    """As of CommandWord."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,8 @@ class ReadSetting:
     key: str
     value: str
     lines: tuple[int, ...] = ()
+    default_of: tuple[str, ...] = ()
+    """Variables that a caller may set (`$X`), whose defaults the value holds."""
 
 
 @dataclass(frozen=True, slots=True)

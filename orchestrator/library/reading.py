@@ -231,17 +231,18 @@ def written_flags(
             continue
         name = match[1] if dashes else match[1].replace("-", "_")
         value: str | None = match[2]
-        lines, why = word.lines, word.why
+        lines, why, default_of = word.lines, word.why, word.default_of
         following = words[i + 1] if i + 1 < len(words) else None
         takes = value is None and name not in alone and following is not None
         if takes and following is not None and not _FLAG.match(following.text):
-            value, why = following.text, following.why
+            value, why, default_of = following.text, following.why, following.default_of
             lines = (*lines, *following.lines)
         given = Given(
             unquoted(value if value is not None else "true"),
             tuple(dict.fromkeys(lines)),
             why,
             "=" if match[2] is not None else "",
+            default_of,
         )
         flags.setdefault(name, []).append(given)
     return flags

@@ -202,6 +202,14 @@ def test_the_answer_cites_lines_rules_and_the_laboratory(tmp_path: Path) -> None
     assert f"For k2 in the loss: add {TYPE}=mse." in told
 
 
+def test_a_certain_answer_names_the_defaults_of_variables_that_it_takes(tmp_path: Path) -> None:
+    launch = f"{VERL} {USE_LOSS}=True {TYPE}=mse {COEFFICIENT}=${{KL:-0.01}} {IN_REWARD}=False"
+    (tmp_path / "default.sh").write_text(f"verl==0.4.0\n{launch}\n")
+    told = " ".join(run(tmp_path / "default.sh")[1].stdout.split())
+    assert "on the file and on the release alone, with the default of $KL, which a caller" in told
+    assert f"{COEFFICIENT} = 0.01 line 2; the default of $KL, which nothing here sets" in told
+
+
 @pytest.mark.parametrize(
     "text",
     [

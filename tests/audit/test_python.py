@@ -116,3 +116,42 @@ def test_what_an_f_string_leaves_open_is_no_empty_variable() -> None:
     assert only(literal, "launch.py").term_verdict == "zero_mean_noise", (
         "another hole decides nothing"
     )
+
+
+def test_a_file_that_tells_how_to_run_itself_has_one_launch() -> None:
+    """Each command in its text was a further launch, without the lines of the settings."""
+    text = (
+        '"""Sums.\n\nAlone:\n  python examples/grpo_sums.py\nOn two:\n  accelerate launch '
+        '--num_processes 2 examples/grpo_sums.py\n"""\nfrom trl import GRPOConfig\n\n'
+        "arguments = GRPOConfig(beta=0.1, num_generations=4, num_iterations=1)\n"
+    )
+    finding = only(
+        text, "grpo_sums.py", files={"examples/grpo_sums.py": text}, versions={"trl": "1.16.0 said"}
+    )
+    assert finding.line == 10
+    assert {each.key: each.lines for each in finding.settings}["beta"] == (10,)
+
+
+def test_a_file_that_runs_itself_with_other_options_has_both_launches_with_their_lines() -> None:
+    text = (
+        '"""\naccelerate launch grpo_sums.py --kl 0.2\n"""\n'
+        "import argparse\nfrom trl import GRPOConfig\n\n"
+        "parser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--kl", type=float, default=0.0)\n'
+        "options = parser.parse_args()\n"
+        "arguments = GRPOConfig(beta=options.kl, num_generations=4, num_iterations=1)\n"
+    )
+    found = audit(
+        text, "grpo_sums.py", files={"grpo_sums.py": text}, versions={"trl": "1.16.0 said"}
+    )
+    betas = [(each.line, each.kl_in_loss.beta, each.settings[0].lines) for each in found]
+    assert betas == [(2, 0.2, (10,)), (10, 0.0, (10,))]
+
+
+def test_a_default_of_the_environment_names_its_variable() -> None:
+    text = (
+        "import os\nfrom trl import GRPOConfig\n"
+        'beta = float(os.environ.get("KL", "0.04"))\nGRPOConfig(beta=beta)\n'
+    )
+    given = only(text, "train.py", versions={"trl": "1.16.0 said"}).settings[0]
+    assert (given.key, given.value, given.default_of) == ("beta", "0.04", ("$KL",))

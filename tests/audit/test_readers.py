@@ -358,3 +358,26 @@ def test_a_command_between_fences_of_a_docstring_is_read() -> None:
     """
     finding = read(f"'''{text}'''\nimport trl\n", "grpo_agent.py")
     assert (finding.library, finding.kl_in_loss.beta) == ("trl", 0.03)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            AREAL.format(actor="dynamic_sampling: true, group_size: 4, behav_imp_weight_cap: 5"),
+            "actor.dynamic_sampling, actor.group_size",
+        ),
+        (
+            AREAL.format(actor="behav_imp_weight_cap: 5, group_size: 4, dynamic_sampling: true"),
+            "actor.behav_imp_weight_cap, actor.group_size",
+        ),
+        (
+            "{policy: {fsdp_offload_enabled: 1}, grpo: {checkpoint_dir: a}, loss_fn: {x: 1}}\n",
+            "policy.fsdp_offload_enabled, grpo.checkpoint_dir",
+        ),
+        (f"reward_shift: 1\nreward_norm: a\n{ROLL}reward_scale: 1\n", "reward_shift, reward_norm"),
+    ],
+)
+def test_the_reason_for_a_release_names_the_first_keys_of_the_file(text: str, named: str) -> None:
+    """The keys stood in a set: the words changed from run to run."""
+    assert read(text, "grpo.yaml").version_because == f"the newest release that has {named}"

@@ -17,6 +17,7 @@ from audit.scripts import (
 )
 from orchestrator.audit import UnreadableScript, audit
 
+SKYRL_BETA = "trainer.algorithm.kl_loss_coef"
 K1 = f"{USE_LOSS}=True {TYPE}=kl {IN_REWARD}=False"
 
 
@@ -240,6 +241,54 @@ def test_words_that_nobody_can_read_leave_no_answer_certain(unknown: str) -> Non
     assert any("does not change the KL" in each for each in finding.assumes)
     value = only(f"{VERL} {ON_POLICY} {IN_REWARD}=False trainer.project_name=$(date)\n")
     assert value.confidence == "certain"
+
+
+@pytest.mark.parametrize(
+    ("function", "launch"),
+    [
+        ("flags() { cat kl_flags; }", f"{OPENRLHF} --use_kl_loss --kl_estimator k2 $(flags)"),
+        ("kl() { head -1 flags; }", f'{VERL} {USE_LOSS}=True {TYPE}=mse "$(kl)"'),
+        ("function kl_of { echo --beta $1; }", "trl rloo --dataset_name a/b `kl_of 0.1`"),
+    ],
+)
+def test_flags_from_a_function_that_names_a_kl_leave_the_kl_open(
+    function: str, launch: str
+) -> None:
+    """The answer had the release's default, and took for granted that the function adds no KL."""
+    finding = only(f"{function}\n{launch}\n")
+    assert (finding.verdict, finding.confidence) == ("undetermined", "none")
+    assert "may put words into it" in finding.why
+
+
+def test_flags_from_a_function_that_names_no_kl_are_an_assumption() -> None:
+    launch = f"{OPENRLHF} --use_kl_loss --kl_estimator k2 $(nodes)"
+    finding = only(f"nodes() {{ cat hosts; }}\n{launch}\n")
+    assert (finding.term_verdict, finding.confidence) == ("token_reverse_kl", "assumed")
+
+
+@pytest.mark.parametrize(
+    ("launch", "key"),
+    [
+        (f"{VERL} {USE_LOSS}=True {COEFFICIENT}=${{KL:-0.01}}", COEFFICIENT),
+        (f"{OPENRLHF} --init_kl_coef ${{KL:-0.01}}", "init_kl_coef"),
+        (f"{SKYRL} trainer.algorithm.use_kl_loss=true {SKYRL_BETA}=${{KL-0.01}}", SKYRL_BETA),
+        ("trl rloo --dataset_name a/b --beta=${KL:-0.01}", "beta"),
+        (f": ${{KL:=0.01}}; A=({COEFFICIENT}=$KL); {VERL} {USE_LOSS}=True ${{A[@]}}", COEFFICIENT),
+    ],
+)
+def test_a_setting_names_the_variable_whose_default_it_has(launch: str, key: str) -> None:
+    """`${KL:-0.01}` was 0.01, and no word said that a caller may set it."""
+    given = {each.key: each for each in only(launch).settings}
+    assert (given[key].value, given[key].default_of) == ("0.01", ("$KL",))
+    known = {each.key: each for each in only(f"KL=0.01\n{launch}").settings}
+    assert (known[key].value, known[key].default_of) == ("0.01", ())
+
+
+def test_a_default_of_an_argument_in_a_default_names_both() -> None:
+    finding = only(f"{VERL} {USE_LOSS}=True {COEFFICIENT}=${{KL:-${{2:-0.01}}}}")
+    (given,) = (each for each in finding.settings if each.key == COEFFICIENT)
+    assert given.default_of == ("$KL", "$2")
+    assert finding.confidence == only(f"{VERL} {USE_LOSS}=True {COEFFICIENT}=0.01").confidence
 
 
 @pytest.mark.parametrize(

@@ -416,9 +416,15 @@ class Expander:
         A variable that only an argument or the environment can set counts as unset.
         """
         default = tuple(piece for node in operands for piece in self.value(node, source))
+        if _is_unset(base) and not operator.endswith("+"):
+            default = _default_of(name, default)
         only = base[0] if len(base) == 1 else None
         if isinstance(only, BranchValue) and len(list(branches_in(base))) == 1:
-            arms = tuple(_with_default(arm, default, operator) for arm in only.arms)
+            marked = default if operator.endswith("+") else _default_of(name, default)
+            arms = tuple(
+                _with_default(arm, marked if _is_unset(arm) else default, operator)
+                for arm in only.arms
+            )
             return (BranchValue(only.branch, arms),)
         chosen = _with_default(base, default, operator)
         if operator in (":=", "=") and chosen is default and name.isidentifier():
@@ -503,7 +509,7 @@ def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
                     yield tuple(word)
                     word, begun = [], False
                 if chunk:
-                    word.append(ShellText(chunk, piece.line))
+                    word.append(piece._replace(text=chunk))
     # An unquoted word of unset variables alone is no word.
     if (word or begun) and not all(isinstance(p, Hole) and p.unset for p in word):
         yield tuple(word)
@@ -546,12 +552,26 @@ def _trimmed(text: str, operator: str, pattern: str) -> str:
 
 def _with_default(base: ShellValue, default: ShellValue, operator: str) -> ShellValue:
     """Return the value of `${base OPERATOR default}` for one of the operators in _DEFAULTS."""
-    # An empty text is set: without the first test, `all` of no pieces would be True.
-    unset = base != EMPTY and all(
-        isinstance(piece, Hole) and (piece.unset or piece.why.endswith(MAY_SET)) for piece in base
-    )
     empty = known_text(base) == "" and operator[0] == ":"
-    is_set = not unset and not empty
+    is_set = not _is_unset(base) and not empty
     if operator.endswith("+"):
         return default if is_set else EMPTY
     return base if is_set or operator.endswith("?") else default
+
+
+def _is_unset(base: ShellValue) -> bool:
+    """Return True for the value of a variable or argument that nothing in the script sets."""
+    # An empty text is set: without the first test, `all` of no pieces would be True.
+    return base != EMPTY and all(
+        isinstance(piece, Hole) and (piece.unset or piece.why.endswith(MAY_SET)) for piece in base
+    )
+
+
+def _default_of(name: str, default: ShellValue) -> ShellValue:
+    """Return a default as a value whose texts name the variable that a caller may set."""
+    return tuple(
+        piece._replace(default_of=tuple(dict.fromkeys((f"${name}", *piece.default_of))))
+        if isinstance(piece, ShellText)
+        else piece
+        for piece in default
+    )

@@ -48,6 +48,10 @@ _RELEVANT = re.compile(
     re.IGNORECASE,
 )
 """Words that may change the KL. Only a branch in such a word makes several cases."""
+_CALLED = re.compile(r"the output of (?:\$\(|`) *([\w.-]+)")
+"""The reason of a hole that is a substitution, with its first word."""
+_KL = re.compile(r"kl|beta", re.IGNORECASE)
+"""Names of KL settings, in the text of a function that makes flags."""
 
 
 def launches(
@@ -234,28 +238,50 @@ def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Itera
             _is_promising(words) or _runs_a_program(words, run)
         ):
             break
+        opened = list(_open_words(words))
+        own = [word for word in opened if _may_set_kl(word, run)]
         sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
         yield Launch(
             words=words,
             line=command.line,
             case=_label(run, command, ways),
             usual=all(run.branches[b].usual in (None, arm) for b, arm in ways.items()),
-            caveats=(*sorted(run.caveats), *sourced, *_open_words(words)),
+            caveats=(*sorted(run.caveats), *sourced, *(_assumption(w, own) for w in opened)),
             cut_off=cut,
+            open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
         )
     run.guard = ()
 
 
-def _open_words(words: Sequence[CommandWord]) -> Iterator[str]:
-    """Yield one assumption for each word that is known only when the script runs.
+def _open_words(words: Sequence[CommandWord]) -> Iterator[CommandWord]:
+    """Yield each word that is known only when the script runs.
 
     Only words after the program count, and no word that is the value of the option before it.
     """
     program = next((i for i, word in enumerate(words) if may_launch(word.text)), len(words))
     for before, word in pairwise(words[program:]):
         if word.text == UNKNOWN and word.why and not before.text.startswith("-"):
-            lines = f" (line {word.lines[0]})" if word.lines else ""
-            yield f"what comes from {word.why[0]}{lines} does not change the KL"
+            yield word
+
+
+def _assumption(word: CommandWord, may_set_kl: Sequence[CommandWord]) -> str:
+    """Return the assumption about a word that is known only when the script runs.
+
+    may_set_kl: words for which the launch has an open end, so that defaults of keys are not read.
+    """
+    lines = f" (line {word.lines[0]})" if word.lines else ""
+    read = " that is read here" if word in may_set_kl else ""
+    return f"what comes from {word.why[0]}{lines} does not change the KL{read}"
+
+
+def _may_set_kl(word: CommandWord, run: Interpreter) -> bool:
+    """Return True if a word is the output of a function of the script that names a KL."""
+    called = _CALLED.match(word.why[0])
+    function = run.scope.functions.get(called[1]) if called is not None else None
+    if called is None or function is None:
+        return False
+    body, source = function
+    return _KL.search(f"{called[1]} {source.text(body)}") is not None
 
 
 def _branches_that_matter(term: WordTerm, before: WordTerm) -> set[int]:

@@ -24,6 +24,8 @@ class ShellText(NamedTuple):
 
     text: str
     line: int
+    default_of: tuple[str, ...] = ()
+    """Variables that nothing in the script sets (`$X`), of whose default this text is a part."""
 
 
 class Hole(NamedTuple):
@@ -215,9 +217,9 @@ def command_words(term: WordTerm, ways: Ways) -> Iterator[CommandWord]:
             if isinstance(piece, Hole):
                 words.add(UNSET if piece.unset else UNKNOWN, piece.line, piece.why)
             elif part.quoted:
-                words.add(piece.text, piece.line)
+                words.add(piece.text, piece.line, default_of=piece.default_of)
             else:
-                words.add_split(piece.text, piece.line)
+                words.add_split(piece)
     yield from words.finish()
 
 
@@ -233,27 +235,32 @@ class _WordBuilder:
         self.text = ""
         self.lines: list[int] = []
         self.why: list[str] = []
+        self.default_of: list[str] = []
 
-    def add(self, text: str, line: int, why: str = "") -> None:
+    def add(self, text: str, line: int, why: str = "", default_of: tuple[str, ...] = ()) -> None:
         self.begun = True
         self.text += text
         if line and line not in self.lines:
             self.lines.append(line)
         if why and why not in self.why:
             self.why.append(why)
+        self.default_of += (each for each in default_of if each not in self.default_of)
 
-    def add_split(self, text: str, line: int) -> None:
+    def add_split(self, piece: ShellText) -> None:
         """Add text, and end the current word at each blank of the text."""
-        for i, chunk in enumerate(re.split(r"[ \t\n]", text)):
+        for i, chunk in enumerate(re.split(r"[ \t\n]", piece.text)):
             if i:
                 self.finish()
-            if chunk or not text:
-                self.add(chunk, line)
+            if chunk or not piece.text:
+                self.add(chunk, piece.line, default_of=piece.default_of)
 
     def finish(self) -> list[CommandWord]:
         """End the current word, and return all words."""
         if self.begun:
-            self.words.append(CommandWord(self.text, tuple(self.lines), tuple(self.why)))
+            word = CommandWord(
+                self.text, tuple(self.lines), tuple(self.why), tuple(self.default_of)
+            )
+            self.words.append(word)
         self._clear()
         return self.words
 
