@@ -39,6 +39,8 @@ _PLACES = re.compile(r"(?<!\{)\{[^{}\s]*\}(?!\})|%(?:\(\w+\))?[-+.\d]*[sdrfgieg]
 _FENCE = re.compile(r"(?m)^[ \t]*```[ \t]*\w*[ \t]*$")
 """A fence of Markdown around a command in a docstring; for the shell it would be a substitution."""
 _RUNS = re.compile(r"^-|python|torchrun|^uv$|^ray$")
+DEEPEST = 20
+"""Expressions inside one another that are followed: a program may nest without an end."""
 MOST_VALUES = 20_000
 
 
@@ -517,16 +519,16 @@ class _Reader:
         self.left -= 1
         if self.left < 0:
             return [], "Python puts more words into it than are followed"
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 20:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < DEEPEST:
             left, right = self._list(node.left, depth + 1), self._list(node.right, depth + 1)
             return left[0] + right[0], left[1] or right[1]
-        if isinstance(node, ast.Name) and depth < 20:
+        if isinstance(node, ast.Name) and depth < DEEPEST:
             given = self.values.get(node.id, [])
             if len(given) == 1 and given[0] is not None and node.id not in self.grown:
                 return self._list(given[0], depth + 1)
             line = self.grown.get(node.id, node.lineno)
             return [], f"Python puts words into '{node.id}' (line {line})"
-        if isinstance(node, ast.Call) and depth < 20:
+        if isinstance(node, ast.Call) and depth < DEEPEST:
             copied = _copied(node)
             if copied is not None:
                 return self._list(copied, depth + 1)
@@ -631,7 +633,7 @@ class _Reader:
             name = f"{path}.{key.value}" if path else key.value
             for old in [each for each in values if each.startswith(f"{name}.")]:
                 del values[old]  # an earlier `**base` had a section of this name
-            if isinstance(value, ast.Dict) and path.count(".") < 20 and self.left > 0:
+            if isinstance(value, ast.Dict) and path.count(".") < DEEPEST and self.left > 0:
                 self._flatten(value, name, values)
             else:
                 word = self._word(value)
@@ -657,42 +659,41 @@ class _Reader:
         """
         line = (node.lineno,)
         self.left -= 1
-        if self.left < 0:
-            # Nothing is followed from this depth on, so the walk ends.
-            depth = 20
         if isinstance(node, ast.Constant):
             # Hydra and YAML write None as null.
             text = "null" if node.value is None else str(node.value)
             # The script's own text must not hold the marks that stand for unknown values.
             return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line)
-        if isinstance(node, ast.JoinedStr) and depth < 20:
+        if depth >= DEEPEST or self.left < 0:
+            return CommandWord(UNKNOWN, line, (PUT_IN,))
+        if isinstance(node, ast.JoinedStr):
             parts = [
                 self._word(part.value if isinstance(part, ast.FormattedValue) else part, depth + 1)
                 for part in node.values
             ]
             return _one_word(parts, line)
-        if (formatted := _is_formatted(node)) and depth < 20:
+        if formatted := _is_formatted(node):
             text = _PLACES.sub(UNKNOWN, formatted).replace("{{", "{").replace("}}", "}")
             return CommandWord(text, line, (PUT_IN,))
-        if isinstance(node, ast.Call) and depth < 20 and _is_joined(node):
+        if isinstance(node, ast.Call) and _is_joined(node):
             words, more = self._list(node.args[0], depth + 1)
             why = tuple(dict.fromkeys(reason for word in words for reason in word.why))
             texts = [word.text for word in words] + ([UNKNOWN] if more else [])
             return CommandWord(" ".join(texts), line, (*why, more) if more else why)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 20:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             both = [self._word(part, depth + 1) for part in (node.left, node.right)]
             return _one_word(both, line)
-        if isinstance(node, ast.Call) and depth < 20 and _is_environment(node):
+        if isinstance(node, ast.Call) and _is_environment(node):
             default, name = self._word(node.args[1], depth + 1), node.args[0]
             literal = name.value if isinstance(name, ast.Constant) else None
             variable = f"${literal}" if isinstance(literal, str) else ast.unparse(name)
             return replace(default, default_of=(variable, *default.default_of))
-        if isinstance(node, ast.Call) and depth < 20 and len(node.args) == 1:
+        if isinstance(node, ast.Call) and len(node.args) == 1:
             function = node.func.id if isinstance(node.func, ast.Name) else ""
             if function in ("str", "float", "int"):
                 return self._word(node.args[0], depth + 1)
         known = self._known(node)
-        if known is not None and depth < 20:
+        if known is not None:
             word = self._word(known, depth + 1)
             return replace(word, lines=(*line, *word.lines))
         return CommandWord(UNKNOWN, line, (PUT_IN,))
