@@ -240,10 +240,10 @@ def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
     yield "## Where training is stable"
     yield ""
     yield (
-        f"Measured at micro scale by `orch run experiments/phase_diagram.yaml`: "
-        f"{kept['finished']} of {kept['cells']} cells, seeds {_listed(kept['seeds'])}, "
-        f"{kept['cpu_seconds']:,} CPU seconds. These are not the paper's numbers. What of its runs "
-        "is kept, and what cannot be, was written before the first run "
+        "Measured at micro scale by `orch run experiments/phase_diagram.yaml "
+        f"'seeds=[{','.join(map(str, kept['seeds']))}]'`: {kept['finished']} of {kept['cells']} "
+        f"cells, {kept['cpu_seconds']:,} CPU seconds. These are not the paper's numbers. What of "
+        "its runs is kept, and what cannot be, was written before the first run "
         "([082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)), and so were the "
         "states ([083](decisions/083-when-a-run-is-stable-and-where-that-should-end.md))."
     )
