@@ -448,10 +448,12 @@ class _Judge:
             return None
         least, most = THRESHOLD
         if keys.has(LEVEL_BOUNDS):
-            numbers = [as_number(word) for word in (keys.text(LEVEL_BOUNDS) or "").split()]
-            if len(numbers) not in (1, 2) or None in numbers:
+            words = (keys.text(LEVEL_BOUNDS) or "").split()
+            numbers = [number for word in words if (number := as_number(word)) is not None]
+            if len(numbers) != len(words) or len(words) not in (1, 2):
                 return None
-            least, most = (0.0, *numbers)[-2:]  # type: ignore[assignment]  # no None, as tested
+            # OpenRLHF's parser reads one number as the upper bound.
+            least, most = (0.0, *numbers)[-2:]
         mode = keys.text(LEVEL_MODE) if keys.has(LEVEL_MODE) else "mask"
         return EngineWeight("tis_token" if mode == "clip" else "mis_token", least, most)
 
