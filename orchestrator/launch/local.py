@@ -95,6 +95,15 @@ def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellS
     return tuple((cell, folder.cell(cell).state()) for cell in cells)
 
 
+def fair_share(cells: int, workers: int, at_most: int) -> int:
+    """Return how many cells each process trains, so that all workers get equally many.
+
+    Each worker runs as few processes as `at_most` cells in one process allow.
+    """
+    processes_of_worker = ceil(cells / (workers * at_most))
+    return min(at_most, max(FEWEST, ceil(cells / (workers * processes_of_worker))))
+
+
 class RunningProcess(NamedTuple):
     """A started worker: its slot, and the submissions of its cells."""
 
@@ -129,6 +138,8 @@ class LocalLaunch:
         self.elsewhere = {cell.id: cell for cell in elsewhere}
         """Cells that another process of orch is training."""
         self.losses: Counter[str] = Counter()
+        self.shares: dict[Hashable, int] = {}
+        """Shape -> number of its cells in one process."""
         self.folder, self.server, self.stop, self.on_event = folder, server, stop, on_event
         self.ready = False
         self.stopping = False
@@ -191,7 +202,7 @@ class LocalLaunch:
     def _next_cells(self) -> list[Cell]:
         """Take the next waiting cell, with others to train in the same process.
 
-        Cells of one shape are distributed over the workers. A cell whose process was killed is
+        Each process gets an equal share of the cells of a shape. A cell whose process was killed is
         trained alone, because it may have caused this.
         """
         first = self.waiting.popleft()
@@ -203,10 +214,10 @@ class LocalLaunch:
         alike = [x for x in self.waiting if not self.losses[x.id] and _shape(x) == shape]
         shared = plugins.load(first.settings.backend.name).shared_process
         most = shared.at_most if shared else 1
-        # An equal share for each worker: the first order must not take all cells and leave cores
-        # idle.
-        dealt = max(FEWEST, ceil((1 + len(alike)) / self.workers))
-        chosen = alike[: min(most, dealt) - 1]
+        # Fixed at the shape's first process. A share of what is left would shrink with each process
+        # (6, 3, 2 and 1 of 12 cells), and small batches are slow.
+        share = self.shares.setdefault(shape, fair_share(1 + len(alike), self.workers, most))
+        chosen = alike[: share - 1]
         taken = {cell.id for cell in chosen}
         self.waiting = deque(cell for cell in self.waiting if cell.id not in taken)
         return [first, *chosen]

@@ -4,12 +4,15 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.identity import fingerprint
-from orchestrator.launch.local import launch
+from orchestrator.launch.local import fair_share, launch
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs import operations
@@ -142,3 +145,16 @@ def test_cells_of_other_shapes_have_another_process(cells: list[Cell], folder: R
     assert launch(made, folder, workers=1).count("succeeded") == 3
     one, same, another = (process_of(folder, cell) for cell in made)
     assert one == same != another
+
+
+@given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 32))
+def test_the_cells_of_a_shape_are_shared_equally(cells: int, workers: int, at_most: int) -> None:
+    share = fair_share(cells, workers, at_most)
+    assert 1 <= share <= at_most
+    processes = ceil(cells / share)
+    # No worker runs more processes than `at_most` cells in each would need.
+    assert ceil(processes / workers) == ceil(cells / (workers * at_most))
+
+
+def test_a_share_does_not_shrink_from_process_to_process() -> None:
+    assert [fair_share(cells, 2, 16) for cells in (1, 3, 12, 32, 34, 680)] == [2, 2, 6, 16, 9, 16]
