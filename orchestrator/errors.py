@@ -35,9 +35,8 @@ class Fault:
     def __str__(self) -> str:
         where = self.path
         if self.file is not None:
-            where += (
-                f" ({self.file.name} line {self.line})" if self.line else f" ({self.file.name})"
-            )
+            name = self.file.name or str(self.file)
+            where += f" ({name} line {self.line})" if self.line else f" ({name})"
         return f"{self.message}  @ {where}"
 
 
@@ -120,5 +119,6 @@ class LaboratoryError(OrchError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'x'?` for the nearest known name, or an empty string."""
-    near = get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.6)
-    return f", did you mean '{near[0]}'?" if near else ""
+    by_lower_case = {str(k).lower(): str(k) for k in known}
+    near = get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.6)
+    return f", did you mean '{by_lower_case[near[0]]}'?" if near else ""

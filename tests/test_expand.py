@@ -275,3 +275,21 @@ def test_expanding_twice_gives_the_same(tmp_path: Path) -> None:
     assert expand(one) == first[:-1]
     other = one.model_copy(update={"studies": one.studies * 1, "name": "y"})
     assert expand(other) == first[:-1]
+
+
+def test_a_value_written_twice_hides_no_other_fault() -> None:
+    said = fault({"kl.beta": [0.1, 0.1, -1, float("nan")]})
+    assert "0.1 is in this axis twice" in said
+    assert "kl.beta must be >= 0, got -1" in said
+    assert "kl.beta must be a finite number, got nan" in said
+
+
+def test_an_absent_section_is_reported_by_the_fields_that_it_needs() -> None:
+    base = {k: v for k, v in BASE.items() if k not in ("loss", "rollout", "model")}
+    said = fault({"kl.beta": [0.1]}, base=base)
+    for name in ("loss.aggregation", "rollout.group_size", "rollout.max_response_tokens", "model"):
+        assert f"  {name} is missing: give it in the recipe" in said
+
+
+def test_a_field_in_capitals_is_recognised() -> None:
+    assert "unknown field 'KL', did you mean 'kl'?" in fault({"KL": ["none"]})

@@ -474,7 +474,7 @@ def test_stability_is_told_with_intervals(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
     (table,) = section(found, "stability").tables
     rows = {row[2]: row for row in table.rows if row[0] == "onpolicy"}
-    assert rows["k1.loss β=0.1"][5:7] == ("60.000 of 100", "60")
+    assert rows["k1.loss β=0.1"][5:7] == ("60 of 100", "60")
     assert rows["k1.reward β=0.1"][3] == "0.000 [0.000, 0.000]"
     assert rows["k1.reward β=0.1"][4].startswith("0.014 [0.006")
     values = found.data["stability"]["spread"]["values"]

@@ -48,6 +48,7 @@ from orchestrator.analysis.stats import (
 )
 from orchestrator.errors import SelectionError
 from orchestrator.spec.claims import COLLAPSE
+from orchestrator.spec.fields import LABELS
 
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
 """Metrics of the main result, best first: the harness's, the trainer's, the training reward."""
@@ -305,11 +306,13 @@ OtherAxes = tuple[tuple[str, str | None], ...]
 def axis_differences(
     configurations: Sequence[Configuration], axis: str, metric: str
 ) -> list[AxisDifference]:
-    """Return the difference of every pair of values of an axis (`kl`, `beta`, `model`, ...).
+    """Return the difference of every pair of values of an axis (`kl`, `beta`, `model`, ...), which
+    may also be named by its field (`max_staleness_steps`).
 
     Leave out pairs without a common setting or seed. Correct p-values by Holm over all pairs. Raise
     SelectionError for an axis that no configuration has.
     """
+    axis = _LABEL_OF.get(axis, axis)
     values = list(
         dict.fromkeys(v for c in configurations if (v := axis_value(c, axis)) is not None)
     )
@@ -344,11 +347,14 @@ def axis_differences(
     ]
 
 
+_LABEL_OF = {field: label for label, field in LABELS.items() if field}
+
+
 def axis_value(configuration: Configuration, axis: str) -> str | None:
     """Return a configuration's value on an axis, or None if it has no such axis."""
     if axis == "kl":
         return configuration.kl
-    if axis in ("beta", "kl.beta"):
+    if axis == "beta":
         return None if configuration.beta is None else f"{configuration.beta:g}"
     return configuration.study if axis == "study" else configuration.traits.get(axis)
 

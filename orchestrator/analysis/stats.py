@@ -331,7 +331,9 @@ def relative_improvement(
     """Return the relative improvement left / right - 1, as in the paper (§4.1).
 
     Both map a seed to a value; only common seeds count. The interval is Fieller's for a ratio of
-    paired means. Return None without a common seed, or if the mean of right is not above 0.
+    paired means. Return None without a common seed, if the mean of right is not above 0, or if it
+    is less than a thousandth of the mean of left: such runs have collapsed, and a share of almost
+    nothing tells nothing.
     """
     seeds = sorted(left.keys() & right.keys())
     if not seeds:
@@ -339,7 +341,7 @@ def relative_improvement(
     x, y = [left[s] for s in seeds], [right[s] for s in seeds]
     n = len(seeds)
     top, bottom = math.fsum(x) / n, math.fsum(y) / n
-    if bottom <= 0:
+    if bottom <= 0 or bottom < top / 1000:
         return None
     value = top / bottom - 1
     bounds = _fieller(x, y, top, bottom) if n > 1 else None

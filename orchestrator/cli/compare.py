@@ -162,6 +162,11 @@ def _compare_axis(
     if as_json:
         print_json([difference.data(effect) for difference in differences])
         return
+    if not differences:
+        raise SelectionError(
+            f"no two values of '{axis}' have finished cells that are else alike: there is nothing "
+            "to compare"
+        )
     table = difference_table(differences, axis, chosen, effect)
     click.echo(table.caption)
     print_table(table.columns, table.rows)

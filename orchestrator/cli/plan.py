@@ -52,6 +52,18 @@ def command(choice: CellChoice, as_json: bool) -> int:
     return WOULD_CHANGE if run_plan.pending else 0
 
 
+def _joined(experiment: Experiment) -> str:
+    """Return why fewer cells are trained here than are declared."""
+    joined = {
+        f"{axis} {value}": None
+        for cell in experiment.cells
+        for axis, value in cell.axes.items()
+        if " | " in value and axis != "backend.version"
+    }
+    counts = f"{len(experiment.declared)} declared cells are {len(experiment.cells)} here."
+    return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
+
+
 def print_plan(experiment: Experiment, plan: "Plan") -> None:
     """Print studies, configurations with their verdicts, reasons, and the cost."""
 
@@ -62,7 +74,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         figure = f" ({study.figure})" if study.figure else ""
         click.echo(_filled(f"{study.name}{figure}: {formulas.get(study.name, '')}"))
     if len(experiment.cells) < len(experiment.declared):
-        click.echo(f"\n{len(experiment.declared)} declared cells are {len(experiment.cells)} here.")
+        click.echo("\n" + _filled(_joined(experiment)))
     click.echo()
     _print_configurations(planned_groups(plan.rows))
     _print_details(plan.rows)

@@ -91,7 +91,11 @@ def difference_table(
         "verdict",
         *([] if effect is None else [f"seeds for {effect:g}"]),
     )
-    return ReportTable(f"difference in {metric}, 95 % intervals", columns, tuple(rows))
+    caption = (
+        f"difference in {metric}: 95 % intervals as if this were the only look; p and verdict hold "
+        "at every look"
+    )
+    return ReportTable(caption, columns, tuple(rows))
 
 
 def _bounds(estimate: Estimate | None) -> str:

@@ -123,7 +123,7 @@ def stability_section(comparison: Comparison) -> Section | None:
 
 def _stability_row(c: Configuration) -> tuple[str, ...]:
     s = c.stability
-    kept = f"{number_text(s.steps_kept.mean)} of {s.num_train_steps}" if s.steps_kept else ""
+    kept = f"{s.steps_kept.mean:.4g} of {s.num_train_steps}" if s.steps_kept else ""
     return (
         estimate_text(s.drop) if s.drop else "",
         _spread_text(s.spread),

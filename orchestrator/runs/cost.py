@@ -206,17 +206,25 @@ def num_parameters(cell: Cell) -> float | None:
 def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
     """Return the CPU seconds of all attempts of these cells.
 
-    An attempt without an exit record counts until its last heartbeat, as one core.
+    An attempt without an exit record counts until its last heartbeat, as one core. Attempts that
+    one process trained together share that core.
     """
     used = 0.0
+    killed: dict[object, float] = {}
     for row in rows:
         if row.cell is None or _has_not_begun(row):
             continue
         if row.attempts == 1 and row.exit is not None and row.exit.state in ENDED:
             used += row.exit.cpu_seconds  # the plan has read it: open no file
         else:
-            used += sum(map(_cpu_seconds, row.directory.attempts()))
-    return used
+            for attempt in row.directory.attempts():
+                ended = attempt.read_exit()
+                if ended is not None:
+                    used += ended.cpu_seconds
+                else:
+                    process, seconds = _process_alive(attempt)
+                    killed[process] = max(killed.get(process, 0.0), seconds)
+    return used + sum(killed.values())
 
 
 def _has_not_begun(row: PlanRow) -> bool:
@@ -225,13 +233,9 @@ def _has_not_begun(row: PlanRow) -> bool:
     return waits and row.attempts <= 1 and row.exit is None
 
 
-def _cpu_seconds(attempt: AttemptDir) -> float:
-    ended = attempt.read_exit()
-    return ended.cpu_seconds if ended is not None else _seconds_alive(attempt)
-
-
-def _seconds_alive(attempt: AttemptDir) -> float:
-    """Return the seconds from an attempt's start to its last sign of life; 0 if it has not begun.
+def _process_alive(attempt: AttemptDir) -> tuple[object, float]:
+    """Return the attempt's process, and the seconds from the attempt's start to its last sign of
+    life; 0 if it has not begun.
 
     A worker on this machine has no heartbeat: its metrics are its sign of life.
     """
@@ -241,7 +245,8 @@ def _seconds_alive(attempt: AttemptDir) -> float:
         with suppress(FileNotFoundError):
             times.append(sign.stat().st_mtime)
     last = max(times, default=0.0)
-    return max(0.0, last - float(job.get("started", last)))
+    process = tuple(job.get(key) for key in ("host", "pid", "birth")) if "pid" in job else attempt
+    return process, max(0.0, last - float(job.get("started", last)))
 
 
 def remaining_bill(rows: Iterable[PlanRow], measured: Measured | None = None) -> Bill:
@@ -417,4 +422,4 @@ def _hours(attempt: AttemptDir, cell: Cell) -> float:
     ended = attempt.read_exit()
     if ended is not None:
         return ended.gpu_hours
-    return _seconds_alive(attempt) * _gpus(cell) / 3600
+    return _process_alive(attempt)[1] * _gpus(cell) / 3600

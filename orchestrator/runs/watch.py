@@ -305,7 +305,7 @@ class LaunchProgress:
         self.running.pop(cell.id, None)
         if event.kind == "lost":
             what = "it is started again" if event.again else "it is left for the next run"
-            return f"{cell.slug}: its process was killed; {what}, from its last checkpoint"
+            return f"{cell.slug}: its process was killed; {what}, from its last checkpoint if any"
         if event.kind == "elsewhere":
             return f"{cell.slug}: another orch is training it"
         return self._ended(cell, event)

@@ -241,8 +241,7 @@ class Reader:
     problems: list[SpecProblem]
 
     def axis(self, name: str, items: object, pointer: Pointer) -> Axis | None:
-        """Return one entry of `axes`, or None if it cannot be read."""
-        before = len(self.problems)
+        """Return what can be read of one entry of `axes`, or None if nothing can."""
         field = name if name in FIELDS else ""
         if name == "seed":
             self._report("seeds are an axis of their own: write `seeds: [...]`", pointer)
@@ -252,7 +251,7 @@ class Reader:
             self._report(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
         else:
             alternatives = self._alternatives(field, items, pointer)
-            if len(self.problems) == before and alternatives is not None:
+            if alternatives is not None:
                 return Axis(name, alternatives)
         return None
 
@@ -642,6 +641,19 @@ OUTSIDE = ("resources", "cadence")
 SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
 
 
+_MISSING = " is missing: give it in the recipe, in `base` or as an axis"
+
+
+def _to_give(section: str) -> list[str]:
+    """Return the fields of an absent section that have no default, or its first field. A section
+    that is replaced as a whole is given as a whole."""
+    if section in WHOLE:
+        return [section]
+    fields = SECTIONS[section].model_fields
+    needed = [name for name, field in fields.items() if field.is_required()]
+    return [f"{section}.{name}" for name in needed or [*fields][:1]]
+
+
 class Builder:
     """Builds the settings of one study's rows, and reports each fault once.
 
@@ -733,7 +745,8 @@ class Builder:
         if name not in tree:
             if own:
                 return None
-            self._add(f"{name} is missing: give it in the recipe, in `base` or as an axis", self.at)
+            for field in _to_give(name):
+                self._add(f"{field}{_MISSING}", self.at)
             return None
         try:
             section = SECTIONS[name].model_validate(tree[name])
@@ -768,7 +781,7 @@ class Builder:
             ]
             message = sentence(detail, field, known)
             if detail["type"] == "missing":
-                message += ": give it in the recipe, in `base` or as an axis"
+                message = f"{field}{_MISSING}"
             self._add(message, self._origin(field or self._mentioned(message, row), row))
 
     def _origin(self, field: str, row: GridRow) -> Pointer:

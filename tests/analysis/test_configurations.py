@@ -95,6 +95,7 @@ def test_by_kl_sets_no_kl_against_every_beta(synthetic: Any) -> None:
     assert [(d.left, d.right) for d in betas] == [("0.1", "1")]
     with pytest.raises(SelectionError, match=r"has an axis .colour. .there are: kl, beta, "):
         axis_differences(compared(synthetic, done).configurations, "colour", METRIC)
+    assert axis_differences(compared(synthetic, done).configurations, "kl.beta", METRIC) == betas
 
 
 def test_differences_of_an_axis_are_corrected_for_their_number(synthetic: Any) -> None:

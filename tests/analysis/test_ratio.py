@@ -72,3 +72,10 @@ def test_what_has_no_ratio_is_not_told() -> None:
     unsure = relative_improvement(seeds([0.5, 0.4]), seeds([0.9, 0.01]))
     assert unsure is not None
     assert unsure.low is None, "right is not told from 0, so the ratio could be anything"
+
+
+def test_nothing_is_relative_to_a_collapsed_run() -> None:
+    fine, collapsed = seeds([0.8, 0.7]), seeds([1e-12, 3e-12])
+    assert relative_improvement(fine, collapsed) is None
+    assert mean_relative_improvement([(fine, seeds([0.5, 0.4])), (fine, collapsed)]) is None
+    assert relative_improvement(collapsed, fine) is not None

@@ -205,6 +205,9 @@ def test_compare_and_report_from_disk_alone(workspace: Path) -> None:
     unknown = orch(workspace, "compare", SMOKE, "--by", "moon")
     assert unknown.returncode == 1
     assert "no configuration has an axis 'moon'" in unknown.stderr
+    single = orch(workspace, "compare", SMOKE, "--by", "max_staleness_steps")
+    assert single.returncode == 1
+    assert "no two values of 'max_staleness_steps' have finished cells" in single.stderr
     assert orch(workspace, "report", SMOKE, "-o", "else where", "--no-figures").returncode == 0
     assert (workspace / "else where" / "index.html").stat().st_size > 100_000
 

@@ -314,7 +314,7 @@ sed: [0]
 """,
         )
     )
-    assert [fault.line for fault in found] == [7, 8, 8, 10, 11, 12]
+    assert [fault.line for fault in found] == [7, 8, 8, 10, 10, 11, 12]
 
 
 def test_a_fault_in_a_group_entry_names_its_file(here: Path) -> None:
