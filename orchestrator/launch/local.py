@@ -244,7 +244,9 @@ class LocalLaunch:
             self.on_event(LaunchEvent("started", cell, attempts / str(message["started"])))
         elif "held" in message:
             # This is no error: the launch waits until the claim is free, and then reads what became
-            # of the cell (`_take_over`).
+            # of the cell (`_take_over`). The worker, which may go on with other cells, has no part
+            # in this one any more.
+            del self.running[submission]
             self.elsewhere[cell.id] = cell
             self._withdraw(cell, submission, "held by another orch")
             self.on_event(LaunchEvent("elsewhere", cell))
@@ -276,9 +278,7 @@ class LocalLaunch:
         # cell has ended all the same, and is not started again.
         killed_after_its_end = state.exit is not None and state.state not in RESUMABLE
         if code >= 0 or killed_after_its_end:
-            # `_take_over` reports the end of a cell that another orch held. After a fault the
-            # launch raises, and reports no ends.
-            if cell.id not in self.elsewhere and self.fault is None:
+            if self.fault is None:  # after a fault the launch raises, and reports no ends
                 self.on_event(LaunchEvent("ended", cell, directory, state.exit))
             return
         self.losses[cell.id] += 1
@@ -308,7 +308,10 @@ class LocalLaunch:
             if state.state in RESUMABLE:
                 self.waiting.append(cell)
             else:
-                self.on_event(LaunchEvent("ended", cell, None, state.exit))
+                last = cell_dir.attempts()[-1:]
+                self.on_event(
+                    LaunchEvent("ended", cell, last[0].path if last else None, state.exit)
+                )
 
 
 @dataclass(frozen=True)

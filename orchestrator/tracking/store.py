@@ -167,7 +167,9 @@ def _sentence(error: Exception, opening: bool) -> str | None:
         malformed = getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE"
         if not isinstance(error, SQLAlchemyError | MlflowException) or (malformed and not opening):
             return None
-    line = " ".join(str(error).split())
+    line = " ".join(str(error).split()).partition(" [SQL:")[0]
+    if "file is not a database" in line or "disk image is malformed" in line:
+        line += ": move that file away"
     return line if len(line) <= 400 else f"{line[:400]}..."
 
 

@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch import LaunchEvent
-from orchestrator.launch.local import RELAUNCHES, launch
+from orchestrator.launch.local import RELAUNCHES, LocalLaunch, RunningProcess, launch
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch
+from tests.launch.kit import Orch, ended, leave
 
 pytestmark = pytest.mark.long
 
@@ -380,3 +381,23 @@ def test_a_directory_without_an_end_is_whole(folder: RunFolder, cell: Make) -> N
     cell_dir.make(one)
     cell_dir.make(one)
     assert [d.read_cell() for d in folder.cells()] == [one]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_cell_that_another_orch_holds_is_told_once(
+    cell: Make, folder: RunFolder, done: bool
+) -> None:
+    """The worker that found it held goes on with its other cells, and ends later."""
+    events: list[LaunchEvent] = []
+    one = cell(0)
+    directory = leave(folder, one, ended() if done else None)
+    work = LocalLaunch([], [], folder, 1, Mock(), Mock(), events.append)
+    work.running["here"], work.processes["here"] = one, RunningProcess(0, ("here",))
+    work._handle({"submission": "here", "held": True})
+    work._take_over()
+    work._handle({"submission": "here", "ended": 0})
+    assert [event.kind for event in events] == (["elsewhere", "ended"] if done else ["elsewhere"])
+    if done:
+        assert events[-1].attempt_dir == directory.attempts()[-1].path
+    else:
+        assert list(work.waiting) == [one]

@@ -111,6 +111,15 @@ def test_a_store_mlflow_does_not_take(house: House, uri: str) -> None:
     assert f"MLflow at {uri} cannot be used" in refusal(house, uri)
 
 
+def test_a_file_that_is_no_database_is_to_be_moved_away(house: House, tmp_path: Path) -> None:
+    house.attempt(house.cells[0], range(2))
+    store = tmp_path / "broken.db"
+    store.write_text("garbage " * 100)
+    said = refusal(house, f"sqlite:///{store}")
+    assert "file is not a database: move that file away" in said
+    assert "SELECT" not in said
+
+
 class Guarded(BaseHTTPRequestHandler):
     """A server that turns everybody away and keeps what they showed."""
 
