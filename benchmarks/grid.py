@@ -1,7 +1,7 @@
-"""The whole comedy grid at micro scale, one seed, evaluation included, on a quiet machine.
+"""The whole comedy grid at micro scale, one seed: training, evaluation, mirror and report.
 
-The peer is one process for each cell that packs nothing: the measured cost of a cell in a process
-of its own, plus what its updates cost more without packing (both measured here), times the cells.
+The peer is the updates alone, one cell after another, unpacked and under autograd: 61 cells x 100
+updates x U (micro_update.py, measured in the same run).
     python benchmarks/grid.py
 """
 
@@ -10,52 +10,58 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-from measure import ORCH, measure
-from micro_update import measure as measure_updates
+import micro_update
+from measure import ORCH, Cost, measure
 
 ROOT = Path(__file__).parents[1]
-BAR_SECONDS, BAR_GIB = 120.0, 1.5
+BAR, BAR_GIB = 0.3, 1.5
+"""Of the peer, in CPU seconds; largest process."""
 UPDATES = 100
-"""Train steps of the cell that stands for all."""
 
 
-def main() -> None:
+class SeedCost(NamedTuple):
+    """What one seed costs."""
+
+    whole: Cost
+    cells: int
+    trained: float
+    """CPU seconds of the cells' training."""
+
+    def peer(self, unit_ms: float) -> float:
+        """Return the CPU seconds of the updates alone, for U in milliseconds."""
+        return self.cells * UPDATES * unit_ms / 1e3
+
+
+def one_seed() -> SeedCost:
+    """Run one seed of comedy_full in a new folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(ROOT / "experiments", folder / "experiments")
         whole = measure([ORCH, "run", "experiments/comedy_full.yaml", "seeds=[0]"], cwd=folder)
-        cells = sorted((folder / "runs" / "comedy_full.micro" / "cells").iterdir())
-        trained = sum(
-            json.loads((cell / "attempts" / "1" / "exit.json").read_text())["cpu_seconds"]
-            for cell in cells
+        ends = list(
+            (folder / "runs" / "comedy_full.micro" / "cells").glob("*/attempts/1/exit.json")
         )
-        print(
-            f"comedy grid, {len(cells)} cells   {whole.wall_seconds:6.1f} s wall (bar "
-            f"{BAR_SECONDS:.0f} on 2 quiet cores)   {whole.cpu_seconds:.1f} CPU s, of which "
-            f"training {trained:.1f}   {whole.peak_mib / 1024:.2f} GiB largest process "
-            f"(bar {BAR_GIB} together)"
+        return SeedCost(
+            whole, len(ends), sum(json.loads(end.read_text())["cpu_seconds"] for end in ends)
         )
-        alone = cell_alone(folder, next(c for c in cells if "k1.reward-b0.05-verl" in c.name))
-    updates = measure_updates()
-    packed, unpacked = (min(updates[key]) / 1000 for key in sorted(updates))
-    peer = len(cells) * (alone + UPDATES * (unpacked - packed))
+
+
+def main() -> int:
+    seed = one_seed()
+    unit = min(micro_update.measure(["unpacked"])["unpacked"])
+    ratio = seed.whole.cpu_seconds / seed.peer(unit)
+    gib = seed.whole.peak_mib / 1024
     print(
-        f"  peer: {len(cells)} unpacked processes  {peer:6.1f} CPU s   "
-        f"training here costs 1/{peer / trained:.1f} of it"
+        f"one seed of comedy_full, {seed.cells} cells   {seed.whole.wall_seconds:.1f} s wall"
+        f"   {seed.whole.cpu_seconds:.1f} CPU s, of which training {seed.trained:.1f}\n"
+        f"{seed.peer(unit):.1f} CPU s: {seed.cells} x {UPDATES} updates of {unit:.1f} ms alone   "
+        f"ratio {ratio:.2f}, bar {BAR}\n"
+        f"{gib:.2f} GiB largest process, bar {BAR_GIB}"
     )
-
-
-def cell_alone(folder: Path, cell: Path) -> float:
-    """CPU seconds of one cell in a process of its own, torch's import included."""
-    out = folder / "alone"
-    for part in ("attempt", "checkpoints"):
-        (out / part).mkdir(parents=True)
-    argv = [sys.executable, "-m", "backends.micro", cell / "plan" / "cell.json"]
-    for part in ("plan", "attempt", "checkpoints"):
-        argv += [f"--{part}-dir", cell / "plan" if part == "plan" else out / part]
-    return measure(argv, cwd=ROOT).cpu_seconds
+    return 0 if ratio <= BAR and gib <= BAR_GIB else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

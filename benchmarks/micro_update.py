@@ -12,7 +12,7 @@ product.
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -115,16 +115,25 @@ def together(cells: int, folder: Path, open_files: ExitStack) -> Together:
     return group
 
 
-def measure() -> dict[str, list[float]]:
+ALONE = ("packed", "unpacked")
+TOGETHER = {"1 cell": 1, f"{CELLS} cells": CELLS}
+
+
+def measure(names: Sequence[str] = (*ALONE, *TOGETHER)) -> dict[str, list[float]]:
     """CPU milliseconds an update of a cell, one number a round; the variants take turns."""
-    states = {name: State.fresh(base_policy(SETTINGS)) for name in ("packed", "unpacked")}
-    names = (*states, "1 cell", f"{CELLS} cells")
+    one_quiet_core()
+    states = {name: State.fresh(base_policy(SETTINGS)) for name in ALONE if name in names}
     seconds_by_name: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as files:
-        groups = {f"{n} cell{'s' * (n > 1)}": together(n, Path(folder), files) for n in (1, CELLS)}
+        groups = {
+            name: together(count, Path(folder), files)
+            for name, count in TOGETHER.items()
+            if name in names
+        }
         for round_number in range(ROUNDS + 1):
             for name in names:
-                updates = UPDATES if name != f"{CELLS} cells" else max(2, UPDATES // 8)
+                cells = TOGETHER.get(name, 1)
+                updates = max(2, UPDATES // 8) if cells > 1 else UPDATES
                 started = time.process_time()
                 for _ in range(updates):
                     if name in states:
@@ -133,7 +142,7 @@ def measure() -> dict[str, list[float]]:
                         groups[name].rollout_batch()
                 spent = (time.process_time() - started) / updates * 1e3
                 if round_number:  # the first one warms up
-                    seconds_by_name[name].append(spent / (CELLS if name == f"{CELLS} cells" else 1))
+                    seconds_by_name[name].append(spent / cells)
     return seconds_by_name
 
 
@@ -151,7 +160,6 @@ def floor_ms() -> float:
 
 
 def main() -> int:
-    one_quiet_core()
     seconds_by_name = measure()
     unit = min(seconds_by_name["unpacked"])
     for name, rounds in seconds_by_name.items():

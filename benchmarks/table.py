@@ -98,6 +98,8 @@ def measured(folder: Path, keep: Path) -> Iterator[Line]:
     yield collected(folder / "collect")
     yield from kept_as_columns()
     yield from page_opened(folder)
+    yield evaluated()
+    yield from trained()
 
 
 def against_hydra(what: str, spent: float, mib: float, job: float, limit: str) -> Line:
@@ -213,6 +215,48 @@ def page_opened(folder: Path) -> Iterator[Line]:
         f"{few.cpu:.2f} CPU s: a page of {report.SMALL.cells} cells",
         "4 s by the clock",
         many.cpu / few.cpu,
+    )
+
+
+def evaluated() -> Line:
+    """Score micro checkpoints, beside the harness alone."""
+    import evaluate
+
+    costs = evaluate.measured()
+    return Line(
+        "evaluating a checkpoint at micro scale: 4 tasks, 512 items",
+        f"{costs.each:.3f} CPU s",
+        f"{costs.harness_each:.3f} CPU s: lm-evaluation-harness alone",
+        f"{evaluate.BAR_CPU_SECONDS} CPU s",
+        costs.each / costs.harness_each,
+    )
+
+
+def trained() -> Iterator[Line]:
+    """Train at micro scale, beside U: one update of one cell, unpacked and under autograd."""
+    import grid
+    import micro_update
+
+    seed = grid.one_seed()
+    cells = f"{micro_update.CELLS} cells"
+    rounds = micro_update.measure(["unpacked", cells])
+    unit, ours = (min(rounds[name]) for name in ("unpacked", cells))
+    floor = micro_update.floor_ms() / unit
+    yield Line(
+        f"update of the embedded trainer, one of {cells}",
+        f"{ours:.2f} CPU ms",
+        f"{unit:.1f} CPU ms: U; the products of weights alone {floor:.2f} U",
+        f"{micro_update.BAR} U",
+        ours / unit,
+    )
+    peer = seed.peer(unit)
+    yield Line(
+        f"one seed of comedy_full, {seed.cells} cells",
+        f"{seed.whole.cpu_seconds:.0f} CPU s, {seed.whole.wall_seconds:.0f} s by the clock, "
+        f"{seed.whole.peak_mib / 1024:.2f} GiB",
+        f"{peer:.0f} CPU s: {seed.cells} x {grid.UPDATES} U",
+        f"{grid.BAR} of it, {grid.BAR_GIB} GiB",
+        seed.whole.cpu_seconds / peer,
     )
 
 
