@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import ValidationError
+
 from orchestrator import __version__ as __version__
 from orchestrator import audit as _audit
 from orchestrator.analysis.results import results_of
@@ -29,7 +31,8 @@ from orchestrator.pipeline.run import LineResult
 from orchestrator.records import Cell
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.plan import Plan
-from orchestrator.settings import AdvantageEstimator, Clip, Kl
+from orchestrator.settings import Advantage, AdvantageEstimator, Clip, Kl
+from orchestrator.spec.sentences import sentence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,13 +91,21 @@ def explain(
 
     estimator: k1, k2, k3 or another of the table; `none` takes placement None. off_policy: samples
     are older than the policy. group_size: G, rollouts per prompt; it scales GRPO's deviation.
-    Raise OrchError for a combination without meaning.
+    Raise OrchError for a name that is not known, and for a combination without meaning.
     """
-    term = Kl(estimator=estimator, placement=placement, beta=0.0 if placement is None else 1.0)
+    beta = 0.0 if estimator == "none" and placement is None else 1.0
+    try:
+        term = Kl(estimator=estimator, placement=placement, beta=beta)
+        rule = Advantage(estimator=advantage).estimator
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        raise OrchError(sentence(first, ".".join(map(str, first["loc"])))) from None
+    if group_size is not None and group_size < 1:
+        raise OrchError(f"group_size must be >= 1, got {group_size}")
     return verdict(
         term,
         on_policy=not off_policy,
-        advantage=advantage,
+        advantage=rule,
         group_size=group_size,
         clip=clip or Clip(),
     )

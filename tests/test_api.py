@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,30 @@ def test_a_mistake_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         orch.load("smok")
     with pytest.raises(orch.OrchError, match="did you mean"):
         orch.expand(orch.load("smoke"), ["kl.estimater=k3"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"estimator": "k9", "placement": "loss"}, "estimator must be one of none, k1, k2"),
+        ({"estimator": "k1", "placement": "los"}, "got 'los', did you mean 'loss'?"),
+        ({"estimator": "k1", "placement": None}, "estimator 'k1' needs a placement"),
+        ({"estimator": "none", "placement": "loss"}, "estimator 'none' takes no placement"),
+        ({"estimator": "k1", "placement": "loss", "advantage": "grop"}, "did you mean 'grpo'?"),
+        ({"estimator": "k1", "placement": "loss", "group_size": 0}, "group_size must be >= 1"),
+    ],
+)
+def test_a_question_that_cannot_be_explained(arguments: Any, said: str) -> None:
+    with pytest.raises(orch.OrchError) as caught:
+        orch.explain(**arguments)
+    assert said in str(caught.value)
+
+
+def test_a_text_in_place_of_a_list_is_named() -> None:
+    with pytest.raises(orch.OrchError, match=r"overrides are a list, such as .* got 'seeds=.0.'"):
+        orch.load("smoke", "seeds=[0]")
+    with pytest.raises(orch.OrchError, match=r"filters are a list, such as .* got 'kl=none'"):
+        orch.expand(orch.load("smoke"), "kl=none")
 
 
 def test_notebooks_are_there() -> None:

@@ -204,6 +204,9 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
     """Parse the overrides. Report each one that cannot be parsed as a fault."""
     if not texts:
         return []
+    if isinstance(texts, str):
+        faults.append(Fault(f"overrides are a list, such as ['seeds=[0]']; got {texts!r}"))
+        return []
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

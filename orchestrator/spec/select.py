@@ -42,6 +42,8 @@ class FilterTerm(NamedTuple):
 
 def parse(terms: Sequence[str]) -> Selection:
     """Read `--where` terms. Raise SelectionError for an unknown field or form."""
+    if isinstance(terms, str):
+        raise SelectionError(f"filters are a list, such as ['kl=k1.reward']; got {terms!r}")
     for text in terms:
         _parsed(text)
     return Selection(tuple(terms))
