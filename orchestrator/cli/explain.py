@@ -1,6 +1,7 @@
 """orch explain: the objective a KL configuration really optimises."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,6 +42,26 @@ ASKED = (
 """The names of kl/questions.py, which loads NumPy; a test holds the two equal."""
 
 
+def _question(words: Sequence[str]) -> str | None:
+    """Return the name of the question that words ask: `opd top-k` for opd-top-k; else None."""
+    asked = {re.sub(r"[\s+-]", "", name): name for name in ASKED}
+    return asked.get(re.sub(r"[\s+-]", "", "".join(words).lower()))
+
+
+class QuestionCommand(click.Command):
+    """A command that takes the words of a question without quotes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, with the first words that ask a question together as one."""
+        for first in range(len(args)):
+            for end in range(len(args), first + 1, -1):
+                words = args[first:end]
+                name = None if any(w.startswith("-") for w in words) else _question(words)
+                if name is not None:
+                    return super().parse_args(ctx, [*args[:first], name, *args[end:]])
+        return super().parse_args(ctx, args)
+
+
 class EstimatorParameter(click.ParamType[str]):
     """An estimator of the table, which is read when the command is called."""
 
@@ -55,8 +76,8 @@ class EstimatorParameter(click.ParamType[str]):
 
         Raise click.BadParameter with the names there are.
         """
-        as_question = "-".join(str(value).split())
-        if as_question in ASKED:
+        as_question = _question([str(value)])
+        if as_question is not None:
             return as_question
         if value in choices() or "@" in str(value):
             return str(value)
@@ -77,7 +98,9 @@ class EstimatorParameter(click.ParamType[str]):
         return click.Choice((*choices(), *ASKED)).shell_complete(ctx, param, incomplete)
 
 
-@click.command(short_help="Say which objective a KL configuration really optimises.")
+@click.command(
+    cls=QuestionCommand, short_help="Say which objective a KL configuration really optimises."
+)
 @click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")

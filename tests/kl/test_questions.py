@@ -140,3 +140,23 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
     done = CliRunner().invoke(explain, [name])
     assert done.exit_code == 2
     assert "gspo+k3" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("opd", "top-k", "--json"), "opd-top-k"),
+        (("opd", "top", "k", "--json"), "opd-top-k"),
+        (("--json", "gspo", "+", "k3"), "gspo+k3"),
+        (("tis", "kl", "--json"), "tis+kl"),
+    ],
+)
+def test_a_question_needs_no_quotes(words: tuple[str, ...], name: str) -> None:
+    """`orch explain opd top-k` was a usage error: top-k is no placement."""
+    found = CliRunner().invoke(explain, list(words))
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["name"] == name
+
+
+def test_a_question_takes_no_placement() -> None:
+    assert CliRunner().invoke(explain, ["opd", "top-k", "loss"]).exit_code == 2
