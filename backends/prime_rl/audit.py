@@ -327,6 +327,7 @@ class _Judge:
         self.unknown: list[str] = []
         self.possibilities: tuple[Possibility, ...] = ()
         self.rules: list[Rule] = []
+        keys.opaque = launch.open_end
 
     def _find(self, *names: str) -> str | None:
         """Return the first of these keys that is given, or None.
@@ -559,6 +560,9 @@ class _Judge:
                 "kl_cov weighs a distance to the policy that sampled, on some tokens",
                 "src/zeroband/training/loss.py: grpo_loss_kl_cov",
             )
+        if key is None and keys.opaque:
+            self.unknown.append(keys.why_unknown("kl_coef"))
+            return InLoss(None, "k3"), "", rollout
         if key is None:
             self._rule(
                 "there is a reference policy only where kl_coef is given", "src/zeroband/train.py"
@@ -596,6 +600,9 @@ class _Judge:
             "sampled, not to a reference policy",
             "prime_rl/trainer/rl/loss.py",
         )
+        if key is None and keys.opaque:
+            self.unknown.append(keys.why_unknown(f"trainer.{TAU}"))
+            return InLoss(None), None
         teacher = self._find("trainer.loss.teacher_tau", TEACHER)
         if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
             straddles = self.spread[0] <= FIRST_TAU_ON <= self.at

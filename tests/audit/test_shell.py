@@ -249,12 +249,15 @@ def test_words_that_nobody_can_read_leave_no_answer_certain(unknown: str) -> Non
         ("flags() { cat kl_flags; }", f"{OPENRLHF} --use_kl_loss --kl_estimator k2 $(flags)"),
         ("kl() { head -1 flags; }", f'{VERL} {USE_LOSS}=True {TYPE}=mse "$(kl)"'),
         ("function kl_of { echo --beta $1; }", "trl rloo --dataset_name a/b `kl_of 0.1`"),
+        ("flags() { cat kl_flags; }", "uv run rl @ run.toml $(flags)"),
+        ("", "uv run rl @ run.toml $(kl_flags)"),
+        ("", f"{OPENRLHF} $(cat kl_flags)"),
     ],
 )
 def test_flags_from_a_function_that_names_a_kl_leave_the_kl_open(
     function: str, launch: str
 ) -> None:
-    """The answer had the release's default, and took for granted that the function adds no KL."""
+    """The answer had the release's default, and took for granted that the words add no KL."""
     finding = only(f"{function}\n{launch}\n")
     assert (finding.verdict, finding.confidence) == ("undetermined", "none")
     assert "may put words into it" in finding.why

@@ -35,11 +35,14 @@ from orchestrator.library.launches import (
 
 MOST_BEFORE = 40
 """Maximum number of words before a Python file that is looked up."""
+MOST_BEFORE_A_NAME = 8
+"""Maximum number of words before a program whose name is one of `_SHORT_NAMES`."""
 MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
 """Maximum number of restarts after syntax errors, and of characters read after one."""
 _OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
 _COMMENT_IN_COMMAND = re.compile(r"(?<=\s)`#[^`\n]*`(?=\s)")
 """A comment between the words of a command, for which the grammar takes the rest of its line."""
+_SHORT_NAMES = ("rl", "trainer", "orchestrator")
 _BLANK_AFTER = re.compile(r"\\[ \t]+(#.*)?$")
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
 _RELEVANT = re.compile(
@@ -258,7 +261,7 @@ def _open_words(words: Sequence[CommandWord]) -> Iterator[CommandWord]:
 
     Only words after the program count, and no word that is the value of the option before it.
     """
-    program = next((i for i, word in enumerate(words) if may_launch(word.text)), len(words))
+    program = next((i for i, word in enumerate(words) if _is_program(i, word)), len(words))
     for before, word in pairwise(words[program:]):
         if word.text == UNKNOWN and word.why and not before.text.startswith("-"):
             yield word
@@ -275,13 +278,16 @@ def _assumption(word: CommandWord, may_set_kl: Sequence[CommandWord]) -> str:
 
 
 def _may_set_kl(word: CommandWord, run: Interpreter) -> bool:
-    """Return True if a word is the output of a function of the script that names a KL."""
+    """Return True if a word is the output of a command, or of a function of the script, that names
+    a KL."""
     called = _CALLED.match(word.why[0])
-    function = run.scope.functions.get(called[1]) if called is not None else None
-    if called is None or function is None:
+    if called is None:
         return False
-    body, source = function
-    return _KL.search(f"{called[1]} {source.text(body)}") is not None
+    texts = [word.why[0]]
+    if called[1] in run.scope.functions:
+        body, source = run.scope.functions[called[1]]
+        texts.append(source.text(body))
+    return any(_KL.search(text) for text in texts)
 
 
 def _branches_that_matter(term: WordTerm, before: WordTerm) -> set[int]:
@@ -328,9 +334,14 @@ def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
 
 
 def _is_promising(words: Sequence[CommandWord]) -> bool:
-    return any(may_launch(word.text) for word in words) or any(
-        word.text in ("rl", "trainer", "orchestrator") for word in words[:8]
-    )
+    return any(_is_program(i, word) for i, word in enumerate(words))
+
+
+def _is_program(place: int, word: CommandWord) -> bool:
+    """Return True if a word may name a library's program: in one of the first places, a short
+    name is enough."""
+    is_short_name = place < MOST_BEFORE_A_NAME and word.text in _SHORT_NAMES
+    return is_short_name or may_launch(word.text)
 
 
 def _runs_a_program(words: Sequence[CommandWord], run: Interpreter) -> bool:
