@@ -106,6 +106,16 @@ def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     assert card.effect.value == pytest.approx(0.085), "more is more as claimed"
 
 
+def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.6], "k3.loss": [0.7]})
+    found = reported(synthetic, done, {"wins": CLAIMS["unbiased_wins"]})
+    assert found.missing == (
+        "1 of 1 claim is still open: one seed shows no spread, so run more of them."
+    )
+    (card,) = found.cards
+    assert card.plain == "It may be chance: at least 1 more seed would be needed."
+
+
 def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
     done = full(synthetic)
     panels = tuple(

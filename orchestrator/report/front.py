@@ -72,8 +72,11 @@ def missing(comparison: Comparison, records: Sequence[Record]) -> str:
     if open_:
         of = f"{len(open_)} of {counted(len(comparison.claims), 'claim')}"
         text = f"{of} {'is' if len(open_) == 1 else 'are'} still open"
-        soon = [f.more_seeds for f in open_ if f.more_seeds is not None]
-        if soon:
+        # From one seed nobody can tell how many more are enough: it shows no spread.
+        soon = [f.more_seeds for f in open_ if f.more_seeds is not None and f.num_seeds > 1]
+        if all(f.num_seeds < 2 for f in open_):
+            text += ": one seed shows no spread, so run more of them"
+        elif soon:
             fewest = min(soon)
             at = sum(n == fewest for n in soon)
             text += (
@@ -156,6 +159,10 @@ def _plain(f: JudgedClaim) -> str:
             return "No difference seen, and too few runs to call that none."
         if f.more_seeds is None:
             return "It may be chance, and more seeds would hardly change that."
+        if f.num_seeds < 2:
+            return (
+                f"It may be chance: at least {counted(f.more_seeds, 'more seed')} would be needed."
+            )
         return f"It may be chance: about {counted(f.more_seeds, 'more seed')} would do it."
     if f.verdict == "not testable":
         return f.missing[:1].upper() + f.missing[1:] + "."
