@@ -109,10 +109,10 @@ def command(
     """Print means with intervals over seeds, and the verdict on every claim.
 
     --by AXIS prints paired differences between the values of the axis, everything else equal,
-    with Holm's correction. Intervals are 95 % and come from seeds only. --by backend compares
-    the same cells in several libraries: what differs, whether it matters for these cells, and
-    the effect. --details adds ledgers, curves, scores and the effective beta; --ablate adds how
-    much of a gap each difference explains.
+    with Holm's correction. Intervals are 95 %: over seeds, and for evaluated tasks also over
+    seeds and items. --by backend compares the same cells in several libraries: what differs,
+    whether it matters for these cells, and the effect. --details adds ledgers, curves, scores
+    and the effective beta; --ablate adds how much of a gap each difference explains.
 
     --configs compares two launch scripts: orch compare --configs a.sh b.sh
     """

@@ -1,6 +1,8 @@
 """orch init: a starter experiment, and on a cluster a site file from what the cluster answers."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +28,8 @@ MODELINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 STARTER = """\
 # A starter experiment. It runs on this machine as it is, at micro scale:
 #
-#   orch plan {name}.yaml
-#   orch run {name}.yaml
+#   orch plan {file}
+#   orch run {file}
 #
 # Every field is described by `orch schema`; an editor with yaml-language-server shows it.
 
@@ -115,7 +117,8 @@ Written = list[tuple[Path, str]]
 def _write_starter(path: Path, cluster: tuple[str, int] | None, written: Written) -> None:
     """Write the starter spec, for the site and the GPUs of a node where there is a cluster."""
     site, gpus = cluster or (None, 0)
-    text = STARTER.format(name=path.stem, gpus=gpus or USUAL_GPUS)
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", path.stem).lstrip("._+-")[:64] or "experiment"
+    text = STARTER.format(name=name, file=shlex.quote(path.name), gpus=gpus or USUAL_GPUS)
     if site is not None:
         text = text.replace("\nname: ", f"\ndefaults: [site: {site}, _self_]\n\nname: ", 1)
     _write(path, text, written)
@@ -125,7 +128,7 @@ def _write(path: Path, text: str, written: Written) -> None:
     """Write a spec, and the schema that its first line names beside it."""
     write_text(path, MODELINE + text)
     write_text(path.parent / SCHEMA, json.dumps(schema(), indent=1, ensure_ascii=False) + "\n")
-    written += [(path.parent / SCHEMA, ""), (path, f"orch plan {path}")]
+    written += [(path.parent / SCHEMA, ""), (path, f"orch plan {shlex.quote(str(path))}")]
 
 
 def _copy(name: str, path: Path, written: Written) -> None:

@@ -1,6 +1,7 @@
 """Every command on a finished experiment, as a person would use it."""
 
 import json
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -231,6 +232,9 @@ def test_init_writes_a_spec_that_plans_and_overwrites_nothing(tmp_path: Path) ->
     schema = first.removeprefix("# yaml-language-server: $schema=")
     assert "$defs" in json.loads((tmp_path / schema).read_text())
     assert orch(tmp_path, "plan", "mine.yaml").returncode == 3
+    odd = orch(tmp_path, "init", "it's a test.yaml")
+    assert shlex.split(odd.stdout.partition("Next: ")[2]) == ["orch", "plan", "it's a test.yaml"]
+    assert orch(tmp_path, "plan", "it's a test.yaml").returncode == 3
     again = orch(tmp_path, "init", "mine.yaml")
     assert again.returncode == 1
     assert "exists" in again.stderr
