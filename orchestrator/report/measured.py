@@ -553,10 +553,30 @@ def quiet_lines(kept: Kept) -> Iterator[str]:
             if sum(c["states"])
         ]
         yield from _table(OF_QUIET, lines)
+        yield ""
+        yield f"Collapsed, all β together, with Wilson's interval: {_collapsed(own)}."
         yield from _differences(own)
+    yield ""
+    yield (
+        "The claims are on study noise, the first rate. Of the other rate the spec claims nothing: "
+        "its differences are a hint, and no test."
+    )
     yield ""
     for claim in kept["claims"]:
         yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"
+
+
+def _collapsed(own: Sequence[Kept]) -> str:
+    """Return how many runs of each term collapsed, as text."""
+    states = {
+        term: [c["states"] for c in own if c["kl"] == term and sum(c["states"])]
+        for term in dict.fromkeys(c["kl"] for c in own)
+    }
+    return "; ".join(
+        f"{term} {_share(sum(of[-1] for of in runs), sum(map(sum, runs)))}"
+        for term, runs in states.items()
+        if runs
+    )
 
 
 def _differences(own: Sequence[Kept]) -> Iterator[str]:
