@@ -44,8 +44,8 @@ ASKED = (
 
 def _question(words: Sequence[str]) -> str | None:
     """Return the name of the question that words ask: `opd top-k` for opd-top-k; else None."""
-    asked = {re.sub(r"[\s+-]", "", name): name for name in ASKED}
-    return asked.get(re.sub(r"[\s+-]", "", "".join(words).lower()))
+    names = {re.sub(r"[\s+-]", "", name): name for name in ASKED}
+    return names.get(re.sub(r"[\s+-]", "", "".join(words).lower()))
 
 
 class QuestionCommand(click.Command):
