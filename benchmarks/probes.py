@@ -12,7 +12,7 @@ from pathlib import Path
 from measure import ORCH, measure
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes.capability import releases
+from orchestrator.probes.cells import releases
 from orchestrator.probes.protocol import sources
 
 ROOT = Path(__file__).parents[1]

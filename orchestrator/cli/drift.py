@@ -5,26 +5,27 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import plugins
-from orchestrator.analysis.drift import is_script, script_changes
 from orchestrator.audit import releases as around
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.errors import SelectionError
-from orchestrator.probes.capability import releases
+from orchestrator.probes.cells import releases
 from orchestrator.probes.drift import (
     code_changes,
     drift,
     drift_data,
     drift_lines,
+    is_script,
     rewritten_text,
+    script_changes,
 )
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.select import matches, parse
 
 if TYPE_CHECKING:
-    from orchestrator.probes.capability import Release
+    from orchestrator.probes.cells import Release
     from orchestrator.records import Cell
 
 

@@ -9,10 +9,19 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes import alone, corrections
-from orchestrator.probes.capability import document, matrix, own_launches, releases, short
+from orchestrator.probes import drift, undriven
+from orchestrator.probes.cells import releases
 from orchestrator.probes.evidence import write
-from orchestrator.probes.page import page, unmeasured_differences
+from orchestrator.probes.matrix import (
+    CORRECTION_COLUMNS,
+    correction_rows,
+    document,
+    matrix,
+    own_launches,
+    page,
+    short,
+    unmeasured_differences,
+)
 
 LEGEND = (
     "Measured on-policy{off}, with rloo and a mean over tokens, or the sum over a response where a "
@@ -82,10 +91,10 @@ def command(
     model, and names their expected gradient. How a term is passed to the library comes from the
     translation of its backend.
     """
-    alone_wanted = [each for each in wanted if each.partition("@")[0] in alone.libraries()]
+    alone_wanted = [each for each in wanted if each.partition("@")[0] in undriven.libraries()]
     driven = [each for each in wanted if each not in alone_wanted]
     chosen = releases(driven) if driven or not wanted else []
-    read_only = alone.chosen(alone_wanted) if alone_wanted or not wanted else []
+    read_only = undriven.chosen(alone_wanted) if alone_wanted or not wanted else []
     if measure:
         if source and len(chosen) + len(read_only) != 1:
             raise click.UsageError("--source is the source of one release: name it with --library")
@@ -97,14 +106,12 @@ def command(
         return
 
     if form == "drift":
-        from orchestrator.analysis import drift
-
         click.echo(drift.page(chosen), nl=False)
         return
 
     if of_corrections and form == "table" and not as_json:
-        plain = [tuple(cell.replace("`", "") for cell in row) for row in corrections.rows(chosen)]
-        print_table(tuple(name.replace("`", "") for name in corrections.COLUMNS), plain)
+        plain = [tuple(cell.replace("`", "") for cell in row) for row in correction_rows(chosen)]
+        print_table(tuple(name.replace("`", "") for name in CORRECTION_COLUMNS), plain)
         return
 
     rows = matrix(chosen)
@@ -114,7 +121,7 @@ def command(
             for library, version in chosen
         }
         only_read = {
-            f"{library}@{version}": alone.read(library).get(version)
+            f"{library}@{version}": undriven.read(library).get(version)
             for library, version in read_only
         }
         print_json({**document(chosen, rows), "not_measured": measured, "only_read": only_read})
@@ -155,7 +162,7 @@ def _table_alone(releases_: Sequence[tuple[str, str]], off_policy: bool) -> None
     """Print what libraries that are only read make of a KL, in their own functions."""
     click.echo("\nLibraries that are only read: their own functions, asked alone.")
     at = 5 if off_policy else 4
-    rows = [(*row[:3], row[3], row[at]) for row in alone.table(releases_)]
+    rows = [(*row[:3], row[3], row[at]) for row in undriven.table(releases_)]
     objective = "objective on old samples" if off_policy else "objective on-policy"
     print_table(("library", "name", "KL in the", "computes", objective), rows)
 
@@ -170,12 +177,12 @@ def _measure_alone(
     """
     for library, version in releases_:
         try:
-            folder = alone.checkout(library, version, source)
+            folder = undriven.checkout(library, version, source)
         except EnvironmentFault as error:
             if named:
                 raise
             say(f"not measured again: {error}")
             continue
         say(f"{library} {version}: asking its own functions")
-        measurement = alone.measure(library, version, folder, python)
-        click.echo(alone.write(library, version, measurement))
+        measurement = undriven.measure(library, version, folder, python)
+        click.echo(undriven.write(library, version, measurement))

@@ -1,12 +1,12 @@
 """The cells for measurements of libraries: one small run, with every KL term that it could have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
+from orchestrator.errors import SelectionError, UnsupportedSetting, did_you_mean
 from orchestrator.estimators import names
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import (
@@ -25,6 +25,9 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
+
+Release = tuple[str, str]
+"""Library and version."""
 
 ESTIMATORS: tuple[str, ...] = names()
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
@@ -91,6 +94,14 @@ def fitting(library: str, version: str, kl: Kl, *, on_policy: bool = True, **mor
     raise first or LookupError(kl.label)
 
 
+def accepted(library: str, version: str, kl: Kl, on_policy: bool = True) -> Settings | str:
+    """Return settings with a KL term as `fitting` does, or the field that the backend refuses."""
+    try:
+        return fitting(library, version, kl, on_policy=on_policy)
+    except UnsupportedSetting as error:
+        return error.field
+
+
 def _another(wanted: Settings, field: str) -> Settings | None:
     """Return other settings for the same measurement after a field was refused, or None."""
     if field == "batch.num_minibatches" and wanted.batch.num_minibatches > 1:
@@ -144,16 +155,15 @@ def _base(
 def translated(wanted: Settings) -> LaunchPlan:
     """Return the launch of these settings. Raise UnsupportedSetting if the library refuses them."""
     backend = plugins.load(wanted.backend.name)
-    *larger, smallest = _RESOURCES
-    for resources in larger:
-        cell = _cell().model_copy(update={"settings": wanted, "resources": resources})
-        try:
-            return backend.translate(cell, _PLACE)
-        except UnsupportedSetting as error:
-            if error.field != "resources.num_nodes":
-                raise
-    cell = _cell().model_copy(update={"settings": wanted, "resources": smallest})
-    return backend.translate(cell, _PLACE)
+    on_two_nodes, on_one_node = (
+        _cell().model_copy(update={"settings": wanted, "resources": each}) for each in _RESOURCES
+    )
+    try:
+        return backend.translate(on_two_nodes, _PLACE)
+    except UnsupportedSetting as error:
+        if error.field != "resources.num_nodes":
+            raise
+    return backend.translate(on_one_node, _PLACE)
 
 
 @cache
@@ -189,3 +199,28 @@ def libraries() -> dict[str, tuple[str, ...]]:
     return {
         name: plugins.load(name).versions for name in plugins.names() if plugins.has_probes(name)
     }
+
+
+def releases(wanted: Sequence[str] = ()) -> list[Release]:
+    """Return the releases named (`verl`, `verl@0.9.1`), or all.
+
+    Raise SelectionError for another.
+    """
+    known = libraries()
+    everything = [(name, version) for name, versions in known.items() for version in versions]
+    if not wanted:
+        return everything
+    chosen: list[Release] = []
+    for text in wanted:
+        library, _, version = text.partition("@")
+        if library not in known:
+            raise SelectionError(
+                f"there is no library '{library}' to measure{did_you_mean(library, known)} "
+                f"(there are: {', '.join(known)})"
+            )
+        if version and version not in known[library]:
+            raise SelectionError(
+                f"orch does not drive {library} {version} (it drives: {', '.join(known[library])})"
+            )
+        chosen += [(library, each) for each in known[library] if not version or each == version]
+    return list(dict.fromkeys(chosen))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,15 @@ from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.files import write_text
+from orchestrator.kl.catalogue import Naming, ObjectiveKind
 
 ReleaseEvidence = Mapping[str, Any]
 
 VOLATILE = ("gradient", "deviation", "moved", "policy_weights", "kl_weights")
 """Fields with numbers whose last digits depend on the machine. They are compared within CLOSE."""
 CLOSE = 1e-6
+ALL_TOKENS = "all tokens"
+"""The divisor of a mean over the tokens of a batch, in the evidence on weights."""
 
 
 def path(library: str, version: str) -> Path:
@@ -110,6 +113,12 @@ class EstimatorCurve:
     """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
 
 
+def curve_of(name: Mapping[str, Any]) -> EstimatorCurve:
+    """Return the curve in the evidence on an estimator's name. What it does not list is None."""
+    listed: dict[str, Any] = {each.name: name.get(each.name) for each in fields(EstimatorCurve)}
+    return EstimatorCurve(**listed)
+
+
 def curve_text(curve: EstimatorCurve) -> str:
     """Return the curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
     names = TABLE[curve.value].symbol if curve.value in TABLE else curve.value
@@ -125,3 +134,21 @@ def curve_text(curve: EstimatorCurve) -> str:
     if curve.weight_bound is not None:
         words.append(f"weight at most {curve.weight_bound:g}")
     return ", ".join(words)
+
+
+def objective_text(measured: Mapping[str, Any] | None) -> str:
+    """Return the measured objective in words: `token-level reverse KL`."""
+    if measured is None:
+        return "not measured"
+    if "refused" in measured:
+        return "refused"
+    if "error" in measured:
+        return f"raises {measured['error'].partition(':')[0]}"
+    if measured["objective"] == ObjectiveKind.ZERO:
+        return "nothing: zero-mean noise"
+    terms = tuple((sign, key) for sign, key in measured["terms"])
+    naming = Naming(ObjectiveKind(measured["objective"]), terms, measured["scale"])
+    text = naming.words
+    if measured.get("towards") == "rollout":
+        return f"{text}, with the rollout policy in the place of the reference policy"
+    return text

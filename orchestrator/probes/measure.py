@@ -1,4 +1,9 @@
-"""Identify the estimator of a library's per-token KL: its value, gradient, bounds and weight."""
+"""Measure a release: ask a library's own functions, and identify what its KL terms are.
+
+`measure` asks everything and returns the evidence. Its parts follow: the value and gradient of an
+estimator's name (`classify`); which tokens a KL in the reward moves, and how a loss is averaged;
+which objective a whole update has (`measured`); the KL terms of a launch that sets none.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,12 +21,12 @@ from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.laboratory import FloatTable, LabSetting, exact
 from orchestrator.kl.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.verdicts import verdict
-from orchestrator.probes.beside import ask_beside, measured_beside
 from orchestrator.probes.cells import (
     ADVANTAGES,
     AGGREGATIONS,
     BETA,
     CONSTANT_TOKENS,
+    accepted,
     fitting,
     settings,
     sums_a_response,
@@ -38,6 +43,7 @@ from orchestrator.probes.protocol import (
     NEAR,
     SIZE,
     STEP,
+    AnswersByKey,
     Inquiry,
     ProbeBatch,
     ProbeTarget,
@@ -45,12 +51,18 @@ from orchestrator.probes.protocol import (
     curve,
     every_group,
     expected_gradient,
+    first_error,
     ragged,
     ratios,
     scaled,
     two_groups,
 )
-from orchestrator.probes.weights import ask_about_weights, measured_weights
+from orchestrator.probes.surroundings import (
+    ask_about_surroundings,
+    ask_about_weights,
+    measured_surroundings,
+    measured_weights,
+)
 from orchestrator.records import LaunchPlan
 from orchestrator.settings import Kl, RatioLevel, Settings
 
@@ -66,6 +78,133 @@ FORMS = tuple(
     name for name, each in TABLE.items() if each.is_of_a_token and not each.is_straight_through
 )
 """The estimators whose value and gradient are compared with a library's function."""
+
+
+def measure(library: str, version: str, where: ProbeTarget, commit: str = "") -> dict[str, Any]:
+    """Return the evidence on a release. Raise EnvironmentFault if its functions cannot be run.
+
+    `commit`: of the source, where a release is not a published package.
+    """
+    probes = plugins.probes(library)
+    inquiry = Inquiry(library, version)
+    prepare_objectives(inquiry)
+    cells = list(every_cell(inquiry))
+    refused, units = prepare(inquiry)
+    names = _names(inquiry, probes)
+    natives = _natives(inquiry, probes)
+    ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
+    weighted = ask_about_weights(inquiry)
+    beside = ask_about_surroundings(inquiry)
+    answers, ran = inquiry.put(where)
+    return {
+        "library": library,
+        "version": version,
+        **({"commit": commit} if commit else {}),
+        "arithmetic": "float64, CPU",
+        "stood_in": probes.STOOD_IN,
+        "sources": {key: dict(value) for key, value in sorted(ran.sources.items())},
+        "silent": silent_terms(answers),
+        "names": [_name(each, answers) for each in names],
+        "reward": {
+            advantage: {"refused": refused[advantage]}
+            if advantage in refused
+            else reward(answers, ("advantage", advantage), BETA * units[advantage])
+            for advantage in ADVANTAGES
+        },
+        "loss": {
+            aggregation: {"refused": refused[aggregation]}
+            if ("aggregation", aggregation, None) not in answers
+            else loss(answers, aggregation)
+            for aggregation in AGGREGATIONS
+        },
+        "ratio": ratio(answers),
+        "natives": [_native(each, answers) for each in natives],
+        "corrections": measured_weights(weighted, answers),
+        "beside": measured_surroundings(beside, answers),
+        "cells": list(_cells(cells, answers)),
+    }
+
+
+def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
+    """Add the questions about every estimator's name of the library. Return place and name."""
+    for at, weight in WEIGHTS.items():
+        inquiry.batch(f"curve {at}", curve(weight))
+    questions = []
+    for place, name, more in probes.names(inquiry.version):
+        kl = term(probes.TYPICAL[place], place)
+        plan = translated(fitting(inquiry.library, inquiry.version, kl))
+        launch = inquiry.launch(plan, *more)
+        for at in WEIGHTS:
+            inquiry.question(("name", place, name, at), "kl", launch, f"curve {at}", place=place)
+        questions.append((place, name))
+    return questions
+
+
+def _name(question: tuple[str, str], answers: AnswersByKey) -> dict[str, Any]:
+    place, name = question
+    replies = {at: answers[("name", place, name, at)] for at in WEIGHTS}
+    error = first_error(replies.values())
+    classified = {"error": error} if error else asdict(classify(replies))
+    return {"place": place, "name": name, **classified}
+
+
+def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """Add the questions about launches that no cell is translated into. Return name and launch."""
+    natives = []
+    for label, native in probes.natives(inquiry.version).items():
+        launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
+        for on_policy in (True, False):
+            ask_for_update(inquiry, ("native", label, on_policy), launch, on_policy)
+        larger = native.get("groups_of_four", native)
+        launch = inquiry.raw({"argv": larger["argv"], "files": larger["files"]})
+        ask_about(inquiry, ("native reward", label), launch)
+        natives.append((label, native))
+    return natives
+
+
+def _native(question: tuple[str, Mapping[str, Any]], answers: AnswersByKey) -> dict[str, Any]:
+    label, native = question
+    beta, summed = native["beta"], native.get("of_responses")
+    tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if summed else (1, 1)
+    return {
+        "name": label,
+        "reward": reward(answers, ("native reward", label), beta * tokens),
+        **{
+            name: _rounded(measured(answers, ("native", label, on), on, beta * of_sequence))
+            for name, on in (("on_policy", True), ("off_policy", False))
+        },
+    }
+
+
+def _cells(questions: list["AskedCell"], answers: AnswersByKey) -> Iterator[dict[str, Any]]:
+    """Yield one entry for every KL term, on- and off-policy."""
+    for kl, on_policy, key, summed in questions:
+        entry: dict[str, Any] = {
+            "estimator": kl.estimator,
+            "placement": kl.placement,
+            "on_policy": on_policy,
+        }
+        if isinstance(key, str):
+            yield {**entry, "refused": key}
+            continue
+        over = [kl.estimator] * TABLE[kl.estimator].is_of_vocabulary
+        beta = BETA * (NUM_TOKENS if summed else 1)
+        cell = measured(answers, key, on_policy, beta, over)
+        if summed:
+            entry["loss"] = "sum over a response"
+        comparison = compared(kl, on_policy, cell)
+        yield {**entry, **_rounded(cell), **comparison}
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry with 8 digits of its gradient, as many as are equal on all machines."""
+    if "gradient" not in values:
+        return dict(values)
+    rows = [[float(f"{x:.8g}") for x in row] for row in values["gradient"]]
+    return {**values, "gradient": [[0.0 if abs(x) < 1e-12 else x for x in row] for row in rows]}
+
+
+# Identify the estimator of a per-token KL: its value, gradient, bounds and weight.
 
 
 def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
@@ -259,17 +398,14 @@ def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | 
         return None
 
 
-def reward(
-    answers: Mapping[Any, Mapping[str, Any]], key: tuple[Any, ...], beta: float = BETA
-) -> dict[str, Any]:
+def reward(answers: AnswersByKey, key: tuple[Any, ...], beta: float = BETA) -> dict[str, Any]:
     """Return which tokens the KL of one token moves through the reward.
 
     `within`, in its own rollout: response (all tokens), to_go (the token and those before it),
     token (itself), none. `others`, in other rollouts: leave_one_out or group_mean (the KL is inside
     that baseline), batch (inside a whitening), none (outside).
     """
-    error = next((answers[(*key, b)]["error"] for b in BATCHES if "error" in answers[(*key, b)]), 0)
-    if error:
+    if error := first_error(answers[*key, batch] for batch in BATCHES):
         return {"error": error}
     raised, lowered = (_advantages(answers[(*key, name)]) for name in ("raised", "lowered"))
     # A central difference in the KL of one token. The minus: a KL is a cost in the reward.
@@ -319,7 +455,7 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
     )
 
 
-def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str, Any]:
+def loss(answers: AnswersByKey, aggregation: str) -> dict[str, Any]:
     """Return the weights of tokens in the policy loss and in a KL in the loss.
 
     The batch is `ragged`: two responses of 3 and 1 tokens.
@@ -346,7 +482,7 @@ def loss(answers: Mapping[Any, Mapping[str, Any]], aggregation: str) -> dict[str
     return measured
 
 
-def ratio(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+def ratio(answers: AnswersByKey) -> dict[str, Any]:
     """Return `flat_above`: the log pi / pi_rollout above which an unclipped policy loss is flat.
 
     It is None if the loss has a gradient up to 30.
@@ -416,28 +552,17 @@ def every_cell(inquiry: Inquiry) -> Iterator[AskedCell]:
     """Add the questions about every KL term, on- and off-policy. Yield each term."""
     for kl in terms():
         for on_policy in (True, False):
-            launch = launch_of(inquiry.library, inquiry.version, kl, on_policy)
-            if isinstance(launch, str):
-                yield AskedCell(kl, on_policy, launch)
+            wanted = accepted(inquiry.library, inquiry.version, kl, on_policy)
+            if isinstance(wanted, str):
+                yield AskedCell(kl, on_policy, wanted)
                 continue
             key = ("cell", kl.label, on_policy)
-            ask_for_update(inquiry, key, inquiry.launch(translated(launch)), on_policy)
-            yield AskedCell(kl, on_policy, key, sums_a_response(launch))
-
-
-def launch_of(library: str, version: str, kl: Kl, on_policy: bool) -> Settings | str:
-    """Return a cell with that KL term, or the field that the backend refuses.
-
-    Off-policy it has minibatches, or staleness where the library has no minibatches.
-    """
-    try:
-        return fitting(library, version, kl, on_policy=on_policy)
-    except UnsupportedSetting as error:
-        return error.field
+            ask_for_update(inquiry, key, inquiry.launch(translated(wanted)), on_policy)
+            yield AskedCell(kl, on_policy, key, sums_a_response(wanted))
 
 
 def measured(
-    answers: Mapping[Any, Mapping[str, Any]],
+    answers: AnswersByKey,
     key: Key,
     on_policy: bool,
     beta: float = BETA,
@@ -449,9 +574,8 @@ def measured(
     """
     settings_ = models(on_policy)
     replies = [answers[(*key, index)] for index in range(len(settings_))]
-    failed = next((each["error"] for each in replies if "error" in each), None)
-    if failed:
-        return {"error": failed}
+    if error := first_error(replies):
+        return {"error": error}
     gradient = np.stack(
         [
             expected_gradient(setting, each["gradient"], beta)
@@ -563,7 +687,7 @@ def ask_about_silence(inquiry: Inquiry, launch: int) -> None:
         inquiry.question(("silent", "loss", name), "loss", launch, name)
 
 
-def silent_terms(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+def silent_terms(answers: AnswersByKey) -> dict[str, Any]:
     """Return the active KL terms: `reward`, `loss`, and `proximal` (in the loss, to the rollout
     policy). Each is an estimator and its beta, or None.
     """
@@ -581,7 +705,7 @@ def silent_terms(answers: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _gradient(answers: Mapping[Any, Mapping[str, Any]], name: str) -> FloatTable:
+def _gradient(answers: AnswersByKey, name: str) -> FloatTable:
     return as_array(answers[("silent", "loss", name)], "gradient")
 
 
@@ -598,133 +722,3 @@ def _fitted(gradient: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] 
         if np.abs(gradient - beta * shape).max() <= SILENCE_CLOSE * max(1.0, abs(beta)):
             return {"estimator": form, "beta": float(f"{beta:.6g}")}
     return {"estimator": "?", "beta": None}
-
-
-# Measure one release of a library: all of its evidence as one document.
-
-
-Answered = Mapping[Any, Mapping[str, Any]]
-
-
-def measure(library: str, version: str, where: ProbeTarget, commit: str = "") -> dict[str, Any]:
-    """Return the evidence on a release. Raise EnvironmentFault if its functions cannot be run.
-
-    `commit`: of the source, where a release is not a published package.
-    """
-    probes = plugins.probes(library)
-    inquiry = Inquiry(library, version)
-    prepare_objectives(inquiry)
-    cells = list(every_cell(inquiry))
-    refused, units = prepare(inquiry)
-    names = _names(inquiry, probes)
-    natives = _natives(inquiry, probes)
-    ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
-    weighted = ask_about_weights(inquiry)
-    beside = ask_beside(inquiry)
-    answers, ran = inquiry.put(where)
-    return {
-        "library": library,
-        "version": version,
-        **({"commit": commit} if commit else {}),
-        "arithmetic": "float64, CPU",
-        "stood_in": probes.STOOD_IN,
-        "sources": {key: dict(value) for key, value in sorted(ran.sources.items())},
-        "silent": silent_terms(answers),
-        "names": [_name(each, answers) for each in names],
-        "reward": {
-            advantage: {"refused": refused[advantage]}
-            if advantage in refused
-            else reward(answers, ("advantage", advantage), BETA * units[advantage])
-            for advantage in ADVANTAGES
-        },
-        "loss": {
-            aggregation: {"refused": refused[aggregation]}
-            if ("aggregation", aggregation, None) not in answers
-            else loss(answers, aggregation)
-            for aggregation in AGGREGATIONS
-        },
-        "ratio": ratio(answers),
-        "natives": [_native(each, answers) for each in natives],
-        "corrections": measured_weights(weighted, answers),
-        "beside": measured_beside(beside, answers),
-        "cells": list(_cells(cells, answers)),
-    }
-
-
-def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
-    """Add the questions about every estimator's name of the library. Return place and name."""
-    for at, weight in WEIGHTS.items():
-        inquiry.batch(f"curve {at}", curve(weight))
-    questions = []
-    for place, name, more in probes.names(inquiry.version):
-        kl = term(probes.TYPICAL[place], place)
-        plan = translated(fitting(inquiry.library, inquiry.version, kl))
-        launch = inquiry.launch(plan, *more)
-        for at in WEIGHTS:
-            inquiry.question(("name", place, name, at), "kl", launch, f"curve {at}", place=place)
-        questions.append((place, name))
-    return questions
-
-
-def _name(question: tuple[str, str], answers: Answered) -> dict[str, Any]:
-    place, name = question
-    replies = {at: answers[("name", place, name, at)] for at in WEIGHTS}
-    error = next((each["error"] for each in replies.values() if "error" in each), None)
-    classified = {"error": error} if error else asdict(classify(replies))
-    return {"place": place, "name": name, **classified}
-
-
-def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Add the questions about launches that no cell is translated into. Return name and launch."""
-    natives = []
-    for label, native in probes.natives(inquiry.version).items():
-        launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
-        for on_policy in (True, False):
-            ask_for_update(inquiry, ("native", label, on_policy), launch, on_policy)
-        larger = native.get("groups_of_four", native)
-        launch = inquiry.raw({"argv": larger["argv"], "files": larger["files"]})
-        ask_about(inquiry, ("native reward", label), launch)
-        natives.append((label, native))
-    return natives
-
-
-def _native(question: tuple[str, Mapping[str, Any]], answers: Answered) -> dict[str, Any]:
-    label, native = question
-    beta, summed = native["beta"], native.get("of_responses")
-    tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if summed else (1, 1)
-    return {
-        "name": label,
-        "reward": reward(answers, ("native reward", label), beta * tokens),
-        **{
-            name: _rounded(measured(answers, ("native", label, on), on, beta * of_sequence))
-            for name, on in (("on_policy", True), ("off_policy", False))
-        },
-    }
-
-
-def _cells(questions: list[AskedCell], answers: Answered) -> Iterator[dict[str, Any]]:
-    """Yield one entry for every KL term, on- and off-policy."""
-    for kl, on_policy, key, summed in questions:
-        entry: dict[str, Any] = {
-            "estimator": kl.estimator,
-            "placement": kl.placement,
-            "on_policy": on_policy,
-        }
-        if isinstance(key, str):
-            yield {**entry, "refused": key}
-            continue
-        over = [kl.estimator] * TABLE[kl.estimator].is_of_vocabulary
-        beta = BETA * (NUM_TOKENS if summed else 1)
-        cell = measured(answers, key, on_policy, beta, over)
-        if summed:
-            entry["loss"] = "sum over a response"
-        comparison = compared(kl, on_policy, cell)
-        yield {**entry, **_rounded(cell), **comparison}
-
-
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with 8 digits of its gradient, as many as are equal on all machines."""
-    if "gradient" not in values:
-        return dict(values)
-    rows = [[float(f"{x:.8g}") for x in row] for row in values["gradient"]]
-    return {**values, "gradient": [[0.0 if abs(x) < 1e-12 else x for x in row] for row in rows]}

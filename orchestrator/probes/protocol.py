@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -101,6 +101,10 @@ class Answers:
     torch: str
 
 
+AnswersByKey = Mapping[Any, Mapping[str, Any]]
+"""The key of a question -> its answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
     """The place where a library's code runs: a Python that has torch, and the folder of the
@@ -147,11 +151,8 @@ def ask(
     return Answers(reply["answers"], reply["sources"], reply["torch"])
 
 
-# Collect many questions to one release of a library for one process. Keep each answer under a key.
-
-
 class Inquiry:
-    """Questions to one release, which `put` sends to one process."""
+    """Questions to one release, which `put` sends to one process. A key finds each answer."""
 
     def __init__(self, library: str, version: str) -> None:
         self.library, self.version = library, version
@@ -188,9 +189,7 @@ class Inquiry:
             fresh["only"] = [only]
         self._questions[key] = fresh
 
-    def put(
-        self, where: ProbeTarget, probes: Path | None = None
-    ) -> tuple[Mapping[Hashable, Mapping[str, Any]], Answers]:
+    def put(self, where: ProbeTarget, probes: Path | None = None) -> tuple[AnswersByKey, Answers]:
         """Send all questions. Return key -> answer, and the whole reply."""
         reply = ask(
             self.library,
@@ -257,7 +256,10 @@ def sources(
 
 
 def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
-    """Yield the folder above the package, with the sources of a commit of the given repository."""
+    """Return the folder above the package, with its sources in a commit of the repository.
+
+    Raise EnvironmentFault if there is no such repository or commit.
+    """
     (variable, *_) = lock_of(library, version, "gpu").words("variable")
     repository = os.environ.get(variable)
     if not repository:
@@ -404,6 +406,11 @@ def ragged() -> ProbeBatch:
         groups=[0, 0],
         advantages=[[1.0] * 3, [1.0, 0.0, 0.0]],
     )
+
+
+def first_error(answers: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the first exception that the library raised in these answers, or None."""
+    return next((each["error"] for each in answers if "error" in each), None)
 
 
 def as_array(answer: Mapping[str, Any], key: str) -> FloatTable:

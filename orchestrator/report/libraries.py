@@ -20,7 +20,9 @@ from orchestrator.analysis.libraries import (
 from orchestrator.analysis.sentences import metric_title
 from orchestrator.analysis.stats import Estimate
 from orchestrator.analysis.text import counted, estimate_text, listed, number_text, p_text
-from orchestrator.probes.capability import RANK, CapabilityRow, Release, matrix, releases, words
+from orchestrator.probes.cells import Release, releases
+from orchestrator.probes.evidence import objective_text
+from orchestrator.probes.matrix import RANK, CapabilityRow, matrix
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
 from orchestrator.spec.rehearse import verdict_on
@@ -461,7 +463,7 @@ def _measured_text(row: CapabilityRow, off_policy: bool) -> str:
     if row.status == "refused" or (evidence is not None and "refused" in evidence):
         return "–"
     disagrees = evidence is not None and not evidence.get("agrees")
-    return words(evidence) + STATUS_MARKS[row.status] + (" !" if disagrees else "")
+    return objective_text(evidence) + STATUS_MARKS[row.status] + (" !" if disagrees else "")
 
 
 # ---------------------------------------------------------------- gradients

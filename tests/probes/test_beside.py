@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 
 from orchestrator import plugins
-from orchestrator.probes import corrections, evidence
-from orchestrator.probes.beside import (
+from orchestrator.probes import evidence, matrix
+from orchestrator.probes.cells import BETA, releases
+from orchestrator.probes.surroundings import (
     HORIZON,
-    AskedBeside,
+    AskedSurrounding,
     followed_kls,
     kl_gradients,
-    measured_beside,
+    measured_surroundings,
     ratios_of_levels,
+    rollouts,
     targets,
 )
-from orchestrator.probes.capability import releases
-from orchestrator.probes.cells import BETA
-from orchestrator.probes.weights import rollouts
 
 RELEASES = releases()
 LEVELS = ("token", "sequence", "sequence_mean")
@@ -54,7 +53,7 @@ def test_controllers_and_references_are_as_the_cell_says(release: tuple[str, str
 
 
 def test_gspo_has_one_ratio_a_response_and_trl_puts_it_on_the_kl() -> None:
-    rows = {row[2]: row[3] for row in corrections.beside_rows([("trl", "1.16.0")])}
+    rows = {row[2]: row[3] for row in matrix.surroundings_rows([("trl", "1.16.0")])}
     gspo = "`grpo --importance_sampling_level sequence --use_bias_correction_kl true`"
     assert rows[gspo] == "policy loss: `sequence_mean`; KL in the loss: `sequence_mean`"
 
@@ -70,10 +69,10 @@ def test_a_level_is_recognised_from_gradients(level: str, of_kl: str) -> None:
     answers: dict[Any, Any] = {
         ("level", "x", key): {"gradient": table.tolist()} for key, table in gradients.items()
     }
-    (entry,) = measured_beside([AskedBeside("level", "x", False, "k3")], answers)
+    (entry,) = measured_surroundings([AskedSurrounding("level", "x", False, "k3")], answers)
     assert (entry["policy"]["level"], entry["kl"]["level"]) == (level, of_kl)
     answers["level", "x", "level"]["gradient"] = (-of.mask / of.tokens).tolist()
-    (entry,) = measured_beside([AskedBeside("level", "x", False, "k3")], answers)
+    (entry,) = measured_surroundings([AskedSurrounding("level", "x", False, "k3")], answers)
     assert entry["policy"]["level"] == "?", "without any ratio it is none of the levels"
 
 
@@ -84,16 +83,16 @@ def test_a_controller_is_recognised_from_its_betas(which: int, unit: str, count:
     steps = np.clip(current / np.array(targets()) - 1, -0.2, 0.2)
     betas = BETA * (1 + steps * count / HORIZON)
     answers = {("controller", i): {"beta": float(beta)} for i, beta in enumerate(betas)}
-    subject = AskedBeside("controller", "x", False)
-    (entry,) = measured_beside([subject], answers)
+    subject = AskedSurrounding("controller", "x", False)
+    (entry,) = measured_surroundings([subject], answers)
     assert (entry["follows"], entry["counts"]) == (words, unit)
     wider = {("controller", i): {"beta": BETA * 1.5} for i in range(len(betas))}
-    (entry,) = measured_beside([subject], wider)
+    (entry,) = measured_surroundings([subject], wider)
     assert entry["follows"] == "?"
 
 
 def test_a_reference_that_moves_otherwise_does_not_agree() -> None:
-    subject = AskedBeside("reference", "x", True)
+    subject = AskedSurrounding("reference", "x", True)
     for weights, agrees in (([0, 0.6, 0.6, 0.84], True), ([0.6, 0.84, 0.936, 0.9744], False)):
-        (entry,) = measured_beside([subject], {("reference",): {"reference": weights}})
+        (entry,) = measured_surroundings([subject], {("reference",): {"reference": weights}})
         assert entry["agrees"] is agrees

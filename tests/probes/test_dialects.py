@@ -7,7 +7,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.probes import evidence
-from orchestrator.probes.capability import releases
+from orchestrator.probes.cells import releases
 
 RELEASES = releases()
 KL_REWARD = {

@@ -13,9 +13,8 @@ from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.verdicts import verdict
 from orchestrator.probes import evidence
-from orchestrator.probes.capability import releases
-from orchestrator.probes.cells import ADVANTAGES, AGGREGATIONS, libraries, settings, terms
-from orchestrator.probes.measure import TOLERANCE, launch_of
+from orchestrator.probes.cells import ADVANTAGES, AGGREGATIONS, libraries, releases, settings, terms
+from orchestrator.probes.measure import TOLERANCE, accepted
 from orchestrator.settings import Kl
 
 RELEASES = releases()
@@ -42,7 +41,7 @@ def test_every_term_is_measured_or_refused(release: tuple[str, str]) -> None:
     assert len(cells) % 6 == 0, "an estimator is measured in every placement, on- and off-policy"
     for kl in terms():
         for on_policy in (True, False):
-            found = launch_of(*release, kl, on_policy)
+            found = accepted(*release, kl, on_policy)
             cell = cells.get((kl.estimator, kl.placement, on_policy))
             if cell is None:
                 assert isinstance(found, str), f"{kl.label} is accepted and was not measured"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SelectionError
-from orchestrator.probes.capability import releases, row, short, words
-from orchestrator.probes.cells import term, terms
+from orchestrator.probes.cells import releases, term, terms
+from orchestrator.probes.evidence import objective_text
+from orchestrator.probes.matrix import row, short
 from tests.command_line import ROOT, orch
 
 
@@ -45,7 +46,7 @@ def test_a_row_is_what_the_backend_makes_and_what_was_measured(
 ) -> None:
     found = row(*release, term(estimator, placement))
     assert found.status == status
-    assert words(found.on_policy) == objective
+    assert objective_text(found.on_policy) == objective
     if status == "refused":
         assert "openrlhf cannot run kl.estimator=abs" in found.reason
         assert short(found, off_policy=False) == "-"

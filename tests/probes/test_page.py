@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis import drift
-from orchestrator.probes import alone, evidence
-from orchestrator.probes.capability import releases
-from orchestrator.probes.page import findings, page
+from orchestrator.probes import drift, evidence, undriven
+from orchestrator.probes.cells import releases
+from orchestrator.probes.matrix import findings, page
 
 DOCS = Path(__file__).parents[2] / "docs" / "kl_in_libraries.md"
 VERL = [("verl", "0.9.1")]
 
 
 def test_the_page_is_up_to_date() -> None:
-    made = page(releases(), alone.chosen(()))
+    made = page(releases(), undriven.chosen(()))
     again = "orch matrix --format md > docs/kl_in_libraries.md"
     assert DOCS.read_text(encoding="utf-8") == made, again
 

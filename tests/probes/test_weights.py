@@ -8,14 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator import plugins
-from orchestrator.cli.matrix import command as matrix
+from orchestrator.cli.matrix import command
 from orchestrator.kl.engine_weight import EngineWeight, weights
 from orchestrator.kl.estimators import slope
-from orchestrator.probes import corrections, evidence
-from orchestrator.probes.capability import releases
-from orchestrator.probes.cells import BETA
+from orchestrator.probes import evidence
+from orchestrator.probes.cells import BETA, releases
+from orchestrator.probes.matrix import correction_rows
 from orchestrator.probes.protocol import Inquiry
-from orchestrator.probes.weights import (
+from orchestrator.probes.surroundings import (
     CLOSE,
     HYPOTHESES,
     INVERSE,
@@ -148,10 +148,10 @@ def test_a_cell_that_means_something_else_does_not_agree() -> None:
 
 
 def test_the_command_prints_them() -> None:
-    done = CliRunner().invoke(matrix, ["--corrections", "--library", "verl@0.9.1"])
+    done = CliRunner().invoke(command, ["--corrections", "--library", "verl@0.9.1"])
     assert done.exit_code == 0, done.output
     assert "rollout_rs=token_k1" in done.output
     assert "the inverse of the token's ratio" in done.output
-    rows = corrections.rows([("trl", "1.16.0")])
+    rows = correction_rows([("trl", "1.16.0")])
     (silent,) = [row for row in rows if "says nothing of it" in row[1]]
     assert silent[2] == "`mis_sequence`"

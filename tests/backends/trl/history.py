@@ -16,7 +16,7 @@ from typing import Any
 from backends.trl.options import HISTORY, SCRIPTS, own_options
 from orchestrator.library.release_facts import Option, dump
 from orchestrator.library.releases import numbers
-from orchestrator.probes import defaults
+from orchestrator.probes import undriven
 from orchestrator.probes.protocol import ProbeTarget
 from orchestrator.probes.runner import Sources
 
@@ -73,7 +73,7 @@ def measured(package: Path, version: str) -> dict[str, Any]:
     """Return what a release's own loss makes of a launch with the release's defaults."""
     given = {key: option.default for key, option in own_options("grpo")[version].items()}
     where = ProbeTarget(Path(sys.executable), package)
-    answers = defaults.measured_defaults("trl", version, where, given)
+    answers = undriven.measure_defaults("trl", version, where, given)
     return {"defaults": {key: given.get(key) for key in DECIDING}, **answers}
 
 
@@ -111,7 +111,7 @@ def main(folder: Path) -> None:
         else:
             kept[version] = measured(package, version)
         before = loss
-    defaults.write("trl", kept)
+    undriven.write_defaults("trl", kept)
 
 
 def _order(folder: Path) -> tuple[int, ...]:

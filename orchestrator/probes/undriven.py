@@ -1,9 +1,14 @@
-"""The measured KL of libraries that orch only reads, in their own functions (decision 089).
+"""The measured KL of releases that orch does not drive, in their own functions.
 
-orch translates no cell for such a library, so the library's own option names select the functions.
-`backends/<library>/kl_probe.py` calls them out of a checkout, whose path somebody gives.
-`measured.json` beside it keeps the results with their release and commit. The trainer does not run:
-kl_probe.py repeats the trainer's code around each function.
+orch translates no cell for such a release, so launches in the library's own words select the
+functions. They are called out of a checkout, whose path somebody gives; only its source is needed,
+and nothing of it is imported. The trainer does not run: the probe repeats the code around each
+function. There are two kinds:
+
+- libraries that are only read (decision 089): `backends/<library>/kl_probe.py` calls the functions,
+  `measured.json` beside it keeps the results with their release and commit;
+- every release of a library that has a backend, with the defaults of that release:
+  `default_probe.py` and `defaults.json`. docs/drift.md shows them.
 """
 
 import json
@@ -15,14 +20,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes.capability import words
-from orchestrator.probes.evidence import EstimatorCurve, curve_text
+from orchestrator.library.releases import numbers
+from orchestrator.probes.evidence import curve_of, curve_text, objective_text
+
+if TYPE_CHECKING:
+    from orchestrator.probes.protocol import ProbeTarget
 
 PROBE, KEPT = "kl_probe.py", "measured.json"
+DEFAULT_PROBE, DEFAULTS = "default_probe.py", "defaults.json"
 
 
 def libraries() -> tuple[str, ...]:
@@ -32,7 +41,15 @@ def libraries() -> tuple[str, ...]:
 
 def read(library: str) -> Mapping[str, Any]:
     """Return release -> measurement of a library, oldest release first; {} if none was measured."""
-    file = kept_file(library, KEPT)
+    return _document(kept_file(library, KEPT))
+
+
+def read_defaults(library: str) -> Mapping[str, Any]:
+    """Return release -> the measured launches under its defaults, oldest first; {} for none."""
+    return _document(plugins.folder(library) / DEFAULTS)
+
+
+def _document(file: Path) -> Mapping[str, Any]:
     plain: Mapping[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     return plain
 
@@ -97,17 +114,11 @@ def provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _objective(answer: Mapping[str, Any]) -> str:
-    return "nothing: it is dropped" if answer.get("dropped") else words(answer)
+    return "nothing: it is dropped" if answer.get("dropped") else objective_text(answer)
 
 
-def _computed(known: Mapping[str, Any]) -> str:
-    text = curve_text(EstimatorCurve(**{**_NOTHING, **known}))
-    return text.replace("gradient of ?", "the gradient of another")
-
-
-_NOTHING: Mapping[str, None] = dict.fromkeys(
-    ("value_bound", "flat_below", "flat_above", "weight_bound")
-)
+def _computed(curve: Mapping[str, Any]) -> str:
+    return curve_text(curve_of(curve)).replace("gradient of ?", "the gradient of another")
 
 
 def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
@@ -115,7 +126,7 @@ def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
     file = kept_file(library, KEPT)
     releases = {**read(library), version: measurement}
     parts = []
-    for release in sorted(releases, key=_number):
+    for release in sorted(releases, key=numbers):
         about = releases[release]
         rows = ",\n".join(f"   {json.dumps(row, ensure_ascii=False)}" for row in about["rows"])
         head = {key: value for key, value in about.items() if key != "rows"}
@@ -123,10 +134,6 @@ def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
         parts.append(f' "{release}": {{{shown},\n  "rows": [\n{rows}\n  ]\n }}')
     file.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
     return file
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def kept_file(library: str, name: str) -> Path:
@@ -174,11 +181,11 @@ def _row(
 ) -> dict[str, Any]:
     """Return the curve of an estimator's name, and the objective of its whole update."""
     from orchestrator.probes.measure import WEIGHTS, classify, measured  # NumPy
+    from orchestrator.probes.protocol import first_error
 
     curves = {name: answers[label, place, "curve", name] for name in WEIGHTS}
-    failed = next((each["error"] for each in curves.values() if "error" in each), None)
-    if failed:
-        return {"error": failed}
+    if error := first_error(curves.values()):
+        return {"error": error}
     # A library may clamp the value after it weights it. The gradient is then 0 at a large weight,
     # which does not show a bound of the weight.
     known = {k: v for k, v in asdict(classify(curves)).items() if v is not None}
@@ -225,3 +232,66 @@ def _commit(folder: Path) -> str:
         check=False,
     )
     return done.stdout.strip()
+
+
+# A launch in each release of a library, with the defaults of that release.
+
+
+DEFAULTS_BETA = 0.5
+LAUNCHES: Mapping[str, tuple[str, ...]] = {
+    "nothing": (),
+    "beta": ("--beta", str(DEFAULTS_BETA)),
+}
+"""Name -> the KL options of a launch: none, or the coefficient alone."""
+
+
+def measure_defaults(
+    library: str, version: str, where: "ProbeTarget", defaults: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the measured objective of each of LAUNCHES in a release, on- and off-policy.
+
+    Each has its gradient. `sources` has the hash of each function that was run.
+    """
+    from orchestrator.probes.measure import ask_for_update, measured, models, name  # NumPy
+    from orchestrator.probes.protocol import Inquiry, ProbeBatch, every_group
+
+    inquiry = Inquiry(library, version)
+    for on_policy in (True, False):
+        for index, setting in enumerate(models(on_policy)):
+            batch = every_group(setting)
+            zero = [[0.0] * len(row) for row in batch["logp"]]
+            inquiry.batch(name(on_policy, index), ProbeBatch(**{**batch, "advantages": zero}))
+    for label, words in LAUNCHES.items():
+        argv = ["grpo", *words]
+        launch = inquiry.raw({"argv": argv, "files": {DEFAULTS: json.dumps(defaults)}})
+        for on_policy in (True, False):
+            ask_for_update(inquiry, (label, on_policy), launch, on_policy, what="loss")
+    answers, reply = inquiry.put(where, plugins.folder(library) / DEFAULT_PROBE)
+    return {
+        "sources": {key: each["sha256"] for key, each in reply.sources.items()},
+        **{
+            label: {
+                "on_policy" if on else "off_policy": _kept(
+                    measured(answers, (label, on), on, DEFAULTS_BETA if label == "beta" else 1.0)
+                )
+                for on in (True, False)
+            }
+            for label in LAUNCHES
+        },
+    }
+
+
+def _kept(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a measurement with its gradient at the first policy only, rounded to 6 digits."""
+    if "error" in answer:
+        return dict(answer)
+    first = [float(f"{x:.6g}") + 0.0 for x in answer["gradient"][0]]
+    return {**answer, "gradient": [0.0 if abs(x) < 1e-12 else x for x in first]}
+
+
+def write_defaults(library: str, releases: Mapping[str, Any]) -> Path:
+    """Write the measurements to the library's file, one release a line. Return the file."""
+    file = plugins.folder(library) / DEFAULTS
+    lines = ",\n".join(f" {json.dumps(v)}: {json.dumps(each)}" for v, each in releases.items())
+    file.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    return file

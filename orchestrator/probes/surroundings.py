@@ -1,28 +1,45 @@
-"""Identify the weights that a library gives to samples: corrections of the engine's mismatch.
+"""Measure what surrounds a KL term: corrections, ratio levels, controllers and moving references.
 
-A correction multiplies a sample's loss by a weight: the ratio of two policies, bounded, or 1 or 0.
-`rollouts` has a log-ratio near every bound, and responses of several tokens, so that no two of
-HYPOTHESES have the same weights on it. The library's gradient is compared with each of them.
+A correction of the engine's mismatch multiplies a sample's loss by a weight: the ratio of two
+policies, bounded, or 1 or 0. `rollouts` has a log-ratio near every bound, and responses of several
+tokens, so that no two of HYPOTHESES have the same weights on it. The library's gradient is compared
+with each of them. The others are compared with closed forms too; `?` fits none. Each is asked
+of a cell where the backend accepts one, and else of a launch in the library's own words.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.estimators import entry
 from orchestrator.kl.engine_weight import EngineWeight, weights
 from orchestrator.kl.estimators import slope
 from orchestrator.kl.laboratory import FloatTable
-from orchestrator.probes.cells import BETA, fitting, term, translated
-from orchestrator.probes.protocol import Inquiry, ProbeBatch, as_array
-from orchestrator.settings import CorrectionKind, EngineCorrection, Settings
+from orchestrator.probes.cells import BETA, accepted, fitting, term, translated
+from orchestrator.probes.evidence import ALL_TOKENS
+from orchestrator.probes.protocol import (
+    AnswersByKey,
+    Inquiry,
+    ProbeBatch,
+    as_array,
+    first_error,
+    two_groups,
+)
+from orchestrator.settings import (
+    BetaController,
+    CorrectionKind,
+    EngineCorrection,
+    Kl,
+    ReferencePolicy,
+    Settings,
+)
 
-Answered = Mapping[Any, Mapping[str, Any]]
 Bounds = tuple[float | None, float | None]
 """The lower and the upper bound of a launch's correction; None: it has none."""
 
@@ -60,6 +77,7 @@ class MismatchedRollouts:
         return float(self.mask.sum())
 
 
+OWN_TOKENS = "each response's own tokens"
 PADDING = -1.0
 """The log-probability after the end of a response."""
 
@@ -272,13 +290,13 @@ def _divisors(weight: FloatTable, mask: FloatTable) -> dict[str, FloatTable | fl
     kept = (weight != 0).sum()
     own = (weight != 0).sum(-1, keepdims=True)
     responses = (weight.sum(-1, keepdims=True) / lengths).mean()
-    factors: dict[str, FloatTable | float] = {"all tokens": 1.0}
+    factors: dict[str, FloatTable | float] = {ALL_TOKENS: 1.0}
     if 0 < kept < tokens:
         factors["the tokens whose weight is not 0"] = tokens / kept
     if weight.sum() > 0 and abs(weight.sum() / tokens - 1) > CLOSE:
         factors["the weights of all tokens"] = tokens / weight.sum()
         factors["all tokens, and the mean weight of a response"] = 1 / responses
-    factors["each response's own tokens"] = tokens / len(mask) / np.maximum(lengths, 1)
+    factors[OWN_TOKENS] = tokens / len(mask) / np.maximum(lengths, 1)
     if 0 < kept < tokens:
         factors["each response's own tokens whose weight is not 0"] = (
             tokens / len(mask) / np.maximum(own, 1)
@@ -360,7 +378,7 @@ def _own(inquiry: Inquiry) -> Iterator[AskedWeight]:
         yield AskedWeight(label, own["bounds"], own["estimator"], None, launch, silent)
 
 
-def measured_weights(launches: Sequence[AskedWeight], answers: Answered) -> dict[str, Any]:
+def measured_weights(launches: Sequence[AskedWeight], answers: AnswersByKey) -> dict[str, Any]:
     """Return the evidence on the corrections: of cells by kind, and in the library's own words."""
     return {
         "cells": [_cell(each, each.cell, answers) for each in launches if each.cell],
@@ -368,15 +386,17 @@ def measured_weights(launches: Sequence[AskedWeight], answers: Answered) -> dict
     }
 
 
-def _cell(launch: AskedWeight, correction: EngineCorrection, answers: Answered) -> dict[str, Any]:
+def _cell(
+    launch: AskedWeight, correction: EngineCorrection, answers: AnswersByKey
+) -> dict[str, Any]:
     """Return the measurement of a cell, and whether it has the meaning of its settings."""
-    entry: dict[str, Any] = {
+    row: dict[str, Any] = {
         "kind": correction.kind,
         "least": correction.least,
         "most": correction.most,
     }
     if launch.launch is None:
-        return {**entry, "refused": launch.refused}
+        return {**row, "refused": launch.refused}
     identified = _entry(launch, answers)
     identified.pop("name")
     of = rollouts()
@@ -390,18 +410,17 @@ def _cell(launch: AskedWeight, correction: EngineCorrection, answers: Answered) 
         and _off(_weights(answers, launch, "weights"), np.asarray(closed)) <= CLOSE
         and alone
     )
-    return {**entry, **identified, "agrees": agrees}
+    return {**row, **identified, "agrees": agrees}
 
 
-def _entry(launch: AskedWeight, answers: Answered) -> dict[str, Any]:
+def _entry(launch: AskedWeight, answers: AnswersByKey) -> dict[str, Any]:
     """Return the weight of the policy loss and of a KL in the loss."""
-    entry: dict[str, Any] = {"name": launch.name, "bounds": list(launch.bounds)}
+    row: dict[str, Any] = {"name": launch.name, "bounds": list(launch.bounds)}
     if launch.is_silent:
-        entry["silent"] = True
+        row["silent"] = True
     replies = [answers["weights", launch.name, name] for name in batches()]
-    error = next((each["error"] for each in replies if "error" in each), None)
-    if error:
-        return {**entry, "error": error}
+    if error := first_error(replies):
+        return {**row, "error": error}
     of = rollouts()
     hypothesis, divisor, off = _nearest(
         _weights(answers, launch, "weights"), of.proximal, launch.bounds
@@ -409,15 +428,15 @@ def _entry(launch: AskedWeight, answers: Answered) -> dict[str, Any]:
     policy = _described(hypothesis, divisor, off, launch.bounds)
     if hypothesis is not None:
         policy["of"] = _whose(hypothesis, divisor, launch, answers)
-    entry["policy"] = policy
+    row["policy"] = policy
     if launch.estimator is not None:
         unit = np.where(of.mask > 0, slope(launch.estimator, of.proximal - of.reference), 1.0)
         in_loss = _weights(answers, launch, "weights, KL") / -(BETA * unit)
-        entry["kl"] = _described(*_nearest(in_loss, of.proximal, launch.bounds), launch.bounds)
-    return entry
+        row["kl"] = _described(*_nearest(in_loss, of.proximal, launch.bounds), launch.bounds)
+    return row
 
 
-def _weights(answers: Answered, launch: AskedWeight, batch: str) -> FloatTable:
+def _weights(answers: AnswersByKey, launch: AskedWeight, batch: str) -> FloatTable:
     """Return the measured weights [N, T]: the gradient, of a mean over tokens and advantages 1."""
     gradient = as_array(answers["weights", launch.name, batch], "gradient")
     return -gradient * rollouts().tokens
@@ -460,7 +479,7 @@ def _described(
     }
 
 
-def _whose(hypothesis: Hypothesis, divisor: str, launch: AskedWeight, answers: Answered) -> str:
+def _whose(hypothesis: Hypothesis, divisor: str, launch: AskedWeight, answers: AnswersByKey) -> str:
     """Return the numerator of the weight's ratio: `proximal`, `policy`, or `?` for another.
 
     With `proximal` the loss has the importance ratio policy / proximal policy beside the weight.
@@ -475,3 +494,216 @@ def _whose(hypothesis: Hypothesis, divisor: str, launch: AskedWeight, answers: A
         if _off(values, closed * factor * beside) <= CLOSE:
             return whose
     return "?"
+
+
+# What stands beside a KL term: ratio levels, controllers of beta, references that move.
+
+
+HORIZON, SHARE, EVERY, STEPS = 100, 0.6, 2, 4
+
+
+class AskedSurrounding(NamedTuple):
+    """A launch whose ratio level, controller or reference is measured."""
+
+    subject: str
+    """level, controller or reference."""
+    name: str
+    is_cell: bool
+    estimator: str | None = None
+    """For a ratio level: the estimator of the KL in the loss."""
+
+
+def ask_about_surroundings(inquiry: Inquiry) -> list[AskedSurrounding]:
+    """Add the questions about all three. Return what was asked."""
+    named = batches()
+    moved = named["weights, moved"]
+    at_old = {key: value for key, value in moved.items() if key != "engine"}
+    inquiry.batch("level", ProbeBatch(**at_old))  # type: ignore[typeddict-item]  # a batch less a key
+    of_kl = {**at_old, "ref": rollouts().reference.tolist(), "advantages": (0 * _mask()).tolist()}
+    inquiry.batch("level, KL", ProbeBatch(**of_kl))  # type: ignore[typeddict-item]  # as above
+    inquiry.batch("controlled", _controlled())
+    return [*_levels(inquiry), *_controllers(inquiry), *_references(inquiry)]
+
+
+def _mask() -> FloatTable:
+    return rollouts().mask
+
+
+def _levels(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
+    probes = plugins.probes(inquiry.library)
+    for label, own in getattr(probes, "ratio_levels", lambda _: {})(inquiry.version).items():
+        launch = inquiry.raw({"argv": own["argv"], "files": own["files"]})
+        for batch in ("level", "level, KL")[: 1 + (own["estimator"] is not None)]:
+            inquiry.question(("level", label, batch), "loss", launch, batch)
+        yield AskedSurrounding("level", label, False, own["estimator"])
+
+
+def _controllers(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
+    probes = plugins.probes(inquiry.library)
+    own = getattr(probes, "controller", None)
+    for i, target in enumerate(targets()):
+        kl = Kl(
+            estimator="k1",
+            placement="reward",
+            beta=BETA,
+            controller=BetaController(target=target, horizon=HORIZON),
+        )
+        wanted = accepted(inquiry.library, inquiry.version, kl)
+        if isinstance(wanted, Settings):
+            launch = inquiry.launch(translated(wanted))
+        elif own is not None:
+            launch = inquiry.raw(own(inquiry.version, target, HORIZON, BETA))
+        else:
+            return
+        inquiry.question(("controller", i), "controller", launch, "controlled")
+    is_cell = isinstance(wanted, Settings)
+    name = "kl.controller" if is_cell else probes.CONTROLLER
+    yield AskedSurrounding("controller", name, is_cell)
+
+
+def _references(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
+    for label in ("k3", "k2"):
+        kl = term(label, "loss").model_copy(
+            update={"reference": ReferencePolicy(kind="ema", share=SHARE, every_steps=EVERY)}
+        )
+        wanted = accepted(inquiry.library, inquiry.version, kl)
+        if isinstance(wanted, str):
+            continue
+        launch = inquiry.launch(translated(wanted))
+        inquiry.question(("reference",), "reference", launch, "controlled")
+        name = f"kl.reference ema, share {SHARE:g}, every {EVERY} steps"
+        yield AskedSurrounding("reference", name, True)
+        return
+
+
+def measured_surroundings(
+    subjects: Sequence[AskedSurrounding], answers: AnswersByKey
+) -> list[dict[str, Any]]:
+    """Return one entry for each subject."""
+    how = {"level": _level, "controller": _controller, "reference": _reference}
+    return [
+        {
+            "subject": each.subject,
+            "name": each.name,
+            "cell": each.is_cell,
+            **how[each.subject](each, answers),
+        }
+        for each in subjects
+    ]
+
+
+# The level of the importance ratio, of the policy loss and of a KL in the loss.
+
+
+def ratios_of_levels() -> dict[str, FloatTable]:
+    """Return the ratio of policy to proximal policy at each level, [N, T]."""
+    of = rollouts()
+    log_ratio = (of.moved - of.proximal) * of.mask
+    whole = log_ratio.sum(-1, keepdims=True)
+    return {
+        "token": np.exp(log_ratio),
+        "sequence": np.exp(whole) + 0 * log_ratio,
+        "sequence_mean": np.exp(whole / of.mask.sum(-1, keepdims=True)) + 0 * log_ratio,
+    }
+
+
+def _level(subject: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
+    of = rollouts()
+    replies = {key: each for key, each in answers.items() if key[:2] == ("level", subject.name)}
+    if error := first_error(replies.values()):
+        return {"error": error}
+    policy = -as_array(replies["level", subject.name, "level"], "gradient") * of.tokens
+    row = {"policy": _fitted(policy, ratios_of_levels())}
+    if subject.estimator is not None:
+        gradient = as_array(replies["level", subject.name, "level, KL"], "gradient") * of.tokens
+        row["kl"] = _fitted(gradient / BETA, kl_gradients(subject.estimator))
+    return row
+
+
+def kl_gradients(estimator: str) -> dict[str, FloatTable]:
+    """Return the gradients of a KL in the loss: without a ratio, and with each level of it."""
+    of, form, ratio = rollouts(), entry(estimator), ratios_of_levels()
+    x = (of.moved - of.reference) * of.mask
+    value, slope = form.value(x), form.slope(x)
+    summed = (value * of.mask).sum(-1, keepdims=True)
+    mean = summed / of.mask.sum(-1, keepdims=True)
+    return {
+        "none": slope,
+        "token": ratio["token"] * (slope + value),
+        "sequence": ratio["sequence"] * (slope + summed),
+        "sequence_mean": ratio["sequence_mean"] * (slope + mean),
+    }
+
+
+def _fitted(values: FloatTable, closed: Mapping[str, FloatTable]) -> dict[str, Any]:
+    """Return the level whose gradient this is, and the divisor of its mean."""
+    of = rollouts()
+    own = of.tokens / len(of.mask) / of.mask.sum(-1, keepdims=True)
+    best = (inf, "?", ALL_TOKENS)
+    for level, table in closed.items():
+        for divisor, factor in ((ALL_TOKENS, 1.0), (OWN_TOKENS, own)):
+            best = min(best, (_off(values, table * of.mask * factor), level, divisor))
+    off, level, divisor = best
+    if off > CLOSE:
+        return {"level": "?", "deviation": float(f"{off:.1g}")}
+    return {"level": level, "divisor": divisor, "deviation": float(f"{off:.1g}")}
+
+
+# The controller of beta.
+
+
+def _controlled() -> ProbeBatch:
+    """Return rollouts whose policy gives every token more than the reference policy."""
+    rng = np.random.default_rng(6)
+    batch = two_groups()
+    ref = np.asarray(batch["old"]) - rng.uniform(0.0, 0.5, np.asarray(batch["old"]).shape)
+    return ProbeBatch(**{**batch, "ref": ref.tolist()})
+
+
+def followed_kls() -> dict[str, float]:
+    """Return the KLs that a controller may follow."""
+    batch = _controlled()
+    mask = np.asarray(batch["mask"])
+    kl = (np.asarray(batch["old"]) - np.asarray(batch["ref"])) * mask
+    return {
+        "the mean over responses of their mean over tokens": float(
+            (kl.sum(1) / mask.sum(1)).mean()
+        ),
+        "the mean over tokens": float(kl.sum() / mask.sum()),
+        "the mean over responses of their sum": float(kl.sum(1).mean()),
+    }
+
+
+def targets() -> list[float]:
+    """Return targets at both bounds of a step, and near each KL that may be followed."""
+    return [1e-3, 1e3, *(round(1.1 * each, 6) for each in followed_kls().values())]
+
+
+def _controller(_: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
+    replies = [answers["controller", i] for i in range(len(targets()))]
+    if error := first_error(replies):
+        return {"error": error}
+    betas = np.array([each["beta"] for each in replies])
+    mask = np.asarray(_controlled()["mask"])
+    for words, current in followed_kls().items():
+        for unit, count in (("responses", len(mask)), ("tokens", float(mask.sum()))):
+            steps = np.clip(current / np.array(targets()) - 1, -0.2, 0.2)
+            off = float(np.abs(betas - BETA * (1 + steps * count / HORIZON)).max())
+            if off <= CLOSE:
+                return {"follows": words, "counts": unit, "deviation": float(f"{off:.1g}")}
+    return {"follows": "?"}
+
+
+# A reference policy that moves.
+
+
+def _reference(_: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
+    reply = answers[("reference",)]
+    if "error" in reply:
+        return {"error": reply["error"]}
+    expected, at = [], 0.0
+    for step in range(1, STEPS + 1):
+        at += SHARE * (1 - at) * (step % EVERY == 0)
+        expected.append(at)
+    off = float(np.abs(np.array(reply["reference"]) - np.array(expected)).max())
+    return {"agrees": off <= CLOSE, "deviation": float(f"{off:.1g}")}

@@ -1,19 +1,160 @@
-"""The page docs/kl_in_libraries.md, made from the evidence: what `kl` means in each library.
+"""What each KL term is in each release: the matrix, and the page docs/kl_in_libraries.md.
 
-`findings` are its sentences on what a user would not expect.
+A row of the matrix is the translation of one cell, beside the evidence on it. `page` shows the same
+evidence as tables, and `findings` as sentences on what a user would not expect. Nothing heavy is
+imported: evidence is read, and cells are translated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import plain_names
 from orchestrator.kl.differences import DIFFERENCES, describe, differing
 from orchestrator.kl.library_semantics import PLAIN
-from orchestrator.probes import alone, corrections, evidence
-from orchestrator.probes.capability import CapabilityRow, Release, matrix, words
-from orchestrator.probes.evidence import EstimatorCurve, curve_text
-from orchestrator.settings import BackendRef
+from orchestrator.probes import evidence, undriven
+from orchestrator.probes.cells import Release, fitting, terms, translated
+from orchestrator.probes.evidence import (
+    ALL_TOKENS,
+    ReleaseEvidence,
+    curve_of,
+    curve_text,
+    objective_text,
+)
+from orchestrator.settings import BackendRef, Kl
 from orchestrator.spec.rehearse import semantics
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+RANK = ("exact", "approximated", "extension")
+"""Statuses from the best to the worst. A KL term has the worst status of its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityRow:
+    """One KL term in one release of a library."""
+
+    library: str
+    version: str
+    estimator: str
+    placement: str
+    label: str
+    status: str
+    """exact, approximated, extension, or refused."""
+    notes: tuple[Mapping[str, str], ...]
+    """The ledger's entries on its KL: field, key, value, note."""
+    reason: str
+    """The reason of a refusal."""
+    on_policy: Mapping[str, Any] | None
+    """The measurement, or None if the term was not measured."""
+    off_policy: Mapping[str, Any] | None
+
+    @property
+    def release(self) -> str:
+        """Return `library@version`."""
+        return f"{self.library}@{self.version}"
+
+
+def matrix(chosen: Sequence[Release]) -> list[CapabilityRow]:
+    """Return every KL term in every chosen release."""
+    return [row(library, version, kl) for kl in terms() for library, version in chosen]
+
+
+def row(library: str, version: str, kl: Kl) -> CapabilityRow:
+    """Return one KL term in one release."""
+    status, notes, reason = _accounted(library, version, kl)
+    on, off = (measurement(library, version, kl, on_policy) for on_policy in (True, False))
+    return CapabilityRow(
+        library, version, kl.estimator, str(kl.placement), kl.label, status, notes, reason, on, off
+    )
+
+
+def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
+    """Return the measurement of a term, or None if it was not measured.
+
+    Its keys are objective, terms, scale, agrees and deviation; or only `refused`; or `error`.
+    """
+    cells = (evidence.read(library, version) or {"cells": ()})["cells"]
+    wanted = (kl.estimator, kl.placement, on_policy)
+    return next(
+        (c for c in cells if (c["estimator"], c["placement"], c["on_policy"]) == wanted), None
+    )
+
+
+def _accounted(
+    library: str, version: str, kl: Kl
+) -> tuple[str, tuple[Mapping[str, str], ...], str]:
+    """Return the status, the ledger's entries on the KL, and the reason of a refusal."""
+    try:
+        plan = translated(fitting(library, version, kl))
+    except UnsupportedSetting as error:
+        return "refused", (), str(error)
+    entries = [each for each in plan.ledger if each.field.startswith("kl.")]
+    status = max((RANK.index(each.status) for each in entries), default=0)
+    notes = tuple(
+        {"field": e.field, "status": e.status, "key": e.key, "value": e.value, "note": e.note}
+        for e in entries
+        if e.key or e.note
+    )
+    return RANK[status], notes, ""
+
+
+def own_launches(chosen: Sequence[Release], *, off_policy: bool) -> list[tuple[str, str, str]]:
+    """Return release, name and objective of measured launches that no cell is translated into."""
+    when = "off_policy" if off_policy else "on_policy"
+    return [
+        (f"{library}@{version}", each["name"], objective_text(each[when]))
+        for library, version in chosen
+        for each in (evidence.read(library, version) or {"natives": ()})["natives"]
+    ]
+
+
+_SHORT = {
+    "sequence_reverse_kl": "sequence reverse KL",
+    "token_reverse_kl": "token reverse KL",
+    "token_forward_kl": "token forward KL",
+    "sequence_forward_kl": "sequence forward KL",
+    "zero": "noise",
+    "surrogate": "surrogate",
+    "mixture": "mixture",
+    "unknown": "unknown",
+}
+_MARKS = {"exact": "", "approximated": " ~", "extension": " +"}
+
+
+def short(row: CapabilityRow, off_policy: bool) -> str:
+    """Return a row's objective in one or two words, with its marks."""
+    if row.status == "refused":
+        return "-"
+    verdict = row.off_policy if off_policy else row.on_policy
+    if verdict is None:
+        return "?" + _MARKS[row.status]
+    if "refused" in verdict:
+        return "-"
+    text = (
+        verdict["error"].partition(":")[0] if "error" in verdict else _SHORT[verdict["objective"]]
+    )
+    return text + _MARKS[row.status] + ("" if verdict.get("agrees") else " !")
+
+
+def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[str, Any]:
+    """Return one JSON document with the rows and their evidence."""
+    return {
+        "rows": [asdict(each) for each in rows],
+        "evidence": {
+            f"{library}@{version}": {
+                key: value
+                for key, value in (evidence.read(library, version) or {}).items()
+                if key != "cells"
+            }
+            for library, version in chosen
+        },
+    }
+
+
+# The page docs/kl_in_libraries.md: its texts, then its tables.
 
 TextTable = Sequence[Sequence[str]]
 
@@ -57,7 +198,7 @@ CORRECTED = (
     "has it. A KL in the reward is weighted as the policy loss is.\n"
 )
 
-BESIDE = (
+SURROUNDINGS = (
     "Measured in the library's own functions after a train step, on the same responses; a release "
     "has no row for what it lacks, or for what none of its functions does alone. `token`, "
     "`sequence` and `sequence_mean` (GSPO) are the values of `loss.ratio_level` and "
@@ -99,7 +240,7 @@ def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
     parts = [
         HEAD,
         "## In one table\n",
-        _markdown(_summary(known)),
+        markdown_table(_summary(known)),
         _reading(),
         "## What was found\n",
         "\n".join(f"- {line}" for line in findings(known)) + "\n",
@@ -110,25 +251,25 @@ def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
         "Minibatches after the first, or a staleness of one step; π_rollout wrote the samples.\n",
         _objectives(rows, known, off_policy=True),
         "## How a KL in the reward enters the advantage\n",
-        _markdown(_advantages(known)),
+        markdown_table(_advantages(known)),
         "## What the loss is averaged over\n",
         "Of one micro-batch that is the whole minibatch.\n",
-        _markdown(_averages(known)),
+        markdown_table(_averages(known)),
         "## What corrects the engine's mismatch\n",
         CORRECTED,
-        _markdown([corrections.COLUMNS, *corrections.rows(known)]),
+        markdown_table([CORRECTION_COLUMNS, *correction_rows(known)]),
         "## Ratio levels, controllers of β, and references that move\n",
-        BESIDE,
-        _markdown([corrections.BESIDE, *corrections.beside_rows(known)]),
+        SURROUNDINGS,
+        markdown_table([SURROUNDINGS_COLUMNS, *surroundings_rows(known)]),
         "## Names\n",
-        _markdown(_names(known)),
+        markdown_table(_names(known)),
         "## Not measured\n",
         NOT_MEASURED,
-        _markdown(_unmeasured(known)),
+        markdown_table(_unmeasured(known)),
         "## Libraries that are only read\n",
         ALONE,
-        _markdown(_alone(read_only)),
-        "\n".join(f"- {each}" for each in alone.provenance(read_only)) + "\n",
+        markdown_table(_alone(read_only)),
+        "\n".join(f"- {each}" for each in undriven.provenance(read_only)) + "\n",
         "## Evidence\n",
         _sources(known),
     ]
@@ -163,9 +304,9 @@ def _summary(known: Sequence[Release]) -> TextTable:
         "weight of the KL loss off-policy",
         "bounds",
     )
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for library, version in known:
-        rows.setdefault((library, *_summarised((library, version))), []).append(version)
+    rows = _grouped(
+        ((library, *_summarised((library, version))), version) for library, version in known
+    )
     return [
         head,
         *((f"**{row[0]}** {', '.join(versions)}", *row[1:]) for row, versions in rows.items()),
@@ -207,22 +348,13 @@ def _silent(silent: Mapping[str, Any]) -> str:
 
 
 def _bounds(measured: Mapping[str, Any]) -> str:
-    names_by_words: dict[str, list[str]] = {}
-    for each in measured["names"]:
-        if each.get("value_bound") and each["name"] in plain_names():
-            words_ = curve_text(_curve(each)).partition(", ")[2]
-            names_by_words.setdefault(words_, [])
-            if each["name"] not in names_by_words[words_]:
-                names_by_words[words_].append(each["name"])
-    return (
-        "; ".join(f"{', '.join(names)} {text}" for text, names in names_by_words.items()) or "none"
+    names = _grouped(
+        (curve_text(curve_of(each)).partition(", ")[2], each["name"])
+        for each in measured["names"]
+        if each.get("value_bound") and each["name"] in plain_names()
     )
-
-
-def _curve(name: Mapping[str, Any]) -> EstimatorCurve:
-    return EstimatorCurve(
-        **{key: value for key, value in name.items() if key not in ("place", "name")}
-    )
+    parts = (f"{', '.join(dict.fromkeys(same))} {text}" for text, same in names.items())
+    return "; ".join(parts) or "none"
 
 
 def _objectives(
@@ -231,18 +363,17 @@ def _objectives(
     """Return one row for each KL term. Releases of a library with equal columns share a column."""
     by = {(row.label, row.library, row.version): row for row in rows}
     labels = list(dict.fromkeys(row.label for row in rows))
-    columns: dict[tuple[str, ...], list[Release]] = {}
-    for library, version in known:
-        column = tuple(_cell(by[label, library, version], off_policy) for label in labels)
-        key = (library, *column)
-        columns.setdefault(key, []).append((library, version))
-    heads = [f"{of[0][0]} {', '.join(version for _, version in of)}" for of in columns.values()]
+    columns = _grouped(
+        ((library, *(_cell(by[label, library, version], off_policy) for label in labels)), version)
+        for library, version in known
+    )
+    heads = [f"{column[0]} {', '.join(versions)}" for column, versions in columns.items()]
     body = [
         [f"`{label}`", *(column[1 + i] for column in columns)]
         for i, label in enumerate(labels)
         if any(column[1 + i] != "-" for column in columns)
     ]
-    table = _markdown([["KL term", *heads], *body])
+    table = markdown_table([["KL term", *heads], *body])
     return table + (
         "\n≈ approximated, † through an extension of ours, - refused (`orch matrix --format json` "
         "says why), ! the verdict of `orch explain` says otherwise.\n"
@@ -254,7 +385,7 @@ def _cell(row: CapabilityRow, off_policy: bool) -> str:
     if row.status == "refused" or verdict is None or "refused" in verdict:
         return "-"
     mark = {"exact": "", "approximated": " ≈", "extension": " †"}[row.status]
-    return words(verdict) + mark + ("" if verdict.get("agrees") else " !")
+    return objective_text(verdict) + mark + ("" if verdict.get("agrees") else " !")
 
 
 def _advantages(known: Sequence[Release]) -> TextTable:
@@ -274,10 +405,10 @@ def _entering(measured: Mapping[str, Any], advantage: str) -> str:
         return "-"
     if "error" in each:
         return f"raises {each['error'].partition(':')[0]}"
-    told_ = f"{WITHIN[each['within']]}, {OTHERS[each['others']]}"
+    text = f"{WITHIN[each['within']]}, {OTHERS[each['others']]}"
     if each["divided_by_deviation"] and each["others"] == "none":
-        return told_ + "; the task reward alone is divided by the deviation"
-    return told_ + ("; divided by its deviation" if each["divided_by_deviation"] else "")
+        return text + "; the task reward alone is divided by the deviation"
+    return text + ("; divided by its deviation" if each["divided_by_deviation"] else "")
 
 
 def _averages(known: Sequence[Release]) -> TextTable:
@@ -300,21 +431,20 @@ def _average(each: Mapping[str, Any]) -> str:
 
 def _alone(releases: Sequence[Release]) -> TextTable:
     head = ("library", "name", "KL in the", "computes", "objective on-policy", "on old samples")
-    return [head, *alone.table(releases)]
+    return [head, *undriven.table(releases)]
 
 
 def _names(known: Sequence[Release]) -> TextTable:
     """Return a row for each estimator's name. Releases of a library that agree share a row."""
-    rows: dict[tuple[str, str, str, str], list[str]] = {}
-    for library, version in known:
-        for each in _read((library, version))["names"]:
-            text = f"raises {each['error']}" if "error" in each else curve_text(_curve(each))
-            if "error" not in each and "rho" in each["gradient"]:
-                text += ", weighted by w held fixed"
-            rows.setdefault((library, each["name"], each["place"], text), []).append(version)
-    merged: dict[tuple[str, str, str, str], list[str]] = {}
-    for (library, name, place, text), versions in rows.items():
-        merged.setdefault((library, ", ".join(versions), name, text), []).append(place)
+    rows = _grouped(
+        ((library, each["name"], each["place"], _per_token(each)), version)
+        for library, version in known
+        for each in _read((library, version))["names"]
+    )
+    merged = _grouped(
+        ((library, ", ".join(versions), name, text), place)
+        for (library, name, place, text), versions in rows.items()
+    )
     return [
         ("library", "name", "in", "per token"),
         *(
@@ -324,11 +454,21 @@ def _names(known: Sequence[Release]) -> TextTable:
     ]
 
 
+def _per_token(name: Mapping[str, Any]) -> str:
+    """Return the measured value and gradient of an estimator's name in words."""
+    if "error" in name:
+        return f"raises {name['error']}"
+    weighted = ", weighted by w held fixed" if "rho" in name["gradient"] else ""
+    return curve_text(curve_of(name)) + weighted
+
+
 def _unmeasured(known: Sequence[Release]) -> TextTable:
-    rows = [
-        (*sentence, "; ".join(f"{library} {version}" for library, version in of))
-        for sentence, of in grouped_by_releases(known).items()
-    ]
+    releases = _grouped(
+        (difference, f"{library} {version}")
+        for library, version in known
+        for difference in unmeasured_differences(library, version)
+    )
+    rows = [(*difference, "; ".join(of)) for difference, of in releases.items()]
     return [("what", "in the library", "why it is not measured", "releases"), *rows]
 
 
@@ -339,16 +479,134 @@ def _sources(known: Sequence[Release]) -> str:
         commit = f", commit `{measured['commit'][:9]}`" if "commit" in measured else ""
         head = f"**{library} {version}**{commit} ({measured['arithmetic']})."
         lines.append(f"{head} Stood in for: {measured['stood_in']}.\n")
-        files: dict[str, list[str]] = {}
-        for key, where in measured["sources"].items():
-            file, _, name = key.partition(":")
-            files.setdefault(file, []).append(f"`{name}` ({where['line']})")
+        files = _grouped(
+            (key.partition(":")[0], f"`{key.partition(':')[2]}` ({where['line']})")
+            for key, where in measured["sources"].items()
+        )
         lines += [f"- `{file}`: {', '.join(names)}" for file, names in files.items()]
         lines.append("")
     return "\n".join(lines)
 
 
-def _markdown(table: TextTable) -> str:
+CORRECTION_COLUMNS = (
+    "library",
+    "launch",
+    "`loss.correction.kind`",
+    "weight of a token in the policy loss",
+    "its ratio is of",
+    "KL in the loss",
+)
+RATIO_OF = {
+    "proximal": "proximal policy / engine",
+    "policy": "policy / engine",
+    "?": "?",
+    None: "-",
+}
+
+
+def _corrections(release: Release) -> Sequence[Mapping[str, Any]]:
+    """Return the measured corrections of a release: those of cells, then in its own words."""
+    measured = (evidence.read(*release) or {}).get("corrections")
+    if measured is None:
+        return ()
+    cells = [
+        {**each, "name": f"loss.correction.kind={each['kind']}{_with_bounds(each)}"}
+        for each in measured["cells"]
+        if "refused" not in each
+    ]
+    return [*cells, *measured["own"]]
+
+
+def _with_bounds(cell: Mapping[str, Any]) -> str:
+    bounds = {name: cell[name] for name in ("least", "most") if cell[name]}
+    return "".join(f" {name}={value:g}" for name, value in bounds.items())
+
+
+def correction_rows(known: Sequence[Release]) -> list[tuple[str, ...]]:
+    """Return a row of CORRECTION_COLUMNS for each correction. Releases that agree share a row."""
+    versions = _grouped(
+        ((library, *_correction_row(entry)), version)
+        for library, version in known
+        for entry in _corrections((library, version))
+    )
+    return [(f"{key[0]} {', '.join(of)}", *key[1:]) for key, of in versions.items()]
+
+
+def _correction_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    name = f"`{entry['name']}`" + (" (says nothing of it)" if entry.get("silent") else "")
+    if "error" in entry:
+        return (name, "-", f"raises {entry['error']}", "-", "-")
+    policy = entry["policy"]
+    ratio = RATIO_OF[policy.get("of")] if policy["weight"] != "1" else "-"
+    kind = policy.get("kind")
+    same = kind and policy["divisor"] == ALL_TOKENS and policy.get("of") == "proximal"
+    return (name, f"`{kind}`" if same else "-", _weight(policy), ratio, _of_kl(entry))
+
+
+def _weight(part: Mapping[str, Any]) -> str:
+    if part["weight"] == "?":
+        return "none that orch knows"
+    divided = "" if part["divisor"] == ALL_TOKENS else f"; divided by {part['divisor']}"
+    return str(part["weight"]) + divided
+
+
+def _of_kl(entry: Mapping[str, Any]) -> str:
+    kl, policy = entry.get("kl"), entry["policy"]
+    if kl is None:
+        return "the launch has none"
+    if kl["weight"] == "1":
+        return "not weighted" + _weight(kl).removeprefix("1")
+    return "the same" if _weight(kl) == _weight(policy) else _weight(kl)
+
+
+SURROUNDINGS_COLUMNS = ("library", "of", "launch", "measured")
+SUBJECTS = {
+    "level": "ratio level",
+    "controller": "adaptive β",
+    "reference": "reference that moves",
+}
+
+
+def surroundings_rows(known: Sequence[Release]) -> list[tuple[str, ...]]:
+    """Return a row of SURROUNDINGS_COLUMNS for each level, controller and moving reference."""
+    versions = _grouped(
+        ((library, SUBJECTS[each["subject"]], f"`{each['name']}`", _surrounding(each)), version)
+        for library, version in known
+        for each in (evidence.read(library, version) or {}).get("beside", ())
+    )
+    rows = [(f"{key[0]} {', '.join(of)}", *key[1:]) for key, of in versions.items()]
+    return sorted(rows, key=lambda row: list(SUBJECTS.values()).index(row[1]))
+
+
+def _surrounding(each: Mapping[str, Any]) -> str:
+    if "error" in each:
+        return f"raises {each['error']}"
+    if each["subject"] == "level":
+        policy, kl = each["policy"], each.get("kl")
+        text = f"policy loss: {_level(policy)}"
+        return text if kl is None else f"{text}; KL in the loss: {_level(kl)}"
+    if each["subject"] == "controller":
+        return f"β follows {each['follows']}; a step counts {each.get('counts', '?')}"
+    return "as the cell says" if each["agrees"] else "otherwise than the cell says"
+
+
+def _level(part: Mapping[str, Any]) -> str:
+    if part["level"] == "?":
+        return "no level that orch knows"
+    level = "no ratio" if part["level"] == "none" else f"`{part['level']}`"
+    return level + ("" if part["divisor"] == ALL_TOKENS else f", divided by {part['divisor']}")
+
+
+def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return key -> its values, in the order of the pairs."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def markdown_table(table: TextTable) -> str:
+    """Return a table as Markdown; its first row is the head."""
     head, *body = table
     rule = ["---"] * len(head)
     return "\n".join(_line(row) for row in (head, rule, *body)) + "\n"
@@ -358,30 +616,26 @@ def _line(row: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
-EvidenceMapping = Mapping[str, Any]
+# The sentences on what a user would not expect.
 
 
 def findings(known: Sequence[Release]) -> list[str]:
     """Return sentences about these releases. A sentence true of several names them together."""
-    releases_by_sentence: dict[str, list[Release]] = {}
-    for release in known:
-        measured = evidence.read(*release)
-        if measured is None:
-            continue
-        for rule in RULES:
-            for sentence in rule(measured):
-                releases_by_sentence.setdefault(sentence, []).append(release)
-    return [f"**{_releases(of)}**: {sentence}" for sentence, of in releases_by_sentence.items()]
+    releases = _grouped(
+        (sentence, release)
+        for release in known
+        if (measured := evidence.read(*release)) is not None
+        for rule in RULES
+        for sentence in rule(measured)
+    )
+    return [f"**{_releases(of)}**: {sentence}" for sentence, of in releases.items()]
 
 
 def _releases(of: Sequence[Release]) -> str:
-    by: dict[str, list[str]] = {}
-    for library, version in of:
-        by.setdefault(library, []).append(version)
-    return "; ".join(f"{library} {', '.join(versions)}" for library, versions in by.items())
+    return "; ".join(f"{library} {', '.join(of)}" for library, of in _grouped(of).items())
 
 
-def _silence(measured: EvidenceMapping) -> Iterator[str]:
+def _silence(measured: ReleaseEvidence) -> Iterator[str]:
     silent = measured["silent"]
     for place in ("reward", "loss"):
         if silent[place]:
@@ -398,7 +652,7 @@ def _silence(measured: EvidenceMapping) -> Iterator[str]:
         )
 
 
-def _average_sentences(measured: EvidenceMapping) -> Iterator[str]:
+def _average_sentences(measured: ReleaseEvidence) -> Iterator[str]:
     for average, each in measured["loss"].items():
         if each.get("policy") and each["kl"] not in (each["policy"], "refused"):
             yield (
@@ -407,7 +661,7 @@ def _average_sentences(measured: EvidenceMapping) -> Iterator[str]:
             )
 
 
-def _credit(measured: EvidenceMapping) -> Iterator[str]:
+def _credit(measured: ReleaseEvidence) -> Iterator[str]:
     each = measured["reward"].get("rloo", {})
     if each.get("within") == "to_go":
         yield (
@@ -434,7 +688,7 @@ def _credit(measured: EvidenceMapping) -> Iterator[str]:
         )
 
 
-def _clamps(measured: EvidenceMapping) -> Iterator[str]:
+def _clamps(measured: ReleaseEvidence) -> Iterator[str]:
     for each in measured["names"]:
         plain = each["name"] in plain_names() and each["place"] == "loss"
         if plain and each.get("flat_below") is not None:
@@ -445,7 +699,7 @@ def _clamps(measured: EvidenceMapping) -> Iterator[str]:
             )
 
 
-def _straight_through(measured: EvidenceMapping) -> Iterator[str]:
+def _straight_through(measured: ReleaseEvidence) -> Iterator[str]:
     names = [each for each in measured["names"] if each.get("straight_through")]
     loss = [each for each in names if each["place"] == "loss"]
     weighted = [each for each in loss if each["gradient"] == "sg_rho_k2"]
@@ -460,13 +714,13 @@ def _straight_through(measured: EvidenceMapping) -> Iterator[str]:
         yield f"{listed} log their own value and have the gradient w x{limit}: one and the same"
 
 
-def _broken_names(measured: EvidenceMapping) -> Iterator[str]:
+def _broken_names(measured: ReleaseEvidence) -> Iterator[str]:
     for each in measured["names"]:
         if "error" in each and each["place"] == "loss":
             yield f"`{each['name']}` is accepted by the configuration and raises {each['error']}"
 
 
-def _objective_sentences(measured: EvidenceMapping) -> Iterator[str]:
+def _objective_sentences(measured: ReleaseEvidence) -> Iterator[str]:
     native = [each for each in measured["cells"] if each["on_policy"] and "objective" in each]
     noise = [f"`{_label(c)}`" for c in native if c["objective"] == "zero"]
     if noise:
@@ -487,23 +741,85 @@ def _label(cell: Mapping[str, Any]) -> str:
     return f"{cell['estimator']}.{str(cell['placement']).replace('reward_and_loss', 'both')}"
 
 
-def _natives(measured: EvidenceMapping) -> Iterator[str]:
-    names: dict[tuple[str, str], list[str]] = {}
-    for each in measured["natives"]:
-        objectives = (words(each["on_policy"]), words(each["off_policy"]))
-        names.setdefault(objectives, []).append(f"`{each['name']}`")
+def _natives(measured: ReleaseEvidence) -> Iterator[str]:
+    names = _grouped(
+        (
+            (objective_text(each["on_policy"]), objective_text(each["off_policy"])),
+            f"`{each['name']}`",
+        )
+        for each in measured["natives"]
+    )
     for (on, off), own in names.items():
         is_ = "is" if len(own) == 1 else "are each"
         yield f"its own {', '.join(own)} {is_} {on} on-policy, and on older samples {off}"
 
 
-def _ratio(measured: EvidenceMapping) -> Iterator[str]:
+def _ratio(measured: ReleaseEvidence) -> Iterator[str]:
     above = measured["ratio"]["flat_above"]
     if above is None:
         yield "without a clip the policy loss does not bound its importance ratio at all"
 
 
-RULES: tuple[Callable[[EvidenceMapping], Iterator[str]], ...] = (
+def _correction_sentences(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would surprise a user of a release's corrections."""
+    own = [each for each in measured.get("corrections", {}).get("own", ()) if "policy" in each]
+    for each in own:
+        if each.get("silent") and each["policy"]["weight"] not in ("1", "?"):
+            yield (
+                f"a launch that says nothing of a correction (`{each['name']}`) weights tokens "
+                f"all the same, by {_weight(each['policy'])} ({RATIO_OF[each['policy']['of']]})"
+            )
+    inverse = [f"`{each['name']}`" for each in own if "the inverse of" in each["policy"]["weight"]]
+    if inverse:
+        yield (
+            f"{', '.join(inverse)}: the bounds are of the inverse ratio, engine / proximal policy: "
+            "0.5 and 3 keep ratios from 1/3 to 2"
+        )
+    corrected = [each for each in own if each["policy"]["weight"] != "1" and "kl" in each]
+    smaller = [each for each in corrected if each["kl"]["weight"] != "1"]
+    if smaller:
+        listed = ", ".join(f"`{each['name'].split()[0]}`" for each in smaller)
+        divided = all(each["policy"]["divisor"] != ALL_TOKENS for each in smaller)
+        yield (
+            f"{listed}: what is rejected in the policy loss is rejected in the KL in the loss too"
+            f"{', and leaves the divisor of both means' if divided else ''}: β keeps its proportion"
+        )
+    alone = [each for each in corrected if each["kl"]["weight"] == "1"]
+    if alone:
+        yield (
+            f"{_part(len(alone), len(corrected))} of its measured corrections of the engine's "
+            "mismatch weight the policy loss and leave the KL in the loss as it is: where the "
+            "weight is below 1, β counts more"
+        )
+
+
+def _part(count: int, of: int) -> str:
+    return f"all {of}" if count == of else f"{count} of {of}"
+
+
+def _level_sentences(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would surprise a user of a release's ratio levels."""
+    of_levels = [each for each in measured.get("beside", ()) if each["subject"] == "level"]
+    both = [each for each in of_levels if "policy" in each and "kl" in each]
+    for each in both:
+        if each["kl"]["level"] not in ("none", "token", "?"):
+            yield (
+                f"`{each['name']}` multiplies the KL in the loss by the ratio of the response too: "
+                "no divergence with a name (`orch explain gspo+k3`)"
+            )
+        divisors = each["policy"].get("divisor"), each["kl"].get("divisor")
+        if (
+            each["policy"]["level"] != "token"
+            and divisors[0] != ALL_TOKENS
+            and divisors[1] == ALL_TOKENS
+        ):
+            yield (
+                f"`{each['name']}` averages the policy loss by response and the KL in the loss by "
+                "token: what β means depends on response lengths"
+            )
+
+
+RULES: tuple[Callable[[ReleaseEvidence], Iterator[str]], ...] = (
     _silence,
     _average_sentences,
     _credit,
@@ -513,8 +829,8 @@ RULES: tuple[Callable[[EvidenceMapping], Iterator[str]], ...] = (
     _objective_sentences,
     _natives,
     _ratio,
-    corrections.sentences,
-    corrections.levels,
+    _correction_sentences,
+    _level_sentences,
 )
 
 
@@ -539,12 +855,3 @@ def unmeasured_differences(library: str, version: str) -> list[Unmeasured]:
         if DIFFERENCES[cause].not_compared
     ]
     return read + [("not imitated", sentence, LEFT_OUT) for sentence in meaning.omits]
-
-
-def grouped_by_releases(known: Sequence[Release]) -> dict[Unmeasured, list[Release]]:
-    """Return each unmeasured difference of these releases, with the releases that share it."""
-    by: dict[Unmeasured, list[Release]] = {}
-    for release in known:
-        for sentence in unmeasured_differences(*release):
-            by.setdefault(sentence, []).append(release)
-    return by
