@@ -101,7 +101,7 @@ def load_reader(name: str) -> LaunchReader:
     if not isinstance(loaded, LaunchReader) or loaded.name != name:
         raise EnvironmentFault(
             f"{_origin_of(point)} is no orchestrator.library.protocol.LaunchReader named '{name}': "
-            "it needs name, title, release_marks, estimator_names and audit"
+            "it needs name, title, release_marks, estimator_names, logged_metrics and audit"
         )
     return loaded
 
@@ -121,25 +121,9 @@ def logging() -> tuple[str, ...]:
     return tuple(name for name in readers() if logged_metrics(name) is not None)
 
 
-@cache
 def logged_metrics(name: str) -> LoggedMetrics | None:
-    """Return the table of what a library logs; None for a library without one.
-
-    It is `LOGGED` of the module `logged` in the library's package.
-    """
-    if name in _own() or name in _only_read():
-        package = f"backends.{name}"
-    elif (point := _entry_points(BACKENDS).get(name) or _entry_points(READERS).get(name)) is None:
-        return None
-    else:
-        package = _module(name) if name in _entry_points(BACKENDS) else point.module
-    try:
-        if find_spec(f"{package}.logged") is None:
-            return None
-    except ModuleNotFoundError:  # the package is one module
-        return None
-    table: LoggedMetrics = import_module(f"{package}.logged").LOGGED
-    return table
+    """Return the table of what a library logs; None for a library without one."""
+    return load_reader(name).logged_metrics if name in readers() else None
 
 
 def exists(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from backends.openrlhf import adoption, checkpoints, dialect, metrics, parse, translate
+from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
 from backends.openrlhf.flags import VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.library.protocol import LibraryBackend
@@ -28,12 +28,11 @@ class OpenRLHF(LibraryBackend):
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)
+    logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-    trimmed = staticmethod(adoption.trimmed)
-    adopt = staticmethod(adoption.adopt)
 
 
 BACKEND = OpenRLHF()

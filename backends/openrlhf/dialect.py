@@ -9,7 +9,7 @@ from functools import cache
 
 from backends.openrlhf.flags import FLAT, NEWEST
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS, PROMPT_ORDER, SHUFFLED
-from backends.openrlhf.rules import LARGEST_MICRO_BATCH
+from backends.openrlhf.translate import LARGEST_MICRO_BATCH
 from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 

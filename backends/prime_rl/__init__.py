@@ -2,7 +2,7 @@
 
 from backends.prime_rl import checkpoints, dialect, metrics, parse, releases
 from backends.prime_rl.manifest import MANIFEST
-from backends.prime_rl.marks import MARKS
+from backends.prime_rl.releases import MARKS
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
 from orchestrator.library.protocol import LibraryBackend
 
@@ -24,6 +24,7 @@ class PrimeRl(LibraryBackend):
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
     read_metrics = staticmethod(metrics.read_metrics)
+    logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     checkpoint_companions = staticmethod(checkpoints.companions)

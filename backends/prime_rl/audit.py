@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from backends.prime_rl import marks
+from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
 from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
@@ -323,7 +323,7 @@ class _Judge:
     ) -> None:
         self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
         self.spread, self.version = spread, releases().versions[at]
-        self.dated = bool({"prime_rl", "prime-rl", marks.TAU} & launch.versions.keys())
+        self.dated = bool({"prime_rl", "prime-rl", TAU_DEFAULT} & launch.versions.keys())
         self.unknown: list[str] = []
         self.possibilities: tuple[Possibility, ...] = ()
         self.rules: list[Rule] = []
@@ -588,7 +588,7 @@ class _Judge:
         key = self._find("trainer.loss.kl_tau", TAU)
         is_on = self.at >= FIRST_TAU_ON if (dated := self._tau_on()) is None else dated
         default = 0.001 if is_on else 0.0
-        beside, _, why = self.launch.versions.get(marks.TAU, "").partition(" ")
+        beside, _, why = self.launch.versions.get(TAU_DEFAULT, "").partition(" ")
         if beside and key is None:
             default = as_number(beside) or 0.0
             self._rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backends.prime_rl import toml
+from backends.prime_rl import config
 from backends.prime_rl.config import RL
 from backends.prime_rl.releases import OLD
 from orchestrator.library import cpu
@@ -37,7 +37,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
     after = _on_cpu(before, _port(place))
     changed = plan.model_copy(
         update={
-            "files": {**plan.files, RL: toml.dumps(after), **cpu.files(Path(__file__).parent)},
+            "files": {**plan.files, RL: config.dumps(after), **cpu.files(Path(__file__).parent)},
             "env": {
                 **plan.env,
                 **cpu.variables(place, MODULE),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from backends.prime_rl.releases import VERSIONS
 from orchestrator.errors import LogFault
+from orchestrator.library.logged import LoggedMetric, LoggedMetrics, having, renamed
 from orchestrator.records import MetricPoint
 
 TRAINER: Mapping[str, str] = {
@@ -160,3 +161,19 @@ def _started(attempt_dir: Path) -> float:
         return float(json.loads((attempt_dir / "job.json").read_text())["started"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
+
+
+_KL = (
+    LoggedMetric(
+        "mismatch_kl/all/mean",
+        "rollout/mismatch_kl",
+        "no KL to a reference policy: k3 of the ratio between the trainer and the engine that "
+        "sampled, so staleness and the engines' rounding",
+        "src/prime_rl/trainer/rl/loss.py, compute_importance_ratio_and_mismatch_kl, 0.8.1",
+    ),
+)
+LOGGED = LoggedMetrics(
+    (*_KL, *(row for names in ROWS.values() for row in renamed(names, _KL))),
+    owns=having("orchestrator.batch_size"),
+)
+"""The metrics that Prime-RL logs."""

@@ -1,14 +1,18 @@
-"""Translate a cell to a launch of Prime-RL."""
+"""Translate a cell to a launch of Prime-RL, or refuse it.
+
+The manifest refuses values of single fields. `check` refuses combinations that Prime-RL cannot run:
+schedules, and GPUs that do not fit.
+"""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from backends.prime_rl import config, limits, toml
+from backends.prime_rl import config
 from backends.prime_rl.config import INFERENCE, RL
 from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, RECORD
-from backends.prime_rl.releases import NAME, OLD, VERSIONS
+from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, rollout_dump
@@ -22,7 +26,7 @@ ROLLOUTS = "orch_prime_rl_rollouts"
 def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell Prime-RL cannot train."""
     carried = _carried(cell)
-    limits.check(cell)
+    check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
     assigned = MANIFEST.assignments(cell.settings, carried)
     keys = config.all_keys(cell, place, version, assigned)
@@ -45,7 +49,8 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         ),
         files={
             **{
-                name: toml.dumps(table) for name, table in config.files(cell, version, keys).items()
+                name: config.dumps(table)
+                for name, table in config.files(cell, version, keys).items()
             },
             **sources(),
             **(rollout_files() if dumps else {}),
@@ -65,9 +70,7 @@ def _carried(cell: Cell) -> tuple[Carried, ...]:
     try:
         return MANIFEST.carry(cell.settings)
     except UnsupportedSetting as refused:
-        raise limits.refuse(
-            cell, refused.field, refused.value, refused.offered, refused.advice
-        ) from None
+        raise refuse(cell, refused.field, refused.value, refused.offered, refused.advice) from None
 
 
 def sent(tables: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
@@ -108,7 +111,7 @@ def rollout_files() -> dict[str, str]:
 
 
 def _no_dump(cell: Cell) -> UnsupportedSetting:
-    return limits.refuse(
+    return refuse(
         cell,
         "cadence.dump_rollouts",
         True,
@@ -128,3 +131,68 @@ def _record(cell: Cell) -> dict[str, object]:
     }
     keyless = {"training": precision.training, "checkpoint": precision.checkpoint}
     return record | {f"precision_{name}": value for name, value in keyless.items() if value}
+
+
+def check(cell: Cell) -> None:
+    """Raise UnsupportedSetting for the first combination that Prime-RL cannot express."""
+    _check_optimizer(cell)
+    _check_gpus(cell)
+
+
+def _check_optimizer(cell: Cell) -> None:
+    optimizer, steps = cell.settings.optimizer, cell.settings.num_train_steps
+    if optimizer.num_warmup_steps >= steps and optimizer.num_warmup_steps:
+        raise refuse(
+            cell,
+            "optimizer.num_warmup_steps",
+            optimizer.num_warmup_steps,
+            (f"0 to {steps - 1}",),
+            "Its schedule must leave a step after the warm-up.",
+        )
+    if optimizer.schedule == "linear" and steps - optimizer.num_warmup_steps < 2:
+        raise refuse(
+            cell,
+            "optimizer.schedule",
+            "linear",
+            ("constant", "cosine"),
+            "Its linear decay divides by the decay steps less one. Train at least two steps after "
+            "the warm-up.",
+        )
+
+
+def _check_gpus(cell: Cell) -> None:
+    nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
+    if nodes > 2:
+        raise refuse(
+            cell,
+            "resources.num_nodes",
+            nodes,
+            (1, 2),
+            "One node trains and one serves. Use nodes with more GPUs, or train with verl.",
+        )
+    current = cell.settings.backend.version == CURRENT
+    least = (1 if current else 2) + (nodes == 1)
+    if gpus < least:
+        why = (
+            "The trainer and the rollout policy each need a GPU."
+            if current
+            else (
+                "The trainer, the rollout policy and the reference policy each need a GPU (the "
+                "same "
+                "split is kept without KL, so that the lag of the policies compares)."
+            )
+        )
+        raise refuse(cell, "resources.gpus_per_node", gpus, (f"{least} or more",), why)
+
+
+def refuse(
+    cell: Cell, field: str, value: object, offered: Sequence[object], advice: str
+) -> UnsupportedSetting:
+    """Return the error for a field that cannot be run.
+
+    It names the release that the cell would train in, or only the library if orch does not know the
+    release.
+    """
+    version = cell.settings.backend.version or VERSIONS[0]
+    name = f"{NAME} {version}" if version in VERSIONS else NAME
+    return UnsupportedSetting(name, field, value, offered, advice)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from backends.skyrl import adoption, checkpoints, dialect, metrics, parse, translate
+from backends.skyrl import checkpoints, dialect, metrics, parse, translate
 from backends.skyrl.manifest import MANIFEST, VERSIONS
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
@@ -30,12 +30,11 @@ class SkyRL(LibraryBackend):
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)
+    logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-    trimmed = staticmethod(adoption.trimmed)
-    adopt = staticmethod(adoption.adopt)
 
 
 BACKEND = SkyRL()

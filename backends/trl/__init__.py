@@ -41,6 +41,7 @@ class TRL(LibraryBackend):
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)
+    logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     parse = staticmethod(parse.parse)

@@ -159,7 +159,7 @@ def _constant_tokens(launch: Values) -> object:
 
 
 def _constant_loss_type(settings: Settings) -> str:
-    """Return the loss type of a constant divisor. rules.py refuses cells that neither type fits."""
+    """Return the loss type of a constant divisor. translate.py refuses cells that neither fits."""
     longest = settings.rollout.max_response_tokens
     return BY_LENGTH if settings.loss.constant_tokens == longest else BY_SEQUENCES
 

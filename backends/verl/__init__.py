@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from backends.verl import adoption, checkpoints, dialect, metrics, parse, translate
+from backends.verl import checkpoints, dialect, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
-from backends.verl.marks import MARKS
+from backends.verl.releases import MARKS
 from orchestrator.library.protocol import LibraryBackend
 
 
@@ -23,13 +23,12 @@ class VerlBackend(LibraryBackend):
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)
+    logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     export_command = staticmethod(checkpoints.export_command)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-    trimmed = staticmethod(adoption.trimmed)
-    adopt = staticmethod(adoption.adopt)
 
 
 BACKEND = VerlBackend()

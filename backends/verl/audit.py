@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from backends.verl import easyr1
-from backends.verl.examples import Example, example
 from backends.verl.extension import TO_GO
 from backends.verl.manifest import (
     ACTOR,
@@ -36,7 +35,7 @@ from backends.verl.manifest import (
     USE_LOSS,
     USE_REWARD,
 )
-from backends.verl.marks import BEFORE_SWITCH
+from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.kl.engine_weight import Correction, EngineWeight
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launch_keys import (

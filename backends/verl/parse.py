@@ -1,15 +1,54 @@
-"""Read a launch of verl, written by orch or by anybody, as settings."""
+"""Read a launch of verl, written by orch or by anybody, as settings.
+
+verl accepts some launches and ignores a setting of them, or fails later. `accepted_faults` yields
+their faults. verl's own validate_config finds only one of them: an unknown loss_agg_mode.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from backends.verl import checks
-from backends.verl.manifest import ASKED, DATA, MANIFEST, MODEL, NEWEST, PROJECT, TABLES, VERSIONS
+from backends.verl.manifest import (
+    ACTOR,
+    AGGREGATION,
+    AHEAD,
+    ASKED,
+    BATCH,
+    CONSTANT_TOKENS,
+    CORRECTION,
+    DATA,
+    ENGINE,
+    EPOCHS,
+    LIMIT,
+    LOSS_BETA,
+    LOSS_TYPE,
+    MANIFEST,
+    MINIBATCH,
+    MODE,
+    MODEL,
+    NEWEST,
+    OLDEST,
+    OPTIMIZER,
+    PARTS,
+    PENALTY,
+    PROJECT,
+    REWARD_BETA,
+    ROLLOUT,
+    STEPS,
+    STRATEGY,
+    TABLES,
+    USE_LOSS,
+    USE_REWARD,
+    VERSIONS,
+    WORKER_ENV,
+    unweighted,
+)
 from backends.verl.overrides import read
 from backends.verl.translate import MAIN
-from orchestrator.errors import Fault, SpecError
+from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.manifest import Values
 from orchestrator.library.needs import name_of
 from orchestrator.settings import Settings
@@ -28,7 +67,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     data, requested = _object(DATA, files, faults), _object(ASKED, files, faults)
     version = _version(given, faults) or NEWEST
     values = {**TABLES[version].defaults, **given}
-    faults += checks.faults(checks.LaunchValues(given, values, version, data.get("num_prompts")))
+    faults += accepted_faults(LaunchValues(given, values, version, data.get("num_prompts")))
     if faults:
         raise SpecError(SOURCE, faults)
     plain = MANIFEST.read(
@@ -105,3 +144,181 @@ def _named(plain: dict[str, object], values: Values) -> dict[str, object]:
 
 def _section(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, dict) else {}
+
+
+KL_KEYS = (
+    USE_REWARD,
+    PENALTY,
+    "algorithm.kl_ctrl.type",
+    REWARD_BETA,
+    "algorithm.kl_ctrl.horizon",
+    "algorithm.kl_ctrl.target_kl",
+    USE_LOSS,
+    LOSS_TYPE,
+    LOSS_BETA,
+    f"{ACTOR}.policy_loss.kl_cov_ratio",
+    f"{ACTOR}.policy_loss.ppo_kl_coef",
+)
+_LIKE_KL = re.compile(rf"(?:algorithm|{re.escape(ACTOR)})\.(?:\w+\.)*\w*kl_?\w*")
+LOGGER = "trainer.logger"
+OUTDATED_REWARD_KEYS = ("custom_reward_function.", "reward_model.")
+"""Prefixes of reward keys before 0.8. 0.8.0 moves them to `reward.*`; 0.9.1 ignores them."""
+EXTERNAL = f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES"
+KeyFaults = Iterator[tuple[str, str]]
+"""Pairs of a key and its fault in words."""
+
+
+class LaunchValues(NamedTuple):
+    """The given values of a launch, all its values with the release's defaults, and its data
+    size.
+    """
+
+    given: Mapping[str, object]
+    values: Mapping[str, object]
+    version: str
+    num_prompts: object = None
+
+
+def accepted_faults(launch: LaunchValues) -> Iterator[Fault]:
+    """Yield every fault of a launch."""
+    taught = EXTERNAL in launch.given
+    yield from MANIFEST.unreadable(launch.given, launch.version, taught=taught)
+    for rule in _RULES:
+        for key, message in rule(launch):
+            yield Fault(f"{key}={launch.values.get(key)}: {message}", f"$.{key}")
+
+
+def _loggers(launch: LaunchValues) -> KeyFaults:
+    chosen, known = launch.values[LOGGER], TABLES[launch.version].values[LOGGER]
+    for name in chosen if isinstance(chosen, list) else [chosen]:
+        if name not in known:
+            yield LOGGER, f"{name} is none of {', '.join(sorted(map(str, known)))}"
+
+
+def _reward(launch: LaunchValues) -> KeyFaults:
+    for key in launch.given:
+        if key.startswith(OUTDATED_REWARD_KEYS) and launch.version == NEWEST:
+            yield key, f"is ignored by verl {launch.version}: write reward.{key}"
+
+
+def _named_kl(launch: LaunchValues) -> KeyFaults:
+    """Yield keys that look like keys of a KL and are none.
+
+    Hydra's `+` adds them; verl never reads them.
+    """
+    for key in launch.given:
+        if _LIKE_KL.match(key) and key not in KL_KEYS:
+            hint = did_you_mean(key, KL_KEYS)
+            yield key, f"verl {launch.version} has no such key and would read none{hint}"
+
+
+def _batches(launch: LaunchValues) -> KeyFaults:
+    batch, minibatch = _batch(launch)
+    if not minibatch or not batch or batch % minibatch:
+        message = f"must be a multiple of {MINIBATCH}={minibatch}, both in prompts"
+        yield BATCH, message
+
+
+def _batch(launch: LaunchValues) -> tuple[int, int]:
+    """Return the prompts of a rollout batch and of a minibatch; 0 for what is not a number."""
+    batch, minibatch = (launch.values[key] for key in (BATCH, MINIBATCH))
+    return (
+        batch if isinstance(batch, int) else 0,
+        minibatch if isinstance(minibatch, int) else 0,
+    )
+
+
+def _steps(launch: LaunchValues) -> KeyFaults:
+    steps, epochs = (launch.values[key] for key in (STEPS, EPOCHS))
+    if not isinstance(steps, int):
+        yield STEPS, "set it: it would follow from the data set's size"
+    elif not isinstance(epochs, int):
+        yield EPOCHS, "must be a number"
+    elif isinstance(launch.num_prompts, int) and (batch := _batch(launch)[0]):
+        reached = launch.num_prompts // batch * epochs
+        if reached < steps:
+            message = f"training ends after {reached} of {steps} steps: raise it"
+            yield EPOCHS, message
+
+
+def _constant(launch: LaunchValues) -> KeyFaults:
+    constant = launch.values[AGGREGATION] == "seq-mean-token-sum-norm"
+    if constant and not isinstance(launch.values[CONSTANT_TOKENS], int):
+        message = "set a number of tokens: verl divides by the padded width, which varies"
+        yield CONSTANT_TOKENS, message
+
+
+def _clips(launch: LaunchValues) -> KeyFaults:
+    given = launch.given
+    bounds = {f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"}
+    if f"{ACTOR}.clip_ratio" in given and not bounds <= given.keys():
+        yield f"{ACTOR}.clip_ratio", "is ignored: set clip_ratio_low and clip_ratio_high"
+    if f"{ACTOR}.grad_clip" in given and f"{OPTIMIZER}.clip_grad" not in given:
+        yield f"{ACTOR}.grad_clip", f"is read by nothing: set {OPTIMIZER}.clip_grad"
+
+
+def _both_places(launch: LaunchValues) -> KeyFaults:
+    values = launch.values
+    if not (values[USE_REWARD] and values[USE_LOSS]):
+        return
+    reward, loss = values[PENALTY], values[LOSS_TYPE]
+    in_reward = MANIFEST.meanings(PENALTY, launch.version).get(reward)
+    in_loss = MANIFEST.meanings(LOSS_TYPE, launch.version).get(loss)
+    if in_reward != unweighted(str(in_loss)):
+        yield LOSS_TYPE, f"differs from algorithm.kl_penalty={reward}: a cell has one"
+    beta = values[REWARD_BETA]
+    if beta != values[LOSS_BETA]:
+        yield (
+            LOSS_BETA,
+            f"differs from algorithm.kl_ctrl.kl_coef={beta}: a cell has one",
+        )
+
+
+def _correction(launch: LaunchValues) -> KeyFaults:
+    values = launch.values
+    bypass = values[f"{CORRECTION}.bypass_mode"]
+    for key in (f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"):
+        if values[key] is not None and bypass:
+            yield key, "is ignored with bypass_mode=True and policy_loss.loss_mode=vanilla"
+        elif values[key] is not None and (key.endswith("rs") or launch.version == OLDEST):
+            yield key, "no cell has this correction: leave it out, or set rollout_is of 0.9.1"
+    if values.get(MODE) == "separate_async" and not bypass:
+        message = "set it, or ratios are to the trainer's policy, not to the one that sampled"
+        yield f"{CORRECTION}.bypass_mode", message
+
+
+def _separate(launch: LaunchValues) -> KeyFaults:
+    values = launch.values
+    if values.get(MODE) != "separate_async":
+        return
+    batch, minibatch = _batch(launch)
+    if values[PARTS] != batch // max(1, minibatch):
+        message = f"times {MINIBATCH}={minibatch} must be {BATCH}={batch}"
+        yield PARTS, message
+    if not values[f"{ROLLOUT}.nnodes"]:
+        yield f"{ROLLOUT}.nnodes", "separate_async samples on nodes of its own: set 1 or more"
+    if values[ENGINE] == "naive":
+        yield ENGINE, "separate_async needs nccl"
+    if not values["actor_rollout_ref.hybrid_engine"]:
+        yield "actor_rollout_ref.hybrid_engine", "stops verl 0.9.1 at start: leave it True"
+    ahead = values[AHEAD]
+    if not isinstance(ahead, int) or values[LIMIT] != ahead + 1:
+        message = f"must be one more than {AHEAD}={ahead}"
+        yield LIMIT, message
+    if values[STRATEGY] == "drop":
+        message = "drops what is slow, which is what is long: set wait"
+        yield STRATEGY, message
+
+
+_RULES: tuple[Callable[[LaunchValues], KeyFaults], ...] = (
+    _loggers,
+    _reward,
+    _named_kl,
+    _batches,
+    _steps,
+    _constant,
+    _clips,
+    _both_places,
+    _correction,
+    _separate,
+)

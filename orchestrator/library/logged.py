@@ -1,8 +1,7 @@
 """The metrics that a library logs: its names, orch's names for them, and the meaning of each KL.
 
-A package `backends/<library>/` has its table in `logged.py`, which exports `LOGGED`; another
-distribution's backend has it in the module `logged` of its package. `orch import` and `orch explain
-METRIC@LIBRARY` read it.
+It is the member `logged_metrics` of a backend, or of a library that is only read. `orch import` and
+`orch explain METRIC@LIBRARY` use it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

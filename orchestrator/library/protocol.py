@@ -42,6 +42,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
 from orchestrator.library.cpu_launch import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
+from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.releases import ReleaseMarks
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
@@ -110,6 +111,8 @@ class LaunchReader(Protocol):
     """The marks of the library and its release in a text. None if `audit` reads no launch."""
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's."""
+    logged_metrics: LoggedMetrics | None
+    """The meanings of the metrics that the library logs; None: orch does not know them."""
 
     def audit(self, launch: Launch) -> LaunchReading | None:
         """Return the library's reading of any launch; None if it does not start the library.
@@ -147,6 +150,9 @@ class Backend(Protocol):
     """The marks of the library and its release in a text. None if `audit` reads no launch."""
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's, for `orch explain`."""
+    logged_metrics: LoggedMetrics | None
+    """The meanings of the metrics that the library logs, in runs that orch did not launch (`orch
+    import`, `orch explain METRIC@LIBRARY`). None: orch does not know them."""
     shared_process: SharedProcess | None
     """How cells of one shape share a process on this machine. None if each has its own."""
     dumps_rollouts: bool
@@ -291,8 +297,9 @@ class LibraryBackend(ABC):
     """A backend whose members are functions of its modules.
 
     Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
-    not assigned keeps the default below. `audit` and `cpu_launch` are the functions of those names
-    in the package's modules of those names, if it has them; they are imported when first called.
+    not assigned keeps the default below. Two modules are imported when first needed: `audit.py` has
+    the function `audit`; `cpu_launch.py` has `cpu_launch`, and `trimmed` and `adopt` if the backend
+    adopts others' launches.
     """
 
     name: str
@@ -306,6 +313,7 @@ class LibraryBackend(ABC):
     release_marks: ReleaseMarks | None = None
     shared_process: SharedProcess | None = None
     estimator_names: Mapping[str, str] = MappingProxyType({})
+    logged_metrics: LoggedMetrics | None = None
     dumps_rollouts: bool = False
     adopts_scripts: bool = False
 
@@ -349,24 +357,33 @@ class LibraryBackend(ABC):
         return None
 
     def cpu_launch(self, plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
-        """Return the result of the package's function `cpu_launch`, or None without one."""
-        own = _own_function(type(self).__module__, "cpu_launch")
-        changed: CpuLaunch | None = None if own is None else own(plan, place)
+        """Return the result of cpu_launch.py's function, or None without one."""
+        changed: CpuLaunch | None = self._call("cpu_launch", "cpu_launch", None, plan, place)
         return changed
 
     def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
-        """Return the launch as it is."""
-        return Trimmed(tuple(argv))
+        """Return the result of cpu_launch.py's function, or the launch as it is without one."""
+        as_it_is = Trimmed(tuple(argv))
+        shorter: Trimmed = self._call("cpu_launch", "trimmed", as_it_is, argv, batches)
+        return shorter
 
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
-        """Return None: this backend adopts no arguments of other launches."""
-        return None
+        """Return the result of cpu_launch.py's function, or None without one."""
+        adopted: CpuLaunch | None = self._call("cpu_launch", "adopt", None, plan, argv)
+        return adopted
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the result of the package's function `audit`, or None without one."""
-        own = _own_function(type(self).__module__, "audit")
-        reading: LaunchReading | None = None if own is None else own(launch)
+        """Return the result of audit.py's function, or None without one."""
+        reading: LaunchReading | None = self._call("audit", "audit", None, launch)
         return reading
+
+    def _call(self, module: str, name: str, default: object, *arguments: object) -> Any:
+        """Return the result of a function of a module of the backend's package.
+
+        Return the default if the package has no such module, or the module no such function.
+        """
+        function = _own_function(type(self).__module__, module, name)
+        return default if function is None else function(*arguments)
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return None: there is no small scale."""
@@ -392,12 +409,12 @@ class LibraryBackend(ABC):
 
 
 @cache
-def _own_function(package: str, name: str) -> Callable[..., Any] | None:
-    """Return the function `name` of the module `name` in a package, or None without that module."""
+def _own_function(package: str, module: str, name: str) -> Callable[..., Any] | None:
+    """Return a function of a module in a package, or None if one of the two is not there."""
     try:
-        if find_spec(f"{package}.{name}") is None:
+        if find_spec(f"{package}.{module}") is None:
             return None
     except ModuleNotFoundError:  # a backend may be one module, and not a package
         return None
-    function: Callable[..., Any] = getattr(import_module(f"{package}.{name}"), name)
+    function: Callable[..., Any] | None = getattr(import_module(f"{package}.{module}"), name, None)
     return function

@@ -22,6 +22,7 @@ from orchestrator.library.launches import (
     Possibility,
     TrainingRegime,
 )
+from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import ReleaseMarks, numbers
 from orchestrator.library.source_keys import KeyFact
@@ -86,9 +87,11 @@ class ReadLibrary:
         release_marks: ReleaseMarks,
         estimator_names: Mapping[str, str],
         audit: Callable[[Launch], LaunchReading | None],
+        logged_metrics: LoggedMetrics | None = None,
     ) -> None:
         self.name, self.title, self.release_marks = name, title, release_marks
         self.estimator_names = MappingProxyType(dict(estimator_names))
+        self.logged_metrics = logged_metrics
         self._audit = audit
 
     def audit(self, launch: Launch) -> LaunchReading | None:

@@ -16,7 +16,7 @@ from audit.scripts import (
     only,
     verdict,
 )
-from backends.prime_rl.marks import TAU
+from backends.prime_rl.releases import TAU
 from orchestrator.audit import UnreadableScript, audit
 from orchestrator.audit.releases import versions
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backends.prime_rl import BACKEND, check
+from backends.prime_rl import BACKEND, parse
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell
@@ -34,7 +34,7 @@ def kind(name: str) -> str:
 
 
 def test_the_table_of_keys_is_that_of_the_checkout(prime_rl: Any) -> None:
-    path = Path(check.__file__).parent / "keys" / "0.5.0.json"
+    path = Path(parse.__file__).parent / "keys" / "0.5.0.json"
     ours = json.loads(path.read_text())
     theirs = prime_rl()
     for each in ("rl", "inference"):
@@ -46,7 +46,7 @@ def test_everything_shipped_is_valid_by_the_stored_keys(shipped: list[Cell]) -> 
     texts = {(kind(n), text) for cell in shipped for n, text in emitted(cell).items()}
     assert len(texts) > 50
     for each, text in texts:
-        assert check.faults(tomllib.loads(text), each) == [], text
+        assert parse.faults(tomllib.loads(text), each) == [], text
 
 
 def test_everything_shipped_is_valid_for_prime_rl(prime_rl: Any, shipped: list[Cell]) -> None:
@@ -146,7 +146,7 @@ def test_a_drawn_cell_reads_back_and_passes_our_check(
     cell = changed(drawn, resources=resources)
     files = emitted(cell)
     for name, text in files.items():
-        assert check.faults(tomllib.loads(text), kind(name)) == []
+        assert parse.faults(tomllib.loads(text), kind(name)) == []
     if files:
         plan = BACKEND.translate(cell, PLACE)
         assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == cell.id
@@ -199,7 +199,7 @@ def test_what_prime_rl_accepts_silently_we_refuse(
     text = emitted(base)["rl.toml"]
     assert old in text
     broken = text.replace(old, new)
-    found = check.faults(tomllib.loads(broken))
+    found = parse.faults(tomllib.loads(broken))
     assert bool(found) == bool(says)
     assert says in " ".join(map(str, found))
     try:

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from backends.prime_rl import BACKEND, toml
+from backends.prime_rl import BACKEND, config
 from backends.prime_rl.manifest import MANIFEST
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.testing.backend_contract import BackendContract
@@ -26,7 +26,7 @@ class TestPrimeRl(BackendContract):
     def emitted(self, plan: LaunchPlan) -> Mapping[str, Sequence[str]]:
         """With the server's file as the table [inference], which it is on one node."""
         server = tomllib.loads(plan.files.get("inference.toml", ""))
-        files = {**plan.files, "server.toml": toml.dumps({"inference": server})}
+        files = {**plan.files, "server.toml": config.dumps({"inference": server})}
         return super().emitted(plan.model_copy(update={"files": files}))
 
     def write_log(self, attempt_dir: Path) -> Path:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backends.prime_rl import BACKEND, check, hooks
+from backends.prime_rl import BACKEND, hooks, parse
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.records import AttemptPaths, Cell
@@ -25,7 +25,7 @@ CURRENT: dict[str, Any] = {
     "kl": {"estimator": "none"},
     "max_staleness_steps": 1,
 }
-KEYS = json.loads((Path(check.__file__).parent / "keys" / "0.8.0.json").read_text())
+KEYS = json.loads((Path(parse.__file__).parent / "keys" / "0.8.0.json").read_text())
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +131,7 @@ def test_a_drawn_cell_reads_back_and_passes_our_check(
         return
     for name, text in plan.files.items():
         if name.endswith(".toml"):
-            assert check.faults(tomllib.loads(text), kind(name), "0.8.0") == []
+            assert parse.faults(tomllib.loads(text), kind(name), "0.8.0") == []
     assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == cell.id
 
 
@@ -213,7 +213,7 @@ def broken(current: Cell, old: str, new: str) -> str:
 def test_what_is_wrong_is_told(
     current: Cell, old: str, new: str, _accepted: bool, says: str
 ) -> None:
-    found = check.faults(tomllib.loads(broken(current, old, new)))
+    found = parse.faults(tomllib.loads(broken(current, old, new)))
     assert says in " ".join(map(str, found))
 
 

@@ -7,7 +7,7 @@ import pytest
 from backends.skyrl import BACKEND
 from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
 from backends.skyrl.overrides import read
-from backends.skyrl.rules import micro_batch
+from backends.skyrl.translate import micro_batch
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.settings import Cadence, Resources, Settings
