@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.library.key_tables import KeyTables, load_tables
-from orchestrator.library.launch_keys import Keys, shown, split_override
+from orchestrator.library.key_tables import KeyFact, KeyTables, fields, load_tables
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -27,9 +26,17 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.reading import ReadLibrary, ReleaseReader, Stock, clip_range, stock
+from orchestrator.library.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    shown,
+    split_override,
+    stock,
+)
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
-from orchestrator.library.source_keys import KeyFact, fields
 
 BETA, TYPE = "actor.kl_ctl", "actor.kl_estimator"
 LAG, MINIBATCHES = "rollout.max_head_offpolicyness", "actor.ppo_n_minibatches"

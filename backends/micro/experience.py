@@ -25,7 +25,7 @@ from backends.micro.rollout import Rollouts, Scored
 from backends.micro.skills import ANSWER_TOKENS, Skill
 from backends.micro.state import State
 from orchestrator.estimators import NONE, entry
-from orchestrator.kl.engine_weight import weight_of, weights
+from orchestrator.kl.estimators import weight_of, weights
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import Settings
 

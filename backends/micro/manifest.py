@@ -15,8 +15,7 @@ from backends.micro.skills import ANSWER_TOKENS, NUM_TRAIN_PROBLEMS, PROMPT_TOKE
 from backends.micro.version import VERSION, dialect
 from orchestrator import estimators
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.kl.differences import DIFFERENCES, describe, differing
-from orchestrator.kl.library_semantics import PLAIN
+from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, describe, differing
 from orchestrator.library.manifest import (
     TEXT,
     Account,

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.kl.engine_weight import Correction, EngineWeight
-from orchestrator.kl.estimators import Clamp
+from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables
-from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
     CommandWord,
     Inactive,
@@ -29,6 +27,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
 from orchestrator.library.reading import (
+    Keys,
     ReadLibrary,
     ReleaseReader,
     Stock,

@@ -17,10 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from orchestrator.kl.engine_weight import EngineWeight
-from orchestrator.kl.estimators import UNCLAMPED, Clamp
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables
-from orchestrator.library.launch_keys import Keys, shown, split_override
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -36,7 +34,16 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.reading import ReadLibrary, ReleaseReader, Stock, clip_range, stock
+from orchestrator.library.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    shown,
+    split_override,
+    stock,
+)
 from orchestrator.library.releases import ReleaseMarks, numbers
 
 BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"

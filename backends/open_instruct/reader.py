@@ -13,7 +13,6 @@ from typing import Literal
 
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
-from orchestrator.library.launch_keys import Keys
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -29,6 +28,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
 from orchestrator.library.reading import (
+    Keys,
     ReadLibrary,
     ReleaseReader,
     Stock,

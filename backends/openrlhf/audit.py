@@ -15,16 +15,7 @@ from typing import Literal
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
-from orchestrator.kl.engine_weight import EngineWeight
-from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.library.launch_keys import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    Keys,
-    as_number,
-    completed,
-    unquoted,
-)
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -42,6 +33,14 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    as_number,
+    completed,
+    unquoted,
+)
 from orchestrator.library.releases import (
     Releases,
     load_releases,

@@ -22,13 +22,7 @@ from backends.openrlhf.flags import (
 )
 from orchestrator.errors import Fault
 from orchestrator.library import cpu
-from orchestrator.library.cpu_launch import (
-    CpuLaunch,
-    Deviation,
-    Trimmed,
-    differences,
-    reason_to_leave_out,
-)
+from orchestrator.library.cpu import CpuLaunch, Deviation, Trimmed, differences, reason_to_leave_out
 from orchestrator.library.manifest import equal
 from orchestrator.records import AttemptPaths, LaunchPlan
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.library import release_facts
-from orchestrator.library.launch_keys import completed
 from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
+from orchestrator.library.reading import completed
 from orchestrator.library.release_facts import Option, Options
 
 NEWEST, FLAT = "0.11.2", "0.10.1.post2"

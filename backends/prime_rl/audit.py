@@ -14,7 +14,6 @@ from pathlib import Path
 
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
-from orchestrator.library.launch_keys import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.launches import (
     AuditVerdict,
     CommandWord,
@@ -33,6 +32,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.releases import Releases, load_releases, nearest
 
 OLD = 1

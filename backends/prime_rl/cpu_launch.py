@@ -11,7 +11,7 @@ from backends.prime_rl import config
 from backends.prime_rl.config import RL
 from backends.prime_rl.releases import OLD
 from orchestrator.library import cpu
-from orchestrator.library.cpu_launch import CpuLaunch, Deviation, differences
+from orchestrator.library.cpu import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 MODULE = "orch_cpu_prime_rl"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.kl.estimators import Clamp
-from orchestrator.library.key_tables import KeyTables, load_tables
-from orchestrator.library.launch_keys import Keys, split_override
+from orchestrator.library.key_tables import KeyFact, KeyTables, fields, load_tables
 from orchestrator.library.launches import (
     AuditNote,
     Inactive,
@@ -26,9 +25,16 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.reading import ReadLibrary, ReleaseReader, Stock, clip_range, stock
+from orchestrator.library.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    split_override,
+    stock,
+)
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
-from orchestrator.library.source_keys import KeyFact, fields
 
 SWITCH, BETA, TYPE = "add_token_level_kl", "init_kl_coef", "kl_penalty"
 USE_LOSS, LOSS_BETA = "use_kl_loss", "kl_loss_coef"

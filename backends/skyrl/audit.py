@@ -21,17 +21,7 @@ from backends.skyrl.manifest import (
     NEWEST,
     tables,
 )
-from orchestrator.kl.engine_weight import Correction, EngineWeight
-from orchestrator.kl.estimators import Clamp
-from orchestrator.library.launch_keys import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    SWITCHES,
-    Keys,
-    shown,
-    split_override,
-    unquoted,
-)
+from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -50,7 +40,16 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import regime_of_sizes
+from orchestrator.library.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    regime_of_sizes,
+    shown,
+    split_override,
+    unquoted,
+)
 from orchestrator.library.releases import merged_table, numbers
 
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"

@@ -10,7 +10,7 @@ from pathlib import Path
 from backends.skyrl.manifest import ENGINE, OUR_STEPS, STEPS
 from backends.skyrl.overrides import read, write, written
 from orchestrator.library import cpu
-from orchestrator.library.cpu_launch import (
+from orchestrator.library.cpu import (
     CpuLaunch,
     Deviation,
     Trimmed,

@@ -13,10 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.kl.engine_weight import EngineWeight
-from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.library.key_tables import KeyTables, load_tables
-from orchestrator.library.launch_keys import Keys
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
+from orchestrator.library.key_tables import KeyTables, flags, load_tables
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -34,6 +32,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
 from orchestrator.library.reading import (
+    Keys,
     ReadLibrary,
     ReleaseReader,
     Stock,
@@ -43,7 +42,6 @@ from orchestrator.library.reading import (
     written_flags,
 )
 from orchestrator.library.releases import CommandCall, ReleaseFile, ReleaseMarks, numbers
-from orchestrator.library.source_keys import flags
 
 COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coef"
 TYPE, UNBIASED, ADVANTAGE = "kl-loss-type", "use-unbiased-kl", "advantage-estimator"

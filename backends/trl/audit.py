@@ -22,14 +22,7 @@ from backends.trl.options import (
     inherited,
     own_options,
 )
-from orchestrator.kl.engine_weight import Correction, EngineWeight
-from orchestrator.library.launch_keys import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    Keys,
-    completed,
-    unquoted,
-)
+from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
@@ -46,6 +39,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, completed, unquoted
 from orchestrator.library.releases import merged_table, nearest, numbers
 
 CLASSES: Mapping[str, Script] = {

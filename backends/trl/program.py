@@ -12,9 +12,8 @@ from backends.trl.translate import CONFIG, PROGRAM, as_yaml, shipped
 from orchestrator.errors import SpecError
 from orchestrator.files import read_json
 from orchestrator.library import rollout_dump
-from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.cpu import Deviation, ProgramResult
 from orchestrator.library.needs import NEEDS, needs_file
-from orchestrator.library.program import ProgramResult
 from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Data
 

@@ -36,17 +36,7 @@ from backends.verl.manifest import (
     USE_REWARD,
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
-from orchestrator.kl.engine_weight import Correction, EngineWeight
-from orchestrator.kl.estimators import Clamp
-from orchestrator.library.launch_keys import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    SWITCHES,
-    Keys,
-    as_number,
-    hydra_overrides,
-    shown,
-)
+from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -64,7 +54,16 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import regime_of_sizes
+from orchestrator.library.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    as_number,
+    hydra_overrides,
+    regime_of_sizes,
+    shown,
+)
 from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
 GROUP = f"{ROLLOUT}.n"

@@ -14,7 +14,7 @@ from backends.verl.overrides import read, write
 from backends.verl.translate import MAIN
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import cpu
-from orchestrator.library.cpu_launch import (
+from orchestrator.library.cpu import (
     CpuLaunch,
     Deviation,
     Trimmed,

@@ -9,14 +9,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from orchestrator.library.launch_keys import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    SWITCHES,
-    Keys,
-    shown,
-    split_override,
-)
 from orchestrator.library.launches import (
     Edit,
     InLoss,
@@ -27,7 +19,15 @@ from orchestrator.library.launches import (
     Rule,
     Surroundings,
 )
-from orchestrator.library.reading import regime_of_sizes
+from orchestrator.library.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    regime_of_sizes,
+    shown,
+    split_override,
+)
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"

@@ -23,8 +23,7 @@ from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.files import write_text
-from orchestrator.kl.differences import DIFFERENCES, with_difference
-from orchestrator.kl.library_semantics import Dialect, relevant
+from orchestrator.kl.library_semantics import DIFFERENCES, Dialect, relevant, with_difference
 from orchestrator.launch import LaunchEvent
 from orchestrator.launch.local import launch
 from orchestrator.records import Cell, Record, Spec

@@ -29,8 +29,14 @@ from orchestrator.analysis.text import counted, first_names, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.evaluate import score_index
 from orchestrator.identity import digest, drift, identity
-from orchestrator.kl.differences import DIFFERENCES, describe, differing
-from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
+from orchestrator.kl.library_semantics import (
+    DIFFERENCES,
+    PLAIN,
+    Dialect,
+    describe,
+    differing,
+    relevant,
+)
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect

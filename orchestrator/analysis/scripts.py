@@ -13,12 +13,18 @@ from typing import Any
 from orchestrator import plugins
 from orchestrator.analysis.ablation import Ablation, AblationEnds, AblationStep, rehearsed_in
 from orchestrator.audit import UnreadableScript, audit, releases
-from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.judge import AuditFinding
 from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.estimators import plain_names
 from orchestrator.identity import fingerprint
-from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
-from orchestrator.kl.library_semantics import Dialect, relevant
+from orchestrator.kl.library_semantics import (
+    DIFFERENCES,
+    Dialect,
+    describe,
+    differing,
+    relevant,
+    with_difference,
+)
 from orchestrator.library.launches import InLoss, InReward
 from orchestrator.records import Cell
 from orchestrator.settings import (

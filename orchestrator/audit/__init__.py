@@ -8,7 +8,7 @@ Callers need only `audit`.
 from collections.abc import Mapping
 
 from orchestrator.audit import pipeline
-from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.judge import AuditFinding
 from orchestrator.library.launches import InLoss, InReward, ReadSetting, UnreadableScript
 
 __all__ = ["AuditFinding", "InLoss", "InReward", "ReadSetting", "UnreadableScript", "audit"]

@@ -1,7 +1,10 @@
-"""Choose the first change of a launch that solves its problem, and write the change as a diff.
+"""Change a launch, read it again and judge it again.
 
-`chosen` applies each change, reads the changed launch again and judges it again. It returns only a
-change after which the launch is not criticised.
+`chosen` returns the first change after which the launch is not criticised, and writes it as a diff.
+
+`conditional` returns the verdicts of an undetermined launch, for every value of the facts that
+decide it. The library's reader lists the values of a fact. Each is put into the launch: a case has
+the reader's own rules and no others.
 """
 
 import difflib
@@ -9,13 +12,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from orchestrator.audit.findings import PROBLEMS, AuditFinding
+from orchestrator import plugins
+from orchestrator.audit.judge import PROBLEMS, AuditFinding, ConditionalVerdict, judge
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
     Given,
     Launch,
     LaunchChange,
+    LaunchReading,
 )
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
@@ -239,3 +244,54 @@ def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
             lines[number - 1] = f"{line[:at]}{edit.text} {line[at:]}"
         return True
     return _add_to_section(lines, edit, finding)
+
+
+MOST = 6
+"""Maximum number of cases. Where more are left, too many facts are missing for an answer."""
+DEEPEST = 3
+"""Maximum number of unknown facts in one condition."""
+
+
+def conditional(
+    reading: LaunchReading, launch: Launch, file: str
+) -> tuple[ConditionalVerdict, ...]:
+    """Return the verdict of each case, or nothing if a case has none or all have the same reason.
+
+    The cases are exhaustive: if the verdict of one case is not known, none is returned.
+    """
+    cases: list[ConditionalVerdict] = []
+    for case in _cases(reading, launch, file, ()):
+        if case is None or len(cases) == MOST:
+            return ()
+        cases.append(case)
+    return tuple(cases)
+
+
+def _cases(
+    reading: LaunchReading, launch: Launch, file: str, conditions: tuple[str, ...]
+) -> Iterator[ConditionalVerdict | None]:
+    """Yield each case of a launch; None for a case without a verdict."""
+    if not reading.possibilities or len(conditions) == DEEPEST:
+        yield None
+    for each in reading.possibilities:
+        changed = applied(launch, each.edits)
+        if each.release:
+            released = {reading.library: f"{each.release} if it is the release"}
+            changed = replace(changed, versions={**launch.versions, **released})
+        again = plugins.load_reader(reading.library).audit(changed)
+        if again is None:
+            yield None
+            return
+        named = (*conditions, each.when)
+        if again.unknown:
+            yield from _cases(again, changed, file, named)
+            continue
+        finding = judge(again, changed, file)
+        when = " and ".join(named)
+        yield ConditionalVerdict(when, finding.verdict, finding.term_verdict, _terms(finding))
+
+
+def _terms(finding: AuditFinding) -> str:
+    """Return the active KL terms without their weights, which may be those of a case."""
+    places = (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss))
+    return " and ".join(f"{term.estimator} in the {place}" for place, term in places if term.active)

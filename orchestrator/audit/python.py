@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from orchestrator.audit.hints import STARTS, command_calls, configuration_classes, may_launch
-from orchestrator.library.launch_keys import completed
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -22,6 +21,7 @@ from orchestrator.library.launches import (
     Given,
     UnreadableScript,
 )
+from orchestrator.library.reading import completed
 
 PUT_IN = "a value put in by Python"
 HOLE = "__put_in_by_python"

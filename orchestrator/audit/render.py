@@ -6,7 +6,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from orchestrator import __version__
-from orchestrator.audit.findings import AuditFinding, ConditionalVerdict
+from orchestrator.audit.judge import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import AuditNote, AuditVerdict, Inactive, InLoss, InReward
 

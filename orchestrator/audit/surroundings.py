@@ -11,8 +11,7 @@ from functools import cache
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
-from orchestrator.kl.engine_weight import EngineWeight, Ratio
-from orchestrator.kl.estimators import UNCLAMPED, Clamp
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, PolicyRatio
 from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
 from orchestrator.settings import Placement
 
@@ -141,7 +140,7 @@ def by_weight(
 
 @cache
 def by_clip(
-    kind: Ratio, clip: tuple[float, float], estimator: str, *, in_reward: bool
+    kind: PolicyRatio, clip: tuple[float, float], estimator: str, *, in_reward: bool
 ) -> NumberWords:
     """Return the factor on β next to a clipped policy loss, at a short and at a long lag."""
     from orchestrator.kl.surrogates import FAR_AHEAD, NEAR_BEHIND, PolicyLoss, forces  # NumPy
@@ -259,7 +258,7 @@ def _clip(
     if around.clip is None or around.ratio != "token" or around.loss_mode not in ("", "CISPO"):
         return
     low, high = around.clip
-    kind: Ratio = "cispo" if around.loss_mode else "ppo_clip"
+    kind: PolicyRatio = "cispo" if around.loss_mode else "ppo_clip"
     span = f"[{1 - low:g}, {1 + high:g}]"
     if in_reward is not None and estimator_name(in_reward) in TABLE:
         number, short = by_clip(kind, around.clip, estimator_name(in_reward), in_reward=True)

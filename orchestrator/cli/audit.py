@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.audit.files import STDIN, audit_file, launch_files
 from orchestrator.audit.fix import diff
+from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
 from orchestrator.audit.releases import Projects
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
 from orchestrator.cli import common, foreign
@@ -18,7 +18,7 @@ from orchestrator.estimators import choices
 from orchestrator.library.launches import UnreadableScript
 
 if TYPE_CHECKING:
-    from orchestrator.audit.findings import AuditFinding
+    from orchestrator.audit.judge import AuditFinding
 
 FORMATS = ("concise", "full", "json", "sarif", "github")
 WIDTH = 100

@@ -30,7 +30,7 @@ from orchestrator.rundir import RunFolder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.library.cpu_launch import Deviation
+    from orchestrator.library.cpu import Deviation
     from orchestrator.pipeline.run import Review
     from orchestrator.prove.checks import Check
     from orchestrator.prove.proof import Proof

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
-from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.pipeline import judged
 from orchestrator.errors import OrchError, SelectionError, did_you_mean
 from orchestrator.imports.source import LoggedRun

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator import __version__, plugins
-from orchestrator.audit.findings import AuditFinding
+from orchestrator.audit.judge import AuditFinding
 from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import read_lines, read_object, remove_tree, telling, write_text
 from orchestrator.imports.origin import LibraryOrigin, canonical, own_step, place_of, term_of

@@ -13,8 +13,8 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration
-from orchestrator.kl.credit import PARTS
 from orchestrator.kl.laboratory import (
+    PARTS,
     Exact,
     FloatTable,
     LabSetting,

@@ -17,8 +17,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
-from orchestrator.kl.engine_weight import EngineWeight, weights
-from orchestrator.kl.estimators import UNCLAMPED, Clamp
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, weights
 from orchestrator.kl.figures import Curves, draw_curves, draw_terms
 from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates, exact
 from orchestrator.kl.objectives import gradients

@@ -19,8 +19,16 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS
-from orchestrator.kl.engine_weight import Correction, EngineWeight, Ratio, ratio_of_unit, weights
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, slope
+from orchestrator.kl.estimators import (
+    UNCLAMPED,
+    Clamp,
+    Correction,
+    EngineWeight,
+    PolicyRatio,
+    ratio_of_unit,
+    slope,
+    weights,
+)
 from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, exact, tables
 from orchestrator.settings import Placement
 
@@ -39,7 +47,7 @@ class ThreePolicies(NamedTuple):
 class PolicyLoss:
     """The weights of samples in a policy loss: ratio, clip and engine correction."""
 
-    ratio: Ratio = "token"
+    ratio: PolicyRatio = "token"
     low: float = 0.2
     high: float = 0.2
     """The clip: ratios stay within [1 - low, 1 + high]."""

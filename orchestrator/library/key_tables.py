@@ -1,4 +1,8 @@
-"""The tables of keys of a library that is only read: one data file, every release in it.
+"""The keys that a library's own parser takes, by release, for libraries that orch only reads.
+
+`flags` and `fields` read them from a parser's source, without an import of it. They made the data
+files, one for each library, from every release; `orch audit` uses them for a fork whose source is
+in the project of a script. A data file is
 
     {"versions": [...], "keys": {key: [[first, last, kind, default, [value, ...]], ...]},
      "passed": [key, ...]}
@@ -8,15 +12,164 @@ values changed between releases. `passed` lists keys that another program's pars
 names are known.
 """
 
+import ast
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import merged_table, nearest
-from orchestrator.library.source_keys import UNREAD, KeyFact
+
+UNREAD = "?"
+"""The default of a key whose default is not a literal."""
+_SIMPLE = ("int", "float", "str", "bool")
+
+
+class KeyFact(NamedTuple):
+    """A key of a parser: its annotated type, its default as text, its closed list of values.
+
+    A key of the type `switch` takes no value, and its default is `false`.
+    """
+
+    kind: str = ""
+    default: str = UNREAD
+    values: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=32)
+def flags(text: str) -> dict[str, KeyFact]:
+    """Return the flags of argparse in a text, without their dashes.
+
+    Every call with a text `--name` as an argument declares a flag: `add_argument`, and wrappers of
+    it such as `reset_arg(parser, "--name", ...)`. The last one counts.
+    """
+    facts: dict[str, KeyFact] = {}
+    for node in ast.walk(_parsed(text)):
+        if not isinstance(node, ast.Call) or not _name(node.func).endswith(
+            ("add_argument", "_arg")
+        ):
+            continue
+        arguments = {each.arg: each.value for each in node.keywords if each.arg}
+        for each in node.args:
+            if isinstance(each, ast.Constant) and str(each.value).startswith("--"):
+                facts[str(each.value)[2:]] = _flag(arguments)
+    return facts
+
+
+def _flag(arguments: dict[str, ast.expr]) -> KeyFact:
+    action = _literal(arguments.get("action"))
+    if action in ("store_true", "store_false"):
+        return KeyFact("switch", "false")
+    kind = _name(arguments["type"]) if "type" in arguments else "str"
+    if "nargs" in arguments or action == "append":
+        kind = ""
+    default = _text(arguments["default"]) if "default" in arguments else "null"
+    return KeyFact(kind if kind in _SIMPLE else "", default, _listed(arguments.get("choices")))
+
+
+@lru_cache(maxsize=128)
+def fields(text: str, name: str) -> dict[str, KeyFact]:
+    """Return the fields of a dataclass in a text, by dotted key, with those of nested dataclasses.
+
+    Fields of base classes count too. A nested or base class from another file adds nothing. Return
+    {} if the text does not define the class.
+    """
+    classes = {each.name: each for each in _parsed(text).body if isinstance(each, ast.ClassDef)}
+    return dict(_fields(name, classes, 0))
+
+
+def _fields(
+    name: str, classes: dict[str, ast.ClassDef], depth: int
+) -> Iterator[tuple[str, KeyFact]]:
+    if name not in classes or depth > 6:
+        return
+    for base in classes[name].bases:
+        yield from _fields(_name(base), classes, depth + 1)
+    for node in classes[name].body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        key, annotation = node.target.id, ast.unparse(node.annotation)
+        if annotation.startswith("ClassVar"):
+            continue
+        fact = _field(node.value, node.annotation)
+        yield key, fact
+        for inner in sorted(set(_names(node.annotation)) & set(classes)):
+            is_off = fact.default == "null"
+            for nested, value in _fields(inner, classes, depth + 1):
+                yield f"{key}.{nested}", value._replace(default=UNREAD) if is_off else value
+
+
+def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
+    kind = ast.unparse(annotation).replace(" | None", "").removeprefix("Optional[").rstrip("]")
+    values: tuple[str, ...] = ()
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and _name(node.value) == "Literal":
+            values = _listed(node.slice)
+    if isinstance(value, ast.Call) and _name(value.func) == "field":
+        arguments = {each.arg: each.value for each in value.keywords if each.arg}
+        metadata = arguments.get("metadata")
+        if isinstance(metadata, ast.Dict):
+            for key, listed in zip(metadata.keys, metadata.values, strict=True):
+                if _literal(key) == "choices":
+                    values = _listed(listed)
+        value = arguments.get("default")
+        if value is None and "default_factory" in arguments:
+            factory = arguments["default_factory"]
+            value = factory.body if isinstance(factory, ast.Lambda) else None
+    default = UNREAD if value is None else _text(value)
+    return KeyFact(kind if kind in _SIMPLE else "", default, values)
+
+
+def _parsed(text: str) -> ast.Module:
+    """Return the syntax tree of a text, or an empty tree if Python cannot parse it."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    """Yield the names in an annotation. A quoted annotation counts as one name."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
+
+
+def _literal(node: ast.expr | None) -> object:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return None
+
+
+def _text(node: ast.expr) -> str:
+    """Return a default as a launch would write it; UNREAD if it is not a literal."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return UNREAD
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def _listed(node: ast.expr | None) -> tuple[str, ...]:
+    if not isinstance(node, ast.List | ast.Tuple | ast.Set):
+        only = _literal(node)
+        return (str(only),) if isinstance(only, str) else ()
+    values = [_literal(each) for each in node.elts]
+    return tuple(str(each) for each in values if isinstance(each, str | int | float))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

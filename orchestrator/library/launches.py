@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.errors import OrchError
-from orchestrator.kl.engine_weight import EngineWeight
-from orchestrator.kl.estimators import UNCLAMPED, Clamp
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.manifest import ReleaseTable
 
 AuditVerdict = Literal[

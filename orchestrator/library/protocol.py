@@ -40,7 +40,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
-from orchestrator.library.cpu_launch import CpuLaunch, Trimmed
+from orchestrator.library.cpu import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.releases import ReleaseMarks
@@ -220,7 +220,7 @@ class Backend(Protocol):
         """Return a plan of `translate` as it runs on a machine without an accelerator. Pure.
 
         `place`: the one that the plan was made for. Every difference is listed
-        (orchestrator.library.cpu_launch). Return None for a release that orch cannot run so.
+        (orchestrator.library.cpu). Return None for a release that orch cannot run so.
         """
         ...
 

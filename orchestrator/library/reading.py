@@ -1,31 +1,294 @@
-"""Functions that readers of launches share: flags of a command, the release, a fork's source.
+"""Read one launch: its keys, flags and release, and a fork's source beside it.
 
-A library that orch only reads exports a `ReadLibrary`. Its reader of one launch inherits
+`Keys` has the keys of a launch with their values: given, default, or unknown. It records every
+value that was read, so that a finding can name the lines and the defaults that it rests on. A
+library that orch only reads exports a `ReadLibrary`. Its reader of one launch inherits
 `ReleaseReader`.
 """
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from orchestrator.library.key_tables import KeyTables, defaults, release_table
-from orchestrator.library.launch_keys import KL_WEIGHTS, SWITCHES, Keys, unquoted
+import yaml
+
+from orchestrator.library.key_tables import KeyFact, KeyTables, defaults, release_table
 from orchestrator.library.launches import (
     UNKNOWN,
+    UNSET,
+    AuditNote,
     CommandWord,
+    ConfigDocument,
     Edit,
     Given,
     HeldKeys,
+    Inactive,
     Launch,
     LaunchReading,
     Possibility,
+    ReadSetting,
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.releases import ReleaseMarks, numbers
-from orchestrator.library.source_keys import KeyFact
+
+OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
+_DELETION = re.compile(r"^~([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=.*)?$", re.DOTALL)
+LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
+"""Most characters of a word that may name an entry point, and of a value that is shown."""
+BOOLEANS, QUOTED = ("true", "false", "yes", "no", "on", "off"), "quoted"
+"""Words that YAML reads as booleans without quotes, and the mark of such a word in quotes."""
+SWEEP = "the sweep "
+"""The begin of the reason for a value that Hydra's --multirun sweeps."""
+KL_WEIGHTS: Mapping[str, str] = {"0": "0", "above 0": "0.001"}
+"""Kinds of weights of a KL -> a value of each. The size of a weight changes no verdict."""
+SWITCHES: Mapping[str, str] = {"true": "True", "false": "False"}
+"""States of a switch -> the value of each."""
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "null", "none", "")
+
+
+def split_override(word: CommandWord) -> tuple[str, Given] | None:
+    """Return the key and value of `+a.b=c`, or None for another word."""
+    match = OVERRIDE.match(word.text)
+    if match is None:
+        return None
+    return match[2], Given(
+        unquoted(match[3]), word.lines, word.why, match[1] or "", word.default_of
+    )
+
+
+def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
+    """Yield each key with its value, as Hydra reads a command's words.
+
+    `~a.b` takes a key out. `a.b={c: 1}` gives `a.b.c`. Only true and false are switches: `off`,
+    `no` and a quoted 'False' are texts, which Python takes for true. With --multirun, a value with
+    commas is a sweep. (hydra/grammar/OverrideLexer.g4 and OverrideParser.g4)
+    """
+    sweeps = any(word.text in ("-m", "--multirun") for word in words)
+    for word in words:
+        if deleted := _DELETION.match(word.text):
+            yield deleted[1], Given(UNKNOWN, word.lines, ("its deletion by ~",), "~")
+            continue
+        match = OVERRIDE.match(word.text)
+        if match is None:
+            continue
+        key, raw, mark = match[2], match[3].strip(), match[1] or ""
+        if raw.startswith("{") and raw.endswith("}") and (parts := _leaves(raw)):
+            for name, value in parts.items():
+                yield f"{key}.{name}", Given(value, word.lines, word.why, mark, word.default_of)
+        elif sweeps and "," in raw and raw[:1] not in ("[", "(", "{", "'", '"'):
+            yield key, Given(UNKNOWN, word.lines, (f"{SWEEP}{raw}",), mark)
+        else:
+            text = unquoted(raw)
+            is_text = text != raw or text.lower() in ("off", "no", "on", "yes")
+            if is_text and text.lower() in (*_TRUE, *_FALSE) and text:
+                # In quotes: the mark by which `switch` takes the word for a text, which is true.
+                text = f"'{text}'"
+            yield key, Given(text, word.lines, word.why, mark, word.default_of)
+
+
+def _leaves(text: str) -> dict[str, str]:
+    """Return dotted name -> value of a text such as `{a: 1, b: {c: 2}}`; {} for any other text."""
+    try:
+        tree = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return {}
+    leaves: dict[str, str] = {}
+    todo = [("", tree)]
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, dict):
+            todo += [(f"{name}.{key}" if name else str(key), each) for key, each in value.items()]
+        elif name:
+            leaves[name] = "null" if value is None else str(value)
+    return leaves
+
+
+def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the flags that argparse may read an abbreviated flag as.
+
+    That is the flag itself if the parser has it, else all flags that begin with it.
+    """
+    if flag in known:
+        return (flag,)
+    return tuple(sorted(each for each in known if each.startswith(flag)))
+
+
+def unquoted(text: str) -> str:
+    """Return a value without the quotes around it."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return text
+
+
+@dataclass(slots=True)
+class Keys:
+    """The keys of one launch. Every value that is read is recorded as a setting, with its lines."""
+
+    defaults: Mapping[str, str]
+    given: dict[str, list[Given]] = field(default_factory=dict)
+    settings: list[ReadSetting] = field(default_factory=list)
+    assumes: list[str] = field(default_factory=list)
+    opaque: str = ""
+    """Why keys without a value here may still differ from the release's default; usually empty."""
+    open_values: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Key of unknown value that decides the KL -> its possible values: words for a user -> text."""
+
+    def add(self, key: str, given: Given) -> None:
+        """Add a value of a key. The last value of a key wins."""
+        self.given.setdefault(key, []).append(given)
+
+    def add_documents(self, documents: Iterable[ConfigDocument], *, untyped: bool = False) -> None:
+        """Add the values of configuration files, in ascending priority.
+
+        `untyped`: the library converts no value, so that the text "False" in quotes is true. With
+        types (pydantic, OmegaConf's dataclasses, argparse) it is the boolean.
+        """
+        for document in documents:
+            for key, given in document.values.items():
+                is_switch = self.defaults.get(key, "").lower() in ("true", "false")
+                is_text = untyped and is_switch and given.mark == QUOTED
+                self.add(key, replace(given, text=f"'{given.text}'") if is_text else given)
+
+    def has(self, key: str) -> bool:
+        """Return True if a key is given."""
+        return key in self.given
+
+    def last(self, key: str) -> Given | None:
+        """Return the last value of a key, which wins, or None if the key has none."""
+        values = self.given.get(key)
+        return values[-1] if values else None
+
+    def text(self, key: str) -> str | None:
+        """Return the value of a key, else the release's default, or None if that is unknown."""
+        given = self.last(key)
+        if given is None:
+            if self.opaque or key not in self.defaults:
+                return None
+            self._note(ReadSetting(key, self.defaults[key]))
+            return self.defaults[key]
+        self._note(ReadSetting(key, shown(given.text), given.lines, given.default_of))
+        if UNKNOWN in given.text:
+            return None
+        if UNSET in given.text:
+            variable = given.why[0] if given.why else "a variable"
+            assumption = f"{variable} is not set in the environment ({key} is then empty)"
+            if assumption not in self.assumes:
+                self.assumes.append(assumption)
+        return given.text.replace(UNSET, "")
+
+    def _note(self, setting: ReadSetting) -> None:
+        if all(each.key != setting.key for each in self.settings):
+            self.settings.append(setting)
+
+    def switch(self, key: str) -> bool | None:
+        """Return a boolean as YAML and Hydra read it. Any other text is True, as in Python."""
+        text = self.text(key)
+        if text is None:
+            return None
+        return text.strip().lower() not in _FALSE
+
+    def number(self, key: str) -> float | None:
+        """Return a number; None if the value is unknown or not a number."""
+        text = self.text(key)
+        return None if text is None else as_number(text)
+
+    def integer(self, key: str) -> int | None:
+        """Return a whole number; None if the value is unknown or not whole."""
+        number = self.number(key)
+        return int(number) if number is not None and number == int(number) else None
+
+    def lines(self, *keys: str) -> tuple[int, ...]:
+        """Return the lines of the values of these keys, ascending."""
+        return tuple(sorted({n for k in keys for g in self.given.get(k, [])[-1:] for n in g.lines}))
+
+    def why_unknown(self, key: str) -> str:
+        """Return why `text` returned None, in words for a user."""
+        given = self.last(key)
+        if given is None:
+            return f"{key} is not given here, and {self.opaque or 'its default is not known'}"
+        if UNKNOWN in given.text or UNSET in given.text:
+            return f"{key} comes from {given.why[0] if given.why else 'outside the script'}"
+        return f"{key} is '{shown(given.text)[:60]}', which is not a value of it"
+
+    def leave_open(self, key: str, values: Mapping[str, str]) -> str:
+        """Note that the KL depends on the unknown value of a key, and return why it is unknown.
+
+        `values`: everything that it may be, as words for a user -> a text of that kind. They count
+        for a value that the launch gives and only its run would show: `$KL`, a sweep.
+        """
+        given = self.last(key)
+        hidden = given is not None and (UNKNOWN in given.text or UNSET in given.text)
+        if given is not None and hidden and given.mark != "~":
+            why = given.why[0] if given.why else ""
+            swept = why.removeprefix(SWEEP) if why.startswith(SWEEP) else ""
+            own = {each.strip(): each.strip() for each in swept.split(",")} if swept else values
+            self.open_values.setdefault(key, own)
+        return self.why_unknown(key)
+
+    def possibilities(self, put: Callable[[str, str], Edit]) -> tuple[Possibility, ...]:
+        """Return the possible values of the first key that was left open, or nothing.
+
+        `put` returns the edit that gives a key a value.
+        """
+        for key, values in self.open_values.items():
+            given = self.last(key)
+            why = f" ({given.why[0]})" if given is not None and given.why else ""
+            return tuple(
+                Possibility(f"{key}{why} is {words}", (put(key, text),))
+                for words, text in values.items()
+            )
+        return ()
+
+    def inert(self, key: str, why: str) -> Iterator[Inactive]:
+        """Yield the key as a flag without effect, if it has a value."""
+        if key in self.given:
+            yield Inactive(key, why, self.lines(key))
+
+    def doubled(self, keys: Iterable[str]) -> Iterator[AuditNote]:
+        """Yield a note on each key that has several different values.
+
+        A value without a line comes from the base file and does not count.
+        """
+        for key in keys:
+            texts = [g.text for g in self.given.get(key, []) if g.lines]
+            if len(set(texts)) > 1:
+                values = ", then ".join(shown(text) for text in texts)
+                lines = tuple(sorted({n for g in self.given[key] for n in g.lines}))
+                yield AuditNote(
+                    f"{key} is given {len(texts)} times ({values}); the last one wins", lines
+                )
+
+    def edit(self, key: str, value: str, written: str) -> Edit | None:
+        """Return the edit that sets a key to this value, or None if the key has it already."""
+        given = self.last(key)
+        if given is not None and given.text.strip().lower() == value.lower():
+            return None
+        default = "" if self.opaque else self.defaults.get(key, "")
+        if given is None and default.lower() == value.lower():
+            return None
+        return Edit(key, written, given.lines[:1] if given is not None else ())
+
+
+def shown(text: str) -> str:
+    """Return a value as text for a user."""
+    text = text.replace(UNKNOWN, "…").replace(UNSET, "")
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…"
+
+
+def as_number(text: str) -> float | None:
+    """Return a finite number, or None for other text."""
+    try:
+        number = float(text.strip().replace("_", ""))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
 
 _FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 

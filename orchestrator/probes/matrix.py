@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import plain_names
-from orchestrator.kl.differences import DIFFERENCES, describe, differing
-from orchestrator.kl.library_semantics import PLAIN
+from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, describe, differing
 from orchestrator.probes import evidence, undriven
 from orchestrator.probes.cells import Release, fitting, terms, translated
 from orchestrator.probes.evidence import (

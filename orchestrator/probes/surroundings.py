@@ -18,8 +18,7 @@ import numpy as np
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
-from orchestrator.kl.engine_weight import EngineWeight, weights
-from orchestrator.kl.estimators import slope
+from orchestrator.kl.estimators import EngineWeight, slope, weights
 from orchestrator.kl.laboratory import FloatTable
 from orchestrator.probes.cells import BETA, accepted, fitting, term, translated
 from orchestrator.probes.evidence import ALL_TOKENS

@@ -24,9 +24,8 @@ from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.library import rollout_dump
-from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.cpu import Deviation, ProgramResult
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch
-from orchestrator.library.program import ProgramResult
 from orchestrator.library.protocol import Backend
 from orchestrator.prove import small
 from orchestrator.prove.checks import Check, checks

@@ -15,7 +15,7 @@ from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint
 from orchestrator.launch.endings import Ending
-from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.cpu import Deviation
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
 from orchestrator.prove.checks import Check, checks, leavings
 from orchestrator.prove.proof import NotReplayed, Proof

@@ -23,7 +23,7 @@ from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.library import prompt_recipe
-from orchestrator.library.cpu_launch import CpuLaunch, Deviation
+from orchestrator.library.cpu import CpuLaunch, Deviation
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.rundir import CellDir
 from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.cpu import Deviation
 from orchestrator.prove.checks import Check
 from orchestrator.prove.proof import Proof, Quantity
 

@@ -5,7 +5,7 @@ import yaml
 
 from audit.scripts import COEFFICIENT, TYPE, USE_LOSS, only
 from orchestrator.audit import audit
-from orchestrator.audit.containers import container_scripts
+from orchestrator.audit.documents import container_scripts
 
 WORDS = ["python3", "-m", "verl.trainer.main_ppo", f"{USE_LOSS}=True"]
 JOB = """\

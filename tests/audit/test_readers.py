@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from orchestrator.audit import AuditFinding, UnreadableScript, audit
-from orchestrator.library.source_keys import fields, flags
+from orchestrator.library.key_tables import fields, flags
 
 BASELINE = "reinforce_plus_plus_baseline"
 SLIME = (

@@ -16,7 +16,7 @@ from audit.scripts import (
     only,
 )
 from orchestrator.audit.render import headline
-from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.kl.surrogates import FAR_AHEAD, RARE, PolicyLoss, forces, weight_effect
 from orchestrator.kl.verdicts import verdict as laboratory
 from orchestrator.settings import Kl, Placement

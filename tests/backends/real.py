@@ -19,7 +19,7 @@ from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
 from orchestrator.library import prompt_recipe, rollout_dump
-from orchestrator.library.cpu_launch import Deviation
+from orchestrator.library.cpu import Deviation
 from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint

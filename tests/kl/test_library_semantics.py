@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import plain_names
-from orchestrator.kl.differences import DIFFERENCES, describe, differing, with_difference
-from orchestrator.kl.library_semantics import PLAIN, Dialect, parse, relevant
+from orchestrator.kl.library_semantics import (
+    DIFFERENCES,
+    PLAIN,
+    Dialect,
+    describe,
+    differing,
+    parse,
+    relevant,
+    with_difference,
+)
 from orchestrator.settings import (
     Advantage,
     BackendRef,

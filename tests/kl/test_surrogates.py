@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.engine_weight import Correction, EngineWeight
+from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.kl.laboratory import LabSetting, exact
 from orchestrator.kl.objectives import gradients
 from orchestrator.kl.surrogates import (

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from orchestrator import plugins
 from orchestrator.cli.matrix import command
-from orchestrator.kl.engine_weight import EngineWeight, weights
-from orchestrator.kl.estimators import slope
+from orchestrator.kl.estimators import EngineWeight, slope, weights
 from orchestrator.probes import evidence
 from orchestrator.probes.cells import BETA, releases
 from orchestrator.probes.matrix import correction_rows

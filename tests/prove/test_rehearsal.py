@@ -11,7 +11,7 @@ from backends.verl.cpu_launch import split
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError, UnsupportedSetting
 from orchestrator.launch.endings import Ending
-from orchestrator.library.cpu_launch import CpuLaunch
+from orchestrator.library.cpu import CpuLaunch
 from orchestrator.library.launches import UnreadableScript
 from orchestrator.prove import real
 from orchestrator.prove.cells import WANTED, cells_of

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.audit.bash import arithmetic
+from orchestrator.audit.bash import expansion
 from orchestrator.audit.bash.expansion import Expander
 from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
 from orchestrator.audit.bash.values import (
@@ -124,7 +124,7 @@ def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) ->
 
     def ordered(texts: list[str]) -> Truth:
         # `x` is no number: a comparison with an empty text stays unknown.
-        left, right = (arithmetic.evaluate(text.strip() or "x") for text in texts)
+        left, right = (expansion.arithmetic_value(text.strip() or "x") for text in texts)
         if left is None or right is None:
             return None
         return _COMPARISONS[operator](left, right)

@@ -18,7 +18,7 @@ from backends.micro.rehearsal import scaled
 from backends.micro.rollout import rows_of
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
-from orchestrator.kl.engine_weight import EngineWeight, weight_of, weights
+from orchestrator.kl.estimators import EngineWeight, weight_of, weights
 from orchestrator.kl.laboratory import LabSetting, Sequences, tables
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.kl.objectives import gradients
