@@ -101,7 +101,7 @@ def load_reader(name: str) -> LaunchReader:
     if not isinstance(loaded, LaunchReader) or loaded.name != name:
         raise EnvironmentFault(
             f"{_origin_of(point)} is no orchestrator.library.protocol.LaunchReader named '{name}': "
-            "it needs name, title, release_marks, estimator_names, logged_metrics and audit"
+            "it needs name, title, release_marks, estimator_names and audit"
         )
     return loaded
 
@@ -123,7 +123,10 @@ def logging() -> tuple[str, ...]:
 
 def logged_metrics(name: str) -> LoggedMetrics | None:
     """Return the table of what a library logs; None for a library without one."""
-    return load_reader(name).logged_metrics if name in readers() else None
+    table: LoggedMetrics | None = None
+    if name in readers():
+        table = getattr(load_reader(name), "logged_metrics", None)
+    return table
 
 
 def exists(name: str) -> bool:

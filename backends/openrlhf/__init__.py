@@ -1,9 +1,6 @@
 """OpenRLHF: flags of `openrlhf.cli.train_ppo_ray`, by release. README.md lists the differences."""
 
-from collections.abc import Mapping, Sequence
-
 from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
-from backends.openrlhf.flags import VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
@@ -14,8 +11,7 @@ class OpenRLHF(LibraryBackend):
 
     name = "openrlhf"
     title = "OpenRLHF"
-    versions = VERSIONS
-    capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
+    manifest = MANIFEST
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = ReleaseMarks(
         hint=r"openrlhf|train_ppo|--init_kl|--algo\.kl",

@@ -15,8 +15,7 @@ class PrimeRl(LibraryBackend):
 
     name = releases.NAME
     title = "Prime-RL"
-    versions = releases.VERSIONS
-    capabilities = MANIFEST.capabilities()
+    manifest = MANIFEST
     prompts_format = PROMPTS_FORMAT
     dumps_rollouts = True
     release_marks = MARKS

@@ -8,9 +8,7 @@ baseline. Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) 
 
 from functools import cache
 
-from backends.prime_rl.manifest import AGGREGATION, LAG, LINEAR
-from backends.prime_rl.releases import NAME, VERSIONS
-from orchestrator.errors import UnsupportedSetting, did_you_mean
+from backends.prime_rl.manifest import AGGREGATION, LAG, LINEAR, MANIFEST
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
 _DIALECT = Dialect(
@@ -39,13 +37,5 @@ def semantics(version: str | None) -> Semantics:
 
     Raise UnsupportedSetting for any other.
     """
-    if version not in (None, *VERSIONS):
-        raise UnsupportedSetting(
-            NAME,
-            "backend.version",
-            version,
-            VERSIONS,
-            f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
-            f"Set backend={NAME}@{VERSIONS[0]}.",
-        )
+    MANIFEST.release(version)
     return Semantics(_DIALECT, _OMITS, NATIVE)

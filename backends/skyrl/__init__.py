@@ -1,9 +1,7 @@
 """SkyRL (NovaSky): cells as launches of its trainer, through its own overrides."""
 
-from collections.abc import Mapping, Sequence
-
 from backends.skyrl import checkpoints, dialect, metrics, parse, translate
-from backends.skyrl.manifest import MANIFEST, VERSIONS
+from backends.skyrl.manifest import MANIFEST
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
@@ -13,8 +11,7 @@ class SkyRL(LibraryBackend):
 
     name = "skyrl"
     title = "SkyRL"
-    versions = VERSIONS
-    capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
+    manifest = MANIFEST
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = ReleaseMarks(
         hint=r"skyrl|trainer\.algorithm",

@@ -1,11 +1,9 @@
 """TRL: its scripts `grpo` and `rloo`, by release. README.md lists the differences."""
 
 import re
-from collections.abc import Mapping, Sequence
 
 from backends.trl import checkpoints, dialect, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
-from backends.trl.options import VERSIONS
 from orchestrator.library.protocol import LibraryBackend
 from orchestrator.library.releases import ReleaseFile, ReleaseMarks
 
@@ -18,8 +16,7 @@ class TRL(LibraryBackend):
 
     name = "trl"
     title = "TRL"
-    versions = VERSIONS
-    capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
+    manifest = MANIFEST
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = ReleaseMarks(
         hint=r"\btrl\b|GRPOConfig|RLOOConfig|orch_trl|grpo|rloo|gspo|num_generations",

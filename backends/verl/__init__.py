@@ -1,6 +1,6 @@
 """verl 0.9.1 and 0.8.0: PPO-family training on Ray, FSDP and vLLM."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from backends.verl import checkpoints, dialect, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
@@ -12,8 +12,7 @@ class VerlBackend(LibraryBackend):
     """verl as a backend. Importing this class loads neither verl nor Hydra."""
 
     name = "verl"
-    versions = MANIFEST.versions
-    capabilities: Mapping[str, Sequence[object]] = MANIFEST.capabilities()
+    manifest = MANIFEST
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = MARKS
     estimator_names: Mapping[str, str] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}

@@ -7,8 +7,7 @@ summed over the response, inside the group's plain baseline.
 
 from functools import cache
 
-from backends.verl.manifest import LONGER_PROMPTS, NEWEST, VERSIONS
-from orchestrator.errors import UnsupportedSetting, did_you_mean
+from backends.verl.manifest import LONGER_PROMPTS, MANIFEST
 from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
@@ -40,13 +39,5 @@ def semantics(version: str | None) -> Semantics:
 
     Raise UnsupportedSetting for any other.
     """
-    if version not in (None, *VERSIONS):
-        raise UnsupportedSetting(
-            "verl",
-            "backend.version",
-            version,
-            VERSIONS,
-            f"orch has no facts of its mathematics{did_you_mean(str(version), VERSIONS)}. "
-            f"Set backend=verl@{NEWEST}.",
-        )
+    MANIFEST.release(version)
     return Semantics(_DIALECT, _OMITS)

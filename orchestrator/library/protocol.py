@@ -43,6 +43,7 @@ from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
 from orchestrator.library.cpu import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
+from orchestrator.library.manifest import Manifest
 from orchestrator.library.releases import ReleaseMarks
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
@@ -102,7 +103,8 @@ class LaunchReader(Protocol):
 
     For a library that orch reads and does not train with, the folder `backends/<library>/` holds
     `reader.py`, which exports `READER`; its `__init__.py` is a docstring. In another distribution
-    an entry point of the group `orch.readers` names the object. CONTRIBUTING.md has the steps.
+    an entry point of the group `orch.readers` names the object. CONTRIBUTING.md has the steps. It
+    may have `logged_metrics`, as a backend has.
     """
 
     name: str
@@ -111,8 +113,6 @@ class LaunchReader(Protocol):
     """The marks of the library and its release in a text. None if `audit` reads no launch."""
     estimator_names: Mapping[str, str]
     """The library's own names of estimators -> orch's."""
-    logged_metrics: LoggedMetrics | None
-    """The meanings of the metrics that the library logs; None: orch does not know them."""
 
     def audit(self, launch: Launch) -> LaunchReading | None:
         """Return the library's reading of any launch; None if it does not start the library.
@@ -304,8 +304,10 @@ class LibraryBackend(ABC):
 
     name: str
     title: str = ""
-    versions: tuple[str, ...]
-    capabilities: Mapping[str, Sequence[object]]
+    manifest: Manifest | None = None
+    """The table from which `versions` and `capabilities` derive, unless the class assigns them."""
+    versions: tuple[str, ...] = ()
+    capabilities: Mapping[str, Sequence[object]] = MappingProxyType({})
     prompts_format: str | None = None
     own_evaluation: tuple[str, ...] = ()
     tasks_dir: Path | None = None
@@ -319,6 +321,11 @@ class LibraryBackend(ABC):
 
     def __init__(self) -> None:
         self.title = self.title or self.name
+        if self.manifest is not None:
+            newest = self.manifest.release(None)
+            others = (each for each in self.manifest.versions if each != newest)
+            self.versions = self.versions or (newest, *others)
+            self.capabilities = self.capabilities or self.manifest.capabilities()
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return None: no task ships with it."""

@@ -16,7 +16,7 @@ from audit.scripts import (
     only,
     verdict,
 )
-from backends.prime_rl.releases import TAU
+from backends.prime_rl.releases import TAU_DEFAULT
 from orchestrator.audit import UnreadableScript, audit
 from orchestrator.audit.releases import versions
 
@@ -254,8 +254,8 @@ def test_prime_rl(text: str, expected: str, tau: float | None) -> None:
     [
         ({"prime_rl": "0.5.0 told"}, "rollout_policy_kl_only"),
         ({"prime_rl": "0.4.0 told"}, "no_kl"),
-        ({TAU: "0.0 its source"}, "no_kl"),
-        ({TAU: "1e-3 its source"}, "rollout_policy_kl_only"),
+        ({TAU_DEFAULT: "0.0 its source"}, "no_kl"),
+        ({TAU_DEFAULT: "1e-3 its source"}, "rollout_policy_kl_only"),
     ],
 )
 def test_the_default_of_kl_tau_is_that_of_the_release_or_of_the_source_beside(
@@ -288,7 +288,7 @@ def test_the_default_of_kl_tau_in_a_checkout(
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(text)
     found = versions(tmp_path / "configs/x/rl.toml")
-    assert found == {TAU: f"{default} {place} beside it says so"}
+    assert found == {TAU_DEFAULT: f"{default} {place} beside it says so"}
 
 
 @pytest.mark.parametrize(

@@ -20,5 +20,5 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
 
 
 def test_a_version_without_facts_is_refused() -> None:
-    with pytest.raises(UnsupportedSetting, match=r"0\.7\.1.*Set backend=verl@0\.9\.1"):
+    with pytest.raises(UnsupportedSetting, match=r"0\.7\.1.*Set backend\.version=0\.9\.1"):
         plugins.load("verl").semantics("0.7.1")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.errors import LogFault, UnsupportedSetting
+from orchestrator.errors import LogFault
 from orchestrator.kl.library_semantics import PLAIN, Semantics
 from orchestrator.library.manifest import TEXT, Manifest, Number, ReleaseTable, Row, same
 from orchestrator.library.protocol import LibraryBackend
@@ -66,7 +66,7 @@ MANIFEST = Manifest(
 class ToyTrl(LibraryBackend):
     """The toy."""
 
-    name, versions, capabilities = "toytrl", ("1.0",), MANIFEST.capabilities()
+    name, manifest = "toytrl", MANIFEST
 
     def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
         carried = MANIFEST.carry(cell.settings)
@@ -112,10 +112,7 @@ class ToyTrl(LibraryBackend):
         return sorted(checkpoints_dir.glob("step-*"))
 
     def semantics(self, version: str | None) -> Semantics:
-        if version not in (None, "1.0"):
-            raise UnsupportedSetting(
-                "toytrl", "backend.version", version, self.versions, "Set 1.0."
-            )
+        MANIFEST.release(version)
         return Semantics(PLAIN)
 
 
