@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -10,11 +9,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.waiting import wait_for
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
@@ -282,36 +283,54 @@ def test_jobs_of_another_user_are_not_called_lost(site: Site, many: Many) -> Non
     sent = next(iter(submissions.read(site.folder).values()))
     assert (sent.user, sent.uid, sent.cluster) == (submissions.user_name(), 0, "orch")
     _open(site.folder.path)
-    conf = site.cluster.conf
-    before = conf.read_text()
-    try:
-        conf.write_text(before + "PrivateData=jobs\n")
-        site.cluster.run("scontrol", "reconfigure")
-        _until_private(site, "jobs")
-        # accounting hides them by slurmdbd's own file: here the controller and a silent sacct do
+    # Accounting hears of a held job some seconds after its submission, and tells everybody of it.
+    wait_for(lambda: _accounted(site, str(sent.job)), 60, "accounting to know the job")
+    with _private_jobs(site):
+        wait_for(lambda: not _listed_to_nobody(site, str(sent.job)), 60, "the job to be hidden")
         hidden = _as_nobody(site)
-        deadline = time.monotonic() + 30
-        while "pending" in hidden[0] and time.monotonic() < deadline:
-            hidden = _as_nobody(site)
-    finally:
-        conf.write_text(before)
-        site.cluster.run("scontrol", "reconfigure")
-        _until_private(site, "none")
     assert [line.partition("|")[0] for line in hidden] == ["unknown"] * 3
     assert "not visible to you" in hidden[0]
+    wait_for(lambda: _listed_to_nobody(site, str(sent.job)), 60, "the job to be shown again")
     shown = _as_nobody(site)
     assert [line.partition("|")[0] for line in shown] == ["pending"] * 3, "nothing is hidden now"
 
 
-def _until_private(site: Site, value: str) -> None:
-    """Wait until the controller has read its configuration."""
-    deadline = time.monotonic() + 30
-    while True:
-        shown = site.cluster.run("scontrol", "show", "config")
-        if re.search(rf"^PrivateData\s*= {value}$", shown, re.MULTILINE):
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+@contextmanager
+def _private_jobs(site: Site) -> Iterator[None]:
+    """Hide jobs from other users, inside the context. The controller and accounting both have to:
+    each shows what it knows, whatever the other hides."""
+    files = site.cluster.conf, site.cluster.base / "slurmdbd.conf"
+    before = [path.read_text() for path in files]
+    try:
+        _configure(
+            site,
+            [(path, f"{text}PrivateData=jobs\n") for path, text in zip(files, before, strict=True)],
+        )
+        yield
+    finally:
+        _configure(site, zip(files, before, strict=True))
+
+
+def _configure(site: Site, texts: Iterable[tuple[Path, str]]) -> None:
+    for path, text in texts:
+        path.write_text(text)
+    site.cluster.run("sacctmgr", "--immediate", "reconfigure")
+    site.cluster.run("scontrol", "reconfigure")
+
+
+def _accounted(site: Site, job: str) -> bool:
+    return bool(site.cluster.run(*_SACCT, f"--jobs={job}").strip())
+
+
+_SACCT = ("sacct", "-X", "--noheader", "--allusers", "--format=JobID")
+
+
+def _listed_to_nobody(site: Site, job: str) -> bool:
+    """Return True if squeue or sacct lists a job to another user."""
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    squeue = site.cluster.run(*nobody, "squeue", "--noheader", "--states=all", "--format=%F")
+    sacct = site.cluster.run(*nobody, *_SACCT, f"--jobs={job}")
+    return job in squeue.split() or bool(sacct.strip())
 
 
 def _open(path: Path) -> None:
