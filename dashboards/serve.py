@@ -19,6 +19,7 @@ import hmac
 import ipaddress
 import json
 import mimetypes
+import re
 import secrets
 import socket
 import sys
@@ -258,6 +259,24 @@ def has_cookie(header: str, name: str, token: str) -> bool:
 def new_token() -> str:
     """Return a random token of 32 characters."""
     return secrets.token_urlsafe(24)
+
+
+_MIN_TOKEN = 16
+
+
+def checked_token(token: str, alone: bool) -> str:
+    """Return a token that a person gave; a new one for `auto`, or if others can reach the page.
+
+    alone: True if only this machine can reach the page. Raise OrchError for a weak token.
+    """
+    if token == "auto" or not (token or alone):  # noqa: S105  (a mode, not a password)
+        return new_token()
+    if token and not re.fullmatch(rf"[A-Za-z0-9_-]{{{_MIN_TOKEN},}}", token):
+        raise OrchError(
+            f"--token: at least {_MIN_TOKEN} letters, digits, - and _; the one given is not. "
+            "`--token auto` makes a good one"
+        )
+    return token
 
 
 def _own_names() -> set[str]:

@@ -26,8 +26,8 @@ from orchestrator.analysis.results import results_of
 from orchestrator.audit import AuditFinding, releases
 from orchestrator.errors import OrchError
 from orchestrator.kl.verdicts import GradientVerdict, verdict
-from orchestrator.pipeline import run as _line
-from orchestrator.pipeline.run import LineResult
+from orchestrator.pipeline import stages as _stages
+from orchestrator.pipeline.stages import LineResult
 from orchestrator.records import Cell
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.plan import Plan
@@ -75,7 +75,7 @@ def expand(experiment: Experiment, where: Sequence[str] = ()) -> tuple[Cell, ...
 
 def plan(experiment: Experiment, where: Sequence[str] = ()) -> Plan:
     """Return what `run` would do for each cell, and why, from what is on disk. Change nothing."""
-    return _line.plan_of(experiment, experiment.chosen(where), where)
+    return _stages.plan_of(experiment, experiment.chosen(where), where)
 
 
 def explain(
@@ -133,8 +133,8 @@ def run(
     Needs the extras `run`, `micro` and `eval`. Safe to repeat and to kill: it goes on from disk.
     """
     chosen = experiment.chosen(where)
-    chosen_plan = _line.plan_of(experiment, chosen, where)
-    return _line.run(experiment, chosen, chosen_plan, train_only=train_only)
+    chosen_plan = _stages.plan_of(experiment, chosen, where)
+    return _stages.run(experiment, chosen, chosen_plan, train_only=train_only)
 
 
 def results(

@@ -125,7 +125,7 @@ def test_a_reader_without_its_members_is_a_sentence(install: Install) -> None:
 
 LIBRARY = re.compile(r"(?<![a-z])verl|openrlhf|skyrl|prime[ _-]?rl", re.IGNORECASE)
 MAY_NAME = {
-    "cli/init.py": "the spec that `orch init` writes has to name some backend",
+    "spec/starter.py": "the spec that `orch init` writes has to name some backend",
     "estimators.py": "a formula says which library's code it was read in",
     "kl/questions.py": "people ask about libraries, by name",
 }

@@ -26,6 +26,8 @@ SHOWN = (
 """Metrics whose curves are drawn together with those of the cells, in this order."""
 MOST_OWN, MOST_POINTS = 6, 120
 """Maximum number of cells' curves in one panel, and of points in a curve."""
+MOST_NAMED = 12
+"""Maximum number of metric names in one sentence."""
 APART = (
     "orch did not launch these runs. They are in no interval and in no claim: each is one run, and "
     "what its log does not say (model, prompts, reward) may differ from the cells'."
@@ -65,6 +67,27 @@ def _data(run: ImportedRun) -> dict[str, Any]:
         "digest": one.digest,
         "notes": [*one.notes, *run.faults],
     }
+
+
+def labelled_facts(run: ImportedRun) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a run, each sentence with its label, for a person."""
+    one = _data(run)
+    yield "from", f"{one['origin']} (sha256 {one['digest'][:12]}...)"
+    yield "library", f"{run.trained_with}: {one['library_because']}"
+    if one["objective"] is not None:
+        beta = "" if one["beta"] is None else f", beta {one['beta']:g}"
+        yield "KL", f"{one['kl'] or 'unknown'}{beta}: {one['objective']} ({one['verdict']})"
+    yield from (("problem", each) for each in one["problems"])
+    yield from (("unknown", each) for each in one["unknown"])
+    finals = [f"{name} {value:.3g}" for name, value in run.finals.items()]
+    yield "metrics", ", ".join(finals) or "none has a name of orch"
+    yield "steps", f"{one['steps']}; the last is {one['last_step']}"
+    yield from (("logged", f"{name}: {text}") for name, text in one["kl_metrics"].items())
+    others = [name for name in one["not_named"] if name not in one["kl_metrics"]]
+    if others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        yield "kept", f"under their own names: {', '.join(others[:MOST_NAMED])}{more}"
+    yield from (("note", each) for each in one["notes"])
 
 
 def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.audit.judge import PROBLEMS, AuditFinding, ConditionalVerdict, judge
@@ -131,6 +132,18 @@ def diff(text: str, findings: Sequence[AuditFinding], name: str) -> tuple[str, l
     return "".join(
         each if each.endswith("\n") else each + "\n\\ No newline at end of file\n" for each in lines
     ), unfixed
+
+
+def diff_path(path: Path) -> Path:
+    """Return the file for the changes of a launch, beside it."""
+    return path.with_name(f"{path.name}.orch.diff")
+
+
+def write_diff(path: Path, changes: str) -> Path:
+    """Write the changes of a launch beside it. Return the file. Raise OSError."""
+    target = diff_path(path)
+    target.write_text(changes, encoding="utf-8")
+    return target
 
 
 def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:

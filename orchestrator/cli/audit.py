@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.audit.fix import diff
+from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
 from orchestrator.audit.releases import Projects
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
@@ -141,7 +141,7 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
     """Return the next step for a person: only a command that does something for these files."""
     if fixable and fix:
         first = fixable[0]
-        patch = shlex.join(["patch", str(first), f"{first}.orch.diff"])
+        patch = shlex.join(["patch", str(first), str(diff_path(first))])
         return f"{patch}, then {shlex.join(['orch', 'audit', str(first)])}"
     if fixable:
         return shlex.join(["orch", "audit", "--fix", *map(str, fixable[:3])])
@@ -167,11 +167,10 @@ def _write_diff(path: Path, changes: str, by_hand: list[str]) -> None:
         say(f"{path}: not in the diff, change by hand: {each}")
     if not changes:
         return
-    target = path.with_name(f"{path.name}.orch.diff")
     try:
-        target.write_text(changes, encoding="utf-8")
+        target = write_diff(path, changes)
     except OSError as error:
-        say(f"{path}: the diff cannot be written to {target}: {error.strerror}")
+        say(f"{path}: the diff cannot be written to {diff_path(path)}: {error.strerror}")
     else:
         say(f"{path}: the change is in {target}; apply it with: patch {path.name} {target.name}")
 

@@ -1,17 +1,14 @@
 """orch data: the prompts that cells train on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.data import prepared
-from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
-from orchestrator.library.prompt_recipe import FORMATS
+from orchestrator.data import prepared, source
+from orchestrator.errors import OrchError
 from orchestrator.settings import Data
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
@@ -63,13 +60,13 @@ def prepare(
     (Countdown). The command checks sizes, columns and answers. It does not write again what is
     already complete.
     """
-    chosen = formats(libraries)
+    chosen = prepared.formats_of(libraries)
     group = data_group or OWN_GROUP
     if data_group is None and not group.is_dir():
         group = shipped_folder() / "data"
     where = (directory or prepared.data_dir()).absolute()
     prepared_rows, faults = [], []
-    for data in _unique(data for name in names for data in declared(name, group)):
+    for data in dict.fromkeys(data for name in names for data in declared(name, group)):
         say(f"{data.name}: {data.path} ...")
         try:
             prepared_rows.append((data, prepared.prepare(data, chosen, where)))
@@ -96,28 +93,6 @@ def prepare(
     return 0
 
 
-def formats(libraries: Iterable[str]) -> tuple[str, ...]:
-    """Return the formats of libraries given as `name`, `name@version` or `all`.
-
-    Raise SelectionError for a release that orch does not drive, or a library with its own prompts.
-    """
-    names: list[str] = []
-    for library in libraries:
-        name, _, version = library.partition("@")
-        if library == "all":
-            return tuple(FORMATS)
-        backend = plugins.load(name)
-        if version and version not in backend.versions:
-            raise SelectionError(
-                f"{name} {version} is not a release orch drives; it drives "
-                f"{', '.join(backend.versions)}"
-            )
-        if backend.prompts_format is None:
-            raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
-        names.append(backend.prompts_format)
-    return tuple(dict.fromkeys(names))
-
-
 def declared(name: str, group: Path) -> list[Data]:
     """Return the data of an entry of the group, or of every cell of a spec.
 
@@ -128,37 +103,4 @@ def declared(name: str, group: Path) -> list[Data]:
         cells = expand(load(path))
         wanted = [(cell.declared or cell.settings).data for cell in cells]
         return [data for data in wanted if not data.path.startswith("micro:")]
-    return [_entry(name, group)]
-
-
-def _entry(name: str, group: Path) -> Data:
-    import yaml
-    from pydantic import ValidationError
-
-    file = group / f"{name}.yaml"
-    if not file.is_file():
-        known = sorted(path.stem for path in group.glob("*.yaml"))
-        raise SelectionError(
-            f"there is no data '{name}' in {group}{did_you_mean(name, known)} "
-            f"(it has: {', '.join(known) or 'nothing'}). Name one of them, a spec, or another "
-            "folder with --data-group"
-        )
-    try:
-        plain: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return Data.model_validate({"name": name, **(plain or {})})
-    except yaml.YAMLError as error:
-        raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
-    except (ValidationError, TypeError) as error:
-        details = error.errors() if isinstance(error, ValidationError) else []
-        raise SpecError(
-            str(file),
-            [
-                Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
-                for e in details
-            ]
-            or [Fault("is not a mapping of the fields of `data`")],
-        ) from error
-
-
-def _unique(every: Iterable[Data]) -> list[Data]:
-    return list(dict.fromkeys(every))
+    return [source.entry(name, group)]

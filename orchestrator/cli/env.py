@@ -1,20 +1,13 @@
 """orch env: the environments the trainers' libraries run in."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.environments import Environment, find_installed, installed, lock_of, locks, root
-from orchestrator.environments.make import check as look_at
-from orchestrator.environments.make import create as make
-from orchestrator.environments.make import resolve
-from orchestrator.errors import EnvironmentFault, OrchError
-
-if TYPE_CHECKING:
-    from orchestrator.environments import Flavour, Lock
+from orchestrator.environments import Flavour, environment_rows, lock_named, make, root
+from orchestrator.errors import EnvironmentFault
 
 folder = click.option(
     "--dir",
@@ -74,7 +67,7 @@ def command() -> None:
 @common.as_json
 def create(
     release: str,
-    flavour: "Flavour",
+    flavour: Flavour,
     within: Path | None,
     python: Path | None,
     checkout: Path | None,
@@ -82,13 +75,12 @@ def create(
     as_json: bool,
 ) -> None:
     """Make the environment of one release, and check it."""
-
-    lock = _lock(release, flavour)
-    environment = make(
+    lock = lock_named(release, flavour)
+    environment = make.create(
         lock, within or root(), python=python, again=again, checkout=checkout, say=say
     )
-    if faults := look_at(environment, lock):
-        raise EnvironmentFault(_listed(f"{environment.path} was made, but", faults))
+    if faults := make.check(environment, lock):
+        raise EnvironmentFault(make.listed(f"{environment.path} was made, but", faults))
     if as_json:
         print_json({"release": f"{lock.library}@{lock.version}", "path": str(environment.path)})
     else:
@@ -100,26 +92,7 @@ def create(
 @common.as_json
 def list_(within: Path | None, as_json: bool) -> None:
     """List every release that orch drives, and its environment if there is one."""
-
-    rows = []
-    for lock in locks():
-        environment = find_installed(lock.library, lock.version, lock.flavour, within)
-        place = (within or root()) / lock.folder
-        state = (
-            "not made"
-            if environment is None
-            else ("ready" if environment.lock == lock.digest else "made from another lock")
-        )
-        rows.append(
-            {
-                "release": f"{lock.library}@{lock.version}",
-                "flavour": lock.flavour,
-                "state": state,
-                "python": " ".join(lock.words("python")),
-                "packages": len(lock.pins) or None,
-                "path": str(place),
-            }
-        )
+    rows = environment_rows(within)
     if as_json:
         print_json(rows)
     else:
@@ -135,30 +108,12 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 
     Exit code 1: a version differs, or there is no environment to check.
     """
-
-    library, _, version = (release or "").partition("@")
-    chosen = [
-        e for e in installed(within) if library in ("", e.library) and version in ("", e.version)
-    ]
-    if not chosen:
-        what = f" of {release}" if release else ""
-        raise EnvironmentFault(
-            f"there is no environment{what}; `orch env create {release or 'LIBRARY@VERSION'}` "
-            "makes one, `orch env list` says which there can be"
-        )
-
-    def faults_of(each: Environment) -> list[str]:
-        try:
-            return look_at(each, lock_of(each.library, each.version, each.flavour))
-        except OrchError as error:
-            return [str(error)]
-
-    faults_by_path = {str(each.path): faults_of(each) for each in chosen}
+    faults_by_path = make.check_installed(release or "", within)
     if as_json:
         print_json(faults_by_path)
     else:
         for path, faults in faults_by_path.items():
-            click.echo(_listed(path, faults) if faults else f"{path}: as its lock says")
+            click.echo(make.listed(path, faults) if faults else f"{path}: as its lock says")
     return int(any(faults_by_path.values()))
 
 
@@ -168,20 +123,10 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 @cpu
 @contract
 @common.as_json
-def lock(release: str, flavour: "Flavour", as_json: bool) -> None:
+def lock(release: str, flavour: Flavour, as_json: bool) -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
-
-    text = resolve(_lock(release, flavour))
+    text = make.resolve(lock_named(release, flavour))
     if as_json:
         print_json({"release": release, "flavour": flavour, "lock": text})
     else:
         click.echo(text, nl=False)
-
-
-def _lock(release: str, flavour: "Flavour") -> "Lock":
-    library, _, version = release.partition("@")
-    return lock_of(library, version or None, flavour)
-
-
-def _listed(what: str, faults: list[str]) -> str:
-    return "\n".join([f"{what}:", *(f"  {fault}" for fault in faults)])

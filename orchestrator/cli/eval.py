@@ -1,20 +1,18 @@
 """orch eval: scores of checkpoints."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, foreseen, number, print_json, print_table, say
 from orchestrator.pipeline import stages
-from orchestrator.records import ENDED, DivergenceRequest, DivergenceTask
 
 if TYPE_CHECKING:
     from orchestrator.records import Score
     from orchestrator.runs.experiment import Experiment
 
 STOPPED = 130
-_PROMPTS = {"name", "domain", "chat_template"}
 
 
 @click.command(short_help="Evaluate checkpoints with lm-evaluation-harness.")
@@ -56,11 +54,18 @@ def command(
     continues with the slice of items that was not finished.
     """
 
-    experiment = _asked(choice.chosen(), all_checkpoints, divergence)
+    experiment = stages.with_evaluation(
+        choice.chosen(), all_checkpoints=all_checkpoints, divergence=divergence
+    )
     if dry_run:
         return _foresee(experiment, as_json)
     try:
-        code = _watch(experiment, every) if watch else _once(experiment)
+        if watch:
+            code = stages.evaluate_until_ended(experiment, every)
+        else:
+            records = stages.collect_records(experiment)
+            faults = stages.print_faults(records)
+            code = max(faults, stages.evaluate_missing(experiment, records))
     except KeyboardInterrupt:
         say("stopped; what is scored stays scored. Go on with the same command.")
         code = STOPPED
@@ -105,61 +110,6 @@ def _foresee(experiment: "Experiment", as_json: bool) -> int:
         )
         click.echo(f"{len(rows)} checkpoints would be scored")
     return max(stages.print_faults(records), foreseen(bool(rows)))
-
-
-def _asked(experiment: "Experiment", all_checkpoints: bool, divergence: bool) -> "Experiment":
-    """Return the experiment with what the options add to its evaluation."""
-    from dataclasses import replace
-
-    evaluation = experiment.spec.evaluation
-    changes: dict[str, Any] = {}
-    if all_checkpoints:
-        changes["checkpoints"] = "all"
-    if divergence and evaluation.divergence is None:
-        first = {task.domain: task for task in reversed(evaluation.tasks)}
-        tasks = [
-            DivergenceTask.model_validate(task.model_dump(include=_PROMPTS))
-            for task in first.values()
-        ]
-        if not tasks:  # the backend's own stand for one of each domain
-            tasks = [DivergenceTask(name=d, domain=d) for d in ("in", "out")]
-        changes["divergence"] = DivergenceRequest(tasks=tuple(tasks))
-    wider = evaluation.model_copy(update=changes)
-    return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
-
-
-def _once(experiment: "Experiment") -> int:
-    records = stages.collect_records(experiment)
-    return max(stages.print_faults(records), stages.evaluate_missing(experiment, records))
-
-
-def _watch(experiment: "Experiment", every: float) -> int:
-    """Score new checkpoints again and again, until no cell can make another one."""
-    import time
-    from collections import Counter
-
-    printed: set[str] = set()
-
-    def once(sentence: str) -> None:
-        if sentence not in printed:
-            printed.add(sentence)
-            say(sentence)
-
-    while True:
-        records = stages.collect_records(experiment)
-        for fault in (fault for record in records for fault in record.faults):
-            once(fault)
-        code = stages.evaluate_missing(experiment, records, say=once)
-        open_ = [record for record in records if record.state not in ENDED]
-        if not open_:
-            return code
-        counts = Counter(record.state for record in open_)
-        once(
-            "waiting for "
-            + ", ".join(f"{n} {state}" for state, n in sorted(counts.items()))
-            + " cells; Ctrl-C stops"
-        )
-        time.sleep(every)
 
 
 def _print(scores: "list[tuple[str, Score]]") -> None:

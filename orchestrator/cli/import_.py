@@ -7,26 +7,23 @@ from pathlib import Path
 
 import click
 
-from orchestrator.analysis.imported import imported_data
+from orchestrator.analysis.imported import imported_data, labelled_facts
 from orchestrator.cli import common, foreign
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
-from orchestrator.imports.origin import origin_of
 from orchestrator.imports.runs import (
     ImportedRun,
+    import_runs,
     manifest_filter,
     read_imported,
     remove,
     renames_of,
-    store,
 )
 from orchestrator.imports.sources import FORMATS, open_source
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
-MOST_NAMED = 12
-"""Metric names in one line."""
 
 
 @click.command(name="import", short_help="Import runs that orch did not launch: W&B, MLflow, ...")
@@ -95,28 +92,21 @@ def command(
     logged = [
         run for each in sources for run in open_source(each, experiment=experiment, runs=runs)
     ]
-    if name is not None and len(logged) != 1:
-        raise SelectionError(
-            f"--name names one run, and {len(logged)} were read: choose one with --run, or leave "
-            "--name out"
-        )
     imported, num_changed = [], 0
-    for run in logged:
-        origin = origin_of(run, library)
-        kept, change = store(opened.folder, run, origin, renames, name or "", dry_run=True)
-        if not keeps(kept.manifest):
-            continue
-        if not dry_run:
-            kept, change = store(opened.folder, run, origin, renames, name or "")
+    for run, change in import_runs(
+        opened.folder, logged, library, renames, name or "", keeps, dry_run=dry_run
+    ):
         would = "would be " if dry_run and change != "unchanged" else ""
-        say(f"{would}{change}: {kept.name} ({len(kept.rows)} rows, {kept.manifest.format})")
-        imported.append(kept)
+        say(f"{would}{change}: {run.name} ({len(run.rows)} rows, {run.manifest.format})")
+        imported.append(run)
         num_changed += change != "unchanged"
     if as_json:
         print_json(imported_data(imported))
     else:
-        for run_ in imported:
-            _print(run_)
+        for run in imported:
+            click.echo(f"\n{run.name}")
+            for label, text in labelled_facts(run):
+                click.echo(common.hanging(label, text))
     typed = shlex.join([spec, *changes]).replace("{", "{{").replace("}", "}}")
     set_next(f"orch compare {typed}")  # without the sources, which compare does not take
     return common.foreseen(num_changed > 0) if dry_run else 0
@@ -151,28 +141,3 @@ def _list(imported: Sequence[ImportedRun], as_json: bool) -> int:
         return 0
     foreign.print_imported(imported)
     return 0
-
-
-def _print(run: ImportedRun) -> None:
-    (one,) = imported_data([run])
-    lines: list[tuple[str, str]] = [("from", f"{one['origin']} (sha256 {one['digest'][:12]}...)")]
-    lines.append(("library", f"{run.trained_with}: {one['library_because']}"))
-    if one["objective"] is not None:
-        beta = "" if one["beta"] is None else f", beta {one['beta']:g}"
-        lines.append(
-            ("KL", f"{one['kl'] or 'unknown'}{beta}: {one['objective']} ({one['verdict']})")
-        )
-    lines += [("problem", each) for each in one["problems"]]
-    lines += [("unknown", each) for each in one["unknown"]]
-    finals = [f"{name} {value:.3g}" for name, value in run.finals.items()]
-    lines.append(("metrics", f"{', '.join(finals) or 'none has a name of orch'}"))
-    lines.append(("steps", f"{one['steps']}; the last is {one['last_step']}"))
-    lines += [("logged", f"{name}: {meaning}") for name, meaning in one["kl_metrics"].items()]
-    others = [name for name in one["not_named"] if name not in one["kl_metrics"]]
-    if others:
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        lines.append(("kept", f"under their own names: {', '.join(others[:MOST_NAMED])}{more}"))
-    lines += [("note", each) for each in one["notes"]]
-    click.echo(f"\n{run.name}")
-    for label, text in lines:
-        click.echo(common.hanging(label, text))

@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.errors import EnvironmentFault
 from orchestrator.probes import drift, undriven
-from orchestrator.probes.cells import releases
-from orchestrator.probes.evidence import write
+from orchestrator.probes.cells import Release, releases
 from orchestrator.probes.matrix import (
     CORRECTION_COLUMNS,
+    CapabilityRow,
     correction_rows,
     document,
     matrix,
     own_launches,
     page,
-    short,
+    table,
     unmeasured_differences,
 )
 
@@ -98,8 +96,13 @@ def command(
     if measure:
         if source and len(chosen) + len(read_only) != 1:
             raise click.UsageError("--source is the source of one release: name it with --library")
-        _measure(chosen, python, source, environments)
-        _measure_alone(read_only, python, source, named=bool(alone_wanted))
+        from orchestrator.probes.measure import measure_again  # NumPy
+
+        for file in measure_again(chosen, python, source, environments, say):
+            click.echo(file)
+        named = bool(alone_wanted)
+        for file in undriven.measure_again(read_only, python, source, say, named=named):
+            click.echo(file)
         return
     if form == "md":
         click.echo(page(chosen, read_only), nl=False)
@@ -116,15 +119,15 @@ def command(
 
     rows = matrix(chosen)
     if as_json or form == "json":
-        measured = {
-            f"{library}@{version}": unmeasured_differences(library, version)
-            for library, version in chosen
-        }
-        only_read = {
-            f"{library}@{version}": undriven.read(library).get(version)
-            for library, version in read_only
-        }
-        print_json({**document(chosen, rows), "not_measured": measured, "only_read": only_read})
+        print_json(
+            {
+                **document(chosen, rows),
+                "not_measured": {"@".join(each): unmeasured_differences(*each) for each in chosen},
+                "only_read": {
+                    "@".join(each): undriven.read(each[0]).get(each[1]) for each in read_only
+                },
+            }
+        )
         return
     if chosen:
         _table(rows, chosen, off_policy)
@@ -132,14 +135,8 @@ def command(
         _table_alone(read_only, off_policy)
 
 
-def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
-    columns = [f"{library}@{version}" for library, version in chosen]
-    labels = list(dict.fromkeys(row.label for row in rows))
-    by = {(row.label, row.release): row for row in rows}
-    print_table(
-        ("KL term", *columns),
-        [(label, *(short(by[label, name], off_policy) for name in columns)) for label in labels],
-    )
+def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy: bool) -> None:
+    print_table(*table(rows, chosen, off_policy))
     click.echo("\n" + LEGEND.format(off=", samples of an older policy" if off_policy else ""))
     own = own_launches(chosen, off_policy=off_policy)
     if own:
@@ -147,42 +144,10 @@ def _table(rows: Any, chosen: Any, off_policy: bool) -> None:
         print_table(("library", "launch", "objective"), own)
 
 
-def _measure(chosen: Any, python: Path | None, source: Path | None, within: Path | None) -> None:
-    from orchestrator.probes.measure import measure
-    from orchestrator.probes.protocol import sources
-
-    for library, version in chosen:
-        say(f"{library} {version}: asking its own functions")
-        where = sources(library, version, python=python, source=source, within=within)
-        with where as folder:
-            click.echo(write(measure(library, version, folder.where, folder.commit)))
-
-
-def _table_alone(releases_: Sequence[tuple[str, str]], off_policy: bool) -> None:
+def _table_alone(read_only: Sequence[Release], off_policy: bool) -> None:
     """Print what libraries that are only read make of a KL, in their own functions."""
     click.echo("\nLibraries that are only read: their own functions, asked alone.")
     at = 5 if off_policy else 4
-    rows = [(*row[:3], row[3], row[at]) for row in undriven.table(releases_)]
+    rows = [(*row[:4], row[at]) for row in undriven.table(read_only)]
     objective = "objective on old samples" if off_policy else "objective on-policy"
     print_table(("library", "name", "KL in the", "computes", objective), rows)
-
-
-def _measure_alone(
-    releases_: Sequence[tuple[str, str]], python: Path | None, source: Path | None, *, named: bool
-) -> None:
-    """Measure in the checkouts that are configured.
-
-    Raise EnvironmentFault if a library that was named has no checkout here; print the names of
-    others.
-    """
-    for library, version in releases_:
-        try:
-            folder = undriven.checkout(library, version, source)
-        except EnvironmentFault as error:
-            if named:
-                raise
-            say(f"not measured again: {error}")
-            continue
-        say(f"{library} {version}: asking its own functions")
-        measurement = undriven.measure(library, version, folder, python)
-        click.echo(undriven.write(library, version, measurement))

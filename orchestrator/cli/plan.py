@@ -15,11 +15,17 @@ from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, measure
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import plan as plan_of
-from orchestrator.runs.planned import PlannedGroup, check_translations, plan_data, planned_groups
+from orchestrator.runs.planned import (
+    PlannedGroup,
+    check_translations,
+    evaluation_lines,
+    joined_cells,
+    plan_data,
+    planned_groups,
+)
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
 from orchestrator.spec.expand import how
-from orchestrator.spec.rehearse import replaced_tasks
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
@@ -52,18 +58,6 @@ def command(choice: CellChoice, as_json: bool) -> int:
     return WOULD_CHANGE if run_plan.pending else 0
 
 
-def _joined(experiment: Experiment) -> str:
-    """Return why fewer cells are trained here than are declared."""
-    joined = {
-        f"{axis} {value}": None
-        for cell in experiment.cells
-        for axis, value in cell.axes.items()
-        if " | " in value and axis != "backend.version"
-    }
-    counts = f"{len(experiment.declared)} declared cells are {len(experiment.cells)} here."
-    return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
-
-
 def print_plan(experiment: Experiment, plan: "Plan") -> None:
     """Print studies, configurations with their verdicts, reasons, and the cost."""
 
@@ -73,8 +67,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     for study in spec.studies:
         figure = f" ({study.figure})" if study.figure else ""
         click.echo(_filled(f"{study.name}{figure}: {formulas.get(study.name, '')}"))
-    if len(experiment.cells) < len(experiment.declared):
-        click.echo("\n" + _filled(_joined(experiment)))
+    if sentence := joined_cells(experiment):
+        click.echo("\n" + _filled(sentence))
     click.echo()
     _print_configurations(planned_groups(plan.rows))
     _print_details(plan.rows)
@@ -124,27 +118,11 @@ def _filled(text: str, indent: int = 4) -> str:
 
 def _print_evaluation(experiment: Experiment) -> None:
     """Print which tasks are scored in the place of the declared ones, if any are."""
-    scored = replaced_tasks(experiment.cells, experiment.spec.evaluation)
-    if not scored:
-        return
-    declared = ", ".join(task.name for task in experiment.spec.evaluation.tasks)
-    by_domain = {
-        domain: sorted({task.name for task in scored if task.domain == domain})
-        for domain in ("in", "out")
-    }
-    click.echo(
-        "\n"
-        + _filled(
-            f"evaluation  declared: {declared}. A rehearsal cannot run these. In their place:", 12
-        )
-    )
-    for domain, names in by_domain.items():
-        if names:
-            click.echo(f"            {domain} of domain: {', '.join(names)}")
-    sizes = sorted({(task.repeats, task.max_items) for task in scored}, key=str)
-    for repeats, items in sizes:
-        each = "every item" if items is None else f"each of {items} items"
-        click.echo(f"            {repeats} responses to {each}")
+    first, *others = evaluation_lines(experiment) or [""]
+    if first:
+        click.echo("\n" + _filled(f"evaluation  {first}", 12))
+    for line in others:
+        click.echo(f"            {line}")
 
 
 def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:

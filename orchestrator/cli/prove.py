@@ -8,21 +8,17 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.errors import OrchError
 from orchestrator.kl import library_semantics
 from orchestrator.prove import text
-from orchestrator.prove.cells import cells_of
 from orchestrator.prove.page import page as proofs_page
 from orchestrator.prove.page import store
+from orchestrator.prove.real import release_runs
 from orchestrator.prove.run import read_run
-from orchestrator.prove.small import environment_of, small, train
 from orchestrator.rundir import CellDir
 
 if TYPE_CHECKING:
     from orchestrator.kl.library_semantics import Dialect
-    from orchestrator.prove.proof import Proof
     from orchestrator.prove.run import Run
-    from orchestrator.records import Cell
 
 
 @click.command(short_help="Replay the rollouts of a run: does the library do what orch predicts?")
@@ -94,29 +90,13 @@ def command(
             f"name a release as LIBRARY@VERSION, or the directory of a cell; got '{target}'"
         )
     if keep is not None:
-        runs = _trained(library, version, batches, keep, processes=processes)
+        runs = release_runs(library, version, keep, say, batches=batches, processes=processes)
         return _print(runs, dialect, as_json, write=write)
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as folder:
-        runs = _trained(library, version, batches, Path(folder), processes=processes)
+        runs = release_runs(
+            library, version, Path(folder), say, batches=batches, processes=processes
+        )
         return _print(runs, dialect, as_json, write=write)
-
-
-def _trained(
-    library: str, version: str, batches: int, folder: Path, *, processes: bool
-) -> "list[tuple[str, Run]]":
-    """Train the cells of a proof here. Return each by name."""
-    environment = environment_of(library, version)
-    runs = []
-    for name, declared in cells_of(library, version):
-        cell = small(declared, folder, batches=batches).cell
-        cell_dir = CellDir(folder / "cells" / f"{name}-{cell.id}")
-        say(f"{library} {version} trains {name} ...")
-        _, ending = train(cell, cell_dir, environment, processes=processes)
-        if ending.state != "succeeded":
-            log = cell_dir.attempts()[-1].stderr
-            raise OrchError(f"{library} {version}, {name}: {ending.message} ({log})")
-        runs.append((name, read_run(cell_dir)))
-    return runs
 
 
 def _print(
@@ -133,7 +113,7 @@ def _print(
         kept = [(name, proof) for name, _, proof in proofs]
         say(f"kept in {store(first.library, first.version, kept)}")
     if as_json:
-        print_json([proof_data(name, cell, proof) for name, cell, proof in proofs])
+        print_json([text.proof_data(name, cell, proof) for name, cell, proof in proofs])
     for name, _, proof in () if as_json else proofs:
         click.secho(f"{name}  {text.heading(proof)}", bold=True)
         print_table(text.COLUMNS, text.rows(proof))
@@ -141,10 +121,3 @@ def _print(
             say(sentence)
         click.echo(f"{text.verdict(proof)}\n")
     return int(not holds)
-
-
-def proof_data(name: str, cell: "Cell", proof: "Proof") -> dict[str, object]:
-    """Return a proof as plain data."""
-    quantities = [each._asdict() | {"holds": each.holds} for each in proof.quantities]
-    entries = proof._asdict() | {"quantities": quantities, "holds": proof.holds}
-    return {"name": name, "cell": cell.id, **entries}

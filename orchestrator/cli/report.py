@@ -1,26 +1,17 @@
 """orch report: what a reviewer reads, and what a notebook loads."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import click
 
 from orchestrator.analysis.results import write_tables
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json
-from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
 from orchestrator.report.measured import as_text, kept_of
-from orchestrator.report.provenance import changes_section
-from orchestrator.rundir import RunFolder
-from orchestrator.runs.experiment import Experiment
-
-if TYPE_CHECKING:
-    from orchestrator.analysis.compare import Comparison
-    from orchestrator.report.model import Section
 
 
 @click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
@@ -90,6 +81,7 @@ def command(
         text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
         show([], text)
     else:
+        changes = [] if against is None else [stages.changes_since(experiment, comparison, against)]
         page = stages.write_report(
             experiment,
             comparison,
@@ -98,20 +90,7 @@ def command(
             output,
             faults=known.faults,
             figures=figures,
-            sections=() if against is None else (_changes(experiment, comparison, against),),
+            sections=changes,
         )
         show([page])
     return stages.print_faults(records)
-
-
-def _changes(experiment: Experiment, comparison: "Comparison", runs_dir: Path) -> "Section":
-    """Return what changed since the run in another runs folder, or experiment's folder."""
-    folder = RunFolder.of(runs_dir, experiment.spec.name, experiment.scale)
-    if (runs_dir / "cells").is_dir():
-        folder = RunFolder(runs_dir.absolute())
-    if not folder.cells_path.is_dir():
-        raise SelectionError(f"--against {runs_dir} holds no run of {experiment.spec.name}")
-    earlier = replace(experiment, folder=folder)
-    records, known = stages.collect_records(earlier), stages.scores_and_faults(earlier)
-    before = stages.compare_records(earlier, records, known.scores, known.items)
-    return changes_section(before, comparison, str(runs_dir))

@@ -1,27 +1,20 @@
 """orch run: every stage, from the spec to the report."""
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.analysis.compare import comparison_data
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.compare import print_claims
 from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
-from orchestrator.pipeline import run as line
+from orchestrator.pipeline import stages
 from orchestrator.pipeline.training import scripts_of
 from orchestrator.report import answer
-from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
-
-if TYPE_CHECKING:
-    from orchestrator.pipeline.run import Review
 
 
 @click.command(short_help="Train, evaluate and report what is missing.")
@@ -70,7 +63,7 @@ def command(
         say(MICRO_BANNER)
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
-    plan = line.plan_of(everything, chosen, choice.where)
+    plan = stages.plan_of(everything, chosen, choice.where)
     for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
@@ -81,7 +74,7 @@ def command(
             print_plan(chosen, plan)
             print_scripts(scripts)
         return common.foreseen(bool(plan.pending))
-    result = line.run(
+    result = stages.run(
         everything,
         chosen,
         plan,
@@ -91,36 +84,10 @@ def command(
         budget=budget,
     )
     if as_json:
-        print_json(_as_data(everything, chosen, choice.where, result))
+        print_json(stages.run_data(everything, chosen, choice.where, result))
     elif result.review is not None:
         print_review(result.review, everything.spec.question)
     return result.code
-
-
-def _as_data(
-    everything: Experiment, chosen: Experiment, where: tuple[str, ...], result: line.LineResult
-) -> dict[str, object]:
-    """Return what the run left: states of the chosen cells, claims, the page."""
-    page = everything.folder.report / "index.html"
-    states = Counter(row.state for row in line.plan_of(everything, chosen, where).rows)
-    return {
-        "experiment": everything.folder.experiment,
-        "scale": everything.scale,
-        "directory": str(everything.folder.path),
-        "code": result.code,
-        "states": dict(states),
-        "report": str(page) if page.exists() else None,
-        **({} if result.review is None else review_data(result.review)),
-    }
-
-
-def review_data(review: "Review") -> dict[str, object]:
-    """Return the verdicts on claims, what they come to, and where the report lies."""
-    return {
-        "answer": answer(review.comparison),
-        "claims": comparison_data(review.comparison)["claims"],
-        "report": str(review.page),
-    }
 
 
 def print_scripts(scripts: Sequence[str]) -> None:
@@ -129,7 +96,7 @@ def print_scripts(scripts: Sequence[str]) -> None:
         click.echo(f"\n--- job script {number} of {len(scripts)}\n{text.rstrip()}")
 
 
-def print_review(review: "Review", question: str = "") -> None:
+def print_review(review: stages.Review, question: str = "") -> None:
     """Print the verdicts on claims, what they come to, and where the report lies."""
     print_claims(review.comparison)
     say(f"{question or 'The claims:'} {answer(review.comparison)}")

@@ -2,23 +2,16 @@
 
 import shlex
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
-from orchestrator import plugins
 from orchestrator.cli import common, completing
 from orchestrator.cli.common import print_json, print_table
-from orchestrator.errors import SelectionError
-from orchestrator.files import parsed, read_json
 from orchestrator.identity import flatten
-from orchestrator.launch.slurm.submit import preview
 from orchestrator.pipeline.messages import say
-from orchestrator.records import Cell, LaunchPlan, Site, Spec
-from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.runs.shown import of_runs, of_spec
 from orchestrator.spec.rehearse import verdict_on
-from orchestrator.spec.site_options import slurm_options
 
 
 @click.command(short_help="Show one cell: settings, ledger, launch arguments, files.")
@@ -58,10 +51,13 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
     With a SPEC, the cell need not have been launched. Without one, orch looks for it in the
     runs folder.
     """
-    shown = _find(target, runs_dir)
+    if len(target) > 1:
+        shown = of_spec(target[0], target[1], target[2:])
+    else:
+        shown = of_runs(target[0], runs_dir)
     cell, plan = shown.cell, shown.plan
     if part == "sbatch":
-        click.echo(_sbatch(shown), nl=False)
+        click.echo(shown.sbatch(), nl=False)
         say("sent by hand it starts nothing: a job starts only what `orch run` has submitted")
     elif as_json:
         print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
@@ -69,42 +65,6 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
         _print_whole(cell, plan)
     else:
         _print_part(plan, part)
-
-
-class ShownCell(NamedTuple):
-    """A cell with its launch plan."""
-
-    cell: Cell
-    plan: LaunchPlan
-    folder: RunFolder
-    site: Site
-
-
-def _find(target: tuple[str, ...], runs_dir: Path) -> ShownCell:
-    if len(target) > 1:
-        experiment = open_experiment(target[0], target[2:])
-        folder, cell = experiment.folder, cell_named(target[1], experiment.cells)
-        site = experiment.spec.site
-    else:
-        folder, cell = find_cell(target[0], runs_dir)
-        spec = read_json(folder.spec)
-        site = parsed(Spec, spec, folder.spec).site if spec else Site()
-    cell_dir = folder.cell(cell)
-    attempts = cell_dir.attempts()
-    attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
-    backend = plugins.load(cell.settings.backend.name)
-    place = cell_dir.paths(attempt)
-    return ShownCell(cell, backend.translate(cell, place), folder, site)
-
-
-def _sbatch(cell: ShownCell) -> str:
-    if cell.cell.scale == "micro" and cell.site.kind != "slurm":
-        raise SelectionError(
-            f"{cell.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
-            "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
-        )
-    (script,) = preview([cell.cell], cell.folder, slurm_options(cell.site.options))
-    return script
 
 
 def _print_whole(cell: Cell, plan: LaunchPlan) -> None:

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import click
-import yaml
 
 from orchestrator.cli import common
 from orchestrator.cli.common import say
-from orchestrator.files import write_text
 from orchestrator.launch.skypilot import tasks
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.experiment import open_experiment
@@ -46,13 +44,12 @@ def command(
     experiment = open_experiment(spec, (*overrides, "site.kind=slurm")).chosen(where)
     cells = experiment.cells
     task_files = tasks.tasks(cells, experiment.spec.name, options)
-    for name, task in task_files.items():
-        write_text(folder / f"{name}.yaml", yaml.safe_dump(task, sort_keys=False))
+    written = tasks.write(folder, task_files)
     secrets = [name for name, source in options.secrets.items() if source is None]
     if as_json:
         common.print_json(
             {
-                "written": [str(folder / f"{name}.yaml") for name in task_files],
+                "written": list(map(str, written)),
                 "jobs": [job._asdict() for job in tasks.planned_jobs(cells, options)],
                 "secrets": secrets,
             }

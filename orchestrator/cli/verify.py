@@ -2,18 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.analysis.repetition import Bounds, compare_runs
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, print_table, say
-from orchestrator.pipeline.messages import counted
-from orchestrator.pipeline.repetition import apart, fresh_folder, run_apart, spread
-
-if TYPE_CHECKING:
-    from orchestrator.records import Record
+from orchestrator.pipeline.repetition import fresh_folder, run_twice
 
 
 @click.command(short_help="Run cells twice, and compare curves, checkpoints and scores.")
@@ -62,17 +57,12 @@ def command(
     broken.
     """
     selected = choice.chosen()
-    cells = spread(selected.cells, count)
     home = fresh_folder(Path(selected.spec.site.runs_dir))
-    say(f"{counted(len(cells), 'cell')}, each run twice below {home}")
-    records: list[list[Record]] = []
-    for name in ("first", "second"):
-        runs = run_apart(apart(selected, cells, home / name))
-        if runs is None:
-            say(f"stopped; what was run is in {home}")
-            return 130
-        records.append(runs)
-    rows = compare_runs(records[0], records[1], Bounds(first_step, scores))
+    runs = run_twice(selected, count, home)
+    if runs is None:
+        say(f"stopped; what was run is in {home}")
+        return 130
+    rows = compare_runs(*runs, Bounds(first_step, scores))
     kept = all(row.is_kept for row in rows)
     if as_json:
         print_json([row._asdict() for row in rows])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.source import PromptRow, PromptRows, rows
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.files import read_json, write_text
 from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
@@ -30,6 +30,28 @@ def data_dir() -> Path:
     The latter lies in the working directory.
     """
     return Path(os.environ.get("ORCH_DATA_DIR") or DEFAULT).absolute()
+
+
+def formats_of(libraries: Iterable[str]) -> tuple[str, ...]:
+    """Return the formats of libraries given as `name`, `name@version` or `all`.
+
+    Raise SelectionError for a release that orch does not drive, or a library with its own prompts.
+    """
+    names: list[str] = []
+    for library in libraries:
+        name, _, version = library.partition("@")
+        if library == "all":
+            return tuple(FORMATS)
+        backend = plugins.load(name)
+        if version and version not in backend.versions:
+            raise SelectionError(
+                f"{name} {version} is not a release orch drives; it drives "
+                f"{', '.join(backend.versions)}"
+            )
+        if backend.prompts_format is None:
+            raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
+        names.append(backend.prompts_format)
+    return tuple(dict.fromkeys(names))
 
 
 class PreparedPrompts(NamedTuple):

@@ -7,10 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+from pydantic import ValidationError
+
 from orchestrator import plugins
 from orchestrator.data import generate
 from orchestrator.environments.extras import install_line
-from orchestrator.errors import EnvironmentFault, Fault, SpecError
+from orchestrator.errors import EnvironmentFault, Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.scoring.math_answers import extract
 from orchestrator.settings import Data
 
@@ -62,6 +65,34 @@ def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
         return _checked(data, _generated(data))
     where = " or ".join(str(root) for root in roots)
     raise EnvironmentFault(f"data.path {data.path} is a file that is not in {where}")
+
+
+def entry(name: str, group: Path) -> Data:
+    """Return an entry of a config group `data`. Raise SelectionError for an unknown name, and
+    SpecError with every fault of the entry."""
+    file = group / f"{name}.yaml"
+    if not file.is_file():
+        known = sorted(path.stem for path in group.glob("*.yaml"))
+        raise SelectionError(
+            f"there is no data '{name}' in {group}{did_you_mean(name, known)} "
+            f"(it has: {', '.join(known) or 'nothing'}). Name one of them, a spec, or another "
+            "folder with --data-group"
+        )
+    try:
+        plain: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return Data.model_validate({"name": name, **(plain or {})})
+    except yaml.YAMLError as error:
+        raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
+    except (ValidationError, TypeError) as error:
+        details = error.errors() if isinstance(error, ValidationError) else []
+        raise SpecError(
+            str(file),
+            [
+                Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
+                for e in details
+            ]
+            or [Fault("is not a mapping of the fields of `data`")],
+        ) from error
 
 
 @cache

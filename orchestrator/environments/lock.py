@@ -183,6 +183,12 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
     )
 
 
+def lock_named(release: str, flavour: Flavour = "gpu") -> Lock:
+    """Return the lock of `LIBRARY@VERSION`, or of `LIBRARY`. Raise as `lock_of` does."""
+    library, _, version = release.partition("@")
+    return lock_of(library, version or None, flavour)
+
+
 def has_lock(library: str, version: str) -> bool:
     """Return True if this release trains in an environment of its own. Import no backend."""
     return plugins.exists(library) and _path(library, version, "gpu").is_file()
@@ -297,6 +303,27 @@ def installed(within: Path | None = None) -> list[Environment]:
     """Return every finished environment, by name."""
     each = (read_environment(path) for path in sorted((within or root()).glob("*/")))
     return [environment for environment in each if environment is not None]
+
+
+def environment_rows(within: Path | None = None) -> list[dict[str, object]]:
+    """Return each lock as plain data, with the state of its environment: `ready`, ..."""
+    rows: list[dict[str, object]] = []
+    for lock in locks():
+        environment = find_installed(lock.library, lock.version, lock.flavour, within)
+        state = "not made"
+        if environment is not None:
+            state = "ready" if environment.lock == lock.digest else "made from another lock"
+        rows.append(
+            {
+                "release": f"{lock.library}@{lock.version}",
+                "flavour": lock.flavour,
+                "state": state,
+                "python": " ".join(lock.words("python")),
+                "packages": len(lock.pins) or None,
+                "path": str((within or root()) / lock.folder),
+            }
+        )
+    return rows
 
 
 def read_environment(path: Path) -> Environment | None:

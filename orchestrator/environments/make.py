@@ -26,10 +26,12 @@ from orchestrator.environments.lock import (
     MARKER,
     Environment,
     Lock,
+    installed,
+    lock_of,
     plain_name,
     read_environment,
 )
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree, write_text
 
 Say = Callable[[str], None]
@@ -476,12 +478,43 @@ def check(environment: Environment, lock: Lock) -> list[str]:
     ]
 
 
-def differences(installed: Mapping[str, str], lock: Lock) -> list[str]:
+def check_installed(release: str = "", within: Path | None = None) -> dict[str, list[str]]:
+    """Return the path of each finished environment -> its faults.
+
+    release: only those of LIBRARY or LIBRARY@VERSION. Raise EnvironmentFault if there is none.
+    """
+    library, _, version = release.partition("@")
+    chosen = [
+        e for e in installed(within) if library in ("", e.library) and version in ("", e.version)
+    ]
+    if not chosen:
+        what = f" of {release}" if release else ""
+        raise EnvironmentFault(
+            f"there is no environment{what}; `orch env create {release or 'LIBRARY@VERSION'}` "
+            "makes one, `orch env list` says which there can be"
+        )
+    return {str(each.path): _faults(each) for each in chosen}
+
+
+def _faults(environment: Environment) -> list[str]:
+    try:
+        lock = lock_of(environment.library, environment.version, environment.flavour)
+    except OrchError as error:
+        return [str(error)]
+    return check(environment, lock)
+
+
+def listed(what: str, faults: Sequence[str]) -> str:
+    """Return the faults of an environment, a line each, below a heading."""
+    return "\n".join([f"{what}:", *(f"  {fault}" for fault in faults)])
+
+
+def differences(versions: Mapping[str, str], lock: Lock) -> list[str]:
     """Return the differences between installed and locked packages, in sentences.
 
     A lock without a local part (`+cu130`) accepts any.
     """
-    plain = {plain_name(name): version for name, version in installed.items()}
+    plain = {plain_name(name): version for name, version in versions.items()}
     sentences = []
     for name, version in lock.pins.items():
         installed_version = plain.get(name)

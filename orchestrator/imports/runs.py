@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,14 @@ from orchestrator import __version__, plugins
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import read_lines, read_object, remove_tree, telling, write_text
-from orchestrator.imports.origin import LibraryOrigin, canonical, own_step, place_of, term_of
+from orchestrator.imports.origin import (
+    LibraryOrigin,
+    canonical,
+    origin_of,
+    own_step,
+    place_of,
+    term_of,
+)
 from orchestrator.imports.source import Ended, LoggedRow, LoggedRun
 from orchestrator.metrics.names import METRICS, is_canonical
 from orchestrator.metrics.points import compact
@@ -133,6 +140,37 @@ Change = Literal["imported", "updated", "unchanged"]
 def folder_of(folder: RunFolder) -> Path:
     """Return where the imported runs of an experiment lie."""
     return folder.path / "imported"
+
+
+def import_runs(
+    folder: RunFolder,
+    logged: Sequence[LoggedRun],
+    library: str | None,
+    renames: Mapping[str, str],
+    name: str,
+    keeps: Callable[[ImportManifest], bool],
+    *,
+    dry_run: bool,
+) -> Iterator[tuple[ImportedRun, Change]]:
+    """Write logged runs beside the experiment's cells. Yield each with what became of it.
+
+    library: the library that trained them, or None to infer it. name, renames, dry_run: as for
+    `store`. keeps: a run is imported only if this is True of its manifest. Raise SelectionError for
+    one name and several runs.
+    """
+    if name and len(logged) != 1:
+        raise SelectionError(
+            f"--name names one run, and {len(logged)} were read: choose one with --run, or leave "
+            "--name out"
+        )
+    for run in logged:
+        origin = origin_of(run, library)
+        kept, change = store(folder, run, origin, renames, name, dry_run=True)
+        if not keeps(kept.manifest):
+            continue
+        if not dry_run:
+            kept, change = store(folder, run, origin, renames, name)
+        yield kept, change
 
 
 def store(

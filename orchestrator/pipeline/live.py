@@ -1,19 +1,34 @@
-"""An experiment that the dashboard shows while it runs: its state, its page, its files, its
-cells."""
+"""The dashboard: the page of an experiment, kept up to date while it runs, and MLflow beside it."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dashboards
-from dashboards.serve import BoardState, Page
+from dashboards.door import Door, open_door
+from dashboards.serve import (
+    Board,
+    BoardState,
+    DashboardServer,
+    DashboardSite,
+    Page,
+    PageSource,
+    listen,
+    new_token,
+)
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.evaluate import score_index
 from orchestrator.launch.logs import logs
 from orchestrator.pipeline import stages
 from orchestrator.report import markdown
+from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
 from orchestrator.runs.watch import CurveTails, progress_line, take_snapshot
+from orchestrator.tracking.server import Server, experiment_id, serving
+from orchestrator.tracking.store import Store, store_of
+from orchestrator.tracking.views import runs_page, views
 
 _LOG_LINES = 100
 
@@ -79,3 +94,85 @@ class LiveExperiment:
             return Path(self.experiment.spec.source).stat().st_mtime_ns
         except OSError:
             return 0
+
+
+@contextmanager
+def page_served(
+    live: LiveExperiment, host: str, port: int | None, token: str
+) -> Iterator[DashboardServer]:
+    """Serve the page of an experiment inside the context. Yield the server."""
+    board = Board(PageSource(live.state, live.page))
+    try:
+        site = DashboardSite(board, live.files, live.cell, token)
+        with listen(site, host, port) as served:
+            threading.Thread(target=served.serve_forever, daemon=True).start()
+            try:
+                yield served
+            finally:
+                served.shutdown()
+    finally:
+        board.close()
+
+
+def has_mlflow(experiment: Experiment) -> bool:
+    """Return False if nothing was copied to the experiment's MLflow store yet."""
+    database = _store(experiment).database
+    return database is None or database.exists()
+
+
+class MlflowBeside:
+    """The MLflow of an experiment, served for the readers of its page."""
+
+    def __init__(self, experiment: Experiment, store: Store, server: Server, door: Door | None):
+        self._experiment, self._store, self._server = experiment, store, server
+        self._door = door
+        self.opened = door.opened if door else f"{server.address}/"
+        """The address to open; with the token, if MLflow has one."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Return True if orch started the server; False if it is another person's."""
+        return self._door is not None
+
+    def wait(self, page: DashboardSite) -> list[str] | None:
+        """Wait until MLflow answers, and show its address on the page.
+
+        Return lines with its ready views; None if it has no such experiment. Raise EnvironmentFault
+        if it does not answer.
+        """
+        self._server.wait()
+        name = self._experiment.folder.experiment
+        known = experiment_id(self._server, self._store, name)
+        # Where others can read the page, its link to MLflow has no token.
+        shown = f"{self._door.address}/" if self._door and not page.token else self.opened
+        page.status["mlflow"] = shown if known is None else f"{shown}{runs_page(known)}"
+        if known is None:
+            return None
+        records = collect(self._experiment.cells, self._experiment.folder)
+        return [
+            f"  {view.title} ({view.num_runs})\n    {self.opened}{runs_page(known, view.key)}"
+            for view in views(records)
+        ]
+
+
+@contextmanager
+def mlflow_served(experiment: Experiment, token: str) -> Iterator[MlflowBeside]:
+    """Serve an experiment's MLflow inside the context, unless a server of it runs already.
+
+    token: the page's; a server that orch starts has the same, or one of its own.
+    """
+    store = _store(experiment)
+    with serving(store) as server:
+        if server.socket is None:
+            yield MlflowBeside(experiment, store, server, None)
+            return
+        with open_door(server.socket, token or new_token()) as door:
+            threading.Thread(target=door.serve_forever, daemon=True).start()
+            try:
+                yield MlflowBeside(experiment, store, server, door)
+            finally:
+                door.shutdown()
+
+
+def _store(experiment: Experiment) -> Store:
+    return store_of(experiment.folder, experiment.spec.site.tracking_uri)

@@ -1,13 +1,19 @@
-"""The stages after launch. Each one starts from the run directories."""
+"""The stages after training, each from the run directories; and `run`, which trains and then runs
+them all."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dashboards
 from orchestrator import tracking
-from orchestrator.analysis.compare import Comparison, compare
+from orchestrator.analysis.compare import Comparison, compare, comparison_data
 from orchestrator.analysis.runs import ItemScores
+from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.evaluate import (
     EvaluationEvent,
     MissingScores,
@@ -22,16 +28,31 @@ from orchestrator.evaluate import (
 )
 from orchestrator.files import write_text
 from orchestrator.imports.runs import read_imported
+from orchestrator.pipeline import training
 from orchestrator.pipeline.messages import say
-from orchestrator.records import Record, Score
-from orchestrator.report import Report, markdown, report
+from orchestrator.pipeline.notify import RunEnd, notify
+from orchestrator.records import (
+    ENDED,
+    DivergenceRequest,
+    DivergenceTask,
+    EvaluationSpec,
+    Record,
+    Score,
+)
+from orchestrator.report import Report, answer, markdown, report
 from orchestrator.report.model import Section
+from orchestrator.report.provenance import changes_section
 from orchestrator.report.results import imported_section
 from orchestrator.report.sources import last_lines, newest_result, read_context
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
+from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import Plan
+from orchestrator.runs.plan import plan as plan_cells
 from orchestrator.search.section import experiment_section
 from orchestrator.tracking import MirrorReport
+from orchestrator.tracking.store import store_of
 
 
 def collect_records(experiment: Experiment) -> list[Record]:
@@ -48,7 +69,7 @@ def print_faults(records: Sequence[Record]) -> int:
     return int(bool(faults))
 
 
-def scores_and_faults(experiment: Experiment) -> "ScoreIndex":
+def scores_and_faults(experiment: Experiment) -> ScoreIndex:
     """Return the scores on disk. Print why some of them cannot be averaged or compared."""
     index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
     for fault in index.faults:
@@ -61,7 +82,7 @@ def read_scores(experiment: Experiment) -> list[Score]:
     return scores_and_faults(experiment).scores
 
 
-def read_baselines(experiment: Experiment) -> "list[ScoredBaseline]":
+def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
     """Return the baselines that the spec declares for these cells, with their scores on disk."""
     return baselines.scored_baselines(
         experiment.spec.evaluation, experiment.cells, experiment.folder
@@ -106,7 +127,7 @@ def evaluate_missing(
     return int(bool(faults))
 
 
-def missing_scores(experiment: Experiment, records: Sequence[Record]) -> "list[MissingScores]":
+def missing_scores(experiment: Experiment, records: Sequence[Record]) -> list[MissingScores]:
     """Return what `evaluate_missing` would score. Write nothing."""
     spec = experiment.spec
     declared, faults = baselines.declared_baselines(
@@ -123,6 +144,59 @@ def missing_scores(experiment: Experiment, records: Sequence[Record]) -> "list[M
     )
 
 
+def with_evaluation(
+    experiment: Experiment, *, all_checkpoints: bool, divergence: bool
+) -> Experiment:
+    """Return the experiment with more to evaluate: every checkpoint, and the KL to the reference
+    policy, if its spec does not ask for them."""
+    evaluation = experiment.spec.evaluation
+    changes: dict[str, Any] = {}
+    if all_checkpoints:
+        changes["checkpoints"] = "all"
+    if divergence and evaluation.divergence is None:
+        changes["divergence"] = _divergence_of(evaluation)
+    wider = evaluation.model_copy(update=changes)
+    return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
+
+
+def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
+    """Return a request on the prompts of the first task of each domain."""
+    first = {task.domain: task for task in reversed(evaluation.tasks)}
+    tasks = [
+        DivergenceTask.model_validate(task.model_dump(include={"name", "domain", "chat_template"}))
+        for task in first.values()
+    ]
+    if not tasks:  # the backend's own stand for one of each domain
+        tasks = [DivergenceTask(name=domain, domain=domain) for domain in ("in", "out")]
+    return DivergenceRequest(tasks=tuple(tasks))
+
+
+def evaluate_until_ended(experiment: Experiment, seconds: float) -> int:
+    """Evaluate checkpoints as they appear, until no cell can make another one. Return the code of
+    the last look.
+
+    seconds: the time between two looks.
+    """
+    printed: set[str] = set()
+
+    def say_once(sentence: str) -> None:
+        if sentence not in printed:
+            printed.add(sentence)
+            say(sentence)
+
+    while True:
+        records = collect_records(experiment)
+        for fault in (fault for record in records for fault in record.faults):
+            say_once(fault)
+        code = evaluate_missing(experiment, records, say=say_once)
+        states = Counter(record.state for record in records if record.state not in ENDED)
+        if not states:
+            return code
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        say_once(f"waiting for {counts} cells; Ctrl-C stops")
+        time.sleep(seconds)
+
+
 def mirror(
     experiment: Experiment,
     records: Sequence[Record],
@@ -131,7 +205,7 @@ def mirror(
     *,
     quiet: bool = False,
     dry_run: bool = False,
-) -> "MirrorReport":
+) -> MirrorReport:
     """Update MLflow (`only`: the runs of these cells). Print the address of the runs, unless
     `quiet`.
 
@@ -172,8 +246,8 @@ def compare_records(
     experiment: Experiment,
     records: Sequence[Record],
     scores: Sequence[Score],
-    items: "ItemScores | None" = None,
-) -> "Comparison":
+    items: ItemScores | None = None,
+) -> Comparison:
     """Return the statistics of the results on disk. items: from the score index; None: read them
     here."""
     if items is None:
@@ -183,14 +257,14 @@ def compare_records(
 
 def write_report(
     experiment: Experiment,
-    comparison: "Comparison",
+    comparison: Comparison,
     records: Sequence[Record],
     scores: Sequence[Score],
     target: Path | None = None,
     *,
     faults: Sequence[str] = (),
     figures: bool = False,
-    sections: "Sequence[Section]" = (),
+    sections: Sequence[Section] = (),
     data: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write index.html and report.md. Return the path of the page.
@@ -217,9 +291,22 @@ def write_report(
     return folder / "index.html"
 
 
+def changes_since(experiment: Experiment, comparison: Comparison, runs_dir: Path) -> Section:
+    """Return what changed since the run in another runs folder, or experiment's folder."""
+    folder = RunFolder.of(runs_dir, experiment.spec.name, experiment.scale)
+    if (runs_dir / "cells").is_dir():
+        folder = RunFolder(runs_dir.absolute())
+    if not folder.cells_path.is_dir():
+        raise SelectionError(f"--against {runs_dir} holds no run of {experiment.spec.name}")
+    earlier = replace(experiment, folder=folder)
+    records, known = collect_records(earlier), scores_and_faults(earlier)
+    before = compare_records(earlier, records, known.scores, known.items)
+    return changes_section(before, comparison, str(runs_dir))
+
+
 def report_as_markdown(
     experiment: Experiment,
-    comparison: "Comparison",
+    comparison: Comparison,
     records: Sequence[Record],
     scores: Sequence[Score],
     faults: Sequence[str] = (),
@@ -230,15 +317,15 @@ def report_as_markdown(
 
 def build_report(
     experiment: Experiment,
-    comparison: "Comparison",
+    comparison: Comparison,
     records: Sequence[Record],
     scores: Sequence[Score],
     *,
     home: Path | None = None,
     faults: Sequence[str] = (),
-    sections: "Sequence[Section]" = (),
+    sections: Sequence[Section] = (),
     data: Mapping[str, Any] | None = None,
-) -> "Report":
+) -> Report:
     """Return the report as plain data, dated by the newest result."""
     target = home or experiment.folder.report
     searches, drawn = _searches(experiment)
@@ -257,7 +344,7 @@ def build_report(
     )
 
 
-def _searches(experiment: Experiment) -> "tuple[list[Section], dict[str, Any]]":
+def _searches(experiment: Experiment) -> tuple[list[Section], dict[str, Any]]:
     """Return the report's sections on searches, and the data of their figures."""
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return [], {}
@@ -282,3 +369,154 @@ def _milestones(count: int = 10) -> Callable[[int, int], bool]:
         return True
 
     return reached
+
+
+# ---------------------------------------------------------------- all of them, in order
+
+
+class Review(NamedTuple):
+    """The results of the stages after training."""
+
+    comparison: Comparison
+    page: Path
+    """The report's index.html."""
+    code: int
+    """1 if something could not be read, scored or mirrored; else 0."""
+
+    def data(self) -> dict[str, object]:
+        """Return the verdicts on claims, what they come to, and where the report lies."""
+        return {
+            "answer": answer(self.comparison),
+            "claims": comparison_data(self.comparison)["claims"],
+            "report": str(self.page),
+        }
+
+
+class LineResult(NamedTuple):
+    """The result of the pipeline: the stages that ran, and what they returned."""
+
+    code: int
+    """The exit code: 130 after Ctrl-C, 1 if something failed, else 0."""
+    review: Review | None = None
+    """None if training is not over, only training was requested, or nothing had changed."""
+    ended: bool = False
+    """True if something was done and no chosen cell is with a scheduler any more."""
+
+
+def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> Plan:
+    """Return the plan of the chosen cells; of all cells if `where` is empty."""
+    every = plan_cells(experiment.cells, experiment.folder)
+    return every.only({cell.id for cell in chosen.cells}) if where else every
+
+
+def run(
+    experiment: Experiment,
+    chosen: Experiment,
+    plan: Plan,
+    *,
+    train_only: bool = False,
+    wait: bool = False,
+    take_over: bool = False,
+    budget: float | None = None,
+) -> LineResult:
+    """Train the chosen cells that are missing, then evaluate, mirror, report, and notify.
+
+    experiment: every cell of the spec; the report shows all of them. plan: the plan of the chosen
+    cells. wait: on a cluster, return only when all jobs have ended. take_over: also submit cells
+    whose jobs another user submitted and this user cannot see. budget: the limit of GPU-hours of
+    training.
+
+    `site.options.on_end` gets a message once the scheduler has no chosen cell and none is left to
+    submit, if this run did anything.
+    """
+    with _failure_notified(chosen):
+        code, over = training.train(
+            experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
+        )
+        if train_only or code == 130 or not over:
+            result = LineResult(code, ended=bool(plan.pending) and over)
+        else:
+            result = _after_training(experiment, chosen, plan, code)
+    if result.ended:
+        page = None if result.review is None else result.review.page
+        notify(chosen, _ENDS.get(result.code), page)
+    return result
+
+
+_ENDS: Mapping[int, RunEnd] = {130: "interrupted", 1: "failed"}
+"""Exit code -> the end of a run; for other codes the states of its cells decide."""
+
+
+@contextmanager
+def _failure_notified(chosen: Experiment) -> Iterator[None]:
+    """Notify of an interruption or of a failure, and raise it again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        notify(chosen, "interrupted")
+        raise
+    except Exception:
+        notify(chosen, "failed")
+        raise
+
+
+def _after_training(
+    experiment: Experiment, chosen: Experiment, plan: Plan, code: int
+) -> LineResult:
+    """Do the later stages, unless nothing has changed since they were done. code: of training."""
+    store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
+    is_everything = len(chosen.cells) == len(experiment.cells)
+    begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)
+    after = plan if is_everything and not begun else plan_of(experiment, experiment, ())
+    if is_up_to_date(experiment, after, store):
+        say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
+        return LineResult(code, ended=bool(plan.pending))
+    reviewed = review(experiment, chosen)
+    if reviewed.code == 0:
+        mark_complete(experiment, after, store)
+    return LineResult(max(code, reviewed.code), reviewed, ended=True)
+
+
+def review(experiment: Experiment, chosen: Experiment) -> Review:
+    """Do all stages after training, from disk: score the chosen cells, then mirror and report all
+    cells."""
+    records = collect_records(experiment)
+    code = print_faults(records)
+    ids = {cell.id for cell in chosen.cells}
+    of_cells = [record for record in records if record.cell.id in ids]
+    if experiment.where == "slurm":  # a login node is no place for models of full size
+        of_cells = [record for record in of_cells if record.cell.scale == "micro"]
+        small = tuple(cell for cell in chosen.cells if cell.scale == "micro")
+        chosen = replace(chosen, cells=small)  # nor for their baselines
+        if len(of_cells) < len(ids):
+            say(
+                "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
+                "scores where it is called what those left out"
+            )
+    code = max(code, evaluate_missing(chosen, of_cells))
+    index = scores_and_faults(experiment)
+    comparison = compare_records(experiment, records, index.scores, index.items)
+    page = write_report(experiment, comparison, records, index.scores, faults=index.faults)
+    try:
+        mirror(experiment, records, index.scores)
+    except EnvironmentFault as fault:
+        say(str(fault))
+        code = 1
+    return Review(comparison, page, code)
+
+
+def run_data(
+    experiment: Experiment, chosen: Experiment, where: Sequence[str], result: LineResult
+) -> dict[str, object]:
+    """Return what a run left, as plain data: states of the chosen cells, claims, the page."""
+    page = experiment.folder.report / "index.html"
+    states = Counter(row.state for row in plan_of(experiment, chosen, where).rows)
+    return {
+        "experiment": experiment.folder.experiment,
+        "scale": experiment.scale,
+        "directory": str(experiment.folder.path),
+        "code": result.code,
+        "states": dict(states),
+        "report": str(page) if page.exists() else None,
+        **({} if result.review is None else result.review.data()),
+    }

@@ -13,13 +13,15 @@ from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.audit import AuditFinding, audit
 from orchestrator.audit.documents import yaml_document, yaml_node
+from orchestrator.audit.releases import NeighbourFiles
+from orchestrator.audit.releases import versions as releases_around
 from orchestrator.audit.render import headline
-from orchestrator.errors import UnsupportedSetting
+from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.estimators import TABLE, entry
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.library.launches import InLoss, InReward, UnreadableScript
@@ -30,6 +32,9 @@ from orchestrator.probes.evidence import curve_of, curve_text, objective_text
 from orchestrator.probes.matrix import markdown_table, measurement
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import BackendRef, Kl
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from orchestrator.spec.select import matches, parse
 
 Translate = Callable[[Cell, AttemptPaths], LaunchPlan]
 ChangeKind = Literal["renamed", "argument", "file", "refused", "offered", "objective", "ledger"]
@@ -121,6 +126,26 @@ def changes(
         yield from _differing("ledger", _ledger(old), _ledger(new))
         yield from _objectives(cell, before, after)
         yield from _mathematics(cell, before, after)
+
+
+def cells_of_library(
+    library: str, spec: str, overrides: Sequence[str], where: Sequence[str]
+) -> tuple[list[Cell], str]:
+    """Return the declared cells of a spec that name a library; all cells if none names it.
+
+    The text is empty, or says that all were taken. Raise SelectionError if `where` selects none.
+    """
+    declared = expand(load(Path(spec), overrides))
+    cells = [cell for cell in declared if cell.settings.backend.name == library]
+    note = ""
+    if not cells:
+        note = f"no cell of {spec} asks for {library}: all {len(declared)} are taken as if they did"
+        cells = declared
+    selection = parse(where)
+    chosen = [cell for cell in cells if matches(selection, cell)]
+    if not chosen:
+        raise SelectionError(f"--where {' '.join(where)} selects none of {len(cells)} cells")
+    return chosen, note
 
 
 def code_changes(before: Release, after: Release) -> list[str]:
@@ -425,6 +450,62 @@ def is_script(path: str) -> bool:
     except UnreadableScript:
         return False
     return not keys & {"studies", "study", "question", "recipe", "defaults"}
+
+
+class ScriptDrift(NamedTuple):
+    """What a new release changes for the launches of a script."""
+
+    changes: list[ScriptChange]
+    num_launches: int
+    assumes: tuple[str, ...]
+    """What was taken for granted of releases without a table of keys."""
+
+
+def script_drift(path: str, old: Release, new: Release) -> ScriptDrift:
+    """Return what changes for a file from one release of a library to another.
+
+    Raise SelectionError if the file does not exist or starts nothing of the library, or if orch
+    does not read its scripts.
+    """
+    library, script = old[0], Path(path)
+    if library not in plugins.readers():
+        known = ", ".join(plugins.readers())
+        raise SelectionError(f"orch reads no scripts of '{library}' (it reads: {known})")
+    if not script.is_file():
+        raise SelectionError(f"there is no file {path}")
+    text = script.read_text(encoding="utf-8", errors="replace")
+    files, versions = NeighbourFiles(script), releases_around(script)
+    result = ScriptDrift(*script_changes(text, path, files, versions, (old, new)))
+    if not result.num_launches:
+        raise SelectionError(f"{path} starts nothing of {library}")
+    return result
+
+
+def script_drift_data(drift: ScriptDrift, old: Release, new: Release) -> dict[str, object]:
+    """Return the drift of a script as plain data."""
+    return {
+        "from": "@".join(old),
+        "to": "@".join(new),
+        "launches": drift.num_launches,
+        "changed": [asdict(each) for each in drift.changes],
+        "assumes": drift.assumes,
+    }
+
+
+def script_drift_lines(drift: ScriptDrift, path: str, old: Release, new: Release) -> Iterator[str]:
+    """Yield the drift of a script in lines for a person."""
+    for each in drift.changes:
+        where = f"{path}:{each.line}{f' ({each.case})' if each.case else ''}"
+        what = "the objective of this launch" if each.objective else "what surrounds the KL"
+        yield f"{where}: {what} changed"
+        yield f"  from {each.before}\n  to   {each.after}"
+        yield from (f"  because {why}" for why in each.because)
+        yield from (f"  {new[1]}: {refused}" for refused in each.refused)
+    yield from (f"taken for granted: {each}" for each in drift.assumes)
+    if not drift.changes:
+        count = drift.num_launches
+        launches = "1 launch" if count == 1 else f"{count} launches"
+        yield f"nothing changes for {launches} from {'@'.join(old)} to {'@'.join(new)}"
 
 
 def script_changes(

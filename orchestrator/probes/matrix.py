@@ -138,6 +138,21 @@ def short(row: CapabilityRow, off_policy: bool) -> str:
     return text + _MARKS[row.status] + ("" if verdict.get("agrees") else " !")
 
 
+def table(
+    rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy: bool
+) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table: a row for each KL term, a column for each release."""
+    by_term: dict[str, dict[str, CapabilityRow]] = {}
+    for row in rows:
+        by_term.setdefault(row.label, {})[row.release] = row
+    columns = ["@".join(each) for each in chosen]
+    body = [
+        [label, *(short(of_term[name], off_policy) for name in columns)]
+        for label, of_term in by_term.items()
+    ]
+    return ["KL term", *columns], body
+
+
 def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[str, Any]:
     """Return one JSON document with the rows and their evidence."""
     return {

@@ -5,9 +5,10 @@ estimator's name (`classify`); which tokens a KL in the reward moves, and how a 
 which objective a whole update has (`measured`); the KL terms of a launch that sets none.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from orchestrator.probes.cells import (
     terms,
     translated,
 )
-from orchestrator.probes.evidence import EstimatorCurve
+from orchestrator.probes.evidence import EstimatorCurve, write
 from orchestrator.probes.protocol import (
     AT,
     CURVE,
@@ -55,6 +56,7 @@ from orchestrator.probes.protocol import (
     ragged,
     ratios,
     scaled,
+    sources,
     two_groups,
 )
 from orchestrator.probes.surroundings import (
@@ -123,6 +125,24 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         "beside": measured_surroundings(beside, answers),
         "cells": list(_cells(cells, answers)),
     }
+
+
+def measure_again(
+    releases: Sequence[tuple[str, str]],
+    python: Path | None,
+    source: Path | None,
+    within: Path | None,
+    say: Callable[[str], None],
+) -> Iterator[Path]:
+    """Measure releases in their own functions, and keep the evidence. Yield each file.
+
+    python: with torch; None: orch's own. source: the folder of the package of one release; None:
+    its environment, in the folder `within`.
+    """
+    for library, version in releases:
+        say(f"{library} {version}: asking its own functions")
+        with sources(library, version, python=python, source=source, within=within) as folder:
+            yield write(measure(library, version, folder.where, folder.commit))
 
 
 def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:

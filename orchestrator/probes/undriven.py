@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -174,6 +174,31 @@ def measure(
             for label, place, _ in launches
         ],
     }
+
+
+def measure_again(
+    releases: Sequence[tuple[str, str]],
+    python: Path | None,
+    source: Path | None,
+    say: Callable[[str], None],
+    *,
+    named: bool,
+) -> Iterator[Path]:
+    """Measure releases in their checkouts, and keep the results. Yield each file.
+
+    named: True if a person named the libraries: then raise EnvironmentFault for one without a
+    checkout, instead of leaving it out with a message.
+    """
+    for library, version in releases:
+        try:
+            folder = checkout(library, version, source)
+        except EnvironmentFault as error:
+            if named:
+                raise
+            say(f"not measured again: {error}")
+            continue
+        say(f"{library} {version}: asking its own functions")
+        yield write(library, version, measure(library, version, folder, python))
 
 
 def _row(

@@ -17,9 +17,10 @@ from orchestrator.identity import fingerprint
 from orchestrator.launch.endings import Ending
 from orchestrator.library.cpu import Deviation
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
+from orchestrator.prove.cells import cells_of
 from orchestrator.prove.checks import Check, checks, leavings
 from orchestrator.prove.proof import NotReplayed, Proof
-from orchestrator.prove.run import read_run
+from orchestrator.prove.run import Run, read_run
 from orchestrator.prove.small import Small, environment_of, small, train
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
@@ -209,6 +210,34 @@ def rehearse(
         return outcome._replace(checks=(*checked, unproven))
     except OrchError as error:
         return outcome._replace(fault=str(error))
+
+
+def release_runs(
+    library: str,
+    version: str,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    batches: int,
+    processes: bool = False,
+) -> list[tuple[str, Run]]:
+    """Train the cells of a release's proof at small scale. Return their runs, with names.
+
+    batches: the number of rollout batches. processes: as for `rehearse`. Raise OrchError if the
+    library cannot run here, or a training fails.
+    """
+    environment = environment_of(library, version)
+    runs = []
+    for name, declared in cells_of(library, version):
+        cell = small(declared, folder, batches=batches).cell
+        cell_dir = CellDir(folder / "cells" / f"{name}-{cell.id}")
+        say(f"{library} {version} trains {name} ...")
+        _, ending = train(cell, cell_dir, environment, processes=processes)
+        if ending.state != "succeeded":
+            log = cell_dir.attempts()[-1].stderr
+            raise OrchError(f"{library} {version}, {name}: {ending.message} ({log})")
+        runs.append((name, read_run(cell_dir)))
+    return runs
 
 
 def summary(outcomes: Iterable[RealRehearsal]) -> Iterator[str]:

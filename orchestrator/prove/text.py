@@ -1,10 +1,13 @@
-"""Write proofs, checks and deviations as rows of tables."""
+"""Write proofs, checks and deviations as rows of tables, and as plain data."""
 
 from collections.abc import Iterable, Sequence
 
 from orchestrator.library.cpu import Deviation
 from orchestrator.prove.checks import Check
+from orchestrator.prove.program import ProgramRehearsal
 from orchestrator.prove.proof import Proof, Quantity
+from orchestrator.prove.real import RealRehearsal
+from orchestrator.records import Cell
 
 COLUMNS = ("quantity", "worst difference", "tolerance", "at step", "predicted", "library")
 PLAIN_NAMES = {
@@ -57,6 +60,37 @@ def verdict(proof: Proof) -> str:
     if not failed:
         return "nothing could be compared"
     return f"the library does something else than its dialect predicts: {', '.join(failed)}"
+
+
+def proof_data(name: str, cell: Cell, proof: Proof) -> dict[str, object]:
+    """Return the proof of a cell as plain data."""
+    quantities = [each._asdict() | {"holds": each.holds} for each in proof.quantities]
+    entries = proof._asdict() | {"quantities": quantities, "holds": proof.holds}
+    return {"name": name, "cell": cell.id, **entries}
+
+
+def rehearsal_data(outcome: RealRehearsal) -> dict[str, object]:
+    """Return the rehearsal of a cell with its real library as plain data."""
+    cell, proof = outcome.declared, outcome.proof
+    return {
+        "slug": cell.slug,
+        "deviations": [each._asdict() for each in outcome.deviations],
+        "checks": [each._asdict() for each in outcome.checks],
+        "proof": None if proof is None else proof_data(cell.slug, cell, proof),
+        "fault": outcome.fault,
+        "holds": outcome.holds,
+    }
+
+
+def program_data(outcome: ProgramRehearsal) -> dict[str, object]:
+    """Return the rehearsal of a program as plain data."""
+    return {
+        "name": outcome.name,
+        "deviations": [each._asdict() for each in outcome.deviations],
+        "checks": [each._asdict() for each in outcome.checks],
+        "proof": None if outcome.proof is None else rows(outcome.proof),
+        "without_proof": outcome.without_proof,
+    }
 
 
 def check_rows(checks: Iterable[Check]) -> list[tuple[str, str, str]]:

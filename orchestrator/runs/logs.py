@@ -1,11 +1,13 @@
-"""The output of cells as it comes, and the errors of all that failed."""
+"""The output of cells as it comes, and the errors of cells and of evaluation jobs that failed."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.launch.logs import Stream, last_lines, output_file, read_on, started_attempt
-from orchestrator.rundir import CellDir
+from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.runs.evaluation_jobs import last_evaluations
 from orchestrator.runs.plan import PlanRow
 from orchestrator.runs.state import read_state
 
@@ -53,4 +55,19 @@ def errors(rows: Iterable[PlanRow], *, lines: int = 10) -> list[CellError]:
         stderr = output_file(started_attempt(row.directory, None), "stderr")
         end = last_lines(stderr, lines)[0]
         errors.append(CellError(row.directory, row.exit.failure, row.exit.message, end))
+    return errors
+
+
+def evaluation_errors(
+    folder: RunFolder, rows: Sequence[PlanRow], *, lines: int = 10
+) -> list[CellError]:
+    """Return each failed evaluation job of these cells, with the last lines of its log."""
+    directories = {row.directory.path.name: row.directory for row in rows}
+    states = {row.directory.path.name: row.state for row in rows}
+    errors = []
+    for name, job in last_evaluations(folder, states).items():
+        if job.exit is not None:
+            end = "\n".join(last_lines(Path(job.log), lines)[0].splitlines())
+            failure = f"evaluation: {job.exit.failure}"
+            errors.append(CellError(directories[name], failure, job.exit.message, end))
     return errors

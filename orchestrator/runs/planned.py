@@ -80,6 +80,36 @@ def _reasons(rows: Sequence[PlanRow]) -> str:
     )
 
 
+def joined_cells(experiment: Experiment) -> str:
+    """Return why fewer cells are trained here than are declared; empty if all are."""
+    if len(experiment.cells) >= len(experiment.declared):
+        return ""
+    joined = {
+        f"{axis} {value}": None
+        for cell in experiment.cells
+        for axis, value in cell.axes.items()
+        if " | " in value and axis != "backend.version"
+    }
+    counts = f"{len(experiment.declared)} declared cells are {len(experiment.cells)} here."
+    return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
+
+
+def evaluation_lines(experiment: Experiment) -> list[str]:
+    """Return which tasks are scored in the place of the declared ones, as lines; none if these
+    are."""
+    scored = replaced_tasks(experiment.cells, experiment.spec.evaluation)
+    if not scored:
+        return []
+    declared = ", ".join(task.name for task in experiment.spec.evaluation.tasks)
+    lines = [f"declared: {declared}. A rehearsal cannot run these. In their place:"]
+    names = {d: sorted({task.name for task in scored if task.domain == d}) for d in ("in", "out")}
+    lines += [f"{d} of domain: {', '.join(listed)}" for d, listed in names.items() if listed]
+    for repeats, items in sorted({(task.repeats, task.max_items) for task in scored}, key=str):
+        each = "every item" if items is None else f"each of {items} items"
+        lines.append(f"{repeats} responses to {each}")
+    return lines
+
+
 def check_translations(plan: Plan, experiment: Experiment) -> None:
     """Raise OrchError with every cell that would run and that its library cannot express."""
     refused: dict[str, list[str]] = {}

@@ -1,9 +1,44 @@
-"""A site file from the answers of a cluster. Pure.
+"""A site file from the answers of a cluster.
 
 The file names the most likely partition and its limits. Comments name the alternatives.
 """
 
-from orchestrator.launch.slurm.cluster import Cluster, ClusterNode, Partition
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator.files import write_text
+from orchestrator.launch.slurm.cluster import (
+    Cluster,
+    ClusterNode,
+    Partition,
+    has_controller,
+    read_cluster,
+)
+
+
+class SiteFile(NamedTuple):
+    """The site file of this machine's cluster."""
+
+    name: str
+    file: Path
+    gpus: int
+    """The GPUs of a node."""
+    is_new: bool
+    """False: it was there already, and was left as it was."""
+
+
+def write_site(folder: Path) -> SiteFile | None:
+    """Write a site file of this machine's cluster into a folder, unless it has one. Return None
+    where there is no cluster."""
+    cluster = read_cluster() if has_controller() else None
+    if cluster is None:
+        return None
+    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in cluster.name) or "cluster"
+    file = folder / f"{name}.yaml"
+    is_new = not file.exists()
+    if is_new:
+        write_text(file, site_file(cluster))
+    return SiteFile(name, file, gpus_per_node(cluster), is_new)
 
 
 def site_file(cluster: Cluster) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.data import declared, formats
+from orchestrator.cli.data import declared
+from orchestrator.data.prepared import formats_of
 from orchestrator.errors import SelectionError, SpecError
 from tests.command_line import ROOT, orch
 
@@ -48,13 +49,13 @@ def test_what_can_be_prepared_is_and_the_rest_is_told(home: Path) -> None:
 
 
 def test_formats_of_libraries() -> None:
-    assert formats(["verl@0.9.1", "skyrl"]) == ("chat",)
-    assert set(formats(["openrlhf", "prime_rl"])) == {"labelled", "questions"}
-    assert len(formats(["verl", "all"])) == 3
+    assert formats_of(["verl@0.9.1", "skyrl"]) == ("chat",)
+    assert set(formats_of(["openrlhf", "prime_rl"])) == {"labelled", "questions"}
+    assert len(formats_of(["verl", "all"])) == 3
     with pytest.raises(SelectionError, match=r"verl 0\.1 is not a release orch drives"):
-        formats(["verl@0.1"])
+        formats_of(["verl@0.1"])
     with pytest.raises(SelectionError, match="micro brings its own prompts"):
-        formats(["micro"])
+        formats_of(["micro"])
 
 
 def test_names_and_specs(home: Path) -> None:

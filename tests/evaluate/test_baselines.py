@@ -125,7 +125,7 @@ def line(
             return [first, Record(second.cell, "running", checkpoints=second.checkpoints)]
         return [first, second]
 
-    monkeypatch.setattr(command, "_asked", lambda *_: made)
+    monkeypatch.setattr(stages, "with_evaluation", lambda *_, **__: made)
     monkeypatch.setattr(common, "open_experiment", lambda *_: made)
     made.chosen = lambda _: made
     monkeypatch.setattr(stages, "collect_records", collect_records)

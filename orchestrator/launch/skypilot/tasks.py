@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Field, ValidationError
 
 from orchestrator.errors import Fault, OrchError, SpecError
+from orchestrator.files import write_text
 from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.slurm.script import array_resources
 from orchestrator.records import Cell
@@ -122,6 +124,14 @@ def tasks(
             f"({', '.join(wide[:3])}{', ...' if wide[3:] else ''}). Nothing was written"
         )
     return {cell.directory: task(cell, experiment, options) for cell in small}
+
+
+def write(folder: Path, named: Mapping[str, dict[str, Any]]) -> list[Path]:
+    """Write tasks into a folder, a file each. Return the files."""
+    files = [folder / f"{name}.yaml" for name in named]
+    for file, plain in zip(files, named.values(), strict=True):
+        write_text(file, yaml.safe_dump(plain, sort_keys=False))
+    return files
 
 
 def on_one_machine(cell: Cell, options: CloudOptions) -> Cell:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from cluster.waiting import wait_for
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
 from orchestrator.records import Cell, EvaluationSpec, ExitRecord, Spec
-from orchestrator.rundir import CellDir, CellState
+from orchestrator.rundir import CellDir, CellState, RunFolder
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.state import one_look
 from tests.launch.slurm.conftest import Site
@@ -278,19 +279,27 @@ for cell_dir, seen in survey(RunFolder(Path(sys.argv[1]))):
 def test_jobs_of_another_user_are_not_called_lost(site: Site, many: Many) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs the right to become another user")
+    # Not below pytest's own folder: each session that starts on the machine closes it to others.
+    with TemporaryDirectory() as home:
+        site.folder = RunFolder(Path(home) / "runs" / "test")
+        _look_as_another_user(site, many)
+
+
+def _look_as_another_user(site: Site, many: Many) -> None:
     site.set(extra=["--hold"])
     site.submit(*many(3))
     sent = next(iter(submissions.read(site.folder).values()))
     assert (sent.user, sent.uid, sent.cluster) == (submissions.user_name(), 0, "orch")
+    job = str(sent.job)
     _open(site.folder.path)
     # Accounting hears of a held job some seconds after its submission, and tells everybody of it.
-    wait_for(lambda: _accounted(site, str(sent.job)), 60, "accounting to know the job")
+    wait_for(lambda: _accounted(site, job), 60, "accounting to know the job")
     with _private_jobs(site):
-        wait_for(lambda: not _listed_to_nobody(site, str(sent.job)), 60, "the job to be hidden")
+        wait_for(lambda: not _listed_to_nobody(site, job), 60, "the job to be hidden")
         hidden = _as_nobody(site)
     assert [line.partition("|")[0] for line in hidden] == ["unknown"] * 3
     assert "not visible to you" in hidden[0]
-    wait_for(lambda: _listed_to_nobody(site, str(sent.job)), 60, "the job to be shown again")
+    wait_for(lambda: _listed_to_nobody(site, job), 60, "the job to be shown again")
     shown = _as_nobody(site)
     assert [line.partition("|")[0] for line in shown] == ["pending"] * 3, "nothing is hidden now"
 

@@ -1,0 +1,56 @@
+"""One cell with its launch, as `orch show` prints it: of a spec, or from the runs folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.errors import SelectionError
+from orchestrator.files import parsed, read_json
+from orchestrator.launch.slurm.submit import preview
+from orchestrator.records import Cell, LaunchPlan, Site, Spec
+from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
+from orchestrator.spec.site_options import slurm_options
+
+
+class ShownCell(NamedTuple):
+    """A cell with its launch plan."""
+
+    cell: Cell
+    plan: LaunchPlan
+    folder: RunFolder
+    site: Site
+
+    def sbatch(self) -> str:
+        """Return the batch script that `orch run` submits for the cell. Raise SelectionError for a
+        rehearsal, which is no job of its own."""
+        if self.cell.scale == "micro" and self.site.kind != "slurm":
+            raise SelectionError(
+                f"{self.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
+                "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
+            )
+        (script,) = preview([self.cell], self.folder, slurm_options(self.site.options))
+        return script
+
+
+def of_spec(spec: str, name: str, overrides: Sequence[str] = ()) -> ShownCell:
+    """Return a cell of a spec, launched or not, by its id or slug."""
+    experiment = open_experiment(spec, overrides)
+    cell = cell_named(name, experiment.cells)
+    return _shown(cell, experiment.folder, experiment.spec.site)
+
+
+def of_runs(name: str, runs_dir: Path) -> ShownCell:
+    """Return a launched cell, by its id or slug, from any experiment of the runs folder."""
+    folder, cell = find_cell(name, runs_dir)
+    spec = read_json(folder.spec)
+    return _shown(cell, folder, parsed(Spec, spec, folder.spec).site if spec else Site())
+
+
+def _shown(cell: Cell, folder: RunFolder, site: Site) -> ShownCell:
+    cell_dir = folder.cell(cell)
+    attempts = cell_dir.attempts()
+    attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
+    backend = plugins.load(cell.settings.backend.name)
+    return ShownCell(cell, backend.translate(cell, cell_dir.paths(attempt)), folder, site)
