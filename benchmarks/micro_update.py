@@ -22,8 +22,9 @@ import torch
 from backends.micro import disk, optimizer, rollout
 from backends.micro.experience import rewards
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
-from backends.micro.policy import NUM_PARAMETERS, one_quiet_core, weights
+from backends.micro.policy import one_quiet_core, weights
 from backends.micro.problem_sets import encode, problems
+from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.state import State
 from backends.micro.train import Together, Training, base_policy
 from orchestrator.identity import fingerprint

@@ -52,6 +52,8 @@ RESUMABLE: frozenset[str] = frozenset({"planned", "preempted", "timed_out"})
 """States from which `orch run` goes on by itself. `failed` and `cancelled` wait for `retry`."""
 ON_CLUSTER: frozenset[str] = frozenset({"submitted", "pending", "running"})
 """States of a submitted attempt whose job is not over."""
+COMPUTED_BY = "computed by"
+"""The entry of `versions` in job.json for `Backend.computed_by`."""
 
 
 class CellState(NamedTuple):

@@ -128,6 +128,7 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
     for needed in (
         "backends/micro/policies/elder/model.safetensors",
         "backends/micro/tasks/micro_sort.yaml",
+        "backends/micro/kernels.c",
         "dashboards/page.css",
         "orchestrator/kl/verdicts.json",
         "orchestrator/experiments/comedy_full.yaml",

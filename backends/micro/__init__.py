@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from backends.micro import curvature, disk, plan, rehearsal, shipped, version
+from backends.micro import curvature, disk, kernels, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Dialect, Semantics
@@ -40,6 +40,7 @@ class Micro(LibraryBackend):
     rehearse = staticmethod(rehearsal.rehearse)
     rehearse_tasks = staticmethod(rehearsal.rehearse_tasks)
     curvature = staticmethod(curvature.curvature)
+    computed_by = staticmethod(kernels.described)
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the problems of a skill, as text."""

@@ -18,7 +18,9 @@ import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
 from backends.micro.engine import near
-from backends.micro.policy import (
+from backends.micro.policy import Layout, Weights, weights
+from backends.micro.rollout import Rollouts, rows_of, tree
+from backends.micro.shape import (
     HEAD_WIDTH,
     HIDDEN,
     NORM_EPSILON,
@@ -26,11 +28,7 @@ from backends.micro.policy import (
     NUM_PARAMETERS,
     NUM_TOKENS,
     WIDTH,
-    Layout,
-    Weights,
-    weights,
 )
-from backends.micro.rollout import Rollouts, tree
 from backends.micro.skills import EOS, PAD, PROMPT_TOKENS
 from orchestrator.settings import EngineFormat
 
@@ -317,7 +315,16 @@ class PackedScores(NamedTuple):
     """[C, P, G, T], of the tokens; 0 where masked."""
     logps: Tensor
     """[C, P, 1 + G (T - 1), V], of the whole vocabulary at each packed position."""
-    activations: Activations
+    activations: object
+    """Of the forward pass, for its backward pass."""
+    entropies: Tensor | None = None
+    """[C, P, G, T], of the distribution of each token, where the pass has computed them."""
+
+    def entropy(self) -> Tensor:
+        """Return the entropy of the distribution of each token, [C, P, G, T]."""
+        if self.entropies is not None:
+            return self.entropies
+        return rows_of(-(self.logps.exp() * self.logps).sum(-1), self.logp.shape)
 
 
 @torch.no_grad()
@@ -406,6 +413,8 @@ def gradient(
     # The slope of log_softmax: the slope minus the probabilities times its sum.
     of_all = of_chosen.sum(-1, keepdim=True)
     of_logits = of_chosen.addcmul_(scored.logps.exp(), of_all, value=-1).div_(temperature)
+    if not isinstance(scored.activations, Activations):
+        raise TypeError("these log-probabilities are of another pass")
     return scored.activations.backward(policy, of_logits)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import batched
-from backends.micro.batched import Activations, Folded
+from backends.micro import fused, passes
+from backends.micro.batched import Activations
+from backends.micro.passes import Policies
 from backends.micro.policy import chain
 from backends.micro.problem_sets import encode, held_out_problems
 from backends.micro.skills import ANSWER_TOKENS, PROMPT_TOKENS, SKILLS, Skill
@@ -27,8 +28,10 @@ NUM_KL_PROBLEMS = 128
 
 
 @torch.no_grad()
-def log_accuracies(policy: Folded, skill: Skill) -> Tensor:
+def log_accuracies(policy: Policies, skill: Skill) -> Tensor:
     """Return [C, NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
+    if isinstance(policy, fused.Packed):
+        return fused.log_chances(policy, *_exam(skill, NUM_PROBLEMS, policy.flat.device))
     device, cells = policy.head.device, len(policy.head)
     prompts, answers = _exam(skill, NUM_PROBLEMS, device)
     at = chain(PROMPT_TOKENS + ANSWER_TOKENS - 1, PROMPT_TOKENS - 1, device)
@@ -38,11 +41,10 @@ def log_accuracies(policy: Folded, skill: Skill) -> Tensor:
     return logps.gather(-1, answers.expand(cells, -1, -1)[..., None])[..., 0].sum(-1)
 
 
-def accuracies(policy: Folded) -> list[dict[Skill, float]]:
+def accuracies(policy: Policies) -> list[dict[Skill, float]]:
     """Return each cell's exact expected accuracy on each skill, at temperature 1."""
     by_skill = {skill: log_accuracies(policy, skill).exp().mean(-1).tolist() for skill in SKILLS}
-    cells = range(len(policy.head))
-    return [{skill: values[cell] for skill, values in by_skill.items()} for cell in cells]
+    return [dict(zip(by_skill, row, strict=True)) for row in zip(*by_skill.values(), strict=True)]
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -63,8 +65,8 @@ class Divergence:
         self.reference, self.skill, self.longest = reference, skill, longest
         self.prompts = _exam(skill, NUM_KL_PROBLEMS, device)[0]
         self.uniforms = _uniforms(longest, device)
-        theirs = batched.sample(
-            batched.folded(reference[None]),
+        theirs = passes.sample(
+            passes.prepared(reference[None]),
             self.prompts[None],
             self.uniforms[None],
             torch.ones(1, 1, 1, 1, device=device),
@@ -76,7 +78,7 @@ class Divergence:
 
 
 @torch.no_grad()
-def divergence_metrics(of_cells: Sequence[Divergence], policy: Folded) -> list[dict[str, float]]:
+def divergence_metrics(of_cells: Sequence[Divergence], policy: Policies) -> list[dict[str, float]]:
     """Return each cell's reverse and forward KL (nats per sequence) and entropy (nats per token).
 
     The responses of all cells have the same longest length.
@@ -92,10 +94,10 @@ def divergence_metrics(of_cells: Sequence[Divergence], policy: Folded) -> list[d
         )
     )
     plain = torch.ones(len(of_cells), 1, 1, 1, device=prompts.device)
-    ours = batched.sample(policy, prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
-    base = batched.folded(references)
-    reference = batched.score(base, prompts, ours.rollouts.tokens, ours.rollouts.mask).logps
-    forward_kl = _kl(logps, batched.score(policy, prompts, tokens, mask).logps)
+    ours = passes.sample(policy, prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
+    base = passes.prepared(references)
+    reference = passes.score(base, prompts, ours.rollouts.tokens, ours.rollouts.mask, plain).logps
+    forward_kl = _kl(logps, passes.score(policy, prompts, tokens, mask, plain).logps)
     own, visited = ours.scored.logps, ours.rollouts.mask[:, :, 0]
     entropy = -(own.exp() * own).sum(-1)
     metrics = {

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import batched, engine
-from backends.micro.batched import Folded, Sampled
+from backends.micro import engine, passes
+from backends.micro.batched import PackedScores, Sampled
 from backends.micro.objective import (
     Experience,
     in_reward,
@@ -58,7 +58,7 @@ class Collected(NamedTuple):
     """The number of train steps behind each rollout policy, [C]."""
     sampled: Sampled
     """The samples of all cells together."""
-    samplers: Folded
+    samplers: passes.Policies
     """The policies that sampled."""
 
 
@@ -73,8 +73,8 @@ def collect(cells: Sequence[Trainee]) -> Collected:
     temperature = temperatures(cells)
     samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
     rounded = engine.rounding(cells[0].settings)
-    folded = batched.folded(engine.copied(torch.stack(samplers), rounded))
-    sampled = batched.sample(
+    folded = passes.prepared(engine.copied(torch.stack(samplers), rounded))
+    sampled = passes.sample(
         folded,
         prompts,
         uniforms,
@@ -119,12 +119,10 @@ def _draw(cell: Trainee) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (*encode(cell.skill, digits), uniforms)
 
 
-def _scored(
-    policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor
-) -> batched.PackedScores:
+def _scored(policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor) -> PackedScores:
     """Return the log-probabilities that C other policies give to the responses."""
-    policy = batched.folded(torch.stack(list(policies)))
-    return batched.score(policy, rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
+    policy = passes.prepared(torch.stack(list(policies)))
+    return passes.score(policy, rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
 
 
 def _experience(

@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from backends.micro.policy import (
+from backends.micro.policy import Weights, weights
+from backends.micro.shape import (
     HEAD_WIDTH,
     HIDDEN,
     MAX_TOKENS,
@@ -22,8 +23,6 @@ from backends.micro.policy import (
     NUM_TOKENS,
     ROPE_BASE,
     WIDTH,
-    Weights,
-    weights,
 )
 from backends.micro.skills import BOS, EOS, PAD, VOCABULARY
 from orchestrator.errors import CheckpointError

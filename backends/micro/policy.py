@@ -16,15 +16,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
-from backends.micro.skills import VOCABULARY
-
-NUM_TOKENS = len(VOCABULARY)
-WIDTH, NUM_LAYERS, HIDDEN = 64, 2, 80
-NUM_HEADS, HEAD_WIDTH = 1, 32
-"""One head of width 32, because no inference engine has attention for narrower heads."""
-MAX_TOKENS = 64
-"""Longest sequence, prompt and response."""
-ROPE_BASE, NORM_EPSILON = 10_000.0, 1e-6
+from backends.micro.shape import (
+    HEAD_WIDTH,
+    LAYER_SHAPES,
+    NORM_EPSILON,
+    NUM_HEADS,
+    NUM_LAYERS,
+    NUM_PARAMETERS,
+    ROPE_BASE,
+    SHAPES,
+    SIZES,
+    WIDTH,
+)
 
 
 class Layer(NamedTuple):
@@ -47,26 +50,13 @@ class Weights(NamedTuple):
     head: Tensor
 
 
-_LAYER: tuple[tuple[int, ...], ...] = (
-    (WIDTH,),
-    (3 * NUM_HEADS * HEAD_WIDTH, WIDTH),
-    (WIDTH, NUM_HEADS * HEAD_WIDTH),
-    (WIDTH,),
-    (2 * HIDDEN, WIDTH),
-    (WIDTH, HIDDEN),
-)
-_SHAPES = ((NUM_TOKENS, WIDTH), *(_LAYER * NUM_LAYERS), (WIDTH,), (NUM_TOKENS, WIDTH))
-_SIZES = [math.prod(shape) for shape in _SHAPES]
-NUM_PARAMETERS = sum(_SIZES)
-
-
 def weights(flat: Tensor) -> Weights:
     """Return the matrices of a flat vector [..., NUM_PARAMETERS]. Gradients flow back to it."""
     parts = [
         part.view(*flat.shape[:-1], *shape)
-        for part, shape in zip(torch.split(flat, _SIZES, dim=-1), _SHAPES, strict=True)
+        for part, shape in zip(torch.split(flat, SIZES, dim=-1), SHAPES, strict=True)
     ]
-    count = len(_LAYER)
+    count = len(LAYER_SHAPES)
     layers = tuple(Layer(*parts[1 + i * count : 1 + (i + 1) * count]) for i in range(NUM_LAYERS))
     return Weights(parts[0], layers, parts[-2], parts[-1])
 
@@ -75,7 +65,7 @@ def weights(flat: Tensor) -> Weights:
 def norms(device: torch.device) -> Tensor:
     """Return [NUM_PARAMETERS] bool: True for the weights of the norms. There are no biases."""
     return torch.cat(
-        [torch.full((size,), len(shape) == 1) for size, shape in zip(_SIZES, _SHAPES, strict=True)]
+        [torch.full((size,), len(shape) == 1) for size, shape in zip(SIZES, SHAPES, strict=True)]
     ).to(device)
 
 

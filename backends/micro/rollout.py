@@ -14,8 +14,6 @@ import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
 from backends.micro.policy import (
-    HEAD_WIDTH,
-    NUM_HEADS,
     Layout,
     Weights,
     finish,
@@ -25,6 +23,7 @@ from backends.micro.policy import (
     project,
     rotation,
 )
+from backends.micro.shape import HEAD_WIDTH, NUM_HEADS
 from backends.micro.skills import EOS, PAD, PROMPT_TOKENS
 
 

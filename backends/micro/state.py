@@ -16,7 +16,7 @@ from torch import Tensor
 from backends.micro import disk
 from backends.micro.collapse import Moment
 from backends.micro.optimizer import Moments
-from backends.micro.policy import NUM_PARAMETERS
+from backends.micro.shape import NUM_PARAMETERS
 from orchestrator.errors import CheckpointError
 
 log = logging.getLogger("orch.micro")

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from backends.micro import (
-    batched,
     collapse,
     disk,
     engine,
     evaluation,
     huggingface,
     optimizer,
+    passes,
     theory,
 )
 from backends.micro.collapse import Moment
@@ -42,7 +42,7 @@ from backends.micro.objective import (
     state_slope,
 )
 from backends.micro.policy import device, one_quiet_core
-from backends.micro.rollout import Scored, rows_of
+from backends.micro.rollout import Scored
 from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import State, newest_state, save_state
 from backends.micro.version import dialect_of
@@ -254,13 +254,13 @@ class Together:
         if alike and settings.batch.num_minibatches == 1:
             policy, scored = collected.samplers, collected.sampled.scored
         else:
-            policy = batched.folded(torch.stack([member.state.policy for member in self.members]))
+            policy = passes.prepared(torch.stack([member.state.policy for member in self.members]))
             prompts, mask = (
                 torch.stack([getattr(minibatch, part) for minibatch in minibatches])
                 for part in ("prompts", "mask")
             )
-            scored = batched.score(policy, prompts, tokens, mask, temperature, keep=True)
-        entropy = rows_of(-(scored.logps.exp() * scored.logps).sum(-1), tokens.shape)
+            scored = passes.score(policy, prompts, tokens, mask, temperature, keep=True)
+        entropy = scored.entropy()
         slopes = torch.zeros_like(scored.logp)
         further: list[Tensor | None] = [None] * len(self.members)
         for place, member in enumerate(self.members):
@@ -273,7 +273,7 @@ class Together:
                         began[place],
                         collected.versions[place],
                     )
-        gradients = batched.gradient(policy, scored, tokens, slopes, temperature, further)
+        gradients = passes.gradient(policy, scored, tokens, slopes, temperature, further)
         metrics = {}
         for place, member in enumerate(self.members):
             if member.number not in self._over:
@@ -304,7 +304,7 @@ class Together:
             return []
         self.meet_references()
         distinct, places = _distinct(members)
-        policy = batched.folded(torch.stack([member.state.policy for member in distinct]))
+        policy = passes.prepared(torch.stack([member.state.policy for member in distinct]))
         exact = evaluation.accuracies(policy)
         divergences = evaluation.divergence_metrics(
             [member.divergence for member in distinct if member.divergence], policy

@@ -1,9 +1,11 @@
 """Compare two runs of the same cells: curves, checkpoints and scores.
 
 The embedded trainer must give equal bytes: every value of every curve (except wall-clock times),
-every tensor of every checkpoint, every score and every response. Libraries need not: their kernels,
-their rollout engines and the order of their workers differ from run to run. But two runs start from
-the same policy and the same prompts. So the values of the first step must be within a bound, and
+every tensor of every checkpoint, every score and every response. It does so where the same kernels
+for the same CPU compute; if others computed one run, a row that differs says so. Libraries need
+not: their kernels, their rollout engines and the order of their workers differ from run to run. But
+two runs start from the same policy and the same prompts. So the values of the first step must be
+within a bound, and
 final scores within their standard errors.
 """
 
@@ -16,8 +18,9 @@ from typing import Literal, NamedTuple
 from orchestrator.errors import OrchError
 from orchestrator.evaluate import read_scores
 from orchestrator.evaluate.checkpoint import content_hash, stamp, tensor_hashes
+from orchestrator.files import read_json
 from orchestrator.records import Checkpoint, Record, Score
-from orchestrator.rundir import CellDir
+from orchestrator.rundir import COMPUTED_BY, CellDir
 
 Agreement = Literal["identical", "within bounds", "differs", "missing"]
 WALL_CLOCK = "time/"
@@ -59,8 +62,27 @@ def compare_runs(
     same cells in the same order.
     """
     return [
-        row for one, other in zip(first, second, strict=True) for row in _rows(one, other, bounds)
+        row._replace(detail=row.detail + _why(one, other)) if row.agreement == "differs" else row
+        for one, other in zip(first, second, strict=True)
+        for row in _rows(one, other, bounds)
     ]
+
+
+def _why(one: Record, other: Record) -> str:
+    """Return what computed the two runs, if they differ in it; else an empty text."""
+    by = _computed_by(one), _computed_by(other)
+    if by[0] == by[1]:
+        return ""
+    return f"; one was computed by {by[0]}, the other by {by[1]}, which round in other places"
+
+
+def _computed_by(record: Record) -> str:
+    job = record.directory / "attempts" / str(len(record.attempts)) / "job.json"
+    try:
+        versions = (read_json(job) or {}).get("versions")
+    except OrchError:
+        versions = None
+    return str(versions.get(COMPUTED_BY, "")) if isinstance(versions, dict) else ""
 
 
 def _rows(one: Record, other: Record, bounds: Bounds) -> Iterator[RepetitionRow]:

@@ -20,7 +20,7 @@ from orchestrator.files import write_text
 from orchestrator.launch import processes, provenance
 from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
-from orchestrator.rundir import AttemptDir, CellDir
+from orchestrator.rundir import COMPUTED_BY, AttemptDir, CellDir
 
 STOP_SIGNALS: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
 """SIGTERM requests that a worker writes what it has and stops, SIGINT that it gives up."""
@@ -201,10 +201,15 @@ def _write_job(
         "orch": __version__,
         "commit": provenance.commit(),
         "library": f"{plan.backend} {plan.version}".strip(),
-        "versions": provenance.versions() if plan.entry is not None else {},
+        "versions": _versions(plan) if plan.entry is not None else {},
         **job,
     }
     write_text(attempt.job, json.dumps(record) + "\n")
+
+
+def _versions(plan: LaunchPlan) -> dict[str, str]:
+    by = plugins.load(plan.backend).computed_by()
+    return provenance.versions() | ({COMPUTED_BY: by} if by else {})
 
 
 def cpu_seconds() -> float:

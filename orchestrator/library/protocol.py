@@ -277,6 +277,12 @@ class Backend(Protocol):
         """Return how far an update moves the policy that a cell starts from, or None if unknown."""
         ...
 
+    def computed_by(self) -> str:
+        """Return what computes the training in this process, if its numbers depend on more than the
+        versions of packages; else an empty text. job.json and `orch doctor` name it.
+        """
+        ...
+
     def replay(
         self,
         settings: Settings,
@@ -403,6 +409,10 @@ class LibraryBackend(ABC):
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         """Return (): the spec's tasks are used."""
         return ()
+
+    def computed_by(self) -> str:
+        """Return an empty text: the versions of packages say all."""
+        return ""
 
     def replay(
         self,

@@ -210,7 +210,10 @@ def backends(_runs_dir: Path) -> list[SiteFinding]:
 
 def _backend(name: str) -> SiteFinding:
     try:
-        return SiteFinding(f"backend {name}", "ok", ", ".join(plugins.load(name).versions))
+        backend = plugins.load(name)
+        by = backend.computed_by()
+        releases = ", ".join(backend.versions)
+        return SiteFinding(f"backend {name}", "ok", f"{releases}, by {by}" if by else releases)
     except OrchError as error:
         return SiteFinding(f"backend {name}", "broken", "cannot be used", str(error))
 

@@ -1,5 +1,6 @@
 """Two runs of a cell: what is the same, what is near, and the first place where they differ."""
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.analysis.repetition import Bounds, compare_runs
 from orchestrator.evaluate.scores import Result, ScoreKey
 from orchestrator.records import Checkpoint, EvalTask, MetricPoint, Record, Sampling, Score
+from orchestrator.rundir import COMPUTED_BY
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 Twin = Callable[..., Record]
@@ -93,6 +95,21 @@ def test_one_bit_of_a_curve_is_a_difference_with_its_place(twin: Twin) -> None:
         "from step 2 on: train/entropy 0.5 and nothing"
         in agreement(twin("four"), shorter)["curves"][1]
     )
+
+
+def test_a_difference_names_what_computed_the_runs(twin: Twin) -> None:
+    """Kernels of another compiler or for another CPU round in other places."""
+    records = twin("one"), twin("two", entropy=math.nextafter(1.0, 2.0))
+    for record, by in zip(records, ("C kernels 1 (gcc)", "torch (no C compiler)"), strict=True):
+        attempt = record.directory / "attempts" / str(len(record.attempts))
+        attempt.mkdir(parents=True)
+        (attempt / "job.json").write_text(json.dumps({"versions": {COMPUTED_BY: by}}))
+    differing, whole = agreement(*records)["curves"], agreement(*records)["scores"]
+    assert differing[1].endswith(
+        "; one was computed by C kernels 1 (gcc), the other by torch (no C compiler), which round "
+        "in other places"
+    )
+    assert whole == ("identical", "1 scores with their responses")
 
 
 def test_one_bit_of_a_checkpoint_is_a_difference_with_its_tensor(twin: Twin) -> None:

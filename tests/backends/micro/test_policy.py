@@ -14,6 +14,7 @@ from torch import Tensor
 from backends.micro import huggingface, policy, rollout
 from backends.micro.policy import chain, forward, initial, weights
 from backends.micro.problem_sets import encode, held_out_problems
+from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES, names
 from backends.micro.skills import EOS, PROMPT_TOKENS, text
 from orchestrator.errors import CheckpointError
@@ -76,7 +77,7 @@ def test_logits_are_those_of_hugging_faces_llama(flat: Tensor, tmp_path: Path) -
 def test_a_policy_survives_its_files_bit_for_bit(flat: Tensor, tmp_path: Path) -> None:
     huggingface.write(tmp_path, flat)
     assert torch.equal(huggingface.read(tmp_path), flat)
-    assert len(flat) == policy.NUM_PARAMETERS == 49_728
+    assert len(flat) == NUM_PARAMETERS == 49_728
 
 
 def test_the_tokenizer_gives_our_tokens_and_takes_them_back(tmp_path: Path) -> None:

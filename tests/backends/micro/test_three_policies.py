@@ -11,11 +11,11 @@ from torch import Tensor
 from backends.micro import batched, engine, huggingface
 from backends.micro.objective import Experience, objective
 from backends.micro.plan import shape
-from backends.micro.policy import NUM_PARAMETERS
 from backends.micro.policy import weights as views
 from backends.micro.problem_sets import encode, problems
 from backends.micro.rehearsal import scaled
 from backends.micro.rollout import rows_of
+from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
 from orchestrator.kl.estimators import EngineWeight, weight_of, weights

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.micro import BACKEND, batched, disk, huggingface, rollout, train
-from backends.micro.batched import folded
+from backends.micro import BACKEND, disk, huggingface, kernels, passes, rollout, train
 from backends.micro.experience import Trainee, collect
 from backends.micro.objective import in_loss, objective, state_kl
 from backends.micro.policy import one_quiet_core, weights
@@ -32,8 +31,8 @@ from orchestrator.settings import (
 Make = Callable[..., Settings]
 CLOSE = 2e-5
 """Of log-probabilities: float32 of two orders of summation."""
-SAME_SLOPE = 1e-9
-"""Of gradients in float64, relative to the largest value."""
+SAME_SLOPE = {torch.float64: 1e-9, torch.float32: 2e-5}
+"""Of gradients, relative to the largest value."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,10 +103,10 @@ def together_of(settings: list[Settings], states: list[State], folder: Path) -> 
     return group
 
 
-def state_of(settings: Settings, seed: int) -> State:
+def state_of(settings: Settings, seed: int, real: torch.dtype = torch.float64) -> State:
     """A state after five train steps, of policies that have moved apart."""
     noise = torch.Generator().manual_seed(seed)
-    base = train.base_policy(settings).double()
+    base = train.base_policy(settings).to(real)
 
     def near() -> Tensor:
         return base + 0.01 * torch.randn(base.shape, generator=noise)
@@ -124,16 +123,25 @@ LOSSES = (
 )
 
 
+@pytest.mark.parametrize(
+    ("engine", "real"), [("torch", torch.float64), ("c", torch.float64), ("c", torch.float32)]
+)
 @pytest.mark.parametrize("estimator", sorted(names()))
 def test_gradients_are_those_of_one_policy_under_autograd(
-    estimator: str, embedded: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    estimator: str,
+    engine: str,
+    real: torch.dtype,
+    embedded: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every placement x aggregation x minibatches x staleness; eighteen cells of two shapes."""
+    monkeypatch.setenv(kernels.ENGINE, engine)
     wanted: dict[int, Tensor] = {}
 
     def compared(self: train.Training, gradient: Tensor) -> dict[str, float]:
         expected = wanted[self.number]
-        assert (gradient - expected).abs().max() <= SAME_SLOPE * expected.abs().max()
+        assert (gradient - expected).abs().max() <= SAME_SLOPE[real] * expected.abs().max()
         wanted[self.number] = torch.zeros(1)
         return {}
 
@@ -154,7 +162,7 @@ def test_gradients_are_those_of_one_policy_under_autograd(
                 (p, x) for p in get_args(Placement) for x in LOSSES
             )
         ]
-        states = [state_of(each, number) for number, each in enumerate(settings)]
+        states = [state_of(each, number, real) for number, each in enumerate(settings)]
         for number, (each, state) in enumerate(zip(settings, states, strict=True)):
             wanted[number] = plain_gradient(each, state, 0)[0]
         group = together_of(settings, states, tmp_path / f"{minibatches} {lag}")
@@ -165,19 +173,26 @@ def test_gradients_are_those_of_one_policy_under_autograd(
         assert all(len(gradient) == 1 for gradient in wanted.values()), "every cell was compared"
 
 
+@pytest.mark.parametrize("engine", ["torch", "c"])
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (0.7, 0.6)])
 def test_sampling_and_scoring_are_those_of_one_policy(
-    temperature: float, top_p: float, embedded: Make
+    temperature: float,
+    top_p: float,
+    engine: str,
+    embedded: Make,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv(kernels.ENGINE, engine)
     states = [state_of(embedded(), seed) for seed in range(3)]
     flat = torch.stack([state.policy for state in states]).float()
     rng = np.random.default_rng(0)
     prompts = torch.randint(3, 18, (3, 6, 8), generator=torch.Generator().manual_seed(0))
     uniforms = torch.from_numpy(rng.random((3, 6, 5, 7), np.float32))
     heat = torch.full((3, 1, 1, 1), temperature)
-    sampled = batched.sample(folded(flat), prompts, uniforms, heat, (top_p,) * 3)
+    policy = passes.prepared(flat)
+    sampled = passes.sample(policy, prompts, uniforms, heat, (top_p,) * 3)
     tokens, mask = sampled.rollouts.tokens, sampled.rollouts.mask
-    scored = batched.score(folded(flat), prompts, tokens, mask, heat)
+    scored = passes.score(policy, prompts, tokens, mask, heat)
     torch.testing.assert_close(scored.logp, sampled.rollouts.logp, atol=CLOSE, rtol=0)
     for cell in range(3):
         one = rollout.sample(weights(flat[cell]), prompts[cell], uniforms[cell], temperature, top_p)
@@ -224,9 +239,10 @@ def test_cells_of_one_policy_are_evaluated_once(
     """Before the first train step they have the one that they start from."""
     accuracies, evaluated = train.evaluation.accuracies, list[int]()
 
-    def counted(policy: batched.Folded) -> Any:
-        evaluated.append(len(policy.head))
-        return accuracies(policy)
+    def counted(policy: passes.Policies) -> Any:
+        exact = accuracies(policy)
+        evaluated.append(len(exact))
+        return exact
 
     monkeypatch.setattr(train.evaluation, "accuracies", counted)
     cells = [cell_of(each, evaluate_every_steps=14) for each in varied(embedded)]
@@ -240,8 +256,11 @@ def outcome_of(place: AttemptPaths, lines: Callable[..., Any]) -> tuple[Any, Ten
     return lines(place), huggingface.read(last.path)
 
 
-@pytest.mark.parametrize(("minibatches", "lag"), [(1, 0), (2, 3)])
+@pytest.mark.parametrize(
+    ("engine", "minibatches", "lag"), [("c", 1, 0), ("c", 2, 3), ("torch", 2, 3)]
+)
 def test_a_curve_does_not_depend_on_the_cells_beside_it(
+    engine: str,
     minibatches: int,
     lag: int,
     embedded: Make,
@@ -249,8 +268,10 @@ def test_a_curve_does_not_depend_on_the_cells_beside_it(
     place_at: Callable[..., AttemptPaths],
     lines: Callable[..., Any],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bit for bit: alone, among others, and in another place among them."""
+    monkeypatch.setenv(kernels.ENGINE, engine)
     batch = Batch(num_prompts=4 * minibatches, num_minibatches=minibatches)
     cells = [
         cell_of(
@@ -369,8 +390,12 @@ def fresh_memory_is_nan() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fresh_memory_is_nan")
-def test_a_long_limit_on_responses_costs_only_the_positions_in_use(embedded: Make) -> None:
+@pytest.mark.parametrize("engine", ["torch", "c"])
+def test_a_long_limit_on_responses_costs_only_the_positions_in_use(
+    engine: str, embedded: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sampling ends with the last response; what was never computed counts for nothing."""
+    monkeypatch.setenv(kernels.ENGINE, engine)
     settings = embedded(rollout=Rollout(group_size=2, max_response_tokens=30))
     one, other = (state_of(settings, seed) for seed in (0, 1))
     seeds = [settings.model_copy(update={"seed": seed}) for seed in (0, 3)]
@@ -383,9 +408,8 @@ def test_a_long_limit_on_responses_costs_only_the_positions_in_use(embedded: Mak
 
     def gradient(of: Any, cells: int) -> Tensor:
         tokens = torch.stack([x.tokens for x in of.experiences])
-        return batched.gradient(
-            folded(flat[:cells]), of.sampled.scored, tokens, slopes[:cells], 1.0
-        )[0]
+        policy, heat = passes.prepared(flat[:cells]), torch.ones(1, 1, 1, 1)
+        return passes.gradient(policy, of.sampled.scored, tokens, slopes[:cells], heat)[0]
 
     assert gradient(both, 2).isfinite().all()
     assert torch.equal(gradient(alone, 1), gradient(both, 2))

@@ -14,7 +14,8 @@ from torch import Tensor
 from backends.micro import BACKEND, huggingface, train
 from backends.micro.experience import Trainee, collect, rewards
 from backends.micro.objective import Experience, kl_loss
-from backends.micro.policy import NUM_PARAMETERS, one_quiet_core
+from backends.micro.policy import one_quiet_core
+from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.state import State
 from orchestrator.estimators import EstimatorEntry, entry, names, register, unregister
 from orchestrator.metrics.names import is_canonical

@@ -1,0 +1,208 @@
+"""The passes of `batched.py` by the kernels (`kernels.c`): one cell after another, in the cache.
+
+Shapes: C cells, P prompts, G responses, T tokens of the longest, V vocabulary. The functions are
+those of `batched.py`, with its results; `passes.py` chooses.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import c_int64, c_void_p
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from backends.micro import kernels
+from backends.micro.batched import SCALE, PackedScores, Sampled
+from backends.micro.policy import rotation
+from backends.micro.rollout import Rollouts
+from backends.micro.shape import MAX_TOKENS, NUM_TOKENS
+from orchestrator.settings import EngineFormat
+
+_REALS: dict[torch.dtype, kernels.Real] = {torch.float32: "float", torch.float64: "double"}
+_ROUNDING: dict[EngineFormat | None, int] = {None: 0, "fp32": 0, "bf16": 1, "fp16": 2}
+"""The kernels' names of formats of logits. Those of the 8-bit formats are bf16."""
+
+# Here, so that the process that imports the trainer compiles, and not each one that it forks.
+with suppress(kernels.Unavailable):
+    kernels.loaded("float")
+
+
+class Packed(NamedTuple):
+    """C policies, as the kernels read them."""
+
+    flat: Tensor
+    """[C, NUM_PARAMETERS]"""
+    panels: Tensor
+    """[C, bytes]"""
+    library: ctypes.CDLL
+
+
+class _Pass(ctypes.Structure):
+    """The struct `pass` of kernels.c."""
+
+    _fields_ = (
+        ("cells", c_int64),
+        ("prompts", c_int64),
+        ("size", c_int64),
+        ("longest", c_int64),
+        ("keep", c_int64),
+        ("rounding", c_int64),
+        ("policies", c_void_p),
+        ("trees", c_void_p),
+        ("temperature", c_void_p),
+        ("turns", c_void_p),
+    )
+
+
+class Trees:
+    """The forward pass of each of C cells over the tree of its responses, for the backward pass."""
+
+    def __init__(
+        self,
+        policy: Packed,
+        shape: Sequence[int],
+        temperature: Tensor,
+        rounding: int,
+        *,
+        keep: bool,
+    ):
+        cells, prompts, size, longest = shape
+        each = policy.library.tree_bytes(*map(c_int64, (prompts, size, longest, keep)))
+        self.memory = [torch.empty(each, dtype=torch.uint8) for _ in range(cells)]
+        places = (c_void_p * cells)(*(one.data_ptr() for one in self.memory))
+        # What the struct points to lives as long as it.
+        self._heat = temperature.expand(cells, 1, 1, 1).flatten().float().contiguous()
+        self._places, self._turns = places, _turns(policy.flat.dtype)
+        self.given = _Pass(
+            cells,
+            prompts,
+            size,
+            longest,
+            keep,
+            rounding,
+            policy.panels.data_ptr(),
+            ctypes.cast(places, c_void_p),
+            self._heat.data_ptr(),
+            self._turns.data_ptr(),
+        )
+
+
+@cache
+def _turns(dtype: torch.dtype) -> Tensor:
+    """Return the rotations [position, query or key, cosine or sine, pair], scaled for scores."""
+    turn = rotation(torch.arange(MAX_TOKENS))[:, 0, 0].to(dtype.to_complex())
+    both = torch.stack([turn * SCALE, turn], 1)
+    return torch.stack([both.real, both.imag], 2).contiguous()
+
+
+def packed(flat: Tensor) -> Packed | None:
+    """Return C policies [C, NUM_PARAMETERS], or None where only torch can compute."""
+    real = _REALS.get(flat.dtype)
+    if real is None or flat.device.type != "cpu" or not kernels.is_wanted():
+        return None
+    try:
+        library = kernels.loaded(real).library
+    except kernels.Unavailable:
+        return None
+    flat = flat.contiguous()
+    panels = torch.empty(len(flat), library.policy_bytes(), dtype=torch.uint8)
+    library.pack(c_int64(len(flat)), _at(flat), _at(panels))
+    return Packed(flat, panels, library)
+
+
+def _at(tensor: Tensor | None) -> c_void_p:
+    return c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def _empty_scores(policy: Packed, shape: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return room for logp and entropy [C, P, G, T], and logps [C, P, 1 + G (T - 1), V]."""
+    cells, prompts, size, longest = shape
+    new = policy.flat.new_empty
+    packed_shape = cells, prompts, 1 + size * (longest - 1), NUM_TOKENS
+    return new(tuple(shape)), new(tuple(shape)), new(packed_shape)
+
+
+@torch.no_grad()
+def sample(
+    policy: Packed,
+    prompts: Tensor,
+    uniforms: Tensor,
+    temperature: Tensor,
+    top_p: Sequence[float],
+    *,
+    keep: bool,
+    rounded: EngineFormat | None,
+) -> Sampled:
+    """Return `batched.sample`."""
+    trees = Trees(policy, uniforms.shape, temperature, _ROUNDING.get(rounded, 1), keep=keep)
+    tokens = torch.empty(uniforms.shape, dtype=torch.long)
+    mask = torch.empty(uniforms.shape)
+    logp, entropy, logps = _empty_scores(policy, uniforms.shape)
+    prompts, uniforms = prompts.contiguous(), uniforms.float().contiguous()
+    policy.library.sample(
+        ctypes.byref(trees.given),
+        _at(prompts),
+        _at(uniforms),
+        (ctypes.c_double * len(top_p))(*top_p),
+        *map(_at, (tokens, mask, logp, entropy, logps)),
+    )
+    scored = PackedScores(logp, logps, trees, entropy)
+    return Sampled(Rollouts(prompts, tokens, mask, logp), scored)
+
+
+@torch.no_grad()
+def score(
+    policy: Packed,
+    prompts: Tensor,
+    tokens: Tensor,
+    mask: Tensor,
+    temperature: Tensor,
+    *,
+    keep: bool,
+) -> PackedScores:
+    """Return `batched.score`. Positions behind <eos> have log-probabilities of 0."""
+    trees = Trees(policy, tokens.shape, temperature, 0, keep=keep)
+    logp, entropy, logps = _empty_scores(policy, tokens.shape)
+    prompts, tokens, mask = prompts.contiguous(), tokens.contiguous(), mask.float().contiguous()
+    policy.library.score(
+        ctypes.byref(trees.given), *map(_at, (prompts, tokens, mask, logp, entropy, logps))
+    )
+    return PackedScores(logp, logps, trees, entropy)
+
+
+@torch.no_grad()
+def log_chances(policy: Packed, prompts: Tensor, answers: Tensor) -> Tensor:
+    """Return [C, N], the log-probability of the answers [N, T] to prompts [N, S]."""
+    cells, (count, longest) = len(policy.flat), answers.shape
+    trees = Trees(policy, (cells, count, 1, longest), torch.ones(1, 1, 1, 1), 0, keep=False)
+    logp = policy.flat.new_empty(cells, count, longest)
+    prompts, answers = (x.expand(cells, -1, -1).contiguous() for x in (prompts, answers))
+    mask = torch.ones(cells, count, longest)
+    policy.library.score(
+        ctypes.byref(trees.given), *map(_at, (prompts, answers, mask, logp, None, None))
+    )
+    return logp.sum(-1)
+
+
+@torch.no_grad()
+def gradient(
+    policy: Packed, scored: PackedScores, slope: Tensor, of_logps: Sequence[Tensor | None]
+) -> Tensor:
+    """Return `batched.gradient`."""
+    trees = scored.activations
+    if not isinstance(trees, Trees):
+        raise TypeError("these log-probabilities are of another pass")
+    result = torch.empty_like(policy.flat)
+    slope = slope.contiguous()
+    for cell, memory in enumerate(trees.memory):
+        further = of_logps[cell] if cell < len(of_logps) else None
+        further = None if further is None else further.contiguous()
+        work = torch.empty(policy.library.slope_bytes(_at(memory)), dtype=torch.uint8)
+        policy.library.gradient(
+            *map(_at, (policy.flat[cell], policy.panels[cell], memory)),
+            *map(_at, (slope[cell], further, work, result[cell])),
+        )
+    return result

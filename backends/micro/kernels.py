@@ -1,0 +1,225 @@
+"""Compile kernels.c with this machine's C compiler, and load it.
+
+It is compiled once for each source, compiler and CPU, and kept in the user's cache folder. Without
+a compiler, torch computes the same (`batched.py`), several times slower.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from backends.micro import shape, skills
+from orchestrator.errors import EnvironmentFault
+
+ENGINE = "ORCH_MICRO_ENGINE"
+"""Environment variable: `torch` keeps the kernels out."""
+SOURCE = Path(__file__).with_name("kernels.c")
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-shared", "-fPIC")
+FOR_THIS_CPU = ("-march=native", "-mcpu=native")
+"""A compiler takes one of them, or none."""
+COMPILE_SECONDS = 300
+
+Real = Literal["float", "double"]
+"""The C type of a number. The trainer's is float; double is for tests."""
+
+
+class Unavailable(Exception):
+    """Raised with the reason for which the kernels cannot be used."""
+
+
+class Kernels(NamedTuple):
+    """The compiled kernels, loaded."""
+
+    library: ctypes.CDLL
+    name: str
+    """What made them: two machines with equal names compute equal bits."""
+
+
+class Compilation(NamedTuple):
+    """A command that compiles the kernels, without the name of its output."""
+
+    command: tuple[str, ...]
+    compiler: str
+    """The first line of what the compiler says of itself."""
+    key: str
+    """A hash of all that decides the result: source, compiler, flags and CPU."""
+
+
+def is_wanted() -> bool:
+    """Return True unless the environment asks for torch. Raise EnvironmentFault for other words."""
+    choice = os.environ.get(ENGINE, "")
+    if choice not in ("", "c", "torch"):
+        raise EnvironmentFault(f"{ENGINE} must be c or torch, got {choice!r}")
+    return choice != "torch"
+
+
+def described() -> str:
+    """Return what computes the training of a cell on a CPU here, in a few words."""
+    if not is_wanted():
+        return f"torch ({ENGINE}=torch)"
+    try:
+        return loaded("float").name
+    except Unavailable as why:
+        return f"torch ({why})"
+
+
+def loaded(real: Real) -> Kernels:
+    """Return the kernels. Raise Unavailable. The first call compiles them if no file has them."""
+    kernels = _attempt(real)
+    if isinstance(kernels, Unavailable):
+        raise kernels
+    return kernels
+
+
+@cache
+def _attempt(real: Real) -> Kernels | Unavailable:
+    try:
+        compiler = _compiler()
+        banner = _finished([*compiler, "--version"]).stdout
+        ways = [_compilation(compiler, banner, flag, real) for flag in (*FOR_THIS_CPU, None)]
+        folder = _cache_folder()
+        if folder is not None:
+            with suppress(OSError):
+                return _from_folder(folder, ways)
+        with tempfile.TemporaryDirectory() as private:
+            # The mapping stays when the file is gone.
+            return _from_folder(Path(private), ways)
+    except OSError as error:
+        return Unavailable(f"the kernels cannot be kept or loaded: {error}")
+    except Unavailable as why:
+        return why
+
+
+def _compiler() -> list[str]:
+    """Return the compiler's command: that of CC, or the first of COMPILERS."""
+    named = shlex.split(os.environ.get("CC", ""))
+    names = [named] if named else [[name] for name in COMPILERS]
+    for command in names:
+        path = shutil.which(command[0])
+        if path is not None:
+            return [path, *command[1:]]
+    candidates = f"CC={os.environ['CC']}" if named else ", ".join(COMPILERS)
+    raise Unavailable(f"no C compiler: {candidates} not found")
+
+
+def _compilation(compiler: list[str], banner: str, for_cpu: str | None, real: Real) -> Compilation:
+    defined = {
+        "REAL": real,
+        "WIDTH": shape.WIDTH,
+        "LAYERS": shape.NUM_LAYERS,
+        "HIDDEN": shape.HIDDEN,
+        "HEAD": shape.HEAD_WIDTH,
+        "TOKENS": shape.NUM_TOKENS,
+        "PARAMETERS": shape.NUM_PARAMETERS,
+        "LONGEST": shape.MAX_TOKENS,
+        "EPSILON": shape.NORM_EPSILON,
+        "PROMPT": skills.PROMPT_TOKENS,
+        "EOS": skills.EOS,
+        "PAD": skills.PAD,
+    }
+    flags = [*FLAGS, *([for_cpu] if for_cpu else []), *(f"-D{k}={v}" for k, v in defined.items())]
+    parts = (SOURCE.read_bytes(), *map(str.encode, (banner, *compiler, *flags, *_cpu())))
+    key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    return Compilation((*compiler, *flags, str(SOURCE)), banner.partition("\n")[0], key)
+
+
+def _finished(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=COMPILE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"the C compiler {command[0]} does not work: {error}") from error
+
+
+def _cpu() -> Iterator[str]:
+    """Yield what decides which instructions the CPU has. A home may be shared by several CPUs."""
+    yield platform.machine()
+    facts = ("model name", "flags", "Features", "CPU implementer", "CPU part", "isa")
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        yield platform.node()
+        return
+    first: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in facts:
+            first.setdefault(name.strip(), value.strip())
+    yield from first.values()
+
+
+def _cache_folder() -> Path | None:
+    """Return the folder for compiled files, which only this user can write; None without one."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (root if root.is_absolute() else Path.home() / ".cache") / "orch"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+        if about.st_uid != os.geteuid():
+            return None
+        if about.st_mode & 0o077:
+            folder.chmod(0o700)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    return folder
+
+
+def _from_folder(folder: Path, ways: list[Compilation]) -> Kernels:
+    """Return the kernels of the first way that works, from the folder or compiled into it."""
+    faults = []
+    for way in ways:
+        for file in sorted(folder.glob(f"kernels-{way.key}-*.so")):
+            # Its name has its digest: the loader crashes on a file that was cut in half.
+            if _is_ours(file) and file.stem.rpartition("-")[2] == _digest(file):
+                with suppress(OSError):
+                    return _opened(file, way)
+            with suppress(OSError):
+                file.unlink()
+        handle, name = tempfile.mkstemp(prefix=".kernels-", dir=folder)
+        os.close(handle)
+        nascent = Path(name)
+        try:
+            done = _finished([*way.command, "-o", name, "-lm"])
+            if done.returncode == 0:
+                nascent.chmod(0o700)
+                file = folder / f"kernels-{way.key}-{_digest(nascent)}.so"
+                nascent.replace(file)
+                return _opened(file, way)
+            faults.append(next(iter(done.stderr.strip().splitlines()), "no message"))
+        finally:
+            nascent.unlink(missing_ok=True)
+    raise Unavailable(f"{ways[0].command[0]} cannot compile the kernels: {faults[0]}")
+
+
+def _is_ours(file: Path) -> bool:
+    about = file.lstat()
+    return file.is_file() and not file.is_symlink() and about.st_uid == os.geteuid()
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _opened(file: Path, way: Compilation) -> Kernels:
+    library = ctypes.CDLL(str(file))
+    for name in ("policy_bytes", "tree_bytes", "slope_bytes"):
+        getattr(library, name).restype = ctypes.c_size_t
+    return Kernels(library, f"C kernels {way.key} ({way.compiler})")

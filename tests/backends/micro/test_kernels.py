@@ -1,0 +1,296 @@
+"""The compiled kernels: their numbers at the edges, and where their file comes from."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from backends.micro import batched, fused, huggingface, kernels, passes
+from backends.micro.batched import Folded
+from backends.micro.policy import one_quiet_core
+from backends.micro.shape import NUM_PARAMETERS, NUM_TOKENS
+from backends.micro.shipped import POLICIES
+from backends.micro.skills import EOS
+from orchestrator.errors import EnvironmentFault
+from orchestrator.settings import EngineFormat
+
+
+@pytest.fixture(scope="module")
+def policies() -> Tensor:
+    """Two policies near `elder`, in float64."""
+    one_quiet_core()
+    base = huggingface.read(POLICIES / "elder").double()
+    noise = torch.randn(2, len(base), generator=torch.Generator().manual_seed(1))
+    return base + 0.01 * noise
+
+
+SHAPES = {
+    "usual": (4, 5, 7),
+    "groups of one": (5, 1, 7),
+    "one prompt": (1, 6, 7),
+    "one token": (3, 4, 1),
+    "the longest": (2, 2, 56),
+}
+CLOSE = {torch.float64: 1e-9, torch.float32: 2e-5}
+
+
+@pytest.mark.parametrize("real", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.4, 0.8)])
+def test_tokens_log_probabilities_and_gradients_are_those_of_torch(
+    temperature: float,
+    top_p: float,
+    shape: tuple[int, int, int],
+    real: torch.dtype,
+    policies: Tensor,
+) -> None:
+    """With a slope in the whole vocabulary of every position too, and with equal prompts."""
+    flat, draw = policies.to(real), torch.Generator().manual_seed(3)
+    prompts = torch.randint(3, NUM_TOKENS, (2, shape[0], 8), generator=draw)
+    prompts[:, -1] = prompts[:, 0]
+    uniforms = torch.rand(2, *shape, generator=draw)
+    heat, share = torch.full((2, 1, 1, 1), temperature), (top_p, 1.0)
+    own, peer = fused.packed(flat), batched.folded(flat)
+    assert own is not None
+    sampled = fused.sample(own, prompts, uniforms, heat, share, keep=True, rounded=None)
+    wanted = batched.sample(peer, prompts, uniforms, heat, share)
+    tokens, mask = sampled.rollouts.tokens, sampled.rollouts.mask
+    assert torch.equal(tokens, wanted.rollouts.tokens)
+    assert torch.equal(mask, wanted.rollouts.mask)
+    scored = fused.score(own, prompts, tokens, mask, heat, keep=True)
+    for one in (sampled.scored, scored):
+        torch.testing.assert_close(one.logp, wanted.scored.logp, atol=CLOSE[real], rtol=0)
+        entropy = wanted.scored.entropy() * mask
+        torch.testing.assert_close(one.entropy(), entropy, atol=CLOSE[real], rtol=0)
+        torch.testing.assert_close(one.logps, sampled.scored.logps, atol=0, rtol=0)
+    slope = torch.randn(logp_shape := sampled.scored.logp.shape, dtype=real) * mask
+    assert logp_shape == uniforms.shape
+    seen = (sampled.scored.logps != 0).any(-1, keepdim=True)
+    further = list(torch.randn(sampled.scored.logps.shape, dtype=real) * seen)
+    expected = batched.gradient(peer, wanted.scored, tokens, slope, heat, further)
+    for one in (sampled.scored, scored):
+        gradient = fused.gradient(own, one, slope, further)
+        assert (gradient - expected).abs().max() <= CLOSE[real] * expected.abs().max()
+
+
+def test_responses_that_all_end_at_once_are_the_prompts_last_rows(policies: Tensor) -> None:
+    flat = policies[:1].float().clone()
+    flat[:, -NUM_TOKENS * 64 :] *= 0.0
+    prompts = torch.randint(3, NUM_TOKENS, (1, 3, 8), generator=torch.Generator().manual_seed(0))
+    # Every token has the same chance: this draw is <eos>.
+    uniforms = torch.full((1, 3, 2, 7), (EOS + 0.5) / NUM_TOKENS)
+    policy = fused.packed(flat)
+    assert policy is not None
+    heat = torch.ones(1, 1, 1, 1)
+    sampled = fused.sample(policy, prompts, uniforms, heat, (1.0,), keep=True, rounded=None)
+    assert sampled.rollouts.mask.sum() == 6
+    assert (sampled.rollouts.tokens[..., 0] == EOS).all()
+    gradient = fused.gradient(policy, sampled.scored, sampled.rollouts.mask, ())
+    assert gradient.isfinite().all()
+    assert gradient.any()
+
+
+@pytest.mark.parametrize("rounded", ["bf16", "fp16", "fp8", "int8"])
+def test_an_engines_logits_are_rounded_as_torch_rounds_them(
+    rounded: EngineFormat, policies: Tensor
+) -> None:
+    """The kernels and torch give logits that differ in their last bits; few are beside a tie."""
+    flat = policies.float()
+    draw = torch.Generator().manual_seed(5)
+    prompts = torch.randint(3, NUM_TOKENS, (2, 4, 8), generator=draw)
+    uniforms = torch.rand(2, 4, 3, 7, generator=draw)
+    heat = torch.ones(2, 1, 1, 1)
+    own = passes.sample(passes.prepared(flat), prompts, uniforms, heat, (1.0, 1.0), rounded=rounded)
+    peer = batched.sample(
+        batched.folded(flat), prompts, uniforms, heat, (1.0, 1.0), rounded=rounded
+    )
+    same = own.scored.logps[:, :, 0] - peer.scored.logps[:, :, 0]
+    assert (same.abs() < 1e-5).float().mean() > 0.9
+    exact = batched.sample(batched.folded(flat), prompts, uniforms, heat, (1.0, 1.0))
+    assert (own.scored.logps - exact.scored.logps)[:, :, 0].abs().max() > 1e-4
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """The kernels are looked for anew, before and after."""
+    kernels._attempt.cache_clear()
+    yield
+    kernels._attempt.cache_clear()
+
+
+def compiled(tmp_path: Path, text: str) -> ctypes.CDLL:
+    """A library of kernels.c with a function behind it."""
+    way = kernels._compilation(kernels._compiler(), "", None, "float")
+    *command, _ = way.command
+    source = tmp_path / "more.c"
+    source.write_text(f'#include "{kernels.SOURCE}"\n{text}')
+    subprocess.run([*command, "-march=native", source, "-o", tmp_path / "x.so", "-lm"], check=True)
+    return ctypes.CDLL(str(tmp_path / "x.so"))
+
+
+def test_exponential_and_rounding_are_those_of_torch(tmp_path: Path) -> None:
+    library = compiled(
+        tmp_path,
+        "void many(long count, const real *x, real *y)"
+        "{ for (long i = 0; i < count; i += LANES) store(y + i, exponential(load(x + i))); }"
+        "void near(long count, long format, const real *x, real *y)"
+        "{ for (long i = 0; i < count; i++) y[i] = rounded(x[i], format); }",
+    )
+
+    def of(name: str, x: Tensor, *given: int) -> Tensor:
+        y = torch.empty_like(x)
+        counts = map(ctypes.c_long, (len(x), *given))
+        getattr(library, name)(*counts, *map(ctypes.c_void_p, (x.data_ptr(), y.data_ptr())))
+        return y
+
+    x = torch.linspace(-87, 88, 1 << 20)
+    exact = x.double().exp()
+    assert ((of("many", x) - exact) / exact).abs().max() < 2e-7
+    special = torch.tensor([-torch.inf, -1e30, -88.0, torch.nan, 1e30, 0.0, -0.0, 100.0] * 2)
+    y = of("many", special)
+    assert (y[:3] == 0).all()
+    assert y[3].isnan()
+    assert y[4] > 1e38
+    assert (y[5:7] == 1).all()
+    bits = torch.randint(
+        -(2**31), 2**31 - 1, (1 << 20,), generator=torch.Generator().manual_seed(0)
+    )
+    numbers = bits.to(torch.int32).view(torch.float32)
+    numbers = torch.cat([numbers, torch.randn(1 << 16), torch.randn(1 << 16) * 1e-6])
+    for format_, real in ((1, torch.bfloat16), (2, torch.float16)):
+        expected = numbers.to(real).float()
+        assert torch.equal(of("near", numbers, format_).nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+TINY = "\n".join(
+    f"unsigned long {name}(void) {{ return 0; }}"
+    for name in ("policy_bytes", "tree_bytes", "slope_bytes")
+)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Path:
+    """The folder in which the kernels are kept; a source that compiles at once."""
+    source = tmp_path / "tiny.c"
+    source.write_text(TINY)
+    monkeypatch.setattr(kernels, "SOURCE", source)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept 'a' é"))
+    return tmp_path / "kept 'a' é" / "orch"
+
+
+def loaded() -> tuple[kernels.Kernels, list[str]]:
+    """The kernels, looked for anew, and the compilers' commands that this took."""
+    kernels._attempt.cache_clear()
+    commands = []
+    finished = kernels._finished
+
+    def counted(command: list[str]) -> "subprocess.CompletedProcess[str]":
+        commands.append(command)
+        return finished(command)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_finished", counted)
+        result = kernels.loaded("float")
+    return result, [command[-1] for command in commands if "-o" in command]
+
+
+def test_they_are_compiled_once_into_a_folder_of_the_user(tiny: Path) -> None:
+    first, compiles = loaded()
+    assert len(compiles) == 1
+    (file,) = tiny.iterdir()
+    assert tiny.stat().st_mode & 0o777 == 0o700
+    again, compiles = loaded()
+    assert (again.name, compiles) == (first.name, [])
+    assert again.library._name == str(file)
+
+
+def test_a_file_that_was_cut_or_changed_is_not_loaded(tiny: Path) -> None:
+    loaded()
+    (file,) = tiny.iterdir()
+    raw = file.read_bytes()
+    for content in (raw[: len(raw) // 2], b"", raw + b"!"):
+        file.unlink()
+        file.write_bytes(content)
+        _, compiles = loaded()
+        assert len(compiles) == 1
+        assert [one.read_bytes() for one in tiny.iterdir()] == [raw]
+    whole = tiny / "elsewhere"
+    file.rename(whole)
+    file.symlink_to(whole)
+    assert len(loaded()[1]) == 1
+    assert not file.is_symlink()
+
+
+def test_another_cpu_compiler_or_source_has_a_file_of_its_own(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {loaded()[0].name}
+    monkeypatch.setattr(kernels, "_cpu", lambda: iter(["another"]))
+    names.add(loaded()[0].name)
+    kernels.SOURCE.write_text(TINY + "\n/* changed */")
+    names.add(loaded()[0].name)
+    monkeypatch.setenv("CC", "cc -fno-strict-aliasing")
+    names.add(loaded()[0].name)
+    assert len(names) == 4
+    assert len(list(tiny.iterdir())) == 4
+
+
+def test_a_folder_of_somebody_else_is_not_used(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded()
+    (file,) = tiny.iterdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    kept, compiles = loaded()
+    assert len(compiles) == 1
+    assert kept.library._name != str(file)
+    assert not Path(kept.library._name).exists(), "it was compiled into a private folder"
+    monkeypatch.undo()
+    file.parent.chmod(0o777)
+
+
+def test_without_a_place_to_keep_them_they_are_compiled_each_time(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    for _ in range(2):
+        assert len(loaded()[1]) == 1
+    assert not tiny.exists()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "sentence"),
+    [
+        ("/nowhere/cc", "torch (no C compiler: CC=/nowhere/cc not found)"),
+        ("false", "torch ({false} cannot compile the kernels: no message)"),
+    ],
+)
+@pytest.mark.usefixtures("tiny")
+def test_without_a_compiler_torch_computes_and_says_so(
+    compiler: str, sentence: str, policies: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    monkeypatch.setenv("CC", compiler)
+    assert kernels.described() == sentence.format(false=shutil.which("false"))
+    assert isinstance(passes.prepared(policies.float()), Folded)
+
+
+def test_the_environment_chooses_torch(policies: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = policies.float()
+    assert isinstance(passes.prepared(flat), fused.Packed)
+    assert kernels.described().startswith("C kernels ")
+    monkeypatch.setenv(kernels.ENGINE, "torch")
+    assert isinstance(passes.prepared(flat), Folded)
+    assert kernels.described() == "torch (ORCH_MICRO_ENGINE=torch)"
+    monkeypatch.setenv(kernels.ENGINE, "numba")
+    with pytest.raises(EnvironmentFault, match="must be c or torch, got 'numba'"):
+        passes.prepared(flat)
+
+
+def test_numbers_that_only_torch_has_stay_with_torch(policies: Tensor) -> None:
+    assert isinstance(passes.prepared(policies.half()), Folded)
+    assert policies.shape[1] == NUM_PARAMETERS
