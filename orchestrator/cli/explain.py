@@ -13,7 +13,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, choices
-from orchestrator.imports.explained import explained as explained_metrics
+from orchestrator.imports.names import explained_metrics
 from orchestrator.kl.explain import (
     COLUMNS,
     PLACEMENTS,

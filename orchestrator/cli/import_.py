@@ -12,6 +12,7 @@ from orchestrator.cli import common, foreign
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.imports.readers import FORMATS, open_source
 from orchestrator.imports.runs import (
     ImportedRun,
     import_runs,
@@ -20,7 +21,6 @@ from orchestrator.imports.runs import (
     remove,
     renames_of,
 )
-from orchestrator.imports.sources import FORMATS, open_source
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")

@@ -1,6 +1,6 @@
 """Derive the library that trained a logged run, its release, and what its KL term optimises."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,8 +8,8 @@ from orchestrator import plugins
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.pipeline import judged
 from orchestrator.errors import OrchError, SelectionError, did_you_mean
-from orchestrator.imports.source import LoggedRun
-from orchestrator.library.logged import LoggedMetrics, Place
+from orchestrator.imports.logged import LoggedRun
+from orchestrator.library.logged import Place
 
 FEWEST = 2
 """Number of names, logged by one library only, that together identify it."""
@@ -40,10 +40,11 @@ def origin_of(run: LoggedRun, named: str | None = None) -> LibraryOrigin:
         if release:
             return LibraryOrigin(library, "as given", release, "as given")
         return _released(LibraryOrigin(library, "as given"), run)
-    return _released(_told(run), run)
+    return _released(_identified(run), run)
 
 
-def _told(run: LoggedRun) -> LibraryOrigin:
+def _identified(run: LoggedRun) -> LibraryOrigin:
+    """Return the library that the settings of a run, else its metric names, belong to alone."""
     tables = {name: plugins.logged_metrics(name) for name in plugins.logging()}
     owners = [n for n, table in tables.items() if table and table.owns(run.settings)]
     if len(owners) == 1:
@@ -54,10 +55,10 @@ def _told(run: LoggedRun) -> LibraryOrigin:
         n: names - set().union(*(k for o, k in known.items() if o != n))
         for n, names in known.items()
     }
-    telling = [n for n, names in own.items() if len(names) >= FEWEST]
-    if len(telling) == 1:
-        some = ", ".join(sorted(own[telling[0]])[:3])
-        return LibraryOrigin(telling[0], f"of all libraries it alone logs {some}")
+    alone = [n for n, names in own.items() if len(names) >= FEWEST]
+    if len(alone) == 1:
+        some = ", ".join(sorted(own[alone[0]])[:3])
+        return LibraryOrigin(alone[0], f"of all libraries it alone logs {some}")
     if not any(known.values()):
         return LibraryOrigin(
             None, "no library that orch knows logs these names: --library says which"
@@ -69,6 +70,7 @@ def _told(run: LoggedRun) -> LibraryOrigin:
 
 
 def _released(origin: LibraryOrigin, run: LoggedRun) -> LibraryOrigin:
+    """Return the origin with the release of its library, if the run's requirements name it."""
     if origin.library is None:
         return origin
     marks = plugins.load_reader(origin.library).release_marks
@@ -105,26 +107,3 @@ def place_of(finding: AuditFinding | None) -> Place | None:
     if reward and loss is False:
         return "reward"
     return "loss" if loss and reward is False else None
-
-
-def canonical(
-    values: Mapping[str, float],
-    table: LoggedMetrics | None,
-    place: Place | None,
-    renames: Mapping[str, str],
-) -> dict[str, float]:
-    """Return logged values by canonical name; a name that was given (`renames`) wins."""
-    named: dict[str, float] = {}
-    for name, value in values.items():
-        row = table.row(name, place) if table is not None else None
-        if row is not None and row.ours:
-            named.setdefault(row.ours, value)
-    return named | {ours: values[theirs] for theirs, ours in renames.items() if theirs in values}
-
-
-def own_step(step: int, values: Mapping[str, float], names: Sequence[str]) -> int:
-    """Return the step of a row: the value of one of `names` in it, else the logger's own."""
-    for name in names:
-        if name in values:
-            return int(values[name])
-    return step

@@ -18,15 +18,9 @@ from orchestrator import __version__, plugins
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import read_lines, read_object, remove_tree, telling, write_text
-from orchestrator.imports.origin import (
-    LibraryOrigin,
-    canonical,
-    origin_of,
-    own_step,
-    place_of,
-    term_of,
-)
-from orchestrator.imports.source import Ended, LoggedRow, LoggedRun
+from orchestrator.imports.logged import Ended, LoggedRow, LoggedRun
+from orchestrator.imports.names import canonical, own_step
+from orchestrator.imports.origin import LibraryOrigin, origin_of, place_of, term_of
 from orchestrator.metrics.names import METRICS, is_canonical
 from orchestrator.metrics.points import compact
 from orchestrator.records import MetricPoint

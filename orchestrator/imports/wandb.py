@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.imports.source import (
+from orchestrator.imports.logged import (
     Ended,
     LoggedRow,
     LoggedRun,

@@ -14,10 +14,10 @@ from command_line import ROOT, orch
 from orchestrator import plugins
 from orchestrator.analysis.imported import beside, imported_data
 from orchestrator.errors import OrchError
-from orchestrator.imports.explained import explained
+from orchestrator.imports.names import explained_metrics
 from orchestrator.imports.origin import origin_of
+from orchestrator.imports.readers import open_source
 from orchestrator.imports.runs import ImportedRun, read_imported, remove, store
-from orchestrator.imports.sources import open_source
 from orchestrator.metrics.names import is_canonical
 from orchestrator.report.results import imported_section
 from orchestrator.rundir import RunFolder
@@ -295,15 +295,15 @@ def test_every_row_of_a_library_names_a_metric_or_means_something() -> None:
 
 
 def test_explain_tells_a_logged_name_by_its_end_and_in_each_trainer() -> None:
-    (one,) = explained("ppo_kl@verl")
+    (one,) = explained_metrics("ppo_kl@verl")
     assert one["name"] == "actor/ppo_kl"
     assert "no KL to the reference policy" in one["meaning"]
-    assert [row["where"] for row in explained("kl@trl")] == [
+    assert [row["where"] for row in explained_metrics("kl@trl")] == [
         *("a KL in the loss", "a KL in the reward", "AsyncGRPOTrainer"),
     ]
-    assert len(explained("@slime")) > 5
+    assert len(explained_metrics("@slime")) > 5
     with pytest.raises(OrchError, match="did you mean 'kl'"):
-        explained("kll@trl")
+        explained_metrics("kll@trl")
 
 
 # ------------------------------------------------------------------- kept beside the experiment

@@ -1,16 +1,41 @@
-"""The meaning of a library's logged name: `orch explain METRIC@LIBRARY`."""
+"""A library's logged names: their canonical names, and what they mean (`orch explain
+METRIC@LIBRARY`)."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import SelectionError, did_you_mean
-from orchestrator.library.logged import LoggedMetric, LoggedMetrics
+from orchestrator.library.logged import LoggedMetric, LoggedMetrics, Place
 from orchestrator.metrics.names import METRICS
 
 _PLACES = {"reward": "a KL in the reward", "loss": "a KL in the loss"}
 
 
-def explained(query: str) -> list[dict[str, Any]]:
+def canonical(
+    values: Mapping[str, float],
+    table: LoggedMetrics | None,
+    place: Place | None,
+    renames: Mapping[str, str],
+) -> dict[str, float]:
+    """Return logged values by canonical name; a name that was given (`renames`) wins."""
+    named: dict[str, float] = {}
+    for name, value in values.items():
+        row = table.row(name, place) if table is not None else None
+        if row is not None and row.ours:
+            named.setdefault(row.ours, value)
+    return named | {ours: values[theirs] for theirs, ours in renames.items() if theirs in values}
+
+
+def own_step(step: int, values: Mapping[str, float], names: Sequence[str]) -> int:
+    """Return the step of a row: the value of one of `names` in it, else the logger's own."""
+    for name in names:
+        if name in values:
+            return int(values[name])
+    return step
+
+
+def explained_metrics(query: str) -> list[dict[str, Any]]:
     """Return the rows of `METRIC@LIBRARY` as plain data; of `@LIBRARY`, all of the library's.
 
     A release after a second @ is ignored: each row names the releases that were read. The end of a

@@ -1,0 +1,405 @@
+"""Readers of logged runs: `open_source` detects the format of a path or an address, and reads it.
+
+The readers of MLflow, trackio, TensorBoard and Transformers follow it; wandb.py has those of W&B.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.imports import wandb
+from orchestrator.imports.logged import (
+    Ended,
+    LoggedRow,
+    LoggedRun,
+    UnreadableSource,
+    digest,
+    digest_of,
+    flattened,
+    numbers,
+)
+from orchestrator.metrics.tensorboard import scalars, texts
+from orchestrator.spec.redaction import hide_userinfo
+
+FORMATS = (
+    "W&B (a CSV of a chart or a history, a history as JSON lines, a folder wandb/run-*), "
+    "TensorBoard (events.out.tfevents.*), trackio (a .db or .parquet), Transformers "
+    "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000)"
+)
+_STORES = ("sqlite:", "postgresql:", "mysql:", "mssql:", "http://", "https://", "databricks")
+
+
+def open_source(
+    source: str, *, experiment: str | None = None, runs: Sequence[str] = ()
+) -> list[LoggedRun]:
+    """Return the runs of a path or of an MLflow address, in the order of the source.
+
+    experiment: of MLflow. runs: names or ids of those wanted; none: all. Raise UnreadableSource
+    for what holds no run, or not those.
+    """
+    if source.startswith(_STORES):
+        return _of_mlflow(source, experiment, runs)
+    path = Path(os.path.normpath(Path(source).expanduser().absolute()))
+    if not path.exists():
+        raise UnreadableSource(f"{source} is not there; orch import reads {FORMATS}")
+    if path.is_file() and path.suffix == ".db" and not is_trackio(path):
+        return _of_mlflow(f"sqlite:///{path.absolute()}", experiment, runs)
+    try:
+        readable = list(_reader(path)(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableSource(f"{path} cannot be read: {error}") from None
+    chosen = [run for run in readable if not runs or run.name in runs]
+    if not chosen:
+        names = ", ".join(run.name for run in readable)
+        raise UnreadableSource(f"{path} has no run {' or '.join(runs)} (it has: {names})")
+    return chosen
+
+
+def _of_mlflow(uri: str, experiment: str | None, runs: Sequence[str]) -> list[LoggedRun]:
+    if not find_spec("mlflow"):
+        raise EnvironmentFault(
+            f"{uri} is a store of MLflow, which is not installed: pip install 'orch-rl[run]'"
+        )
+    return list(read_mlflow(uri, experiment, runs))
+
+
+Reader = Callable[[Path], Iterator[LoggedRun]]
+
+
+def _reader(path: Path) -> Reader:
+    """Return what reads a path. Raise UnreadableSource for a path of no known format."""
+    reader = _of_folder(path) if path.is_dir() else _of_file(path)
+    if reader is None:
+        raise UnreadableSource(f"{path} is in no format that orch knows; it reads {FORMATS}")
+    return reader
+
+
+def _of_file(path: Path) -> Reader | None:
+    readers: dict[str, Reader] = {
+        ".csv": wandb.read_csv,
+        ".jsonl": wandb.read_history,
+        ".ndjson": wandb.read_history,
+        ".wandb": wandb.read_folder,
+        ".db": read_trackio,
+        ".parquet": read_trackio_parquet,
+    }
+    if path.name.startswith("events.out.tfevents."):
+        return read_tensorboard
+    if path.suffix == ".json":
+        return read_trainer_state if _has_log_history(path) else wandb.read_history
+    return readers.get(path.suffix)
+
+
+def _has_log_history(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        plain = json.loads(text)
+    except ValueError:
+        return path.name == TRAINER_STATE
+    return isinstance(plain, dict) and "log_history" in plain
+
+
+def _of_folder(path: Path) -> Reader | None:
+    if wandb.run_folders(path):
+        return lambda place: (
+            r for each in wandb.run_folders(place) for r in wandb.read_folder(each)
+        )
+    if newest_state(path) is not None:
+        return lambda place: read_trainer_state(newest_state(place) or place)
+    if event_files(path):
+        return read_tensorboard
+    return None
+
+
+# ---------------------------------------------------------------- MLflow
+
+
+MOST_RUNS = 200
+_ENDED: dict[str, Ended] = {
+    "FINISHED": "finished",
+    "FAILED": "failed",
+    "KILLED": "failed",
+    "RUNNING": "running",
+    "SCHEDULED": "running",
+}
+
+
+def read_mlflow(uri: str, experiment: str | None, runs: Sequence[str]) -> Iterator[LoggedRun]:
+    """Yield runs of a store: those of an experiment, or those named by id or name, or all.
+
+    Raise UnreadableSource if the store or the experiment does not exist.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    shown = hide_userinfo(uri)
+    try:
+        if experiment is None:
+            ids = [each.experiment_id for each in client.search_experiments()]
+        else:
+            one = client.get_experiment_by_name(experiment)
+            if one is None:
+                names = ", ".join(each.name for each in client.search_experiments())
+                raise UnreadableSource(
+                    f"{shown} has no experiment '{experiment}' (it has: {names})"
+                )
+            ids = [one.experiment_id]
+        stored_runs = client.search_runs(ids, max_results=MOST_RUNS)
+    except MlflowException as error:
+        raise UnreadableSource(f"{shown} cannot be read by MLflow: {error.message}") from None
+    chosen = [
+        r for r in stored_runs if not runs or r.info.run_id in runs or r.info.run_name in runs
+    ]
+    if not chosen:
+        names = ", ".join(str(each.info.run_name) for each in stored_runs[:20]) or "none"
+        raise UnreadableSource(f"{shown} has no such run (it has: {names})")
+    for run in chosen:
+        yield _run_of(run, client, shown)
+
+
+def _run_of(run: Any, client: Any, shown: str) -> LoggedRun:
+    points: dict[int, tuple[float, dict[str, float]]] = {}
+    for name in run.data.metrics:
+        for point in client.get_metric_history(run.info.run_id, name):
+            _, values = points.setdefault(point.step, (point.timestamp / 1000, {}))
+            values[name] = point.value
+    rows = [LoggedRow(step, time, values) for step, (time, values) in sorted(points.items())]
+    tags = run.data.tags
+    return LoggedRun(
+        run.info.run_name or run.info.run_id,
+        "mlflow",
+        f"{shown} (run {run.info.run_id})",
+        digest(json.dumps([[r.step, r.time, dict(r.values)] for r in rows]).encode()),
+        rows,
+        {name: _parameter(text) for name, text in run.data.params.items()},
+        written_by=f"MLflow, by {tags.get('mlflow.source.name', 'an unknown program')}",
+        ended=_ENDED.get(run.info.status, "unknown"),
+        notes=[] if rows else ["no metric was logged"],
+    )
+
+
+def _parameter(text: str) -> Any:
+    """Return a parameter, which MLflow keeps as Python's text."""
+    plain: dict[str, Any] = {"True": True, "False": False, "None": None}
+    return plain.get(text, text)
+
+
+# ---------------------------------------------------------------- trackio
+
+
+_TIME = ("timestamp", "_timestamp")
+
+
+def is_trackio(path: Path) -> bool:
+    """Return whether a SQLite file is a project of trackio's."""
+    try:
+        with contextlib.closing(_opened(path)) as base:
+            names = {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error:
+        return False
+    return "metrics" in names and "experiments" not in names
+
+
+def read_trackio(path: Path) -> Iterator[LoggedRun]:
+    """Yield the runs of a project. Raise UnreadableSource for a file that is none."""
+    try:
+        with contextlib.closing(_opened(path)) as base:
+            columns = {row[1] for row in base.execute("PRAGMA table_info(metrics)")}
+            key = "run_id" if "run_id" in columns else "run_name"
+            rows = base.execute(
+                f"SELECT {key}, run_name, timestamp, step, metrics FROM metrics ORDER BY id"  # noqa: S608 - `key` is one of two words above
+            ).fetchall()
+            settings = _configs(base)
+    except sqlite3.Error as error:
+        raise UnreadableSource(f"{path} is no project of trackio's: {error}") from None
+    if not rows:
+        raise UnreadableSource(f"{path} holds no row: no run of the project logged anything")
+    runs: dict[str, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        runs.setdefault(row[0], []).append(row)
+    for own in runs.values():
+        name = own[0][1]
+        logged = [_trackio_row(step, time, json.loads(text)) for _, _, time, step, text in own]
+        yield LoggedRun(
+            name,
+            "trackio",
+            f"{path} ({name})",
+            digest(*(repr(row).encode() for row in own)),
+            [row for row in logged if row.values],
+            settings.get(own[0][0], {}),
+            written_by="trackio",
+        )
+
+
+def read_trackio_parquet(path: Path) -> Iterator[LoggedRun]:
+    """Yield the runs of a Parquet file; needs the extra `run`, which has pandas."""
+    import pandas as pd
+
+    table = pd.read_parquet(path)
+    if not {"run_name", "step"} <= {*table.columns}:
+        raise UnreadableSource(f"{path} has no columns run_name and step: it is not trackio's")
+    content_digest = digest(path.read_bytes())
+    for name, own in table.groupby("run_name", sort=False):
+        plain: Iterable[dict[str, Any]] = own.to_dict("records")
+        yield LoggedRun(
+            str(name),
+            "trackio",
+            f"{path} ({name})",
+            content_digest,
+            [row for row in (_flat_row(each) for each in plain) if row.values],
+            written_by="trackio",
+        )
+
+
+def _flat_row(row: Mapping[str, Any]) -> LoggedRow:
+    text = row.get("metrics")
+    values = json.loads(text) if isinstance(text, str | bytes) else row
+    time = next((row[name] for name in _TIME if name in row), "")
+    return _trackio_row(int(row["step"]), str(time), values)
+
+
+def _trackio_row(step: int, time: str, values: Mapping[str, Any]) -> LoggedRow:
+    try:
+        seconds = datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        seconds = 0.0
+    known = numbers(values, ("step", "run_name", "run_id", "id", "log_id", "space_id", *_TIME))
+    return LoggedRow(step, seconds, {n: v for n, v in known.items() if v == v})
+
+
+def _configs(base: sqlite3.Connection) -> dict[str, dict[str, Any]]:
+    """Return the settings of each run, by its id or its name."""
+    try:
+        columns = {row[1] for row in base.execute("PRAGMA table_info(configs)")}
+        key = "run_id" if "run_id" in columns else "run_name"
+        rows = base.execute(f"SELECT {key}, config FROM configs").fetchall()  # noqa: S608 - as above
+    except sqlite3.Error:
+        return {}
+    settings = {}
+    for name, text in rows:
+        plain = json.loads(text)
+        settings[name] = {k: v for k, v in flattened(plain).items() if not k.startswith("_")}
+    return settings
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+
+
+# ---------------------------------------------------------------- TensorBoard
+
+
+EVENTS = "events.out.tfevents.*"
+MERGED = "{} event files of one folder are read as one run: at a step that two have, the later wins"
+_ARGUMENTS = "args"
+"""Transformers' TensorBoardCallback writes its arguments as JSON under this tag."""
+
+
+def event_files(path: Path) -> list[Path]:
+    """Return the event files at a path: itself, in the folder, or in folders below it."""
+    return [path] if path.is_file() else sorted(path.rglob(EVENTS))
+
+
+def read_tensorboard(path: Path) -> Iterator[LoggedRun]:
+    """Yield a run for each folder with event files: several files of one folder are one run."""
+    folders: dict[Path, list[Path]] = {}
+    for file in event_files(path):
+        folders.setdefault(file.parent, []).append(file)
+    if not folders:
+        raise UnreadableSource(f"{path} holds no event file ({EVENTS})")
+    for folder, files in folders.items():
+        rows: dict[int, tuple[float, dict[str, float]]] = {}
+        settings: dict[str, Any] = {}
+        for file in files:
+            for each in scalars(file):
+                rows.setdefault(each.step, (each.time, {}))[1][each.tag] = each.value
+            settings |= _arguments(file)
+        if not rows:
+            continue
+        place = path if path.is_file() else folder
+        yield LoggedRun(
+            place.name if path.is_file() else folder.name,
+            "tensorboard",
+            str(place),
+            digest_of(files),
+            [LoggedRow(step, time, values) for step, (time, values) in sorted(rows.items())],
+            settings,
+            notes=[MERGED.format(len(files))] if len(files) > 1 else [],
+        )
+
+
+def _arguments(file: Path) -> Mapping[str, Any]:
+    for tag, text in texts(file):
+        if tag.partition("/")[0] != _ARGUMENTS:
+            continue
+        try:
+            plain = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(plain, dict):
+            return flattened(plain)
+    return {}
+
+
+# ---------------------------------------------------------------- Transformers
+
+
+TRAINER_STATE = "trainer_state.json"
+_NO_SETTINGS = (
+    f"{TRAINER_STATE} holds no settings: beta and the rest are unknown here (the W&B, TensorBoard "
+    "or MLflow log of the same run has them)"
+)
+
+
+def newest_state(folder: Path) -> Path | None:
+    """Return the file of a folder: its own, or that of its checkpoint with the most steps."""
+    if (folder / TRAINER_STATE).is_file():
+        return folder / TRAINER_STATE
+    states = [
+        path for path in folder.glob(f"checkpoint-*/{TRAINER_STATE}") if _checkpoint_step(path) >= 0
+    ]
+    return max(states, key=_checkpoint_step, default=None)
+
+
+def _checkpoint_step(path: Path) -> int:
+    number = path.parent.name.removeprefix("checkpoint-")
+    return int(number) if number.isdigit() else -1
+
+
+def read_trainer_state(path: Path) -> Iterator[LoggedRun]:
+    """Yield the run of a file. Its settings are not in it, but for the few that the state holds."""
+    try:
+        state: Any = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        history = state["log_history"]
+    except (ValueError, KeyError, TypeError):
+        raise UnreadableSource(
+            f"{path} is cut off, or no {TRAINER_STATE} of Transformers: it has no log_history"
+        ) from None
+    rows = [
+        LoggedRow(int(row["step"]), 0.0, numbers(row, ("step",)))
+        for row in history
+        if isinstance(row, dict) and "step" in row
+    ]
+    if not rows:
+        raise UnreadableSource(f"{path} has an empty log_history: nothing was logged yet")
+    done, most = state.get("global_step"), state.get("max_steps")
+    folder = path.parent
+    owner = folder.parent if folder.name.startswith("checkpoint-") else folder
+    yield LoggedRun(
+        owner.name or folder.name,
+        "trainer_state",
+        str(path),
+        digest_of([path]),
+        rows,
+        written_by="Transformers' Trainer",
+        ended="finished" if most and done == most else "unknown",
+        notes=[_NO_SETTINGS],
+    )
