@@ -20,13 +20,11 @@ def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
     site.options.on_end gets a message.
     """
 
-    operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _told)
+    operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _notify_end)
     return change(operation, choice, as_json=as_json, dry_run=dry_run)
 
 
-def _told(experiment: Experiment) -> None:
-    """Notify of the end of a run on a cluster. On this machine the `orch run` that trains
-    notifies.
-    """
+def _notify_end(experiment: Experiment) -> None:
+    """Notify of the end of a run on a cluster. On this machine, the `orch run` that trains does."""
     if experiment.where == "slurm":
         notify(experiment, "cancelled")

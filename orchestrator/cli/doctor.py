@@ -47,7 +47,7 @@ def command(
     a few seconds checks that a node sees the runs folder, orch, and the environments of the
     libraries. Exit code 1: something that `orch run` needs does not work.
     """
-    site, cells = _asked(spec, overrides, where, site_file, runs_dir)
+    site, cells = _site_and_cells(spec, overrides, where, site_file, runs_dir)
 
     findings = machine_findings(site, cells, look=not no_probe)
     if as_json:
@@ -57,7 +57,7 @@ def command(
     return int(any(f.verdict == "broken" for f in findings))
 
 
-def _asked(
+def _site_and_cells(
     spec: str | None,
     overrides: tuple[str, ...],
     where: tuple[str, ...],

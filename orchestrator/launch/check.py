@@ -88,6 +88,15 @@ def translations(
         yield cell, answers[key] or _translated(cell, folder)
 
 
+def refusals(cells: Sequence[Cell], folder: RunFolder) -> dict[str, list[str]]:
+    """Return each reason why a library cannot express cells -> the slugs of these cells."""
+    slugs: dict[str, list[str]] = {}
+    for cell, plan in translations(cells, folder):
+        if isinstance(plan, OrchError):
+            slugs.setdefault(str(plan), []).append(cell.slug)
+    return slugs
+
+
 def _common(same: Sequence[Cell], folder: RunFolder) -> LaunchPlan | OrchError | None:
     """Return the result for all cells that differ only in their seed; None if each needs its
     own."""

@@ -176,8 +176,12 @@ def rehearse_file(
     """Rehearse the launches of a script, or a Python program, with their real library.
 
     Programs and commands that orch can run as they are give ProgramRehearsals, other launches give
-    RealRehearsals. Parameters as for `rehearse_cells`.
+    RealRehearsals. Parameters as for `rehearse_cells`. Raise OrchError if there is no such file.
     """
+    if not path.is_file():
+        raise OrchError(
+            f"there is no file {path}: name a launch script, a Python program or a spec"
+        )
     home = Path("runs").absolute() / f"{path.stem}.real"
     if path.suffix == program.SUFFIX:
         _hide_progress_bars()

@@ -315,7 +315,7 @@ def evaluation_spending(folder: RunFolder) -> EvaluationSpending:
     """Return the spending of all evaluation jobs of an experiment that have ended."""
     hours, cells = [], set()
     for place in folder.path.glob("slurm/*/ends"):
-        elements = submissions.read_manifest(folder, place.parent.name).get("elements", ())
+        elements = submissions.elements(folder, place.parent.name)
         for path in place.glob("*.json"):
             with suppress(RunFolderError):  # the file is cut: it has no hours
                 end = submissions.read_end(path)

@@ -58,8 +58,7 @@ def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str
         if sent.kind != "evaluate" or sent.dropped:
             continue
         ends = submissions.ends(folder, sent.id)
-        elements = submissions.read_manifest(folder, sent.id).get("elements", ())
-        for index, (name, _) in enumerate(elements):
+        for index, (name, _) in enumerate(submissions.elements(folder, sent.id)):
             if name in states:
                 elements_of.setdefault(name, []).append(_element(sent, index, ends.get(index)))
     return {
@@ -156,13 +155,12 @@ def record_ends(
         if sent.kind != "evaluate" or sent.job is None or sent.drained:
             continue
         ends = submissions.ends(folder, sent.id)
-        elements = submissions.read_manifest(folder, sent.id).get("elements", ())
         if all(
             index in ends
             or states.get(name, "planned") in _OVER
             # A later submission has taken the evaluation over.
             or (name in evaluations and evaluations[name].submission != sent.id)
-            for index, (name, _) in enumerate(elements)
+            for index, (name, _) in enumerate(submissions.elements(folder, sent.id))
         ):
             submissions.note(folder, submissions.DRAINED, sent.id)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.errors import OrchError
-from orchestrator.launch.check import translations
+from orchestrator.launch.check import refusals
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.records import Cell
 from orchestrator.runs.cost import Cost, bill, cost, measure
@@ -112,12 +112,8 @@ def evaluation_lines(experiment: Experiment) -> list[str]:
 
 def check_translations(plan: Plan, experiment: Experiment) -> None:
     """Raise OrchError with every cell that would run and that its library cannot express."""
-    refused: dict[str, list[str]] = {}
     pending = [row.cell for row in plan.pending if row.cell is not None]
-    for cell, launch in translations(pending, experiment.folder):
-        if isinstance(launch, OrchError):
-            refused.setdefault(str(launch), []).append(cell.slug)
-    if refused:
+    if refused := refusals(pending, experiment.folder):
         count = sum(map(len, refused.values()))
         lines = [f"  {error}\n    {_some(slugs)}" for error, slugs in refused.items()]
         raise OrchError("\n".join([f"{count} cells cannot be launched", *lines]))

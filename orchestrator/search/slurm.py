@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from orchestrator.analysis.runs import measure
 from orchestrator.analysis.text import counted
@@ -262,7 +262,7 @@ class JobScorer:
         """Metrics of the objectives that only an evaluation gives."""
         self._folder, self._options, self._tell = folder, options, tell
         self._scored: set[str] = set()
-        self._manifests: dict[str, dict[str, Any]] = {}
+        self._elements: dict[str, list[tuple[str, int]]] = {}
 
     def request(self, records: Sequence[Record]) -> None:
         """Submit, as one array, an evaluation of each record that has no running one."""
@@ -330,12 +330,10 @@ class JobScorer:
         for submission in submissions.read(self._folder).values():
             if submission.kind != "evaluate" or submission.dropped:
                 continue
-            if submission.id not in self._manifests:
-                manifest = submissions.read_manifest(self._folder, submission.id)
-                self._manifests[submission.id] = manifest
-            elements = self._manifests[submission.id].get("elements", ())
+            if submission.id not in self._elements:
+                self._elements[submission.id] = submissions.elements(self._folder, submission.id)
             folder = self._folder.submission(submission.id)
-            for index, (name, _) in enumerate(elements):
+            for index, (name, _) in enumerate(self._elements[submission.id]):
                 log = folder / f"{submission.job}_{index}.log"
                 jobs.setdefault(name, []).append(_EvaluationJob(submission, index, log))
         return jobs

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.launch.check import translations
+from orchestrator.launch.check import refusals, translations
 from orchestrator.launch.node.environment import declared
 from orchestrator.launch.slurm import script
 from orchestrator.launch.slurm.scheduler import refusal_of
@@ -38,11 +38,8 @@ class LibraryRefusal(NamedTuple):
 
 def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Return the reasons for which libraries cannot express cells, with the cells of each."""
-    slugs_by_refusal: dict[str, list[str]] = {}
-    for cell, plan in translations(cells, folder):
-        if isinstance(plan, OrchError):
-            slugs_by_refusal.setdefault(str(plan), []).append(cell.slug)
-    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_refusal.items()]
+    by_reason = refusals(cells, folder)
+    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in by_reason.items()]
 
 
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:

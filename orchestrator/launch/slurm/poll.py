@@ -199,9 +199,7 @@ def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str
         f"{each.job}_{index}"
         for each in sent
         if each.job in jobs
-        for index, (name, _) in enumerate(
-            submissions.read_manifest(folder, each.id).get("elements", ())
-        )
+        for index, (name, _) in enumerate(submissions.elements(folder, each.id))
         if name in names and (str(each.job), index) in alive
     ]
 
@@ -325,7 +323,7 @@ class SchedulerSnapshot:
                 written = manifest.stat().st_mtime_ns
             except OSError:
                 continue
-            elements = submissions.read_manifest(self.folder, sent.id).get("elements", ())
+            elements = submissions.elements(self.folder, sent.id)
             for index, (name, attempt) in enumerate(elements):
                 if index in indices:
                     waiting[name] = _Waiting(attempt, written)

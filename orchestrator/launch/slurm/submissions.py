@@ -200,6 +200,13 @@ def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
     return read_json(manifest_path(folder, submission)) or {}
 
 
+def elements(folder: RunFolder, submission: str) -> list[tuple[str, int]]:
+    """Return the directory of the cell and the number of the attempt of each element of an array;
+    none if the manifest is missing."""
+    listed = read_manifest(folder, submission).get("elements", ())
+    return [(name, attempt) for name, attempt in listed]
+
+
 def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
     """Write the ending of one element of an evaluation.
 

@@ -349,11 +349,9 @@ class Sender:
 
     def _following_evaluation(self, follows: str, submission: str, array: str) -> None:
         """Send evaluations, each of which waits for its element of the training array `follows`."""
-        elements = submissions.read_manifest(self.folder, follows).get("elements", [])
+        elements = submissions.elements(self.folder, follows)
         # all elements of one training array need the same resources, so one cell is enough
-        first = [
-            CellDir(self.folder.cells_path / str(each)).read_cell() for each, _ in elements[:1]
-        ]
+        first = [CellDir(self.folder.cells_path / name).read_cell() for name, _ in elements[:1]]
         self.evaluate(elements, first, array, submission, follows)
 
     def evaluate(
@@ -654,7 +652,7 @@ def mark_drained(folder: RunFolder) -> None:
     for sent in submissions.read(folder).values():
         if sent.job is None or sent.drained or sent.kind != "train":
             continue
-        elements = submissions.read_manifest(folder, sent.id).get("elements", ())
+        elements = submissions.elements(folder, sent.id)
         if all(_is_final(CellDir(folder.cells_path / name), sent.id) for name, _ in elements):
             submissions.note(folder, submissions.DRAINED, sent.id)
 
