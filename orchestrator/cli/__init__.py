@@ -112,7 +112,8 @@ def main() -> None:
 
     A command returns its exit code (orchestrator/cli/manners.py), or None for 0.
     """
-    gc.set_threshold(200_000, 50, 1000)  # thousands of cells live to the end: looking is for naught
+    # Thousands of cells live to the end: a search for unreachable objects finds none of them.
+    gc.set_threshold(200_000, 50, 1000)
     try:
         code = orch(prog_name="orch", standalone_mode=False) or 0
     except click.ClickException as error:
@@ -140,5 +141,5 @@ def main() -> None:
         # Python flushes stdout once more at its exit, which would fail in the same way.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    gc.freeze()  # nor is looking for cycles at the end
+    gc.freeze()  # so that the interpreter does not search them when it ends
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""orch audit: what a launch script written by anybody really optimises."""
+"""orch audit: what a launch script really optimises, whoever wrote it."""
 
 import shlex
 import sys

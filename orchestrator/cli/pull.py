@@ -1,4 +1,4 @@
-"""orch pull: cells that somebody else has trained, from a shared store."""
+"""orch pull: cells that another person has trained, from a shared store."""
 
 import click
 

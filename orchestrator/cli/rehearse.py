@@ -84,7 +84,7 @@ def command(
     did.
     """
     path = Path(choice.spec)
-    show = _ignore if as_json else _print_real
+    show = _print_nothing if as_json else _print_real
     if real and is_foreign(path):
         set_next("orch audit {spec}")
         outcomes = rehearse_file(path, most, show, processes=processes)
@@ -96,8 +96,7 @@ def command(
     chosen = as_declared(choice.experiment()).chosen(choice.where)
     if real:
         return _sum_up(rehearse_cells(chosen, most, show, processes=processes), as_json)
-    declared = list(chosen.cells)
-    foreseen = foreseen_troubles(chosen, declared)
+    foreseen = foreseen_troubles(chosen)
     for trouble in () if as_json else foreseen:
         click.echo(f"would go wrong: {trouble}")
     code, happened = 0, list[str]()
@@ -105,13 +104,13 @@ def command(
     if not check_only:
         try:
             code, happened, reviewed = run_rehearsal(
-                rehearsal_of(chosen, declared, score=not train_only), score=not train_only
+                rehearsal_of(chosen, score=not train_only), score=not train_only
             )
         except OrchError as error:
             code, happened = 1, [str(error)]
     if as_json:
         reviews = {} if reviewed is None else reviewed.data()
-        counts = {"cells": len(declared), "rehearsed": not check_only}
+        counts = {"cells": len(chosen.cells), "rehearsed": not check_only}
         print_json(counts | {"would_go_wrong": foreseen, "went_wrong": happened} | reviews)
         return code if code == 130 else int(bool(foreseen or happened) or code != 0)
     if reviewed is not None:
@@ -121,7 +120,7 @@ def command(
     if code == 130:
         return code
     troubles = foreseen + happened
-    click.echo(_sum(len(declared), "cells", len(troubles), check_only))
+    click.echo(_sum(len(chosen.cells), "cells", len(troubles), check_only))
     return int(bool(troubles) or code != 0)
 
 
@@ -154,8 +153,8 @@ def _end(troubles: Sequence[str], count: int, noun: str) -> int:
     return int(bool(troubles))
 
 
-def _ignore(_outcome: RealRehearsal) -> None:
-    """Print nothing of a rehearsal: JSON comes as one document at the end."""
+def _print_nothing(_outcome: RealRehearsal) -> None:
+    """Print nothing, because JSON is one document at the end."""
 
 
 def _print_real(outcome: RealRehearsal) -> None:

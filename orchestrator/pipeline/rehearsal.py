@@ -14,13 +14,14 @@ from orchestrator.errors import OrchError
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.pipeline import training
 from orchestrator.pipeline.messages import say
-from orchestrator.pipeline.stages import Review, plan_of, review
+from orchestrator.pipeline.stages import Review, review
 from orchestrator.prove import program, real
 from orchestrator.prove.program import ProgramRehearsal
 from orchestrator.prove.real import RealRehearsal
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, site_of
+from orchestrator.runs.plan import plan as plan_cells
 from orchestrator.runs.state import read_state
 from orchestrator.site.check import check_site
 from orchestrator.site.forecast import (
@@ -45,8 +46,12 @@ def as_declared(experiment: Experiment) -> Experiment:
     return replace(experiment, cells=experiment.declared, folder=folder)
 
 
-def foreseen_troubles(chosen: Experiment, declared: Sequence[Cell]) -> list[str]:
-    """Return what is wrong before anything runs: translation, the site, the scheduler's answer."""
+def foreseen_troubles(chosen: Experiment) -> list[str]:
+    """Return what is wrong before anything runs: translation, the site, the scheduler's answer.
+
+    chosen: declared cells (`as_declared`).
+    """
+    declared = chosen.cells
     refusals = [str(refusal) for refusal in library_refusals(declared, chosen.folder)]
     prompts = [str(each) for each in unprepared_cells(declared, chosen.folder)]
     if chosen.where != "slurm":
@@ -57,7 +62,7 @@ def foreseen_troubles(chosen: Experiment, declared: Sequence[Cell]) -> list[str]
     refusals += prompts
     options = chosen.spec.site.options
     refusals += [str(each) for each in ray_shortages(declared, chosen.folder, options)]
-    site = _site_options(chosen)
+    site = slurm_options(options)
     full = [cell for cell in declared if cell.scale == "full"]
     refusals += _of_site(site, full)
     refusals += time_limit_warnings(full, site)
@@ -83,15 +88,11 @@ def _of_site(site: SlurmOptions, full: Sequence[Cell]) -> list[str]:
     return sentences
 
 
-def _site_options(chosen: Experiment) -> SlurmOptions:
-    return slurm_options(chosen.spec.site.options)
-
-
-def rehearsal_of(chosen: Experiment, declared: Sequence[Cell], *, score: bool) -> Experiment:
-    """Return the experiment at micro scale, in a folder of its own, with a short time limit."""
+def rehearsal_of(chosen: Experiment, *, score: bool) -> Experiment:
+    """Return declared cells at micro scale, in a folder of their own, with a short time limit."""
     site = chosen.spec.site
     if chosen.where == "slurm":
-        hours = min(_site_options(chosen).time_limit_hours, SHORT_HOURS)
+        hours = min(slurm_options(site.options).time_limit_hours, SHORT_HOURS)
         short = {
             **site.options,
             "time_limit_hours": hours,
@@ -102,13 +103,15 @@ def rehearsal_of(chosen: Experiment, declared: Sequence[Cell], *, score: bool) -
     spec = chosen.spec.model_copy(update={"site": site})
     folder = RunFolder.of(site.runs_dir, spec.name, "micro")
     folder.check()
-    return replace(chosen, spec=spec, cells=tuple(rehearse(declared)), where="local", folder=folder)
+    return replace(
+        chosen, spec=spec, cells=tuple(rehearse(chosen.cells)), where="local", folder=folder
+    )
 
 
 def run_rehearsal(small: Experiment, *, score: bool) -> tuple[int, list[str], Review | None]:
     """Train, score and report the rehearsal. Return the exit code, what went wrong, the report."""
-    plan = plan_of(small, small, ())
-    if small.spec.site.kind != "local" and _on_cluster(small):
+    plan = plan_cells(small.cells, small.folder)
+    if small.spec.site.kind != "local" and site_of(small.spec) == "slurm":
         code, over = training.on_cluster(small, small, plan, wait=True, budget=None)
     else:
         code, over = training.on_this_machine(small, plan), True
@@ -118,10 +121,6 @@ def run_rehearsal(small: Experiment, *, score: bool) -> tuple[int, list[str], Re
         return code, _failures(small), None
     reviewed = review(small, small)
     return max(code, reviewed.code), _failures(small), reviewed
-
-
-def _on_cluster(small: Experiment) -> bool:
-    return site_of(small.spec) == "slurm"
 
 
 def _failures(small: Experiment) -> list[str]:

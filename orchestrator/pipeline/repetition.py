@@ -11,6 +11,7 @@ from orchestrator.pipeline.messages import counted, say
 from orchestrator.records import Cell, Record
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import plan as plan_cells
 
 
 def fresh_folder(runs_dir: Path) -> Path:
@@ -57,7 +58,7 @@ def _apart(experiment: Experiment, cells: tuple[Cell, ...], runs_dir: Path) -> E
 
 def _run_apart(experiment: Experiment) -> list[Record] | None:
     """Train and evaluate; return the records, or None if it was stopped or jobs are still open."""
-    plan = stages.plan_of(experiment, experiment, ())
+    plan = plan_cells(experiment.cells, experiment.folder)
     code, over = training.train(experiment, experiment, plan, wait=True)
     if code == 130 or not over:
         return None

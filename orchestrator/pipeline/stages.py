@@ -467,7 +467,9 @@ def _after_training(
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     is_everything = len(chosen.cells) == len(experiment.cells)
     begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)
-    after = plan if is_everything and not begun else plan_of(experiment, experiment, ())
+    after = plan
+    if begun or not is_everything:
+        after = plan_cells(experiment.cells, experiment.folder)
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return LineResult(code, ended=bool(plan.pending))

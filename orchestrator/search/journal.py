@@ -6,7 +6,7 @@ runs/<experiment>/tune/
          <search>.json        what may not change while the journal lasts
          blocks/<search>.json the block it was last driven with, to be read back
          links.json           cell id -> MLflow run, as of the last mirror
-         lock                 held while trials are asked for
+         lock                 held while trials are proposed
          alive/<controller>   held by a controller while it works, and touched by its heartbeat
          report/
 

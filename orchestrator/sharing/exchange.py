@@ -1,4 +1,4 @@
-"""Push finished cells to a store, and pull those that somebody else has trained."""
+"""Push finished cells to a store, and pull those that another person has trained."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence

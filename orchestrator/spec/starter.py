@@ -1,4 +1,4 @@
-"""The first spec of a person: a starter, or a copy of a shipped one, with the schema beside it."""
+"""A spec to begin with: a starter, or a copy of a shipped spec; with the schema beside it."""
 
 import json
 import re

@@ -245,7 +245,7 @@ class SchedulerSnapshot:
             alive = [s for s in self.submissions.values() if s.job and not s.drained]
             users = {str(os.geteuid() if s.uid is None else s.uid) for s in alive}
             try:
-                # nothing is asked where nothing is in the queue any more
+                # Without a submission that may be in the queue, squeue is not called.
                 queue = scheduler.look("squeue", lambda: scheduler.queue(users)) if alive else {}
                 self._queue = queue
             except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
