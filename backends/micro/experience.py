@@ -5,6 +5,7 @@ the same numbers, and cells that differ in one setting share their random number
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -112,11 +113,23 @@ def temperatures(cells: Sequence[Trainee]) -> Tensor:
 def _draw(cell: Trainee) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return prompts [P, S], right answers [P, 6] and uniforms [P, G, T]."""
     settings = cell.settings
-    rng = np.random.default_rng([settings.seed, cell.batch_number])
-    size, longest = settings.rollout.group_size, settings.rollout.max_response_tokens
-    digits = problems(rng, settings.batch.num_prompts, held_out=False)
-    uniforms = rng.random((len(digits), size, longest), np.float32)
-    return (*encode(cell.skill, digits), uniforms)
+    shape = (
+        settings.batch.num_prompts,
+        settings.rollout.group_size,
+        settings.rollout.max_response_tokens,
+    )
+    return _drawn(cell.skill, settings.seed, cell.batch_number, shape)
+
+
+@lru_cache(maxsize=16)
+def _drawn(
+    skill: Skill, seed: int, number: int, shape: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `_draw` of a batch's number. Cells of one seed and skill share it."""
+    rng = np.random.default_rng([seed, number])
+    digits = problems(rng, shape[0], held_out=False)
+    uniforms = rng.random(shape, np.float32)
+    return (*encode(skill, digits), uniforms)
 
 
 def _scored(policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor) -> PackedScores:

@@ -7,7 +7,7 @@ those of `batched.py`, with its results; `passes.py` chooses.
 import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import c_int64, c_void_p
+from ctypes import c_double, c_int64, c_void_p
 from functools import cache
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ from backends.micro import kernels
 from backends.micro.batched import SCALE, PackedScores, Sampled
 from backends.micro.policy import rotation
 from backends.micro.rollout import Rollouts
-from backends.micro.shape import MAX_TOKENS, NUM_TOKENS
-from orchestrator.settings import EngineFormat
+from backends.micro.shape import MAX_TOKENS, NUM_PARAMETERS, NUM_TOKENS
+from orchestrator.settings import EngineFormat, Optimizer
 
 _REALS: dict[torch.dtype, kernels.Real] = {torch.float32: "float", torch.float64: "double"}
 _ROUNDING: dict[EngineFormat | None, int] = {None: 0, "fp32": 0, "bf16": 1, "fp16": 2}
@@ -54,6 +54,16 @@ class _Pass(ctypes.Structure):
         ("trees", c_void_p),
         ("temperature", c_void_p),
         ("turns", c_void_p),
+    )
+
+
+class _Adam(ctypes.Structure):
+    """The struct `adam` of kernels.c."""
+
+    _fields_ = (
+        *((name, c_double) for name in ("beta1", "beta2", "epsilon", "rate", "shrink")),
+        ("step", c_int64),
+        ("decays_norms", c_int64),
     )
 
 
@@ -98,14 +108,51 @@ def _turns(dtype: torch.dtype) -> Tensor:
     return torch.stack([both.real, both.imag], 2).contiguous()
 
 
-def packed(flat: Tensor) -> Packed | None:
-    """Return C policies [C, NUM_PARAMETERS], or None where only torch can compute."""
+def _library(flat: Tensor) -> ctypes.CDLL | None:
+    """Return the kernels for numbers like these, or None where only torch can compute."""
     real = _REALS.get(flat.dtype)
     if real is None or flat.device.type != "cpu" or not kernels.is_wanted():
         return None
     try:
-        library = kernels.loaded(real).library
+        return kernels.loaded(real).library
     except kernels.Unavailable:
+        return None
+
+
+def adamw(
+    flat: Tensor,
+    gradient: Tensor,
+    moments: tuple[Tensor, Tensor],
+    optimizer: Optimizer,
+    step: int,
+    rate: float,
+    *,
+    decays_norms: bool,
+) -> bool:
+    """Do `optimizer.update` if the kernels can, and return True; else return False."""
+    library = _library(flat)
+    tensors = flat, gradient, *moments
+    if library is None or flat.shape != (NUM_PARAMETERS,):
+        return False
+    if not all(one.is_contiguous() and one.dtype == flat.dtype for one in tensors):
+        return False
+    how = _Adam(
+        optimizer.beta1,
+        optimizer.beta2,
+        optimizer.epsilon,
+        rate,
+        1 - rate * optimizer.weight_decay,
+        step,
+        decays_norms,
+    )
+    library.adamw(*map(_at, tensors), ctypes.byref(how))
+    return True
+
+
+def packed(flat: Tensor) -> Packed | None:
+    """Return C policies [C, NUM_PARAMETERS], or None where only torch can compute."""
+    library = _library(flat)
+    if library is None:
         return None
     flat = flat.contiguous()
     panels = torch.empty(len(flat), library.policy_bytes(), dtype=torch.uint8)
@@ -146,7 +193,7 @@ def sample(
         ctypes.byref(trees.given),
         _at(prompts),
         _at(uniforms),
-        (ctypes.c_double * len(top_p))(*top_p),
+        (c_double * len(top_p))(*top_p),
         *map(_at, (tokens, mask, logp, entropy, logps)),
     )
     scored = PackedScores(logp, logps, trees, entropy)

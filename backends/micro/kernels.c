@@ -895,3 +895,44 @@ void gradient(const real *flat, const char *packed, const char *kept, const real
     of_logits(t, of_logp, of_logps, s.logits);
     backward(flat, (const policy *)packed, t, &s, into);
 }
+
+typedef struct {
+    double beta1, beta2, epsilon, rate, shrink; /* shrink: of weights that decay */
+    int64_t step, decays_norms;
+} adam;
+
+INLINE void adamw_part(real *restrict flat, const real *restrict slope, real *restrict first,
+                       real *restrict second, const long count, const adam *how, real shrink)
+{
+    const real beta2 = (real)how->beta2, epsilon = (real)how->epsilon;
+    const real fresh = (real)(1 - how->beta1), fresh2 = (real)(1 - how->beta2);
+    const real seen = (real)(1 - pow(how->beta2, (double)how->step));
+    const real rate = (real)(how->rate / (1 - pow(how->beta1, (double)how->step)));
+    for (long i = 0; i < count; i++) {
+        first[i] += fresh * (slope[i] - first[i]);
+        second[i] = second[i] * beta2 + fresh2 * slope[i] * slope[i];
+        /* epsilon is added after the bias correction and the root */
+        const real spread = (sizeof(real) == 4 ? (real)sqrtf((float)(second[i] / seen))
+                                               : (real)sqrt((double)(second[i] / seen)));
+        flat[i] = flat[i] * shrink - rate * (first[i] / (spread + epsilon));
+    }
+}
+
+/* One step of AdamW on a flat vector, in place; see optimizer.py. */
+void adamw(real *flat, const real *slope, real *first, real *second, const adam *how)
+{
+    const struct { long size; int is_norm; } parts[] = {
+        {WIDTH, 1}, {MLP_NORM - QKV_MATRIX, 0},
+        {WIDTH, 1}, {LAYER_SIZE - GATE_UP_MATRIX, 0},
+    };
+    long at = 0;
+#define PART(count, is_norm)                                                                  \
+    adamw_part(flat + at, slope + at, first + at, second + at, count, how,                    \
+               (is_norm) && !how->decays_norms ? 1 : (real)how->shrink),                      \
+        at += (count)
+    PART(TOKENS * WIDTH, 0);
+    for (int number = 0; number < LAYERS; number++)
+        for (int i = 0; i < 4; i++) PART(parts[i].size, parts[i].is_norm);
+    PART(WIDTH, 1);
+    PART(TOKENS * WIDTH, 0);
+}

@@ -25,7 +25,7 @@ ENGINE = "ORCH_MICRO_ENGINE"
 """Environment variable: `torch` keeps the kernels out."""
 SOURCE = Path(__file__).with_name("kernels.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-shared", "-fPIC")
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_CPU = ("-march=native", "-mcpu=native")
 """A compiler takes one of them, or none."""
 COMPILE_SECONDS = 300

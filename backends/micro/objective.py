@@ -54,6 +54,8 @@ class Experience(NamedTuple):
     def minibatches(self, count: int) -> list["Experience"]:
         """Return `count` parts with equally many prompts, in order."""
         whole, tokens = self._replace(batch_tokens=None), self.mask.sum() / count
+        if count == 1:
+            return [whole._replace(batch_tokens=tokens)]
         parts = ([None] * count if x is None else x.chunk(count) for x in whole)
         return [Experience(*p)._replace(batch_tokens=tokens) for p in zip(*parts, strict=True)]
 

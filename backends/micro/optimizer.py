@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from backends.micro import fused
 from backends.micro.policy import norms
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.settings import Batch, Optimizer, Settings
@@ -61,6 +62,10 @@ def update(
     dialect: Dialect = PLAIN,
 ) -> None:
     """Apply one AdamW step to `flat` in place. `step` counts from 1. Loshchilov & Hutter 2019."""
+    decays_norms = dialect.decay_of == "all"
+    given = flat, gradient, moments, optimizer, step, rate
+    if fused.adamw(*given, decays_norms=decays_norms):
+        return
     first, second = moments
     first.lerp_(gradient, 1 - optimizer.beta1)
     second.mul_(optimizer.beta2).addcmul_(gradient, gradient, value=1 - optimizer.beta2)
@@ -68,7 +73,7 @@ def update(
     spread = second.div(1 - optimizer.beta2**step).sqrt_().add_(optimizer.epsilon)
     if optimizer.weight_decay:
         shrink = 1 - rate * optimizer.weight_decay
-        if dialect.decay_of == "all":
+        if decays_norms:
             flat.mul_(shrink)
         else:
             flat.copy_(torch.where(norms(flat.device), flat, flat * shrink))

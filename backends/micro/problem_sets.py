@@ -67,8 +67,19 @@ def encode(skill: Skill, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     prompts[:, 2:-1] = digits + first_digit
     prompts[:, -1] = VOCABULARY.index("=")
     answers = np.full((count, ANSWER_TOKENS), EOS, dtype=np.int64)
-    answers[:, :-1] = np.array([answer(skill, row) for row in digits.tolist()]) + first_digit
+    answers[:, :-1] = _answers(skill, digits) + first_digit
     return prompts, answers
+
+
+def _answers(skill: Skill, digits: np.ndarray) -> np.ndarray:
+    """Return `skills.answer` of each row."""
+    of_all = {
+        "sort": lambda: np.sort(digits, 1),
+        "reverse": lambda: digits[:, ::-1],
+        "copy": lambda: digits,
+        "increment": lambda: (digits + 1) % 10,
+    }
+    return of_all[skill]()
 
 
 @cache
