@@ -46,10 +46,10 @@ def main() -> None:
 _MEASURE = """
 import sys
 from pathlib import Path
-from orchestrator.probes.protocol import Where
+from orchestrator.probes.protocol import ProbeTarget
 from orchestrator.probes.measure import measure
 library, version, folder = sys.argv[1:]
-measure(library, version, Where(Path(sys.executable), Path(folder)))
+measure(library, version, ProbeTarget(Path(sys.executable), Path(folder)))
 """
 
 if __name__ == "__main__":

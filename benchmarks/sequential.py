@@ -14,16 +14,19 @@ import sys
 import numpy as np
 from scipy.special import stdtrit
 
-from orchestrator.analysis.sequential import (
+from orchestrator.analysis.stats import (
+    ALPHA,
     MAX_SEEDS,
     POWER,
+    SMALLEST_SD,
+    Rate,
     anytime_p_between,
     anytime_p_of_share,
     log_evidence,
     seeds_to_decide,
+    t_quantile,
     t_reach,
 )
-from orchestrator.analysis.stats import ALPHA, SMALLEST_SD, Rate, t_quantile
 
 MOST = 64
 COUNTS = range(2, MOST + 1)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
+from orchestrator.analysis.runs import spread_indices
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import (
     Baseline,
@@ -22,7 +23,7 @@ from orchestrator.records import (
     PublishedStatement,
 )
 from orchestrator.report import Context, Origin, Report, markdown, report
-from orchestrator.report.figures import MIN_POINTS, kept_points, setting_names
+from orchestrator.report.figures import MIN_POINTS, setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.report.provenance import changes_section
 from orchestrator.settings import BackendRef
@@ -586,7 +587,7 @@ def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> N
 
 @given(st.integers(1, 500), st.integers(MIN_POINTS, 200))
 def test_thinned_steps_keep_both_ends(count: int, most: int) -> None:
-    at = kept_points(count, most)
+    at = spread_indices(count, most)
     assert at[0] == 0
     assert at[-1] == count - 1
     assert len(at) == len(set(at)) == min(count, most)

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.results import TABLES, columns, table_rows, write_tables
-from orchestrator.report.compared import configuration_table
+from orchestrator.report.results import configuration_table
 
 
 def frame(table: Any, done: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.metrics.stillness import Stillness, stillness
 from orchestrator.records import MetricPoint
-from orchestrator.report import unlearnt
+from orchestrator.report import stillness_section
 
 GRADIENT, REWARD = "train/grad_norm", "train/reward_mean"
 
@@ -62,13 +62,13 @@ def test_the_sentence_names_cell_steps_and_cause() -> None:
 
 def test_the_report_tells_of_it(synthetic: Any) -> None:
     done = synthetic.grid({"none": [0.9, 0.9]})
-    assert unlearnt(done.records) is None
+    assert stillness_section(done.records) is None
     still = dataclasses.replace(done.records[0], metrics=tuple(points(*[STILL] * 4)))
-    section = unlearnt([still, *done.records[1:]])
+    section = stillness_section([still, *done.records[1:]])
     assert section is not None
     assert section.id == "unlearnt"
     assert len(section.points) == 1
     assert still.cell.slug in section.points[0]
-    many = unlearnt([still] * 25)
+    many = stillness_section([still] * 25)
     assert many is not None
     assert many.points[-1] == "And 5 more cells."

@@ -6,18 +6,25 @@ README.md in this folder lists the comparisons and their intervals.
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from orchestrator.analysis.claims import JudgedClaim, NotTestableError, contrast, judge
+from orchestrator.analysis.claims import (
+    JudgedClaim,
+    NotTestableError,
+    contrast,
+    judge,
+    reason,
+    statement,
+)
 from orchestrator.analysis.configurations import (
     IN_DOMAIN,
     OUT_OF_DOMAIN,
     Configuration,
     configurations,
     main_metric,
+    relative_difference,
+    runs_by_configuration,
 )
-from orchestrator.analysis.pairing import relative_difference, runs_by_configuration
 from orchestrator.analysis.phases import phase_data, phase_maps
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure
-from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Improvement
 from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import Published, PublishedNumber, Record, Score, Spec

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.analysis.configurations import Configuration
+from orchestrator.analysis.runs import spread_indices
 from orchestrator.audit.render import headline
 from orchestrator.imports.origin import place_of
 from orchestrator.imports.runs import ImportedRun
@@ -24,8 +25,8 @@ SHOWN = (
     "train/grad_norm",
 )
 """Metrics whose curves are drawn together with those of the cells, in this order."""
-MOST_OWN, MOST_POINTS = 6, 120
-"""Maximum number of cells' curves in one panel, and of points in a curve."""
+MOST_OWN = 6
+"""Maximum number of cells' curves in one panel."""
 MOST_NAMED = 12
 """Maximum number of metric names in one sentence."""
 APART = (
@@ -165,7 +166,7 @@ def beside(runs: Sequence[ImportedRun], own: Sequence[Configuration]) -> list[di
         curves_of_cells = [c for c in own if metric in c.curves and len(c.curves[metric].steps) > 1]
         for c in curves_of_cells[:MOST_OWN]:
             curve = c.curves[metric]
-            x, y = _thinned(list(curve.steps), list(curve.mean))
+            x, y = _thinned(curve.steps, curve.mean)
             lines.append({"name": f"{c.study} {c.name}", "x": x, "y": y, "imported": False})
         unit = METRICS[metric].unit
         title = metric.partition("/")[2] + (f" ({unit})" if unit else "")
@@ -178,9 +179,6 @@ def _curve(run: ImportedRun, metric: str) -> tuple[list[int], list[float]]:
     return _thinned([step for step, _ in points], [value for _, value in points])
 
 
-def _thinned(x: list[int], y: list[float]) -> tuple[list[int], list[float]]:
-    if len(x) <= MOST_POINTS:
-        return x, y
-    last = len(x) - 1
-    kept = [round(i * last / (MOST_POINTS - 1)) for i in range(MOST_POINTS)]
+def _thinned(x: Sequence[int], y: Sequence[float]) -> tuple[list[int], list[float]]:
+    kept = spread_indices(len(x))
     return [x[i] for i in kept], [y[i] for i in kept]

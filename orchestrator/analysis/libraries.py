@@ -17,13 +17,15 @@ from typing import Any, Literal
 
 from orchestrator import plugins
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
-from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
-from orchestrator.analysis.sequential import anytime_p, anytime_two_sided_p, seeds_to_decide
+from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure, spread_indices
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
+    anytime_p,
+    anytime_two_sided_p,
     estimate,
     holm,
+    seeds_to_decide,
 )
 from orchestrator.analysis.text import counted, first_names, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
@@ -365,9 +367,7 @@ def curves_by_library(
                 )
     reached = [set(curve) for curves in series.values() for curve in curves]
     common = sorted(set.intersection(*reached)) if reached else []
-    last = len(common) - 1
-    indices = [round(i * last / (points - 1)) for i in range(points)] if common else []
-    samples = tuple(dict.fromkeys(common[i] for i in indices))
+    samples = tuple(common[i] for i in spread_indices(len(common), points))
     return samples, {
         library: tuple(fmean(curve[x] for curve in curves) for x in samples)
         for library, curves in series.items()
@@ -472,6 +472,12 @@ def not_imitated(questions: Sequence[LibraryQuestion], library: str) -> tuple[st
     """Return one sentence for each behaviour of a library that rehearsals do not imitate."""
     cell = next(q.any_seed(library) for q in questions if library in q.cells)
     return semantics(cell.cell.settings.backend).omits
+
+
+def limits_of_base(questions: Sequence[LibraryQuestion], base: str) -> list[str]:
+    """Return one sentence for each thing that is not compared, or not imitated of the base."""
+    omitted = (f"{base}, not imitated: {each}" for each in not_imitated(questions, base))
+    return [*not_compared(questions), *omitted]
 
 
 def not_compared(questions: Sequence[LibraryQuestion]) -> list[str]:
@@ -665,10 +671,7 @@ def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str
     return {
         "experiment": experiment.spec.name,
         "base": base,
-        "not_compared": [
-            *not_compared(questions),
-            *(f"{base}, not imitated: {sentence}" for sentence in not_imitated(questions, base)),
-        ],
+        "not_compared": limits_of_base(questions, base),
         "meaning": meaning_data(questions, base),
         **{side.name: side_data(side, base, source) for side in sides},
     }

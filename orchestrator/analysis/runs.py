@@ -23,8 +23,7 @@ from orchestrator.spec.select import matches
 PREDICTED_ACCURACY = "eval/accuracy_predicted"
 """The accuracy that a closed form predicts, reported by trainers that have one."""
 MAX_POINTS = 120
-"""Maximum number of steps of a curve over seeds. Longer curves are thinned evenly and keep both
-ends."""
+"""Maximum number of points of a drawn curve. Longer curves are thinned evenly."""
 _OF_KL = frozenset({"seed", "kl", "beta", "kl.estimator", "kl.placement", "kl.beta"})
 _MEAN_AT_K = re.compile(r"mean@(\d+)")
 
@@ -169,7 +168,7 @@ def _measured_run(record: Record, scores: Sequence[Score], items: Mapping[str, A
     protocols: dict[str, EvaluationProtocol] = {}
     added: dict[str, dict[int, float]] = {}
     for step in sorted({score.step for score in scores}):
-        for name, (value, protocol) in _evaluated_metrics(
+        for name, (value, protocol) in evaluated_metrics(
             [s for s in scores if s.step == step]
         ).items():
             added.setdefault(name, _points_of(series.get(name)))[step] = value
@@ -218,7 +217,7 @@ def predicted_metric(metric: str) -> str | None:
     return "eval/kl_reverse_predicted" if metric == "eval/kl_reverse" else None
 
 
-def _evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, EvaluationProtocol]]:
+def evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, EvaluationProtocol]]:
     """Return the scores of one checkpoint by canonical name, with means over a domain's tasks.
 
     `eval/in_domain/mean` is the mean of each task's mean@k with the largest k.
@@ -327,7 +326,8 @@ def learning_curve(
     import numpy as np
 
     rows = {s: p if isinstance(p, Series) else Series.of(p) for s, p in series.items()}
-    steps = _thinned_steps(_common_steps([points.steps for points in rows.values()]))
+    common = _common_steps([points.steps for points in rows.values()])
+    steps = [common[i] for i in spread_indices(len(common))]
     if not steps:
         return None
     seeds = {seed: points.at(steps) for seed, points in rows.items()}
@@ -363,8 +363,8 @@ def _mean_and_band(values: Any, bounds: tuple[float, float]) -> tuple[Any, Any, 
     return mean, np.maximum(mean - half, bounds[0]), np.minimum(mean + half, bounds[1])
 
 
-def _thinned_steps(steps: Sequence[int]) -> list[int]:
-    if len(steps) <= MAX_POINTS:
-        return list(steps)
-    last = len(steps) - 1
-    return [steps[round(i * last / (MAX_POINTS - 1))] for i in range(MAX_POINTS)]
+def spread_indices(count: int, most: int = MAX_POINTS) -> Sequence[int]:
+    """Return the indices of at most `most` of `count` points: evenly spread, with both ends."""
+    if count <= most:
+        return range(count)
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]

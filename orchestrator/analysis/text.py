@@ -1,9 +1,30 @@
-"""Numbers as text: estimates, shares, p-values, counts, lists."""
+"""Numbers and metrics as text: estimates, shares, p-values, counts, lists, titles of metrics."""
 
 import math
 from collections.abc import Iterable, Sequence
 
 from orchestrator.analysis.stats import Estimate, Rate
+from orchestrator.metrics.names import METRICS
+from orchestrator.spec.claims import COLLAPSE
+
+_SHORT = {
+    "eval/accuracy_in_domain": "exact in-domain accuracy",
+    "eval/accuracy_out_of_domain": "exact out-of-domain accuracy",
+    "eval/kl_forward": "forward KL, reference to policy",
+    "eval/kl_reverse": "reverse KL, policy to reference",
+    "eval/entropy": "entropy of the policy",
+    "train/reward_mean": "training reward",
+    "train/kl_reference": "training KL to the reference (k1)",
+    "train/entropy": "training entropy",
+    "train/grad_norm": "gradient norm before clipping",
+    "rollout/response_tokens": "response length",
+}
+
+
+_DOMAINS = {
+    "in_domain": "in-domain accuracy",
+    "out_of_domain": "out-of-domain accuracy",
+}
 
 
 def estimate_text(value: Estimate | Rate, *, interval: bool = True, signed: bool = False) -> str:
@@ -54,6 +75,17 @@ def listed(values: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def first_names(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names and the number of others: `a, b, c and 2 more`."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def first_names(names: Sequence[str]) -> str:
+    """Return the first three names and the number of others: `a, b, c and 2 more`."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def metric_title(name: str) -> str:
+    """Return the canonical name of a metric in words, such as `training reward`."""
+    if name == COLLAPSE:
+        return "the share of collapsed runs"
+    parts = name.split("/")
+    if parts[0] == "eval" and len(parts) == 3:
+        kind = "" if parts[2] == "mean" else f" ({parts[2]})"
+        return _DOMAINS.get(parts[1], f"accuracy on {parts[1]}") + kind
+    return _SHORT.get(name, METRICS[name].meaning if name in METRICS else name)

@@ -9,6 +9,7 @@ from orchestrator.charts.style import STAR, Spec
 Rows = list[dict[str, Any]]
 HEIGHT, STEP = 190, 21
 """Height in pixels of a panel of curves, and of a row of dots."""
+STEP_TITLE = "train step"
 
 
 class ChartView(TypedDict):
@@ -93,17 +94,14 @@ def curves(
     y_title: str | None,
     colour: Spec,
     *,
-    x_title: str = "train step",
     bands: bool = True,
-    panels: bool = True,
-    measured: str = "mean",
 ) -> Spec:
-    """Return curves over steps, with bands, tooltips, and marks at curves that end early.
+    """Return panels of curves over train steps: bands, tooltips, marks at curves that end early.
 
     Fields of rows: step, value, low, high, name; `raw`, the value before smoothing; `thin`, True
     for one of many curves; `cut` and `collapsed`, in the last row of such a curve.
     """
-    x = quantity("step", x_title)
+    x = quantity("step", STEP_TITLE)
     x["axis"] = {"tickCount": 5}
     y = quantity("value", y_title)
     y["axis"] = {"tickCount": 5}
@@ -162,8 +160,8 @@ def curves(
                 "y": y,
                 "tooltip": reading(
                     ("name", "of"),
-                    ("step", x_title, ",.6~g"),
-                    ("value", measured, ".3g"),
+                    ("step", STEP_TITLE, ",.6~g"),
+                    ("value", "mean", ".3g"),
                     ("interval", "95 % interval"),
                 ),
             },
@@ -181,8 +179,7 @@ def curves(
             },
         },
     ]
-    whole: Spec = {"height": HEIGHT, "layer": layers}
-    return faceted(whole) if panels else whole
+    return faceted({"height": HEIGHT, "layer": layers})
 
 
 def dots(

@@ -121,11 +121,11 @@ def _scale(names: Sequence[str], values: Sequence[Any], none: Any) -> Spec:
     return {"domain": [NO_KL, *names], "range": [none, *values]}
 
 
-def config(font: str = "Liberation Sans, Arial, sans-serif") -> Spec:
+def config() -> Spec:
     """Return the common look of all charts as Vega-Lite's `config`."""
     return {
         "background": "transparent",
-        "font": font,
+        "font": "Liberation Sans, Arial, sans-serif",
         "aria": False,
         "padding": 4,
         "view": {"stroke": None},

@@ -25,7 +25,6 @@ from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
 from orchestrator.records import Cell, Spec
-from orchestrator.report.compared import claim_table, configuration_table, difference_table
 from orchestrator.report.libraries import (
     NO_PART,
     ablation_table,
@@ -37,6 +36,7 @@ from orchestrator.report.libraries import (
     plain_terms,
 )
 from orchestrator.report.model import text_of
+from orchestrator.report.results import claim_table, configuration_table, difference_table
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.watch import watch
 

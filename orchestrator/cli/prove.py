@@ -10,15 +10,15 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.kl import library_semantics
 from orchestrator.prove import text
-from orchestrator.prove.page import page as proofs_page
-from orchestrator.prove.page import store
+from orchestrator.prove.proof import read_run
 from orchestrator.prove.real import release_runs
-from orchestrator.prove.run import read_run
+from orchestrator.prove.text import page as proofs_page
+from orchestrator.prove.text import store
 from orchestrator.rundir import CellDir
 
 if TYPE_CHECKING:
     from orchestrator.kl.library_semantics import Dialect
-    from orchestrator.prove.run import Run
+    from orchestrator.prove.proof import Run
 
 
 @click.command(short_help="Replay the rollouts of a run: does the library do what orch predicts?")

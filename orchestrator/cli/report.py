@@ -11,7 +11,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
-from orchestrator.report.measured import as_text, kept_of
+from orchestrator.report.measured import as_text, stored_data
 
 
 @click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
@@ -76,7 +76,7 @@ def command(
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
     if kind == "measured":
-        click.echo(as_text(kept_of(comparison, records, experiment.spec.published)), nl=False)
+        click.echo(as_text(stored_data(comparison, records, experiment.spec.published)), nl=False)
     elif kind == "md":
         text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
         show([], text)

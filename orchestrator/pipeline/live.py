@@ -6,16 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import dashboards
-from dashboards.door import Door, open_door
 from dashboards.serve import (
     Board,
     BoardState,
     DashboardServer,
     DashboardSite,
+    MlflowProxy,
     Page,
     PageSource,
     listen,
     new_token,
+    open_mlflow,
 )
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.evaluate import score_index
@@ -123,16 +124,18 @@ def has_mlflow(experiment: Experiment) -> bool:
 class MlflowBeside:
     """The MLflow of an experiment, served for the readers of its page."""
 
-    def __init__(self, experiment: Experiment, store: Store, server: Server, door: Door | None):
+    def __init__(
+        self, experiment: Experiment, store: Store, server: Server, proxy: MlflowProxy | None
+    ):
         self._experiment, self._store, self._server = experiment, store, server
-        self._door = door
-        self.opened = door.opened if door else f"{server.address}/"
+        self._proxy = proxy
+        self.opened = proxy.opened if proxy else f"{server.address}/"
         """The address to open; with the token, if MLflow has one."""
 
     @property
     def is_starting(self) -> bool:
         """Return True if orch started the server; False if it is another person's."""
-        return self._door is not None
+        return self._proxy is not None
 
     def wait(self, page: DashboardSite) -> list[str] | None:
         """Wait until MLflow answers, and show its address on the page.
@@ -144,7 +147,7 @@ class MlflowBeside:
         name = self._experiment.folder.experiment
         known = experiment_id(self._server, self._store, name)
         # Where others can read the page, its link to MLflow has no token.
-        shown = f"{self._door.address}/" if self._door and not page.token else self.opened
+        shown = f"{self._proxy.address}/" if self._proxy and not page.token else self.opened
         page.status["mlflow"] = shown if known is None else f"{shown}{runs_page(known)}"
         if known is None:
             return None
@@ -166,12 +169,12 @@ def mlflow_served(experiment: Experiment, token: str) -> Iterator[MlflowBeside]:
         if server.socket is None:
             yield MlflowBeside(experiment, store, server, None)
             return
-        with open_door(server.socket, token or new_token()) as door:
-            threading.Thread(target=door.serve_forever, daemon=True).start()
+        with open_mlflow(server.socket, token or new_token()) as proxy:
+            threading.Thread(target=proxy.serve_forever, daemon=True).start()
             try:
-                yield MlflowBeside(experiment, store, server, door)
+                yield MlflowBeside(experiment, store, server, proxy)
             finally:
-                door.shutdown()
+                proxy.shutdown()
 
 
 def _store(experiment: Experiment) -> Store:

@@ -41,9 +41,8 @@ from orchestrator.records import (
 )
 from orchestrator.report import Report, answer, markdown, report
 from orchestrator.report.model import Section
-from orchestrator.report.provenance import changes_section
+from orchestrator.report.provenance import changes_section, last_lines, newest_result, read_context
 from orchestrator.report.results import imported_section
-from orchestrator.report.sources import last_lines, newest_result, read_context
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.completion import is_up_to_date, mark_complete

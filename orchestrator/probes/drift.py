@@ -23,6 +23,7 @@ from orchestrator.audit.releases import versions as releases_around
 from orchestrator.audit.render import headline
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.estimators import TABLE, entry
+from orchestrator.identity import flatten
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.library.launches import InLoss, InReward, UnreadableScript
 from orchestrator.library.releases import numbers
@@ -308,7 +309,7 @@ def _files(plan: LaunchPlan) -> dict[str, str]:
         if tree is None:
             texts[name] = text
         else:
-            texts.update((f"{name}: {key}", value) for key, value in _leaves(tree))
+            texts.update((f"{name}: {key}", json.dumps(value)) for key, value in flatten(tree))
     return texts
 
 
@@ -320,15 +321,6 @@ def _tree(name: str, text: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return data if isinstance(data, dict) else None
-
-
-def _leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
-        where = f"{at}.{key}".lstrip(".")
-        if isinstance(value, dict):
-            yield from _leaves(value, where)
-        else:
-            yield where, json.dumps(value)
 
 
 def _ledger(plan: LaunchPlan) -> dict[str, str]:

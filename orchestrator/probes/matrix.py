@@ -29,6 +29,7 @@ V = TypeVar("V")
 
 RANK = ("exact", "approximated", "extension")
 """Statuses from the best to the worst. A KL term has the worst status of its fields."""
+STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,8 +399,9 @@ def _cell(row: CapabilityRow, off_policy: bool) -> str:
     verdict = row.off_policy if off_policy else row.on_policy
     if row.status == "refused" or verdict is None or "refused" in verdict:
         return "-"
-    mark = {"exact": "", "approximated": " ≈", "extension": " †"}[row.status]
-    return objective_text(verdict) + mark + ("" if verdict.get("agrees") else " !")
+    return (
+        objective_text(verdict) + STATUS_MARKS[row.status] + ("" if verdict.get("agrees") else " !")
+    )
 
 
 def _advantages(known: Sequence[Release]) -> TextTable:

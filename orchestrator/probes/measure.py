@@ -2,7 +2,7 @@
 
 `measure` asks everything and returns the evidence. Its parts follow: the value and gradient of an
 estimator's name (`classify`); which tokens a KL in the reward moves, and how a loss is averaged;
-which objective a whole update has (`measured`); the KL terms of a launch that sets none.
+which objective a whole update has (`measured_objective`); the KL terms of a launch that sets none.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,6 +76,8 @@ _AMONG = np.isin(CURVE, NEAR)
 CLOSE = 1e-6
 """Tolerance of numbers near 1. It is not smaller because libraries round some steps to float32."""
 
+REGIMES = {"on_policy": True, "off_policy": False}
+"""Name in the evidence -> whether the samples are of the policy itself."""
 FORMS = tuple(
     name for name, each in TABLE.items() if each.is_of_a_token and not each.is_straight_through
 )
@@ -89,15 +91,15 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     """
     probes = plugins.probes(library)
     inquiry = Inquiry(library, version)
-    prepare_objectives(inquiry)
-    cells = list(every_cell(inquiry))
-    refused, units = prepare(inquiry)
+    add_models(inquiry)
+    cells = list(ask_about_cells(inquiry))
+    refused, units = ask_about_terms(inquiry)
     names = _names(inquiry, probes)
     natives = _natives(inquiry, probes)
-    ask_about_silence(inquiry, inquiry.raw(probes.silent(version)))
+    ask_about_silence(inquiry, inquiry.add_own_launch(probes.silent(version)))
     weighted = ask_about_weights(inquiry)
     beside = ask_about_surroundings(inquiry)
-    answers, ran = inquiry.put(where)
+    answers, ran = inquiry.send(where)
     return {
         "library": library,
         "version": version,
@@ -110,16 +112,16 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         "reward": {
             advantage: {"refused": refused[advantage]}
             if advantage in refused
-            else reward(answers, ("advantage", advantage), BETA * units[advantage])
+            else reward_effect(answers, ("advantage", advantage), BETA * units[advantage])
             for advantage in ADVANTAGES
         },
         "loss": {
             aggregation: {"refused": refused[aggregation]}
             if ("aggregation", aggregation, None) not in answers
-            else loss(answers, aggregation)
+            else loss_weights(answers, aggregation)
             for aggregation in AGGREGATIONS
         },
-        "ratio": ratio(answers),
+        "ratio": ratio_bound(answers),
         "natives": [_native(each, answers) for each in natives],
         "corrections": measured_weights(weighted, answers),
         "beside": measured_surroundings(beside, answers),
@@ -148,14 +150,16 @@ def measure_again(
 def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
     """Add the questions about every estimator's name of the library. Return place and name."""
     for at, weight in WEIGHTS.items():
-        inquiry.batch(f"curve {at}", curve(weight))
+        inquiry.add_batch(f"curve {at}", curve(weight))
     questions = []
     for place, name, more in probes.names(inquiry.version):
         kl = term(probes.TYPICAL[place], place)
         plan = translated(fitting(inquiry.library, inquiry.version, kl))
-        launch = inquiry.launch(plan, *more)
+        launch = inquiry.add_launch(plan, *more)
         for at in WEIGHTS:
-            inquiry.question(("name", place, name, at), "kl", launch, f"curve {at}", place=place)
+            inquiry.add_question(
+                ("name", place, name, at), "kl", launch, f"curve {at}", place=place
+            )
         questions.append((place, name))
     return questions
 
@@ -172,12 +176,12 @@ def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]
     """Add the questions about launches that no cell is translated into. Return name and launch."""
     natives = []
     for label, native in probes.natives(inquiry.version).items():
-        launch = inquiry.raw({"argv": native["argv"], "files": native["files"]})
+        launch = inquiry.add_own_launch(native)
         for on_policy in (True, False):
             ask_for_update(inquiry, ("native", label, on_policy), launch, on_policy)
         larger = native.get("groups_of_four", native)
-        launch = inquiry.raw({"argv": larger["argv"], "files": larger["files"]})
-        ask_about(inquiry, ("native reward", label), launch)
+        launch = inquiry.add_own_launch(larger)
+        ask_about_reward(inquiry, ("native reward", label), launch)
         natives.append((label, native))
     return natives
 
@@ -188,10 +192,12 @@ def _native(question: tuple[str, Mapping[str, Any]], answers: AnswersByKey) -> d
     tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if summed else (1, 1)
     return {
         "name": label,
-        "reward": reward(answers, ("native reward", label), beta * tokens),
+        "reward": reward_effect(answers, ("native reward", label), beta * tokens),
         **{
-            name: _rounded(measured(answers, ("native", label, on), on, beta * of_sequence))
-            for name, on in (("on_policy", True), ("off_policy", False))
+            name: _rounded(
+                measured_objective(answers, ("native", label, on), on, beta * of_sequence)
+            )
+            for name, on in REGIMES.items()
         },
     }
 
@@ -209,10 +215,10 @@ def _cells(questions: list["AskedCell"], answers: AnswersByKey) -> Iterator[dict
             continue
         over = [kl.estimator] * TABLE[kl.estimator].is_of_vocabulary
         beta = BETA * (NUM_TOKENS if summed else 1)
-        cell = measured(answers, key, on_policy, beta, over)
+        cell = measured_objective(answers, key, on_policy, beta, over)
         if summed:
             entry["loss"] = "sum over a response"
-        comparison = compared(kl, on_policy, cell)
+        comparison = compared_with_verdict(kl, on_policy, cell)
         yield {**entry, **_rounded(cell), **comparison}
 
 
@@ -351,17 +357,17 @@ BATCHES = {
 }
 
 
-def prepare(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
+def ask_about_terms(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
     """Add the questions about k1 in the reward and a KL in the loss.
 
     The former are asked with each advantage, the latter with each aggregation. Return two mappings:
     advantage or aggregation -> the field that the backend refuses in it; and advantage -> the
-    factor from the unit of its loss to that of a mean over tokens, which `reward` needs.
+    factor from the unit of its loss to that of a mean over tokens, which `reward_effect` needs.
     """
     for name, batch in BATCHES.items():
-        inquiry.batch(name, batch)
-    inquiry.batch("ragged", ragged())
-    inquiry.batch("ratios", ratios())
+        inquiry.add_batch(name, batch)
+    inquiry.add_batch("ragged", ragged())
+    inquiry.add_batch("ratios", ratios())
     refused: dict[str, str] = {}
     units: dict[str, float] = {}
     release = (inquiry.library, inquiry.version)
@@ -372,7 +378,7 @@ def prepare(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
             refused[advantage] = error.field
             continue
         units[advantage] = TOKENS_A_RESPONSE if sums_a_response(wanted) else 1.0
-        ask_about(inquiry, ("advantage", advantage), inquiry.launch(translated(wanted)))
+        ask_about_reward(inquiry, ("advantage", advantage), inquiry.add_launch(translated(wanted)))
     for aggregation in AGGREGATIONS:
         for key, kl in _averaged(aggregation):
             wanted = settings(
@@ -381,9 +387,9 @@ def prepare(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
             plan = _plan(wanted, aggregation, refused)
             if plan:
                 what = "update" if kl.placement else "loss"
-                inquiry.question(key, what, inquiry.launch(plan), "ragged")
+                inquiry.add_question(key, what, inquiry.add_launch(plan), "ragged")
     stale = translated(fitting(*release, term("none", None), on_policy=False, advantage="dr_grpo"))
-    inquiry.question(("ratios",), "loss", inquiry.launch(stale), "ratios")
+    inquiry.add_question(("ratios",), "loss", inquiry.add_launch(stale), "ratios")
     return refused, units
 
 
@@ -398,10 +404,10 @@ TOKENS_A_RESPONSE = sum(LENGTHS) / len(LENGTHS)
 """Mean tokens of a response of `two_groups`: the factor from a sum over its tokens to a mean."""
 
 
-def ask_about(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
+def ask_about_reward(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
     """Add the questions about a KL in the reward of a launch, one for each of BATCHES."""
     for batch in BATCHES:
-        inquiry.question((*key, batch), "update", launch, batch)
+        inquiry.add_question((*key, batch), "update", launch, batch)
 
 
 def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | None:
@@ -418,7 +424,9 @@ def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | 
         return None
 
 
-def reward(answers: AnswersByKey, key: tuple[Any, ...], beta: float = BETA) -> dict[str, Any]:
+def reward_effect(
+    answers: AnswersByKey, key: tuple[Any, ...], beta: float = BETA
+) -> dict[str, Any]:
     """Return which tokens the KL of one token moves through the reward.
 
     `within`, in its own rollout: response (all tokens), to_go (the token and those before it),
@@ -475,7 +483,7 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
     )
 
 
-def loss(answers: AnswersByKey, aggregation: str) -> dict[str, Any]:
+def loss_weights(answers: AnswersByKey, aggregation: str) -> dict[str, Any]:
     """Return the weights of tokens in the policy loss and in a KL in the loss.
 
     The batch is `ragged`: two responses of 3 and 1 tokens.
@@ -502,7 +510,7 @@ def loss(answers: AnswersByKey, aggregation: str) -> dict[str, Any]:
     return measured
 
 
-def ratio(answers: AnswersByKey) -> dict[str, Any]:
+def ratio_bound(answers: AnswersByKey) -> dict[str, Any]:
     """Return `flat_above`: the log pi / pi_rollout above which an unclipped policy loss is flat.
 
     It is None if the loss has a gradient up to 30.
@@ -537,16 +545,16 @@ def models(on_policy: bool) -> Sequence[LabSetting]:
     return generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
 
 
-def name(on_policy: bool, index: int) -> str:
+def batch_name(on_policy: bool, index: int) -> str:
     """Return the name of a model's batch."""
     return f"{'on' if on_policy else 'off'}-policy {index}"
 
 
-def prepare_objectives(inquiry: Inquiry) -> None:
+def add_models(inquiry: Inquiry) -> None:
     """Add the batch of every model to the inquiry."""
     for on_policy in (True, False):
         for index, setting in enumerate(models(on_policy)):
-            inquiry.batch(name(on_policy, index), every_group(setting))
+            inquiry.add_batch(batch_name(on_policy, index), every_group(setting))
 
 
 def ask_for_update(
@@ -554,7 +562,9 @@ def ask_for_update(
 ) -> None:
     """Add the questions for a launch's update at every model. `what="loss"`: for its loss alone."""
     for index in range(len(models(on_policy))):
-        inquiry.question((*key, index), what, launch, name(on_policy, index), only="gradient")
+        inquiry.add_question(
+            (*key, index), what, launch, batch_name(on_policy, index), only="gradient"
+        )
 
 
 class AskedCell(NamedTuple):
@@ -568,7 +578,7 @@ class AskedCell(NamedTuple):
     """True if the loss sums a response's tokens; False if it is a mean over tokens."""
 
 
-def every_cell(inquiry: Inquiry) -> Iterator[AskedCell]:
+def ask_about_cells(inquiry: Inquiry) -> Iterator[AskedCell]:
     """Add the questions about every KL term, on- and off-policy. Yield each term."""
     for kl in terms():
         for on_policy in (True, False):
@@ -577,11 +587,11 @@ def every_cell(inquiry: Inquiry) -> Iterator[AskedCell]:
                 yield AskedCell(kl, on_policy, wanted)
                 continue
             key = ("cell", kl.label, on_policy)
-            ask_for_update(inquiry, key, inquiry.launch(translated(wanted)), on_policy)
+            ask_for_update(inquiry, key, inquiry.add_launch(translated(wanted)), on_policy)
             yield AskedCell(kl, on_policy, key, sums_a_response(wanted))
 
 
-def measured(
+def measured_objective(
     answers: AnswersByKey,
     key: Key,
     on_policy: bool,
@@ -624,7 +634,7 @@ def _towards_rollout(setting: LabSetting) -> LabSetting:
     return replace(setting, reference=setting.sampler)
 
 
-def compared(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]:
+def compared_with_verdict(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]:
     """Compare a measurement with orch's verdict on the term.
 
     Return `verdict`; `agrees`; and `deviation`, which is max |measured - closed form| in units of
@@ -702,9 +712,9 @@ def _batches() -> dict[str, ProbeBatch]:
 def ask_about_silence(inquiry: Inquiry, launch: int) -> None:
     """Add the questions about a launch without KL options."""
     for name, batch in _batches().items():
-        inquiry.batch(name, batch)
-        inquiry.question(("silent", "reward", name), "advantages", launch, name)
-        inquiry.question(("silent", "loss", name), "loss", launch, name)
+        inquiry.add_batch(name, batch)
+        inquiry.add_question(("silent", "reward", name), "advantages", launch, name)
+        inquiry.add_question(("silent", "loss", name), "loss", launch, name)
 
 
 def silent_terms(answers: AnswersByKey) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def ask(
 
 
 class Inquiry:
-    """Questions to one release, which `put` sends to one process. A key finds each answer."""
+    """Questions to one release, which `send` sends to one process. A key finds each answer."""
 
     def __init__(self, library: str, version: str) -> None:
         self.library, self.version = library, version
@@ -160,20 +160,23 @@ class Inquiry:
         self._batches: dict[str, ProbeBatch] = {}
         self._questions: dict[Hashable, ProbeQuestion] = {}
 
-    def launch(self, plan: LaunchPlan, *more: str) -> int:
+    def add_launch(self, plan: LaunchPlan, *more: str) -> int:
         """Add a launch with further arguments. Return its number for questions."""
-        return self.raw({"argv": [*plan.argv, *more], "files": dict(plan.files)})
+        return self.add_own_launch({"argv": [*plan.argv, *more], "files": dict(plan.files)})
 
-    def raw(self, launch: ProbeLaunch) -> int:
-        """Add a launch of arguments and files as they are. Return its number for questions."""
-        self._launches.append(launch)
+    def add_own_launch(self, launch: Mapping[str, Any]) -> int:
+        """Add a launch in the library's own words. Return its number for questions.
+
+        Of the launch only `argv` and `files` are used.
+        """
+        self._launches.append({"argv": launch["argv"], "files": launch["files"]})
         return len(self._launches) - 1
 
-    def batch(self, name: str, batch: ProbeBatch) -> None:
+    def add_batch(self, name: str, batch: ProbeBatch) -> None:
         """Add a batch under a name for questions."""
         self._batches[name] = batch
 
-    def question(
+    def add_question(
         self,
         key: Hashable,
         what: str,
@@ -189,7 +192,7 @@ class Inquiry:
             fresh["only"] = [only]
         self._questions[key] = fresh
 
-    def put(self, where: ProbeTarget, probes: Path | None = None) -> tuple[AnswersByKey, Answers]:
+    def send(self, where: ProbeTarget, probes: Path | None = None) -> tuple[AnswersByKey, Answers]:
         """Send all questions. Return key -> answer, and the whole reply."""
         reply = ask(
             self.library,

@@ -309,12 +309,12 @@ def _divisors(weight: FloatTable, mask: FloatTable) -> dict[str, FloatTable | fl
 def ask_about_weights(inquiry: Inquiry) -> list["AskedWeight"]:
     """Add the questions about every correction: of cells, then in the library's own words."""
     for name, batch in batches().items():
-        inquiry.batch(name, batch)
+        inquiry.add_batch(name, batch)
     launches = [*_of_cells(inquiry), *_own(inquiry)]
     for each in launches:
         if each.launch is not None:
             for name in batches():
-                inquiry.question(("weights", each.name, name), "loss", each.launch, name)
+                inquiry.add_question(("weights", each.name, name), "loss", each.launch, name)
     return launches
 
 
@@ -346,7 +346,7 @@ def _of_cells(inquiry: Inquiry) -> Iterator[AskedWeight]:
             if isinstance(wanted, str):
                 yield AskedWeight(name, bounds, None, correction, refused=wanted)
             else:
-                launch = inquiry.launch(translated(wanted))
+                launch = inquiry.add_launch(translated(wanted))
                 estimator = wanted.kl.estimator if wanted.kl.placement else None
                 yield AskedWeight(name, bounds, estimator, correction, launch)
 
@@ -372,7 +372,7 @@ def _with(library: str, version: str, correction: EngineCorrection) -> Settings 
 def _own(inquiry: Inquiry) -> Iterator[AskedWeight]:
     probes = plugins.probes(inquiry.library)
     for label, own in getattr(probes, "corrections", lambda _: {})(inquiry.version).items():
-        launch = inquiry.raw({"argv": own["argv"], "files": own["files"]})
+        launch = inquiry.add_own_launch(own)
         silent = "silent" in own
         yield AskedWeight(label, own["bounds"], own["estimator"], None, launch, silent)
 
@@ -517,23 +517,23 @@ def ask_about_surroundings(inquiry: Inquiry) -> list[AskedSurrounding]:
     named = batches()
     moved = named["weights, moved"]
     at_old = {key: value for key, value in moved.items() if key != "engine"}
-    inquiry.batch("level", ProbeBatch(**at_old))  # type: ignore[typeddict-item]  # a batch less a key
-    of_kl = {**at_old, "ref": rollouts().reference.tolist(), "advantages": (0 * _mask()).tolist()}
-    inquiry.batch("level, KL", ProbeBatch(**of_kl))  # type: ignore[typeddict-item]  # as above
-    inquiry.batch("controlled", _controlled())
+    inquiry.add_batch("level", ProbeBatch(**at_old))  # type: ignore[typeddict-item]  # a batch less a key
+    of_kl = {
+        **at_old,
+        "ref": rollouts().reference.tolist(),
+        "advantages": (0 * rollouts().mask).tolist(),
+    }
+    inquiry.add_batch("level, KL", ProbeBatch(**of_kl))  # type: ignore[typeddict-item]  # as above
+    inquiry.add_batch("controlled", _controlled())
     return [*_levels(inquiry), *_controllers(inquiry), *_references(inquiry)]
-
-
-def _mask() -> FloatTable:
-    return rollouts().mask
 
 
 def _levels(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
     probes = plugins.probes(inquiry.library)
     for label, own in getattr(probes, "ratio_levels", lambda _: {})(inquiry.version).items():
-        launch = inquiry.raw({"argv": own["argv"], "files": own["files"]})
+        launch = inquiry.add_own_launch(own)
         for batch in ("level", "level, KL")[: 1 + (own["estimator"] is not None)]:
-            inquiry.question(("level", label, batch), "loss", launch, batch)
+            inquiry.add_question(("level", label, batch), "loss", launch, batch)
         yield AskedSurrounding("level", label, False, own["estimator"])
 
 
@@ -549,12 +549,12 @@ def _controllers(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
         )
         wanted = accepted(inquiry.library, inquiry.version, kl)
         if isinstance(wanted, Settings):
-            launch = inquiry.launch(translated(wanted))
+            launch = inquiry.add_launch(translated(wanted))
         elif own is not None:
-            launch = inquiry.raw(own(inquiry.version, target, HORIZON, BETA))
+            launch = inquiry.add_own_launch(own(inquiry.version, target, HORIZON, BETA))
         else:
             return
-        inquiry.question(("controller", i), "controller", launch, "controlled")
+        inquiry.add_question(("controller", i), "controller", launch, "controlled")
     is_cell = isinstance(wanted, Settings)
     name = "kl.controller" if is_cell else probes.CONTROLLER
     yield AskedSurrounding("controller", name, is_cell)
@@ -568,8 +568,8 @@ def _references(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
         wanted = accepted(inquiry.library, inquiry.version, kl)
         if isinstance(wanted, str):
             continue
-        launch = inquiry.launch(translated(wanted))
-        inquiry.question(("reference",), "reference", launch, "controlled")
+        launch = inquiry.add_launch(translated(wanted))
+        inquiry.add_question(("reference",), "reference", launch, "controlled")
         name = f"kl.reference ema, share {SHARE:g}, every {EVERY} steps"
         yield AskedSurrounding("reference", name, True)
         return

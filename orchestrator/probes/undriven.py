@@ -8,7 +8,8 @@ function. There are two kinds:
 - libraries that are only read (decision 089): `backends/<library>/kl_probe.py` calls the functions,
   `measured.json` beside it keeps the results with their release and commit;
 - every release of a library that has a backend, with the defaults of that release:
-  `default_probe.py` and `defaults.json`. docs/drift.md shows them.
+  `default_probe.py` and `defaults.json`, which a maintainer's tool beside the backend's tests
+  writes (tests/backends/trl/history.py). docs/drift.md shows them.
 """
 
 import json
@@ -20,18 +21,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.library.releases import numbers
 from orchestrator.probes.evidence import curve_of, curve_text, objective_text
 
-if TYPE_CHECKING:
-    from orchestrator.probes.protocol import ProbeTarget
-
 PROBE, KEPT = "kl_probe.py", "measured.json"
-DEFAULT_PROBE, DEFAULTS = "default_probe.py", "defaults.json"
+DEFAULTS = "defaults.json"
 
 
 def libraries() -> tuple[str, ...]:
@@ -148,24 +146,24 @@ def measure(
     library: str, version: str, folder: Path, python: Path | None = None
 ) -> Mapping[str, Any]:
     """Return the measurement of each launch in a library's kl_probe.py, out of a checkout."""
-    from orchestrator.probes.measure import WEIGHTS, ask_for_update, prepare_objectives  # NumPy
+    from orchestrator.probes.measure import WEIGHTS, add_models, ask_for_update  # NumPy
     from orchestrator.probes.protocol import Inquiry, ProbeTarget, curve
 
     inquiry = Inquiry(library, version)
-    prepare_objectives(inquiry)
+    add_models(inquiry)
     for name, weight in WEIGHTS.items():
-        inquiry.batch(f"curve {name}", curve(weight))
+        inquiry.add_batch(f"curve {name}", curve(weight))
     launches = _launches(library, version)
     for label, place, argv in launches:
-        number = inquiry.raw({"argv": list(argv), "files": {}})
+        number = inquiry.add_own_launch({"argv": list(argv), "files": {}})
         for name in WEIGHTS:
             key = (label, place, "curve", name)
-            inquiry.question(key, "kl", number, f"curve {name}", place=place)
+            inquiry.add_question(key, "kl", number, f"curve {name}", place=place)
         if place in _whole(library):
             for on_policy in (True, False):
                 ask_for_update(inquiry, (label, place, on_policy), number, on_policy)
     target = ProbeTarget(python or Path(sys.executable), folder)
-    answers, reply = inquiry.put(target, kept_file(library, PROBE))
+    answers, reply = inquiry.send(target, kept_file(library, PROBE))
     return {
         "commit": _commit(folder),
         "sources": {name: each["sha256"] for name, each in reply.sources.items()},
@@ -205,7 +203,7 @@ def _row(
     answers: Mapping[Any, Mapping[str, Any]], label: str, place: str, whole: Sequence[str]
 ) -> dict[str, Any]:
     """Return the curve of an estimator's name, and the objective of its whole update."""
-    from orchestrator.probes.measure import WEIGHTS, classify, measured  # NumPy
+    from orchestrator.probes.measure import REGIMES, WEIGHTS, classify, measured_objective  # NumPy
     from orchestrator.probes.protocol import first_error
 
     curves = {name: answers[label, place, "curve", name] for name in WEIGHTS}
@@ -218,12 +216,12 @@ def _row(
         del known["weight_bound"]
     row: dict[str, Any] = {"curve": known}
     at = (label, place)
-    for on_policy in (True, False) if place in whole else ():
-        answer = measured(answers, (label, place, on_policy), on_policy, BETA)
+    for name, on_policy in REGIMES.items() if place in whole else ():
+        answer = measured_objective(answers, (label, place, on_policy), on_policy, BETA)
         kept = {key: value for key, value in answer.items() if key != "gradient"}
         if not any(_has_gradient(answers[key]) for key in answers if key[:3] == (*at, on_policy)):
             kept["dropped"] = True
-        row["on_policy" if on_policy else "off_policy"] = kept
+        row[name] = kept
     return row
 
 
@@ -257,66 +255,3 @@ def _commit(folder: Path) -> str:
         check=False,
     )
     return done.stdout.strip()
-
-
-# A launch in each release of a library, with the defaults of that release.
-
-
-DEFAULTS_BETA = 0.5
-LAUNCHES: Mapping[str, tuple[str, ...]] = {
-    "nothing": (),
-    "beta": ("--beta", str(DEFAULTS_BETA)),
-}
-"""Name -> the KL options of a launch: none, or the coefficient alone."""
-
-
-def measure_defaults(
-    library: str, version: str, where: "ProbeTarget", defaults: Mapping[str, object]
-) -> dict[str, Any]:
-    """Return the measured objective of each of LAUNCHES in a release, on- and off-policy.
-
-    Each has its gradient. `sources` has the hash of each function that was run.
-    """
-    from orchestrator.probes.measure import ask_for_update, measured, models, name  # NumPy
-    from orchestrator.probes.protocol import Inquiry, ProbeBatch, every_group
-
-    inquiry = Inquiry(library, version)
-    for on_policy in (True, False):
-        for index, setting in enumerate(models(on_policy)):
-            batch = every_group(setting)
-            zero = [[0.0] * len(row) for row in batch["logp"]]
-            inquiry.batch(name(on_policy, index), ProbeBatch(**{**batch, "advantages": zero}))
-    for label, words in LAUNCHES.items():
-        argv = ["grpo", *words]
-        launch = inquiry.raw({"argv": argv, "files": {DEFAULTS: json.dumps(defaults)}})
-        for on_policy in (True, False):
-            ask_for_update(inquiry, (label, on_policy), launch, on_policy, what="loss")
-    answers, reply = inquiry.put(where, plugins.folder(library) / DEFAULT_PROBE)
-    return {
-        "sources": {key: each["sha256"] for key, each in reply.sources.items()},
-        **{
-            label: {
-                "on_policy" if on else "off_policy": _kept(
-                    measured(answers, (label, on), on, DEFAULTS_BETA if label == "beta" else 1.0)
-                )
-                for on in (True, False)
-            }
-            for label in LAUNCHES
-        },
-    }
-
-
-def _kept(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a measurement with its gradient at the first policy only, rounded to 6 digits."""
-    if "error" in answer:
-        return dict(answer)
-    first = [float(f"{x:.6g}") + 0.0 for x in answer["gradient"][0]]
-    return {**answer, "gradient": [0.0 if abs(x) < 1e-12 else x for x in first]}
-
-
-def write_defaults(library: str, releases: Mapping[str, Any]) -> Path:
-    """Write the measurements to the library's file, one release a line. Return the file."""
-    file = plugins.folder(library) / DEFAULTS
-    lines = ",\n".join(f" {json.dumps(v)}: {json.dumps(each)}" for v, each in releases.items())
-    file.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    return file

@@ -1,17 +1,17 @@
 """Check the invariants of a run, which no dialect changes. Each check reports its observation."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins, scoring
 from orchestrator.errors import OrchError
 from orchestrator.kl.library_semantics import in_loss, in_reward
+from orchestrator.launch.endings import Ending
 from orchestrator.launch.export import export
 from orchestrator.library import rollout_dump
 from orchestrator.library.rollout_dump import RolloutBatch, Values
-from orchestrator.prove.proof import passes_of
-from orchestrator.prove.run import Run
+from orchestrator.prove.proof import Proof, Run, passes_of
 from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions
@@ -41,6 +41,19 @@ def checks(run: Run, cell_dir: CellDir, options: NodeOptions) -> Iterator[Check]
     yield _learns(run)
     yield _metrics(run, cell_dir)
     yield from _checkpoints(run, cell_dir, options)
+
+
+def failures(
+    ending: Ending, checks: Iterable[Check], proof: Proof | None, fault: str = ""
+) -> Iterator[str]:
+    """Yield a sentence for each failure. `fault`: why there is no proof, if something failed."""
+    if ending.state != "succeeded":
+        yield (ending.message.splitlines() or ["it failed"])[0]
+    if fault:
+        yield fault
+    yield from (f"not so: {x.name}: {x.found}" for x in checks if x.holds is False)
+    if proof is not None and not proof.holds:
+        yield "the library does something else than its dialect predicts"
 
 
 def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:

@@ -6,7 +6,6 @@ says what it resolved, so the objective is known only once it has trained.
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from json import dumps, loads
@@ -28,20 +27,15 @@ from orchestrator.library.cpu import Deviation, ProgramResult
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch
 from orchestrator.library.protocol import Backend
 from orchestrator.prove import small
-from orchestrator.prove.checks import Check, checks
-from orchestrator.prove.proof import Proof
-from orchestrator.prove.run import read_run
+from orchestrator.prove.checks import Check, checks, failures
+from orchestrator.prove.proof import Proof, read_run
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, CellDir
 from orchestrator.settings import Resources, Settings
-from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
 
 SUFFIX = ".py"
 MOST_BEFORE = 60
 """Most words of a command in which its program is looked for."""
-BATCHES = 4
-LARGEST = 1_000_000
-"""Most bytes of a program."""
 REWARDS = "rewards.jsonl"
 """In an attempt: a line for each call of a reward function, its name and its values."""
 UNKNOWN_CHARACTER = "="
@@ -63,13 +57,7 @@ class ProgramRehearsal(NamedTuple):
     @property
     def troubles(self) -> list[str]:
         """Return a sentence for each failure."""
-        sentences = []
-        if self.ending.state != "succeeded":
-            sentences.append((self.ending.message.splitlines() or ["it failed"])[0])
-        sentences += [f"not so: {x.name}: {x.found}" for x in self.checks if x.holds is False]
-        if self.proof is not None and not self.proof.holds:
-            sentences.append("the library does something else than its dialect predicts")
-        return sentences
+        return list(failures(self.ending, self.checks, self.proof))
 
 
 class ProgramCommand(NamedTuple):
@@ -104,9 +92,7 @@ def commands_of(path: Path) -> list[ProgramCommand]:
     The script is read, not run. Raise EnvironmentFault for a command that needs what only a shell
     would know, or that starts with a launcher that orch cannot take apart.
     """
-    if path.stat().st_size > LARGEST:
-        raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no launch script")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = small.text_of(path, "launch script")
     files, releases = NeighbourFiles(path), versions(path)
     able = [plugins.load(name) for name in plugins.names() if plugins.has_programs(name)]
     commands = []
@@ -119,8 +105,7 @@ def commands_of(path: Path) -> list[ProgramCommand]:
         )
         if launch.usual and launch.words and (first := next(readings, None)) is not None:
             each, backend, reading = first
-            stated = releases.get(backend.name, "").partition(" ")[0] or reading.version
-            version = stated if stated in backend.versions else backend.versions[0]
+            version = small.version_to_run(backend, releases, reading)
             commands.append(_command(path, each, backend, version, releases))
     return commands
 
@@ -203,18 +188,17 @@ def rehearse_command(
     attempt = cell_dir.new_attempt()
     place = cell_dir.paths(attempt)
     policy = policy_of_any_text(folder / "program_policy")
-    plan: LaunchPlan = programs.launch(command.words, version, place, policy, BATCHES)
+    plan: LaunchPlan = programs.launch(command.words, version, place, policy, small.BATCHES)
     _write(plan, cell_dir)
-    say(f"{command.name}: {library} {version} runs it for {BATCHES} rollout batches ...")
+    say(f"{command.name}: {library} {version} runs it for {small.BATCHES} rollout batches ...")
     variables = TrainerEnvironment(environment.record(), environment.variables(os.environ))
-    deadline = time.monotonic() + small.LONGEST_SECONDS
     ending = program.run(
         plan.argv,
         attempt,
         cwd=command.folder,
         env=variables.variables(plan.env),
         patience_seconds=small.SILENT_SECONDS,
-        watch=lambda: _late(deadline),
+        watch=small.stop_after(small.LONGEST_SECONDS),
     )
     ran: ProgramResult = programs.result(attempt.path, version, policy)
     changed = (*command.deviations, *ran.deviations)
@@ -227,9 +211,7 @@ def rehearse_command(
         return outcome._replace(checks=run_checks, without_proof=ran.without_settings)
     cell = _cell(ran.settings, command.name.removesuffix(SUFFIX))
     cell_dir.write(cell, plan)
-    options = NodeOptions(
-        environments={f"{library}@{version}": EnvironmentEntry(venv=str(environment.path))}
-    )
+    options = small.options_of(library, version, environment)
     try:
         run = read_run(cell_dir)
         checked = (*own, *checks(run, cell_dir, options))
@@ -243,17 +225,13 @@ def library_of(path: Path) -> tuple[str, str]:
 
     The file is read, not run. Raise EnvironmentFault if orch cannot run programs of its library.
     """
-    if path.stat().st_size > LARGEST:
-        raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no program")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = small.text_of(path, "program")
     able = [plugins.load(name) for name in plugins.names() if plugins.has_programs(name)]
     for launch in launches(text, str(path), NeighbourFiles(path)):
         for backend in able:
             reading = backend.audit(launch)
             if reading is not None:
-                stated = versions(path).get(backend.name, "").partition(" ")[0] or reading.version
-                known = stated in backend.versions
-                return backend.name, stated if known else backend.versions[0]
+                return backend.name, small.version_to_run(backend, versions(path), reading)
     titles = ", ".join(each.title for each in able)
     raise EnvironmentFault(
         f"{path} builds no trainer whose program orch can run (it can for {titles}); `orch audit "
@@ -287,13 +265,6 @@ def _cell(settings: Settings, name: str) -> Cell:
         settings=settings,
         resources=Resources(num_nodes=1, gpus_per_node=0),
     )
-
-
-def _late(deadline: float) -> Ending | None:
-    if time.monotonic() < deadline:
-        return None
-    seconds = small.LONGEST_SECONDS
-    return Ending("failed", failure="hung", message=f"it took more than {seconds:g} s")
 
 
 def _own_rewards(attempt: AttemptDir) -> Iterator[Check]:

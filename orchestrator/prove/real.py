@@ -4,7 +4,7 @@ The launch is that of a cell, or one in anybody's script: the script is read as 
 arguments.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,18 +17,22 @@ from orchestrator.identity import fingerprint
 from orchestrator.launch.endings import Ending
 from orchestrator.library.cpu import Deviation
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
-from orchestrator.prove.cells import cells_of
-from orchestrator.prove.checks import Check, checks, leavings
-from orchestrator.prove.proof import NotReplayed, Proof
-from orchestrator.prove.run import Run, read_run
-from orchestrator.prove.small import Small, environment_of, small, train
+from orchestrator.prove.checks import Check, checks, failures, leavings
+from orchestrator.prove.proof import NotReplayed, Proof, Run, read_run
+from orchestrator.prove.small import (
+    BATCHES,
+    Small,
+    cells_of,
+    environment_of,
+    options_of,
+    small,
+    text_of,
+    train,
+    version_to_run,
+)
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.settings import BackendRef, Resources
-from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
-
-LARGEST = 1_000_000
-"""Most bytes of a script."""
 
 
 class ScriptLaunch(NamedTuple):
@@ -47,9 +51,7 @@ def script_launches(path: Path, batches: int) -> Iterator[ScriptLaunch]:
     UnreadableScript for a file without a launch, and SpecError, with every reason, for a launch
     that no cell describes.
     """
-    if path.stat().st_size > LARGEST:
-        raise EnvironmentFault(f"{path} has more than {LARGEST:,} bytes; that is no launch script")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = text_of(path, "launch script")
     releases = versions(path)
     for launch in launches(text, str(path), NeighbourFiles(path)):
         if not launch.usual:
@@ -57,12 +59,12 @@ def script_launches(path: Path, batches: int) -> Iterator[ScriptLaunch]:
         for name in plugins.names():
             reading = plugins.load(name).audit(launch)
             if reading is not None:
-                yield _launch(path, launch, reading, releases.get(name, ""), batches)
+                yield _launch(path, launch, reading, releases, batches)
                 break
 
 
 def _launch(
-    path: Path, launch: Launch, reading: LaunchReading, release: str, batches: int
+    path: Path, launch: Launch, reading: LaunchReading, releases: Mapping[str, str], batches: int
 ) -> ScriptLaunch:
     backend = plugins.load(reading.library)
     if not backend.adopts_scripts:
@@ -77,9 +79,7 @@ def _launch(
     known = [word.text for word in launch.words if not {UNKNOWN, UNSET} & set(word.text)]
     trimmed = backend.trimmed(known, batches)
     settings = backend.parse(trimmed.argv, {})
-    version = release.partition(" ")[0] or reading.version
-    if version not in backend.versions:
-        version = backend.versions[0]
+    version = version_to_run(backend, releases, reading)
     settings = settings.model_copy(
         update={"backend": BackendRef(name=reading.library, version=version)}
     )
@@ -99,10 +99,6 @@ def _launch(
     return ScriptLaunch(cell, trimmed.argv, (*unread, *trimmed.deviations))
 
 
-BATCHES = 4
-"""Number of rollout batches of a rehearsal."""
-
-
 class RealRehearsal(NamedTuple):
     """The result of one rehearsed cell."""
 
@@ -118,11 +114,14 @@ class RealRehearsal(NamedTuple):
     """Why the rehearsal has no proof; empty if it has one."""
 
     @property
+    def troubles(self) -> list[str]:
+        """Return a sentence for each failure."""
+        return list(failures(self.ending, self.checks, self.proof, self.fault))
+
+    @property
     def holds(self) -> bool:
         """Return True if the cell trained, the proof holds and no check failed."""
-        wrong = any(each.holds is False for each in self.checks)
-        proven = self.proof is None or self.proof.holds
-        return self.ending.state == "succeeded" and not wrong and proven and not self.fault
+        return not self.troubles
 
 
 class Chosen(NamedTuple):
@@ -195,9 +194,7 @@ def rehearse(
     outcome = RealRehearsal(declared, each.declared[1:], deviations, ending)
     if ending.state != "succeeded":
         return outcome
-    options = NodeOptions(
-        environments={f"{library}@{version}": EnvironmentEntry(venv=str(environment.path))}
-    )
+    options = options_of(library, version, environment)
     if not cell.cadence.dump_rollouts:
         return outcome._replace(checks=tuple(leavings(cell, cell_dir)))
     try:
@@ -241,16 +238,6 @@ def release_runs(
 
 
 def summary(outcomes: Iterable[RealRehearsal]) -> Iterator[str]:
-    """Yield a sentence for each failure."""
+    """Yield a sentence for each failure, with the name of its cell."""
     for each in outcomes:
-        name = each.declared.slug
-        if each.ending.state != "succeeded":
-            lines = each.ending.message.splitlines() or ["it failed"]
-            yield f"{name}: {lines[0]}"
-        if each.fault:
-            yield f"{name}: {each.fault}"
-        for check in each.checks:
-            if check.holds is False:
-                yield f"{name}: not so: {check.name}: {check.found}"
-        if each.proof is not None and not each.proof.holds:
-            yield f"{name}: the library does something else than its dialect predicts"
+        yield from (f"{each.declared.slug}: {trouble}" for trouble in each.troubles)

@@ -8,7 +8,7 @@ if the library accepts that.
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from json import dumps, loads
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +24,12 @@ from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.library import prompt_recipe
 from orchestrator.library.cpu import CpuLaunch, Deviation
+from orchestrator.library.launches import LaunchReading
+from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.rundir import CellDir
 from orchestrator.settings import BackendRef, Batch, Cadence, Data, Model, Resources, Settings
+from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
 
 POLICY = "micro:elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -40,6 +43,10 @@ NOWHERE = AttemptPaths(Path("/prove/plan"), Path("/prove/attempt"), Path("/prove
 """Paths for a translation that starts nothing."""
 LONGEST_SECONDS, SILENT_SECONDS = 600.0, 240.0
 """Limits of a training in one process; with the library's own processes they are doubled."""
+BATCHES = 4
+"""Number of rollout batches of a rehearsal."""
+LARGEST_TEXT = 1_000_000
+"""Most bytes of a script or a program that is read."""
 
 
 class Small(NamedTuple):
@@ -232,6 +239,31 @@ def environment_of(library: str, version: str) -> Environment:
     return environment
 
 
+def options_of(library: str, version: str, environment: Environment) -> NodeOptions:
+    """Return options of a node that runs a release in this environment."""
+    entry = EnvironmentEntry(venv=str(environment.path))
+    return NodeOptions(environments={f"{library}@{version}": entry})
+
+
+def text_of(path: Path, kind: str) -> str:
+    """Return the text of a script or program. Raise EnvironmentFault if it is too large for one.
+
+    kind: what the file should be, in words.
+    """
+    if path.stat().st_size > LARGEST_TEXT:
+        raise EnvironmentFault(f"{path} has more than {LARGEST_TEXT:,} bytes; that is no {kind}")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def version_to_run(backend: Backend, releases: Mapping[str, str], reading: LaunchReading) -> str:
+    """Return the release of a launch that was read, or the newest if orch does not drive it.
+
+    releases: library -> the release that stands around the script, with the reason.
+    """
+    stated = releases.get(backend.name, "").partition(" ")[0] or reading.version
+    return stated if stated in backend.versions else backend.versions[0]
+
+
 def on_cpu(
     cell: Cell, place: AttemptPaths, argv: Sequence[str] = (), *, processes: bool = False
 ) -> CpuLaunch:
@@ -296,19 +328,84 @@ def train(
     ).variables(launch.plan.env)
     patience = 2 if processes else 1
     longest = patience * LONGEST_SECONDS
-    deadline = time.monotonic() + longest
     ending = program.run(
         launch.plan.argv,
         attempt,
         cwd=paths.plan_dir,
         env=variables,
         patience_seconds=patience * SILENT_SECONDS,
-        watch=lambda: _late(deadline, longest),
+        watch=stop_after(longest),
     )
     return launch, ending
 
 
-def _late(deadline: float, longest: float) -> Ending | None:
-    if time.monotonic() < deadline:
-        return None
-    return Ending("failed", failure="hung", message=f"it took more than {longest:g} s")
+def stop_after(seconds: float) -> Callable[[], Ending | None]:
+    """Return a function that returns an ending once so many seconds have passed, and else None."""
+    deadline = time.monotonic() + seconds
+    late = Ending("failed", failure="hung", message=f"it took more than {seconds:g} s")
+    return lambda: late if time.monotonic() >= deadline else None
+
+
+# The cells that prove a release: each place of the KL, and several train steps for each batch.
+
+
+BETA = 0.05
+WANTED: dict[str, dict[str, object]] = {
+    "k3.loss": {"kl": {"estimator": "k3", "placement": "loss", "beta": BETA}},
+    "k1.reward": {"kl": {"estimator": "k1", "placement": "reward", "beta": BETA}},
+    "k3.loss.x4": {
+        "kl": {"estimator": "k3", "placement": "loss", "beta": BETA},
+        "batch": {"num_prompts": 8, "num_minibatches": 4},
+        "num_train_steps": 32,
+    },
+    "k1.reward.grpo": {
+        "kl": {"estimator": "k1", "placement": "reward", "beta": BETA},
+        "advantage": {"estimator": "grpo"},
+    },
+    "k1_to_go.reward": {"kl": {"estimator": "k1_to_go", "placement": "reward", "beta": BETA}},
+}
+"""Name -> sections of Settings."""
+_LOSSES: tuple[dict[str, object], ...] = (
+    {},
+    {"aggregation": "sequence_mean"},
+    {"aggregation": "constant", "constant_tokens": 1},
+)
+"""Sections for the loss, tried in order, because a library may accept only some of them."""
+
+
+def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
+    """Yield name and cell for each of WANTED that a release accepts, in fp32 if the release can.
+
+    Raise EnvironmentFault if the release accepts none, or if orch has no hook for its rollouts.
+    """
+    if not plugins.load(library).dumps_rollouts:
+        raise EnvironmentFault(
+            f"orch has no hook that writes the rollouts of {plugins.load(library).title}, so there "
+            "is nothing to replay; `orch rehearse --real SPEC` trains it and checks what it leaves"
+        )
+    count = 0
+    refused = ""
+    for name, settings in WANTED.items():
+        for loss in _LOSSES:
+            cell, fault = _accepted(library, version, {**settings, "loss": loss})
+            refused = refused or fault
+            if cell is not None:
+                count += 1
+                yield name, cell
+                break
+    if not count:
+        raise EnvironmentFault(f"{library} {version} takes none of the proof's cells: {refused}")
+
+
+def _accepted(library: str, version: str, settings: dict[str, object]) -> tuple[Cell | None, str]:
+    fault = ""
+    for precision in ({"training": "fp32"}, {}):
+        cell = cell_of(library, version, {**settings, "precision": precision})
+        try:
+            cell = on_few_gpus(cell)
+            on_cpu(cell, NOWHERE)
+        except UnsupportedSetting as error:
+            fault = str(error)
+        else:
+            return cell, ""
+    return None, fault

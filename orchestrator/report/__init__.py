@@ -1,15 +1,20 @@
 """The report of an experiment: the answer first, then the evidence, then its sources.
 
-`report` is pure and returns plain data. `markdown` writes it as text, dashboards/ as a page.
+`report` is pure and returns plain data (model.py). `markdown` writes it as text, dashboards/ as a
+page. Its parts:
+
+front.py        the first screen: the finding, what is missing, claims, redrawn figures
+results.py      sections on results; the tables of `orch compare`
+libraries.py    sections on libraries; the tables of `orch compare --by backend`
+provenance.py   what the numbers rest on: read from disk, and shown
+figures.py      the data of figures, and their views as charts
+measured.py     docs/beyond_the_paper.md and docs/comedy.md, from stored experiments
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.libraries import LibrarySide
-from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.stillness import stillness
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
@@ -21,21 +26,22 @@ from orchestrator.report.libraries import (
     laboratory_data,
     laboratory_figure,
     libraries_section,
+    library_panels,
 )
-from orchestrator.report.libraries import library_panels as by_library
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Report as Report
 from orchestrator.report.model import Section
+from orchestrator.report.provenance import Context as Context
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
     failures_section,
     is_micro,
-    limits,
+    limits_section,
     methods_section,
     provenance_section,
 )
-from orchestrator.report.results import baseline_data as before_training
 from orchestrator.report.results import (
+    baseline_data,
     beta_section,
     collapse_section,
     cost_section,
@@ -44,13 +50,13 @@ from orchestrator.report.results import (
     phase_panels,
     phase_section,
     predicted_section,
+    published_data,
     published_section,
     reference_section,
+    stability_data,
     stability_section,
     staleness_section,
 )
-from orchestrator.report.results import published_data as numbers_of
-from orchestrator.report.results import stability_data as how_steady
 
 AGGREGATES = ("in_domain", "out_of_domain")
 """Names in score files that are means over tasks, not tasks."""
@@ -65,24 +71,6 @@ INCOMPLETE = (
     "Some evaluations on disk are missing, are no numbers or differ between cells. The page gives "
     "a mean only where every value of it is on disk."
 )
-
-
-@dataclass(frozen=True)
-class Context:
-    """The content of the page that is not part of the comparison. `read_context` reads it."""
-
-    baselines: Sequence[ScoredBaseline] = ()
-    sides: Sequence[LibrarySide] = ()
-    """The libraries of a comparison; empty for one library."""
-    base: str = ""
-    """The library that the others are compared with."""
-    origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Cell id -> the facts about its last attempt."""
-    faults: Sequence[str] = ()
-    """One sentence for each evaluation that could not be read, averaged or compared."""
-    home: str = ""
-    """The folder of the page, for relative links."""
-    written: str = ""
 
 
 def report(
@@ -106,14 +94,14 @@ def report(
     other = context or Context()
     lab = laboratory_data()
     own_sections = (
-        incomplete(other.faults),
+        faults_section(other.faults),
         finals_section(comparison, other.baselines),
         curves_section(comparison),
         collapse_section(comparison),
         phase_section(comparison),
         published_section(comparison, spec),
-        limited(comparison, scores, spec, other.baselines),
-        unlearnt(records),
+        limits_section(comparison, scores, spec, other.baselines),
+        stillness_section(records),
         stability_section(comparison),
         reference_section(comparison),
         predicted_section(comparison),
@@ -152,22 +140,22 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
     studies = {s.name: {"title": s.title, "figure": s.figure} for s in spec.studies}
     main = (comparison.in_domain, comparison.out_of_domain)
     return figure_data(comparison.configurations, main, studies) | {
-        "baselines": before_training(other.baselines),
-        "stability": how_steady(comparison),
-        "published": numbers_of(comparison),
-        "libraries": by_library(other.sides),
+        "baselines": baseline_data(other.baselines),
+        "stability": stability_data(comparison),
+        "published": published_data(comparison),
+        "libraries": library_panels(other.sides),
         "phases": phase_panels(comparison),
     }
 
 
-def incomplete(faults: Sequence[str]) -> Section | None:
+def faults_section(faults: Sequence[str]) -> Section | None:
     """Return a section on faulty evaluations on disk, or None without faults."""
     if not faults:
         return None
     return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
 
 
-def unlearnt(records: Sequence[Record]) -> Section | None:
+def stillness_section(records: Sequence[Record]) -> Section | None:
     """Return a section on runs whose gradient was exactly 0 for a while, or None without any."""
     sentences = [
         stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
@@ -179,23 +167,6 @@ def unlearnt(records: Sequence[Record]) -> Section | None:
     more = [f"And {len(sentences) - MOST_STILL} more cells."] if len(sentences) > MOST_STILL else []
     points = (*sentences[:MOST_STILL], *more)
     return Section("unlearnt", "Runs that learnt nothing for a while", points=points)
-
-
-def limited(
-    comparison: Comparison,
-    scores: Sequence[Score],
-    spec: Spec,
-    baselines: Sequence[ScoredBaseline],
-) -> Section:
-    """Return a section on the limits of the experiment."""
-    known = [
-        f"{one.baseline.model} (chat template: {one.baseline.chat_template})"
-        for one in baselines
-        if one.scores
-    ]
-    return Section(
-        "limits", "What this cannot show", points=limits(comparison, scores, spec, known)
-    )
 
 
 def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str, str], ...]:

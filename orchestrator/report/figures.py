@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from orchestrator.analysis.configurations import Configuration
-from orchestrator.analysis.runs import LearningCurve
-from orchestrator.analysis.sentences import metric_title as label_of
+from orchestrator.analysis.runs import LearningCurve, spread_indices
 from orchestrator.analysis.stats import Estimate
+from orchestrator.analysis.text import metric_title
 from orchestrator.charts.marks import (
     STEP,
     ChartView,
@@ -135,7 +135,7 @@ def has_curve(c: Configuration, metric: str) -> bool:
 def axis_label(metric: str) -> str:
     """Return a metric's name for an axis, with its unit."""
     unit = METRICS[metric].unit if metric in METRICS else ""
-    text = label_of(metric)
+    text = metric_title(metric)
     return f"{text} ({unit})" if unit else text
 
 
@@ -144,23 +144,26 @@ def varied_axes(configurations: Sequence[Configuration]) -> dict[str, set[str]]:
 
     Leave out the library, because the page has a separate selection for it, and the KL term.
     """
-    values: dict[str, dict[str, set[str]]] = {c.study: {} for c in configurations}
-    for c in configurations:
-        for axis, value in c.traits.items():
-            values[c.study].setdefault(axis, set()).add(value)
     return {
         study: {axis for axis, taken in axes.items() if len(taken) > 1 and axis[:7] != "backend"}
-        for study, axes in values.items()
+        for study, axes in _trait_values(configurations).items()
     }
+
+
+def _trait_values(configurations: Iterable[Configuration]) -> dict[str, dict[str, set[str]]]:
+    """Return study -> trait -> the values that its configurations have."""
+    values: dict[str, dict[str, set[str]]] = {}
+    for c in configurations:
+        traits = values.setdefault(c.study, {})
+        for trait, value in c.traits.items():
+            traits.setdefault(trait, set()).add(value)
+    return values
 
 
 def setting_names(configurations: Sequence[Configuration]) -> list[str]:
     """Return the name of each configuration's setting within its study, such as `qwen2.5-7b`."""
-    values: dict[str, dict[str, set[str]]] = {}
-    for c in configurations:
-        for trait, value in c.traits.items():
-            values.setdefault(c.study, {}).setdefault(trait, set()).add(value)
-    return [_setting_name(c, values.get(c.study, {})) for c in configurations]
+    values = _trait_values(configurations)
+    return [_setting_name(c, values[c.study]) for c in configurations]
 
 
 def _setting_name(c: Configuration, values: Mapping[str, set[str]]) -> str:
@@ -197,23 +200,14 @@ def _final_data(c: Configuration, metric: str, final: Estimate) -> list[Any]:
 def _curve_data(
     curve: LearningCurve, grids: dict[tuple[int, ...], int], points: int
 ) -> dict[str, Any]:
-    at = kept_points(len(curve.steps), points)
+    at = spread_indices(len(curve.steps), points)
     steps = tuple(curve.steps[i] for i in at)
-    plain: dict[str, Any] = {
-        "g": grids.setdefault(steps, len(grids)),
-    }
+    plain: dict[str, Any] = {"g": grids.setdefault(steps, len(grids))}
     over_seeds = (curve.mean, curve.low, curve.high) if len(curve.seeds) > 1 else ()
     every = _rounded_at([*curve.seeds.values(), *over_seeds], at)
     plain["s"] = dict(zip(map(str, curve.seeds), every, strict=False))
     plain |= zip("mlh", every[len(curve.seeds) :], strict=False)
     return plain
-
-
-def kept_points(count: int, most: int) -> list[int]:
-    """Return the indices of the points to draw: all, or `most` evenly spaced, with both ends."""
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> list[int] | None:

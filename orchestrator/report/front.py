@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from orchestrator.analysis.claims import ClaimEvidence, JudgedClaim
-from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
-from orchestrator.analysis.sentences import (
+from orchestrator.analysis.claims import (
+    ClaimEvidence,
+    JudgedClaim,
     effect_sentence,
     reason,
     statement,
     working_text,
 )
+from orchestrator.analysis.compare import Comparison
+from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
 from orchestrator.analysis.stats import Estimate, Rate, difference_of_rates
 from orchestrator.analysis.text import counted, estimate_text, listed
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec

@@ -12,17 +12,22 @@ from orchestrator.analysis.libraries import (
     CURVES,
     LibrarySide,
     curves_by_library,
+    limits_of_base,
     meaning_data,
-    not_compared,
-    not_imitated,
     side_data,
 )
-from orchestrator.analysis.sentences import metric_title
 from orchestrator.analysis.stats import Estimate
-from orchestrator.analysis.text import counted, estimate_text, listed, number_text, p_text
+from orchestrator.analysis.text import (
+    counted,
+    estimate_text,
+    listed,
+    metric_title,
+    number_text,
+    p_text,
+)
 from orchestrator.probes.cells import Release, releases
 from orchestrator.probes.evidence import objective_text
-from orchestrator.probes.matrix import RANK, CapabilityRow, matrix
+from orchestrator.probes.matrix import STATUS_MARKS, CapabilityRow, matrix
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
 from orchestrator.spec.rehearse import verdict_on
@@ -52,7 +57,6 @@ LEGEND = (
 )
 OWN = "The KL terms of this experiment, on samples of the policy itself"
 OLDER = "... and on samples of an older policy (minibatches, staleness)"
-STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
 GRADIENTS_TITLE = "What the KL terms optimise"
 PARAMETERS = ("a", "b")
 
@@ -73,11 +77,8 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
         *_overall_sentences(pages),
     ]
     missing = [sentence for page in pages.values() for sentence in page["missing"]]
-    of_base = [
-        *not_compared(sides[0].questions),
-        *(f"{base}, not imitated: {each}" for each in not_imitated(sides[0].questions, base)),
-    ]
-    points = tuple(dict.fromkeys([*of_base, *limit_sentences(meaning), *missing]))
+    limits = [*limits_of_base(sides[0].questions, base), *limit_sentences(meaning)]
+    points = tuple(dict.fromkeys([*limits, *missing]))
     figure = Figure(
         "libraries",
         "libraries",

@@ -12,6 +12,7 @@ from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from orchestrator.analysis.claims import reason, statement
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.phases import (
@@ -24,7 +25,6 @@ from orchestrator.analysis.phases import (
     phase_maps,
     state_of,
 )
-from orchestrator.analysis.sentences import reason, statement
 from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.analysis.text import estimate_text
 from orchestrator.kl.shares import wilson
@@ -32,7 +32,7 @@ from orchestrator.records import Published, Record
 from orchestrator.report.figures import rounded
 from orchestrator.report.results import axis_title
 
-KEPT = (
+STORED_METRICS = (
     "eval/accuracy_in_domain",
     "eval/accuracy_out_of_domain",
     "eval/kl_reverse",
@@ -42,17 +42,18 @@ QUIET = "rb.both"
 """The unbiased term with the least noise, according to the laboratory."""
 HALF = 0.5
 NOWHERE = "no field"
-Kept = Mapping[str, Any]
+StoredData = Mapping[str, Any]
+"""The data of an experiment as `stored_data` returns it, or a part of it."""
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- what is stored
 
 
-def kept_of(
+def stored_data(
     comparison: Comparison, records: Sequence[Record], published: Published
 ) -> dict[str, Any]:
     """Return an experiment's data for the page: claims, phase maps, final values, states."""
-    words = {each.claim: each for each in published.statements}
+    statements = {each.claim: each for each in published.statements}
     ends = [end for record in records for end in record.attempts if end]
     return {
         "cells": len(records),
@@ -62,7 +63,7 @@ def kept_of(
         "claims": [
             {
                 "name": each.name,
-                **({"says": w.says, "where": w.where} if (w := words.get(each.name)) else {}),
+                **({"says": w.says, "where": w.where} if (w := statements.get(each.name)) else {}),
                 "verdict": each.verdict,
                 "statement": statement(each.claim),
                 "reason": reason(each),
@@ -74,10 +75,10 @@ def kept_of(
     }
 
 
-def as_text(kept: Kept) -> str:
+def as_text(stored: StoredData) -> str:
     """Return the data as JSON, with one line for each claim, map and configuration."""
     parts = []
-    for key, value in kept.items():
+    for key, value in stored.items():
         text = json.dumps(value, ensure_ascii=False)
         if isinstance(value, list) and value and isinstance(value[0], dict):
             text = "[\n" + ",\n".join(json.dumps(v, ensure_ascii=False) for v in value) + "\n]"
@@ -94,7 +95,7 @@ def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def _configuration(c: Configuration) -> dict[str, Any]:
     states = [judged[0] for run in c.runs if (judged := state_of(run))]
-    values: dict[str, Estimate] = {m: c.finals[m] for m in KEPT if m in c.finals}
+    values: dict[str, Estimate] = {m: c.finals[m] for m in STORED_METRICS if m in c.finals}
     if KL in values:
         values[KL] = values[KL].within(0.0, inf)
     accuracy, kl = c.by_seed(ACCURACY), c.by_seed(KL)
@@ -139,10 +140,10 @@ def comedy_page() -> str:
     return "\n".join(comedy_lines(_read("comedy_full"))) + "\n"
 
 
-def _read(name: str) -> Kept:
+def _read(name: str) -> StoredData:
     file = files("orchestrator.report").joinpath("measured_runs", f"{name}.json")
-    kept: Kept = json.loads(file.read_text(encoding="utf-8"))
-    return kept
+    stored: StoredData = json.loads(file.read_text(encoding="utf-8"))
+    return stored
 
 
 class PaperObservation(NamedTuple):
@@ -158,7 +159,7 @@ class PaperObservation(NamedTuple):
     """True: look for fields in which no KL is unstable and this term is stable."""
 
 
-FIVE = (
+OBSERVATIONS = (
     PaperObservation(
         "k1 in the loss regularises nothing and is unstable; with four updates a batch it "
         "collapses (§4.1, Fig. 2)",
@@ -215,24 +216,30 @@ FIVE = (
     ),
 )
 APPEARS = {"supported": "appears", "contradicted": "does not appear: the interval says otherwise"}
-PLACE = "0.0008"
+PAPERS_RATE = "0.0008"
 """The learning rate on the maps that corresponds to the paper's runs (decision 082)."""
 
 
-OTHERS = (
+STUDIES_WITHOUT_MAP = (
     ("minibatch4", "Four updates a batch"),
     ("async10", "The paper's β when asynchronous, staleness 10"),
     ("both", "KL in both places, on policy"),
 )
 """Studies that no map shows, and their titles."""
-OF_QUIET = (
+QUIET_COLUMNS = (
     *("term", "β", "accuracy in domain", "predicted", "out of domain", "reverse KL", "value"),
     *("length", "stable / unstable / collapsed"),
 )
-SINGLE = ("term", "stable / unstable / collapsed", "bound of β", "accuracy in domain", "reverse KL")
+STUDY_COLUMNS = (
+    "term",
+    "stable / unstable / collapsed",
+    "bound of β",
+    "accuracy in domain",
+    "reverse KL",
+)
 
 
-def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
+def phase_lines(stored: StoredData, points: StoredData) -> Iterator[str]:
     """Yield the section on phase maps from the data of experiments/phase_diagram.yaml.
 
     `points`: the data of experiments/comedy_full.yaml.
@@ -241,9 +248,10 @@ def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
     yield ""
     yield (
         "Measured at micro scale by `orch run experiments/phase_diagram.yaml "
-        f"'seeds=[{','.join(map(str, kept['seeds']))}]'`: {kept['finished']} of {kept['cells']} "
-        f"cells, {kept['cpu_seconds']:,} CPU seconds. These are not the paper's numbers. What of "
-        "its runs is kept, and what cannot be, was written before the first run "
+        f"'seeds=[{','.join(map(str, stored['seeds']))}]'`: {stored['finished']} of "
+        f"{stored['cells']} cells, {stored['cpu_seconds']:,} CPU seconds. These are not the "
+        "paper's numbers. What of its runs is kept, and what cannot be, was written before the "
+        "first run "
         "([082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)), and so were the "
         "states ([083](decisions/083-when-a-run-is-stable-and-where-that-should-end.md))."
     )
@@ -252,9 +260,9 @@ def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
     yield ""
     yield (
         "A field has its seeds: stable / unstable / collapsed. Wilson's 95 % intervals of a share: "
-        f"{_intervals(kept)}."
+        f"{_intervals(stored)}."
     )
-    for one in kept["phases"]:
+    for one in stored["phases"]:
         yield ""
         yield f"**{one['kl']}: β over {axis_title(one['axis'])}**"
         yield ""
@@ -265,8 +273,8 @@ def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
         bounds = ("none" if bound is None else f"{bound:.3g}" for bound in one["boundary"])
         rows.append(("predicted bound of β", *bounds))
         yield from _table(("β", *(f"{float(x):g}" for x in one["x"])), rows)
-    for study, title in OTHERS:
-        own = [c for c in kept["configurations"] if c["study"] == study and sum(c["states"])]
+    for study, title in STUDIES_WITHOUT_MAP:
+        own = [c for c in stored["configurations"] if c["study"] == study and sum(c["states"])]
         if own:
             yield ""
             yield f"**{title}**"
@@ -281,12 +289,12 @@ def phase_lines(kept: Kept, points: Kept) -> Iterator[str]:
                 )
                 for c in own
             ]
-            yield from _table(SINGLE, rows)
-    yield from _prediction(kept["phases"])
-    yield from _observed(kept, points)
+            yield from _table(STUDY_COLUMNS, rows)
+    yield from _predicted_bounds(stored["phases"])
+    yield from _observations(stored, points)
 
 
-def _prediction(maps: Sequence[Kept]) -> Iterator[str]:
+def _predicted_bounds(maps: Sequence[StoredData]) -> Iterator[str]:
     yield ""
     yield "### The predicted bound beside the observed one"
     yield ""
@@ -302,21 +310,28 @@ def _prediction(maps: Sequence[Kept]) -> Iterator[str]:
                     for i, count in enumerate(field["counts"]):
                         side[i] += count
         title = axis_title(one["axis"])
-        rows.append((one["kl"], title, *_side(beyond), *_side(within)))
+        rows.append(
+            (
+                one["kl"],
+                title,
+                *_not_stable_and_collapsed(beyond),
+                *_not_stable_and_collapsed(within),
+            )
+        )
     columns = ("term", "beside β", "runs above the bound: not stable", "collapsed")
     yield from _table((*columns, "runs below it: not stable", "collapsed"), rows)
 
 
-def _side(counts: Sequence[int]) -> tuple[str, str]:
+def _not_stable_and_collapsed(counts: Sequence[int]) -> tuple[str, str]:
     n = sum(counts)
     return ("", "") if not n else (_share(n - counts[0], n), _share(counts[2], n))
 
 
-def _in_short(kept: Kept, points: Kept) -> Iterator[str]:
+def _summary_table(stored: StoredData, points: StoredData) -> Iterator[str]:
     """Yield a table: does each observation appear at the paper's own points, and where else."""
     claims = {claim["name"]: claim for claim in points["claims"]}
     rows = []
-    for number, one in enumerate(FIVE, 1):
+    for number, one in enumerate(OBSERVATIONS, 1):
         own = [claims[name] for name in one.at_its_points]
         holding = sum(claim["verdict"] == "supported" for claim in own)
         refuted = sum(claim["verdict"] == "contradicted" for claim in own)
@@ -326,10 +341,10 @@ def _in_short(kept: Kept, points: Kept) -> Iterator[str]:
         counts = f"{holding} hold, {refuted} do not, {len(own) - holding - refuted} not decided"
         where = ""
         if one.term and not one.steadied:
-            lost = _places(kept["phases"], one.term, _collapses)
+            lost = _places(stored["phases"], one.term, _collapses)
             where = f"collapses at {lost}" if lost != NOWHERE else "collapses at no field"
         elif one.steadied:
-            steady = _places(kept["phases"], one.term, _steadies)
+            steady = _places(stored["phases"], one.term, _steadies)
             where = f"{one.term} steadies at {steady}"
         rows.append((str(number), one.says, f"{answer}: {counts}", where))
     yield from _table(
@@ -337,38 +352,38 @@ def _in_short(kept: Kept, points: Kept) -> Iterator[str]:
             "",
             "the paper says",
             f"at its own points, {len(points['seeds'])} seeds ([each claim](comedy.md))",
-            f"on the maps, {len(kept['seeds'])} seeds or fewer",
+            f"on the maps, {len(stored['seeds'])} seeds or fewer",
         ),
         rows,
     )
 
 
-def _observed(kept: Kept, points: Kept) -> Iterator[str]:
+def _observations(stored: StoredData, points: StoredData) -> Iterator[str]:
     yield ""
     yield "### The paper's five observations, here"
     yield ""
-    yield from _in_short(kept, points)
+    yield from _summary_table(stored, points)
     yield ""
     yield (
         "Not seen and not decided is not refuted: the page on the claims has each interval. The "
         "rest of this section is about the maps' own seeds."
     )
-    claims = {claim["name"]: claim for claim in kept["claims"]}
-    for number, one in enumerate(FIVE, 1):
+    claims = {claim["name"]: claim for claim in stored["claims"]}
+    for number, one in enumerate(OBSERVATIONS, 1):
         yield ""
         yield f"**{number}. The paper: {one.says}.**"
         yield ""
-        yield from _at_the_place(kept, one)
+        yield from _states_at_the_papers_rate(stored, one)
         for name in one.claims:
             claim = claims.get(name)
             if claim:
                 word = APPEARS.get(claim["verdict"], f"not decided ({claim['verdict']})")
                 yield f"- *{word}*: {claim['statement']} {claim['reason']}"
         if one.term:
-            yield from _on_the_map(kept["phases"], one)
+            yield from _on_the_map(stored["phases"], one)
 
 
-def _at_the_place(kept: Kept, one: PaperObservation) -> Iterator[str]:
+def _states_at_the_papers_rate(stored: StoredData, one: PaperObservation) -> Iterator[str]:
     """Yield the states at the paper's learning rate: of the term at all betas, and of no KL."""
     if not one.term:
         return
@@ -378,22 +393,22 @@ def _at_the_place(kept: Kept, one: PaperObservation) -> Iterator[str]:
     for term in (*terms, "none"):
         own = [
             c
-            for c in kept["configurations"]
-            if (c["study"], c["kl"]) == (study, term) and c["learning_rate"] == float(PLACE)
+            for c in stored["configurations"]
+            if (c["study"], c["kl"]) == (study, term) and c["learning_rate"] == float(PAPERS_RATE)
         ]
         states = [sum(c["states"][i] for c in own) for i in range(len(STATES))]
         if n := sum(states):
             unsteady, lost = _share(n - states[0], n), _share(states[2], n)
             shown.append(f"{term} not stable in {unsteady} runs, collapsed in {lost}")
-    betas = _listed(
+    betas = _joined(
         f"{c['beta']:g}"
-        for c in kept["configurations"]
-        if (c["study"], c["kl"]) == (study, one.term) and c["learning_rate"] == float(PLACE)
+        for c in stored["configurations"]
+        if (c["study"], c["kl"]) == (study, one.term) and c["learning_rate"] == float(PAPERS_RATE)
     )
     yield f"- At the paper's place ({where}, β {betas}): {'; '.join(shown)}."
 
 
-def _on_the_map(maps: Sequence[Kept], one: PaperObservation) -> Iterator[str]:
+def _on_the_map(maps: Sequence[StoredData], one: PaperObservation) -> Iterator[str]:
     """Yield the fields of the maps in which at least half of the seeds show the instability."""
     if one.steadied:
         for term in ("k1.reward", "k3.loss"):
@@ -423,7 +438,7 @@ def _steadies(own: Sequence[float], base: Sequence[float]) -> bool:
     return own[0] > HALF and base[0] <= HALF
 
 
-def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
+def _places(maps: Sequence[StoredData], term: str, holds: Any) -> str:
     """Return the fields of a term for which `holds(shares, shares of no KL)` is True, as text."""
     places = []
     for one in maps:
@@ -434,30 +449,30 @@ def _places(maps: Sequence[Kept], term: str, holds: Any) -> str:
             betas = [
                 f"{beta:g}"
                 for beta, fields in zip(one["beta"], one["fields"], strict=True)
-                if beta is not None and _known(fields[i], base[i])
+                if beta is not None and _has_seeds(fields[i], base[i])
                 if holds(_shares(fields[i]), _shares(base[i]))
             ]
             if betas:
                 axis = axis_title(one["axis"]).partition(" (")[0]
-                places.append(f"{axis} {float(x):g} with β {_listed(betas)}")
+                places.append(f"{axis} {float(x):g} with β {_joined(betas)}")
     return "; ".join(places) or NOWHERE
 
 
-def _known(*fields: Kept | None) -> bool:
+def _has_seeds(*fields: StoredData | None) -> bool:
     return all(field is not None and sum(field["counts"]) for field in fields)
 
 
-def _shares(field: Kept) -> list[float]:
+def _shares(field: StoredData) -> list[float]:
     counts = field["counts"]
     return [count / sum(counts) for count in counts]
 
 
-WORDS = {
+VERDICT_WORDS = {
     "supported": "holds",
     "contradicted": "does not hold",
     "underpowered": "not decided",
 }
-STUDIES = (
+COMEDY_STUDIES = (
     ("onpolicy", "On policy (Fig. 2 to 6, 10 and 12)"),
     ("minibatch4", "Four updates a batch (Fig. 2 centre, 11)"),
     ("async10", "Asynchronous, level 10 (Fig. 7 and 8)"),
@@ -465,18 +480,18 @@ STUDIES = (
 )
 
 
-def comedy_lines(kept: Kept) -> Iterator[str]:
+def comedy_lines(stored: StoredData) -> Iterator[str]:
     """Yield the page on the paper's claims from the data of experiments/comedy_full.yaml."""
-    claims, seeds = kept["claims"], kept["seeds"]
-    counts = {word: sum(c["verdict"] == word for c in claims) for word in WORDS}
+    claims, seeds = stored["claims"], stored["seeds"]
+    counts = {word: sum(c["verdict"] == word for c in claims) for word in VERDICT_WORDS}
     yield "# The paper's claims at micro scale"
     yield ""
     yield "Written by `orch lab --comedy > docs/comedy.md`; a test holds the two equal."
     yield ""
     yield (
         f"`orch run comedy_full 'seeds=[{seeds[0]},...,{seeds[-1]}]'`, each seed written out, "
-        f"trained {kept['finished']:,} of {kept['cells']:,} cells with {len(seeds)} seeds in "
-        f"{kept['cpu_seconds']:,} CPU seconds: every sub-study of the paper, rehearsed by the "
+        f"trained {stored['finished']:,} of {stored['cells']:,} cells with {len(seeds)} seeds in "
+        f"{stored['cpu_seconds']:,} CPU seconds: every sub-study of the paper, rehearsed by the "
         "embedded trainer on a policy of 50,000 parameters and tasks of its size. **These are not "
         "the paper's numbers.** What of its runs is kept, and what cannot be, is in "
         "[082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)."
@@ -497,46 +512,46 @@ def comedy_lines(kept: Kept) -> Iterator[str]:
     rows = [
         (
             f"{c['says']} ({c['where']})" if "says" in c else "",
-            WORDS.get(c["verdict"], c["verdict"]),
+            VERDICT_WORDS.get(c["verdict"], c["verdict"]),
             f"{c['statement']} {c['reason']}",
         )
         for c in claims
     ]
     yield from _table(("the paper says", "here", "asked, and the numbers"), rows)
-    for study, title in STUDIES:
-        own = [c for c in kept["configurations"] if c["study"] == study and sum(c["states"])]
+    for study, title in COMEDY_STUDIES:
+        own = [c for c in stored["configurations"] if c["study"] == study and sum(c["states"])]
         yield ""
         yield f"## {title}"
         yield ""
         yield from _table(
-            ("model", *SINGLE[:2], "accuracy in domain", "out of domain", "reverse KL"),
+            ("model", *STUDY_COLUMNS[:2], "accuracy in domain", "out of domain", "reverse KL"),
             [
                 (
                     c["traits"]["model"],
                     _name(c),
                     " / ".join(map(str, c["states"])),
-                    *(_value(c, m) for m in KEPT),
+                    *(_value(c, m) for m in STORED_METRICS),
                 )
                 for c in own
             ],
         )
 
 
-def quiet_lines(kept: Kept) -> Iterator[str]:
+def quiet_lines(stored: StoredData) -> Iterator[str]:
     """Yield the section on less noise from the data of experiments/quiet.yaml."""
     yield "## What less noise buys"
     yield ""
     yield (
-        f"Measured at micro scale by `orch run experiments/quiet.yaml`: {kept['finished']} of "
-        f"{kept['cells']} cells, seeds {_listed(kept['seeds'])}, {kept['cpu_seconds']:,} CPU "
+        f"Measured at micro scale by `orch run experiments/quiet.yaml`: {stored['finished']} of "
+        f"{stored['cells']} cells, seeds {_joined(stored['seeds'])}, {stored['cpu_seconds']:,} CPU "
         "seconds. Equal budgets: the same train steps, rollouts and prompts, and the same random "
         "numbers by seed. Mean and 95 % interval over seeds; value is accuracy - β × reverse KL, "
         "which an unbiased gradient climbs; length is that of the gradient before clipping, mean "
         "over training."
     )
-    rates = dict.fromkeys(c["learning_rate"] for c in kept["configurations"] if sum(c["states"]))
+    rates = dict.fromkeys(c["learning_rate"] for c in stored["configurations"] if sum(c["states"]))
     for rate in rates:
-        own = [c for c in kept["configurations"] if c["learning_rate"] == rate]
+        own = [c for c in stored["configurations"] if c["learning_rate"] == rate]
         yield ""
         yield f"**Learning rate {rate:g}**"
         yield ""
@@ -552,7 +567,7 @@ def quiet_lines(kept: Kept) -> Iterator[str]:
             for c in sorted(own, key=lambda c: c["beta"] or 0.0)
             if sum(c["states"])
         ]
-        yield from _table(OF_QUIET, lines)
+        yield from _table(QUIET_COLUMNS, lines)
         yield ""
         yield f"Collapsed, all β together, with Wilson's interval: {_collapsed(own)}."
         yield from _differences(own)
@@ -562,11 +577,11 @@ def quiet_lines(kept: Kept) -> Iterator[str]:
         "its differences are a hint, and no test."
     )
     yield ""
-    for claim in kept["claims"]:
+    for claim in stored["claims"]:
         yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"
 
 
-def _collapsed(own: Sequence[Kept]) -> str:
+def _collapsed(own: Sequence[StoredData]) -> str:
     """Return how many runs of each term collapsed, as text."""
     states = {
         term: [c["states"] for c in own if c["kl"] == term and sum(c["states"])]
@@ -579,7 +594,7 @@ def _collapsed(own: Sequence[Kept]) -> str:
     )
 
 
-def _differences(own: Sequence[Kept]) -> Iterator[str]:
+def _differences(own: Sequence[StoredData]) -> Iterator[str]:
     """Yield a table of the differences between QUIET and each other term, paired by seed."""
     rows = []
     for c in sorted(own, key=lambda c: c["beta"] or 0.0):
@@ -603,9 +618,9 @@ def _differences(own: Sequence[Kept]) -> Iterator[str]:
     yield from _table((f"{QUIET} against", "β", "accuracy", "reverse KL", "value"), rows)
 
 
-def _intervals(kept: Kept) -> str:
+def _intervals(stored: StoredData) -> str:
     """Return Wilson's interval of every share that a field can have, as text."""
-    fields = [f for one in kept["phases"] for row in one["fields"] for f in row if f]
+    fields = [f for one in stored["phases"] for row in one["fields"] for f in row if f]
     sizes = sorted({sum(field["counts"]) for field in fields} - {0})
     return "; ".join(_share(count, n) for n in sizes for count in range(n + 1))
 
@@ -615,24 +630,24 @@ def _share(count: int, n: int) -> str:
     return f"{count} of {n} [{low:.0%}, {high:.0%}]"
 
 
-def _counts(field: Kept | None) -> str:
+def _counts(field: StoredData | None) -> str:
     return (
         "" if field is None or not sum(field["counts"]) else " / ".join(map(str, field["counts"]))
     )
 
 
-def _name(c: Kept) -> str:
+def _name(c: StoredData) -> str:
     return "none" if c["beta"] is None else f"{c['kl']} β {c['beta']:g}"
 
 
-def _value(c: Kept, metric: str) -> str:
+def _value(c: StoredData, metric: str) -> str:
     mean, low, high = c["values"].get(metric, (None, None, None))
     if mean is None:
         return ""
     return f"{mean:.3g}" + ("" if low is None else f" [{low:.3g}, {high:.3g}]")
 
 
-def _listed(values: Iterable[object]) -> str:
+def _joined(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 

@@ -1,24 +1,215 @@
-"""Sections of a report on limits, failures, methods, provenance, and changes since another run."""
+"""What a report's numbers rest on: read from disk, MLflow and git, and shown as sections.
 
+`read_context` reads it. The sections are on limits, failures, methods, provenance, and changes
+since another run.
+"""
+
+import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
+from typing import Any
 from urllib.parse import quote
 
+from orchestrator import __version__
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
+from orchestrator.analysis.libraries import LibrarySide, library_name, read_sides
 from orchestrator.analysis.runs import MeasuredRun
-from orchestrator.analysis.sequential import POWER
-from orchestrator.analysis.stats import ALPHA, LEVEL
+from orchestrator.analysis.stats import ALPHA, LEVEL, POWER
 from orchestrator.analysis.text import counted, estimate_text, listed, number_text
-from orchestrator.launch.provenance import CHANGED
-from orchestrator.records import Record, Score, Spec
+from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
+from orchestrator.evaluate import ScoredBaseline
+from orchestrator.evaluate.baselines import scored_baselines
+from orchestrator.files import read_json, read_tail
+from orchestrator.launch.provenance import CHANGED, git_answers
+from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.figures import with_setting_names
 from orchestrator.report.front import in_short
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
+from orchestrator.rundir import AttemptDir
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import elsewhere
 from orchestrator.settings import Settings
+from orchestrator.tracking.links import CellRuns, cell_runs
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The facts about a cell's last attempt that are not in its record."""
+
+    job: str = ""
+    """The scheduler's job id, or the process."""
+    orch: str = ""
+    """orch's version at launch."""
+    commit: str = ""
+    """The commit of orch's source at launch, with `+changes` if the checkout had changes."""
+    library: str = ""
+    """The library and release that trained the cell, from its plan."""
+    trained_by: str = ""
+    """The person who shared the cell, and the store that it was pulled from."""
+    versions: str = ""
+    """The versions of Python and its packages, if training ran in orch's environment."""
+    mlflow: str = ""
+    mlflow_url: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The content of the page that is not part of the comparison. `read_context` reads it."""
+
+    baselines: Sequence[ScoredBaseline] = ()
+    sides: Sequence[LibrarySide] = ()
+    """The libraries of a comparison; empty for one library."""
+    base: str = ""
+    """The library that the others are compared with."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """Cell id -> the facts about its last attempt."""
+    faults: Sequence[str] = ()
+    """One sentence for each evaluation that could not be read, averaged or compared."""
+    home: str = ""
+    """The folder of the page, for relative links."""
+    written: str = ""
+
+
+_TAIL_BYTES = 65_536
+
+
+def read_context(
+    experiment: Experiment,
+    records: Sequence[Record],
+    scores: Sequence[Score],
+    home: Path,
+    faults: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _sentence: None,
+) -> Context:
+    """Return the baselines, the other libraries, and the origin of each cell.
+
+    `home`: the folder of the page. `faults`: the faults of the scores, from `score_index`. `say`
+    prints a sentence if MLflow cannot be reached.
+    """
+    sides = _sides(experiment, records, scores)
+    return Context(
+        baselines=scored_baselines(experiment.spec.evaluation, experiment.cells, experiment.folder),
+        sides=sides,
+        base=sides[0].libraries[0] if sides else "",
+        origins=_origins(experiment, records, say),
+        faults=tuple(faults),
+        home=str(home.absolute()),
+        written=_written_by(experiment.spec.source),
+    )
+
+
+def newest_result(records: Sequence[Record]) -> str:
+    """Return the time at which the newest attempt ended (UTC), or an empty text without one.
+
+    The report has this date instead of the current time, so that equal results give equal pages.
+    """
+    ended = [end.ended for record in records for end in record.attempts if end is not None]
+    return datetime.fromtimestamp(max(ended), UTC).strftime("%Y-%m-%d %H:%M UTC") if ended else ""
+
+
+def last_lines(records: Sequence[Record]) -> dict[str, str]:
+    """Return cell id -> the end of stderr of each failed cell."""
+    lines = {}
+    for record in records:
+        if record.state in ("failed", "timed_out") and record.attempts:
+            path = record.directory / "attempts" / str(len(record.attempts)) / "stderr"
+            with contextlib.suppress(OSError, OrchError):
+                text = read_tail(path, _TAIL_BYTES).decode("utf-8", errors="replace")
+                lines[record.cell.id] = text
+    return lines
+
+
+def _sides(
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score]
+) -> list[LibrarySide]:
+    """Return the sides of a comparison between libraries, or no sides for a single library."""
+    declared = experiment.declared
+    sides: list[LibrarySide] = []
+    if len({library_name(cell.settings.backend) for cell in declared}) > 1:
+        with contextlib.suppress(SelectionError):  # no cell is declared for two libraries
+            for side in read_sides(experiment, declared, known=(records, scores)):
+                # `extend` would lose the first side if the second one raises.
+                sides.append(side)  # noqa: PERF402
+    return sides
+
+
+def _origins(
+    experiment: Experiment, records: Sequence[Record], say: Callable[[str], None]
+) -> dict[str, Origin]:
+    try:
+        ids = {record.cell.id for record in records}
+        links = cell_runs(experiment.folder, experiment.spec.site.tracking_uri, ids)
+    except EnvironmentFault as fault:
+        say(f"{fault}; the report has no links to MLflow")
+        links = CellRuns({})
+    origins = {}
+    for record in records:
+        job = _job(record)
+        run = links.runs.get(record.cell.id, "")
+        origins[record.cell.id] = Origin(
+            job=str(job.get("slurm") or job.get("job") or job.get("submission") or ""),
+            orch=str(job.get("orch", "")),
+            commit=str(job.get("commit", "")),
+            library=str(job.get("library", "")),
+            trained_by=_sharer(record),
+            versions=_versions_text(job.get("versions")),
+            mlflow=run,
+            mlflow_url=f"{links.address}/{run}" if links.address and run else "",
+        )
+    return origins
+
+
+def _sharer(record: Record) -> str:
+    """Return the person who shared a pulled cell and its store, or an empty text if not pulled."""
+    if record.last is None or not record.last.origin:
+        return ""
+    path = AttemptDir(record.directory / "attempts" / str(len(record.attempts)), 1).origin
+    with contextlib.suppress(OrchError):
+        return f"{(read_json(path) or {}).get('by', 'somebody')}, {record.last.origin}"
+    return record.last.origin
+
+
+def _versions_text(versions: object) -> str:
+    """Return the versions as text, such as `python 3.11.7, torch 2.13.0`."""
+    by_name = versions if isinstance(versions, dict) else {}
+    return ", ".join(f"{name} {version}" for name, version in by_name.items())
+
+
+def _job(record: Record) -> Mapping[str, Any]:
+    """Return job.json of the last attempt, or an empty mapping if it cannot be read.
+
+    `collect` reports an unreadable file.
+    """
+    if not record.attempts:
+        return {}
+    path = record.directory / "attempts" / str(len(record.attempts)) / "job.json"
+    with contextlib.suppress(OrchError):
+        return read_json(path) or {}
+    return {}
+
+
+def _written_by(source: str) -> str:
+    """Return `orch 0.1.0, spec at commit abc (the spec has changes that are not committed)`."""
+    orch = f"orch {__version__}"
+    folder = Path(source).absolute().parent if source else None
+    if folder is None or not folder.is_dir():
+        return orch
+    status = ["status", "--porcelain", "--", source]
+    answers = git_answers(folder, (["rev-parse", "--short=12", "HEAD"], status))
+    if not answers:
+        return orch
+    commit, changes = answers
+    changed = " (the spec has changes that are not committed)" if changes else ""
+    return f"{orch}, spec at commit {commit}{changed}"
+
+
+# The sections.
+
 
 UNCORRECTED = (
     "Claims are corrected for their number; the intervals of figures and tables are not. Among "
@@ -26,22 +217,23 @@ UNCORRECTED = (
 )
 
 
-def limits(
-    comparison: Comparison, scores: Sequence[Score], spec: Spec, baselines: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Return the limits of the experiment, one sentence each, the most important first.
-
-    baselines: the names of scored baselines, such as `model (chat template: default)`.
-    """
-    return (
+def limits_section(
+    comparison: Comparison,
+    scores: Sequence[Score],
+    spec: Spec,
+    baselines: Sequence[ScoredBaseline],
+) -> Section:
+    """Return a section on the limits of the experiment, the most important first."""
+    points = (
         *_scale_limits(comparison.runs),
         *_origin_limits(comparison.runs),
         *_seed_limits(comparison),
         *_unfinished_limits(comparison),
         *_evaluation_limits(scores, spec),
-        *_baseline_limits(spec, baselines),
+        *_baseline_limits(spec, [one.baseline for one in baselines if one.scores]),
         UNCORRECTED,
     )
+    return Section("limits", "What this cannot show", points=points)
 
 
 def _scale_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
@@ -70,9 +262,14 @@ def _origin_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
         )
 
 
-def _baseline_limits(spec: Spec, scored: Collection[str]) -> Iterator[str]:
-    declared = [f"{b.model} (chat template: {b.chat_template})" for b in spec.evaluation.baselines]
-    if missing := [name for name in declared if name not in scored]:
+def _baseline_limits(spec: Spec, scored: Sequence[Baseline]) -> Iterator[str]:
+    known = {(one.model, one.chat_template) for one in scored}
+    missing = [
+        f"{one.model} (chat template: {one.chat_template})"
+        for one in spec.evaluation.baselines
+        if (one.model, one.chat_template) not in known
+    ]
+    if missing:
         yield (
             f"Of the baselines the spec declares, {listed(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not evaluated: `orch eval` does. Curves start "
@@ -149,26 +346,6 @@ PROVENANCE_TITLE = "Provenance"
 MAX_LINES = 30
 MAX_CHARACTERS = 4000
 """Maximum number of lines and characters shown from the end of a failed cell's output."""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The facts about a cell's last attempt that are not in its record."""
-
-    job: str = ""
-    """The scheduler's job id, or the process."""
-    orch: str = ""
-    """orch's version at launch."""
-    commit: str = ""
-    """The commit of orch's source at launch, with `+changes` if the checkout had changes."""
-    library: str = ""
-    """The library and release that trained the cell, from its plan."""
-    trained_by: str = ""
-    """The person who shared the cell, and the store that it was pulled from."""
-    versions: str = ""
-    """The versions of Python and its packages, if training ran in orch's environment."""
-    mlflow: str = ""
-    mlflow_url: str = ""
 
 
 DIRECTORY = (

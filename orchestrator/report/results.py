@@ -1,17 +1,17 @@
 """Sections of a report on results: accuracy, curves, collapse, stability, phases, staleness, cost.
 
-The last section shows runs that orch did not launch.
+Then runs that orch did not launch, and the tables of `orch compare`.
 """
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from orchestrator.analysis.claims import reason, statement
 from orchestrator.analysis.compare import Comparison, PublishedComparison
-from orchestrator.analysis.configurations import Configuration, differences_to_no_kl
+from orchestrator.analysis.configurations import AxisDifference, Configuration, differences_to_no_kl
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
 from orchestrator.analysis.phases import (
     ASSUMES,
@@ -22,10 +22,9 @@ from orchestrator.analysis.phases import (
     PhaseMap,
     phase_maps,
 )
-from orchestrator.analysis.sentences import metric_title as name_of
-from orchestrator.analysis.sentences import statement
-from orchestrator.analysis.stats import SeedSpread, estimate
-from orchestrator.analysis.text import estimate_text, number_text
+from orchestrator.analysis.runs import evaluated_metrics
+from orchestrator.analysis.stats import Estimate, SeedSpread, estimate
+from orchestrator.analysis.text import estimate_text, metric_title, number_text
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.imports.runs import ImportedRun, metrics_in
 from orchestrator.records import ExitRecord, Record, Score, Spec
@@ -47,16 +46,25 @@ from orchestrator.report.model import (
 )
 from orchestrator.report.provenance import is_micro
 
-CONFIGURATION_COLUMNS = ("study", "setting", "configuration")
+
+def table_of_configurations(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[Configuration, str, Sequence[str]]],
+    *,
+    searchable: bool = True,
+    links: str = "cells",
+) -> ReportTable:
+    """Return a table of configurations: names, the fields of `columns`, and links to the cells.
+
+    rows: a configuration, the name of its setting, and its fields. links: the last column's title.
+    """
+    body = tuple((c.study, setting, c.name, *fields, _cell_links(c)) for c, setting, fields in rows)
+    titles = ("study", "setting", "configuration", *columns, links)
+    return ReportTable(caption, titles, body, searchable=searchable)
 
 
-def configuration_columns(c: Configuration, setting: str) -> tuple[str, str, str]:
-    """Return a configuration's fields for CONFIGURATION_COLUMNS."""
-    return c.study, setting, c.name
-
-
-def seed_links(c: Configuration) -> ReportText:
-    """Return a link to the cell of each seed."""
+def _cell_links(c: Configuration) -> ReportText:
     return tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
 
 
@@ -94,7 +102,7 @@ def stability_section(comparison: Comparison) -> Section | None:
     ]
     if not measured:
         return None
-    curves = {name_of(c.stability.metric) for c, _ in measured if c.stability.metric}
+    curves = {metric_title(c.stability.metric) for c, _ in measured if c.stability.metric}
     figure = Figure(
         "stability",
         "stability",
@@ -104,19 +112,10 @@ def stability_section(comparison: Comparison) -> Section | None:
         "Dots with intervals: drop from the peak, spread between seeds and steps kept of each "
         "configuration; the table below holds the numbers.",
     )
-    rows = tuple(
-        (*configuration_columns(c, s), *_stability_row(c), seed_links(c)) for c, s in measured
-    )
-    columns = (
-        *CONFIGURATION_COLUMNS,
-        "drop from the peak",
-        "spread between seeds",
-        "steps kept",
-        "collapsed at step",
-        "cells",
-    )
-    table = ReportTable(
-        "Stability of every configuration, with 95 % intervals", columns, rows, searchable=True
+    table = table_of_configurations(
+        "Stability of every configuration, with 95 % intervals",
+        ("drop from the peak", "spread between seeds", "steps kept", "collapsed at step"),
+        ((c, setting, _stability_row(c)) for c, setting in measured),
     )
     return Section("stability", "Stability", (STABILITY_TEXT,), figures=(figure,), tables=(table,))
 
@@ -178,8 +177,8 @@ def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section |
     studies = dict.fromkeys(study for record in records for study in record.cell.studies)
     rows = [(study, *_spent(r for r in records if study in r.cell.studies)) for study in studies]
     rows.append(("all together", *_spent(records)))
-    by_configuration = tuple(
-        (*configuration_columns(c, setting), *_spent(run.record for run in c.runs), seed_links(c))
+    by_configuration = (
+        (c, setting, _spent(run.record for run in c.runs))
         for c, setting in with_setting_names(comparison.configurations)
     )
     return Section(
@@ -188,11 +187,8 @@ def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section |
         (COST_TEXT,),
         tables=(
             ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows)),
-            ReportTable(
-                "By configuration",
-                (*CONFIGURATION_COLUMNS, *COST_COLUMNS, "where from"),
-                by_configuration,
-                searchable=True,
+            table_of_configurations(
+                "By configuration", COST_COLUMNS, by_configuration, links="where from"
             ),
         ),
     )
@@ -214,29 +210,17 @@ def _amount(value: float) -> str:
     return "0" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-_AT_K = re.compile(r"mean@(\d+)")
-_DOMAINS = (("in", "in_domain"), ("out", "out_of_domain"))
-
-
 def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
     """Return canonical metric name -> value before training.
 
     The value of a task is its mean@k. The value of a domain is the mean over its tasks, each at its
     largest k.
     """
-    named: dict[str, float] = {}
-    for domain, title in _DOMAINS:
-        best: dict[str, tuple[int, float]] = {}
-        for task in {s.task for s in scores if s.domain == domain and s.task != title}:
-            for metric in {s.metric for s in scores if s.task == task}:
-                values = [s.value for s in scores if (s.task, s.metric) == (task, metric)]
-                mean = math.fsum(values) / len(values)
-                if at := _AT_K.fullmatch(metric):
-                    named[f"eval/{task}/{metric}"] = mean
-                    best[task] = max(best.get(task, (0, 0.0)), (int(at[1]), mean))
-        if best:
-            named[f"eval/{title}/mean"] = math.fsum(v for _, v in best.values()) / len(best)
-    return named
+    return {
+        name: value
+        for name, (value, _) in evaluated_metrics(scores).items()
+        if name.endswith("_domain/mean") or ("/mean@" in name and "_domain/" not in name)
+    }
 
 
 def baseline_data(baselines: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
@@ -268,7 +252,7 @@ def baseline_table(
     if not baselines:
         return None
     rows = tuple(_baseline_row(one, baseline_values(one.scores), metrics) for one in baselines)
-    columns = ("model", "chat template", *map(name_of, metrics), "note")
+    columns = ("model", "chat template", *map(metric_title, metrics), "note")
     return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, rows)
 
 
@@ -320,8 +304,8 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
         "finals",
         "Final accuracy in and out of domain",
         caption,
-        f"Dots with intervals: {' and '.join(map(name_of, metrics))} of each configuration; the "
-        "table below holds the numbers.",
+        f"Dots with intervals: {' and '.join(map(metric_title, metrics))} of each configuration; "
+        "the table below holds the numbers.",
         (*metrics, *tasks),
     )
     tables = (before, _finals_table(comparison, over_items=over_items))
@@ -344,37 +328,34 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
         comparison.out_of_domain,
     )
     differences = differences_to_no_kl(configurations, inside) if inside else {}
-    rows = [
+    rows = (
         (
-            *configuration_columns(c, setting),
-            f"{c.num_finished} of {len(c.runs)}",
-            final_text(c, inside),
-            *([over_items_text(c, inside)] if over_items else []),
-            estimate_text(differences[i], signed=True) if i in differences else "",
-            final_text(c, outside),
-            *([over_items_text(c, outside)] if over_items else []),
-            f"{c.collapse.count} of {c.collapse.n}",
-            seed_links(c),
+            c,
+            setting,
+            (
+                f"{c.num_finished} of {len(c.runs)}",
+                final_text(c, inside),
+                *([over_items_text(c, inside)] if over_items else []),
+                estimate_text(differences[i], signed=True) if i in differences else "",
+                final_text(c, outside),
+                *([over_items_text(c, outside)] if over_items else []),
+                f"{c.collapse.count} of {c.collapse.n}",
+            ),
         )
         for i, (c, setting) in enumerate(with_setting_names(configurations))
-    ]
+    )
     more = ("... over seeds and items",) if over_items else ()
     columns = (
-        *CONFIGURATION_COLUMNS,
         "seeds finished",
-        name_of(inside) if inside else "",
+        metric_title(inside) if inside else "",
         *more,
         "difference to no KL, same seeds",
-        name_of(outside) if outside else "out of domain",
+        metric_title(outside) if outside else "out of domain",
         *more,
         "collapsed",
-        "cells",
     )
-    return ReportTable(
-        "Every configuration: mean and 95 % interval over seeds",
-        columns,
-        tuple(rows),
-        searchable=True,
+    return table_of_configurations(
+        "Every configuration: mean and 95 % interval over seeds", columns, rows
     )
 
 
@@ -454,16 +435,13 @@ def reference_section(comparison: Comparison) -> Section | None:
         "Curves of forward KL, reverse KL and entropy, one panel for each KL term.",
         metrics,
     )
-    rows = [
-        (*configuration_columns(c, setting), *(final_text(c, m) for m in metrics), seed_links(c))
+    rows = (
+        (c, setting, [final_text(c, m) for m in metrics])
         for c, setting in with_setting_names(comparison.configurations)
         if any(m in c.finals for m in metrics)
-    ]
-    table = ReportTable(
-        "Final values: mean and 95 % interval over seeds",
-        (*CONFIGURATION_COLUMNS, *map(name_of, metrics), "cells"),
-        tuple(rows),
-        searchable=True,
+    )
+    table = table_of_configurations(
+        "Final values: mean and 95 % interval over seeds", [*map(metric_title, metrics)], rows
     )
     return Section(
         "reference", "Distance from the reference policy", figures=(figure,), tables=(table,)
@@ -493,19 +471,23 @@ def predicted_section(comparison: Comparison) -> Section | None:
         "Observed final accuracy over the predicted one, with the diagonal.",
         (accuracy,),
     )
-    rows = [
+    rows = (
         (
-            *configuration_columns(c, setting),
-            f"{c.predicted:.3f}",
-            final_text(c, accuracy),
-            f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"),
-            seed_links(c),
+            c,
+            setting,
+            (
+                f"{c.predicted:.3f}",
+                final_text(c, accuracy),
+                f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"),
+            ),
         )
         for c, setting in pairs
-    ]
-    columns = (*CONFIGURATION_COLUMNS, "predicted", "observed", "difference", "cells")
-    table = ReportTable(
-        "Predicted and observed final accuracy", columns, tuple(rows), searchable=len(rows) > 12
+    )
+    table = table_of_configurations(
+        "Predicted and observed final accuracy",
+        ("predicted", "observed", "difference"),
+        rows,
+        searchable=len(pairs) > 12,
     )
     return Section("predicted", "Observed against predicted", figures=(figure,), tables=(table,))
 
@@ -609,11 +591,13 @@ def staleness_section(comparison: Comparison) -> Section | None:
     """Return a section on allowed and observed staleness, or None if no configuration has any."""
     rows = [
         (
-            *configuration_columns(c, setting),
-            c.traits.get("async", ""),
-            estimate_text(c.staleness),
-            "" if c.max_staleness is None else f"{c.max_staleness:g}",
-            seed_links(c),
+            c,
+            setting,
+            (
+                c.traits.get("async", ""),
+                estimate_text(c.staleness),
+                "" if c.max_staleness is None else f"{c.max_staleness:g}",
+            ),
         )
         for c, setting in with_setting_names(comparison.configurations)
         if c.staleness is not None
@@ -622,14 +606,12 @@ def staleness_section(comparison: Comparison) -> Section | None:
         c.max_staleness or c.traits.get("async", "0") != "0" for c in comparison.configurations
     ):
         return None
-    columns = (
-        *CONFIGURATION_COLUMNS,
-        "largest allowed",
-        "observed mean",
-        "observed largest",
-        "cells",
+    table = table_of_configurations(
+        "Staleness in train steps",
+        ("largest allowed", "observed mean", "observed largest"),
+        rows,
+        searchable=len(rows) > 12,
     )
-    table = ReportTable("Staleness in train steps", columns, tuple(rows), searchable=len(rows) > 12)
     return Section(
         "staleness",
         "Observed staleness",
@@ -655,25 +637,12 @@ def beta_section(comparison: Comparison) -> Section | None:
         ]
         if means and c.beta is not None:
             mean = estimate(means)
-            rows.append(
-                (
-                    *configuration_columns(c, setting),
-                    f"{c.beta:g}",
-                    estimate_text(mean),
-                    f"{mean.mean / c.beta:.3g}" if c.beta else "",
-                    seed_links(c),
-                )
-            )
+            ratio = f"{mean.mean / c.beta:.3g}" if c.beta else ""
+            rows.append((c, setting, (f"{c.beta:g}", estimate_text(mean), ratio)))
     if not rows:
         return None
-    columns = (
-        *CONFIGURATION_COLUMNS,
-        "β asked for",
-        "effective β: mean over training",
-        "ratio",
-        "cells",
-    )
-    table = ReportTable("Effective β of every configuration", columns, tuple(rows), searchable=True)
+    columns = ("β asked for", "effective β: mean over training", "ratio")
+    table = table_of_configurations("Effective β of every configuration", columns, rows)
     return Section(
         "beta",
         "Effective β",
@@ -920,3 +889,101 @@ def _kl_meanings(data: Sequence[Mapping[str, Any]]) -> ReportTable:
         for name, meaning in one["kl_metrics"].items()
     )
     return ReportTable("What each logged KL means", ("logged", "meaning"), tuple(rows))
+
+
+# The tables of `orch compare`: configurations, claims, and the differences along an axis.
+
+
+def configuration_table(comparison: Comparison, metric: str | None = None) -> ReportTable:
+    """Return the final values of every configuration with their intervals.
+
+    They are of one metric, or of the main accuracies in and out of domain.
+    """
+    main = (comparison.in_domain, comparison.out_of_domain)
+    metrics = [metric] if metric is not None else [name for name in main if name]
+    every = comparison.configurations
+    several_lags = len({one.traits.get("async") for one in every}) > 1
+    rows = [
+        (
+            one.study,
+            _setting_text(one, with_async=several_lags),
+            one.name,
+            f"{one.num_finished}/{len(one.runs)}",
+            *(_final_with_width(one.finals.get(metric)) for metric in metrics),
+            f"{one.collapse.count}/{one.collapse.n}",
+        )
+        for one in every
+    ]
+    columns = ("study", "where", "configuration", "seeds", *metrics, "collapsed")
+    return ReportTable("", columns, tuple(rows))
+
+
+def _setting_text(configuration: Configuration, *, with_async: bool) -> str:
+    return " ".join(
+        value if name in ("model", "data", "backend") else f"{name}={value}"
+        for name, value in configuration.traits.items()
+        if name != "async" or with_async
+    )
+
+
+def _final_with_width(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    if estimate.half_width is None:
+        return f"{estimate.mean:.3g}"
+    return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"
+
+
+def claim_table(comparison: Comparison) -> ReportTable:
+    """Return verdict and reason of every claim."""
+    rows = [(c.verdict, statement(c.claim), reason(c)) for c in comparison.claims]
+    return ReportTable("", ("verdict", "claim", "why"), tuple(rows))
+
+
+def difference_table(
+    differences: Sequence[AxisDifference], axis: str, metric: str, effect: float | None
+) -> ReportTable:
+    """Return the difference of every pair of values of an axis.
+
+    effect: if given, a column has the seeds that would show a difference of this size.
+    """
+    rows = [
+        (
+            d.left,
+            d.right,
+            f"{d.effect.mean:+.3f}",
+            _bounds(d.effect),
+            _bounds(d.over_items),
+            "-" if d.relative is None else f"{d.relative.value:+.1%}",
+            str(d.effect.n),
+            str(len(d.settings)),
+            f"{d.p_corrected:.2g}",
+            d.verdict,
+            *([] if effect is None else [str(d.seeds_for(effect) or "unknown")]),
+        )
+        for d in differences
+    ]
+    columns = (
+        axis,
+        "against",
+        "difference",
+        "over seeds",
+        "over seeds and items",
+        "relative",
+        "seeds",
+        "settings",
+        "p (Holm)",
+        "verdict",
+        *([] if effect is None else [f"seeds for {effect:g}"]),
+    )
+    caption = (
+        f"difference in {metric}: 95 % intervals as if this were the only look; p and verdict hold "
+        "at every look"
+    )
+    return ReportTable(caption, columns, tuple(rows))
+
+
+def _bounds(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return "-"
+    return f"[{estimate.low:+.3f}, {estimate.high:+.3f}]"

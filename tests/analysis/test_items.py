@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.analysis.claims import reason
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.configurations import axis_differences
-from orchestrator.analysis.sentences import reason
 
 METRIC = "eval/in_domain/mean"
 ITEMS = 128

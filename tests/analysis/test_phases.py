@@ -13,12 +13,12 @@ from orchestrator.analysis.phases import boundary, largest_step, mean_lag, phase
 from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.records import Outcome, Published, PublishedStatement
 from orchestrator.report.measured import (
-    FIVE,
+    OBSERVATIONS,
     as_text,
     comedy_lines,
-    kept_of,
     phase_lines,
     quiet_lines,
+    stored_data,
 )
 from orchestrator.report.results import phase_panels, phase_section
 from orchestrator.settings import Advantage, Batch, Data, Model, Optimizer, Settings
@@ -123,17 +123,19 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
             )
         }
     )
-    kept = json.loads(as_text(kept_of(comparison, done.records, published)))
+    kept = json.loads(as_text(stored_data(comparison, done.records, published)))
     (claim,) = kept["claims"]
     assert (claim["says"], claim["where"]) == ("It falls.", "Fig. 3")
     page = "\n".join(comedy_lines(kept))
     assert "| It falls. (Fig. 3) | not decided | The share of collapsed runs is higher" in page
     assert "Of 1 claims, 0 hold here, 0 do not, and 1 are not decided." in page
     assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
-    verdicts = dict.fromkeys((name for one in FIVE for name in one.at_its_points), "underpowered")
-    for one, verdict in ((FIVE[0], "supported"), (FIVE[2], "contradicted")):
+    verdicts = dict.fromkeys(
+        (name for one in OBSERVATIONS for name in one.at_its_points), "underpowered"
+    )
+    for one, verdict in ((OBSERVATIONS[0], "supported"), (OBSERVATIONS[2], "contradicted")):
         verdicts |= dict.fromkeys(one.at_its_points, verdict)
-    verdicts[FIVE[4].at_its_points[0]] = "supported"
+    verdicts[OBSERVATIONS[4].at_its_points[0]] = "supported"
     points = [{"name": name, "verdict": verdict} for name, verdict in verdicts.items()]
     lines = list(phase_lines(kept, {"seeds": list(range(20)), "claims": points}))
     rows = [line.split("|") for line in lines if re.match(r"\| [1-5] \| .* hold, ", line)]
@@ -164,7 +166,7 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
 
 def test_the_quiet_term_is_paired_with_the_others_by_seed(synthetic: Any) -> None:
     done = synthetic.grid({"rb.both": [0.8, 0.9], "k1.reward": [0.7, 0.7]})
-    kept = kept_of(compare(synthetic.spec(), done.records, []), done.records, Published())
+    kept = stored_data(compare(synthetic.spec(), done.records, []), done.records, Published())
     (row,) = [line for line in quiet_lines(kept) if line.startswith("| k1.reward | 0.1 | +")]
     assert row.startswith("| k1.reward | 0.1 | +0.149 ["), "of the curve's last values"
 

@@ -7,19 +7,23 @@ import numpy as np
 import pytest
 
 from benchmarks.sequential import seeds_needed
+from orchestrator.analysis.claims import reason, statement
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.sentences import reason, statement
-from orchestrator.analysis.sequential import (
+from orchestrator.analysis.stats import (
+    ALPHA,
+    Estimate,
+    Rate,
     anytime_interval,
     anytime_p,
     anytime_p_between,
     anytime_p_of_share,
+    estimate,
     log_evidence,
     range_of_seeds,
     seeds_to_decide,
+    t_quantile,
     t_reach,
 )
-from orchestrator.analysis.stats import ALPHA, Estimate, Rate, estimate, t_quantile
 from orchestrator.spec.claims import parse
 
 REPETITIONS, MOST = 4000, 40
@@ -97,10 +101,10 @@ def test_evidence_is_the_marginal_likelihood_ratio() -> None:
         reach = 8 * math.sqrt(variance)
         return float(dblquad(density, -8, 8, -reach, reach, epsabs=1e-10)[0])
 
-    from orchestrator.analysis import sequential
+    from orchestrator.analysis import stats
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sequential, "PRIOR_VARIANCES", (1.0,))
+        patched.setattr(stats, "PRIOR_VARIANCES", (1.0,))
         expected = marginal(1.0) / marginal(None)
         assert math.exp(log_evidence(t, 3)) == pytest.approx(expected, rel=1e-3)
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.claims import JudgedClaim
+from orchestrator.analysis.claims import JudgedClaim, reason, statement
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.sentences import reason, statement
 from orchestrator.errors import SpecError
 from orchestrator.records import EvalTask, EvaluationSpec
 

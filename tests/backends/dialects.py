@@ -162,19 +162,19 @@ def gaps(
     backend = plugins.load(library)
     dialect = backend.semantics(version).dialect
     for seed, fresh in itertools.product(range(seeds), (True, False)):
-        inquiry.batch(f"{seed} {fresh}", rollouts(seed, fresh=fresh))
+        inquiry.add_batch(f"{seed} {fresh}", rollouts(seed, fresh=fresh))
     asked: dict[tuple[int, str], Cell] = {}
     for number, cell in enumerate(plans):
-        launch = inquiry.launch(backend.translate(cell, PLACE))
+        launch = inquiry.add_launch(backend.translate(cell, PLACE))
         many = cell.settings.batch.num_minibatches > 1
         for seed in range(seeds):
             # Stale rollouts reach a library's loss as several minibatches do: through the ratio.
             name = f"{seed} {not many and library != 'prime_rl'}"
             key = (number, name)
-            inquiry.question(key, "update", launch, name)
+            inquiry.add_question(key, "update", launch, name)
             inquiry._questions[key]["dtype"] = "float32"
             asked[key] = cell
-    found, _ = inquiry.put(where)
+    found, _ = inquiry.send(where)
     worst = {"advantages": 0.0, "loss": 0.0, "gradient": 0.0}
     which, failed = {}, set()
     for key, cell in asked.items():

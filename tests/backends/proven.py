@@ -14,9 +14,8 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
 from orchestrator.library.rollout_dump import VARIABLE
-from orchestrator.prove.cells import cells_of
-from orchestrator.prove.run import Run, read_run
-from orchestrator.prove.small import cell_of, on_few_gpus, small, train
+from orchestrator.prove.proof import Run, read_run
+from orchestrator.prove.small import cell_of, cells_of, on_few_gpus, small, train
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions

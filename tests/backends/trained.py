@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
-from orchestrator.prove.page import stored
+from orchestrator.prove.text import stored
 
 FOLDER = Path(__file__).parent
 RECORDS = "trained.json"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dashboards import blocks, html
+from dashboards import html
+from dashboards import page as blocks
 from dashboards.page import packed_data
 from orchestrator.analysis.compare import compare
 from orchestrator.report import Report, report

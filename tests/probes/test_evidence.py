@@ -13,8 +13,16 @@ from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.verdicts import verdict
 from orchestrator.probes import evidence
-from orchestrator.probes.cells import ADVANTAGES, AGGREGATIONS, libraries, releases, settings, terms
-from orchestrator.probes.measure import TOLERANCE, accepted
+from orchestrator.probes.cells import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    accepted,
+    libraries,
+    releases,
+    settings,
+    terms,
+)
+from orchestrator.probes.measure import TOLERANCE
 from orchestrator.settings import Kl
 
 RELEASES = releases()

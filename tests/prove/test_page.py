@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from orchestrator.prove.page import page, stored
 from orchestrator.prove.proof import QUANTITIES
+from orchestrator.prove.text import page, stored
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,15 @@ from orchestrator.launch.endings import Ending
 from orchestrator.library.cpu import CpuLaunch
 from orchestrator.library.launches import UnreadableScript
 from orchestrator.prove import real
-from orchestrator.prove.cells import WANTED, cells_of
-from orchestrator.prove.small import NOWHERE, cell_of, environment_of, on_cpu, small
+from orchestrator.prove.small import (
+    NOWHERE,
+    WANTED,
+    cell_of,
+    cells_of,
+    environment_of,
+    on_cpu,
+    small,
+)
 from orchestrator.settings import Kl
 from tests.backends.specs import declared
 from tests.command_line import ROOT, orch

@@ -34,15 +34,15 @@ def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
     gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
     inquiry, asked = Inquiry("openrlhf", FLAT), []
     for cell, size in zip(_translatable(FLAT), (1, 2), strict=True):
-        launch = inquiry.launch(plugins.load("openrlhf").translate(cell, dialects.PLACE))
+        launch = inquiry.add_launch(plugins.load("openrlhf").translate(cell, dialects.PLACE))
         parts = range(0, 8, size)
         for at in parts:
             part: Any = {name: rows[at : at + size] for name, rows in whole.items()}
             part["advantages"] = gains[at : at + size].tolist()
-            inquiry.batch(f"{size} {at}", part)
-            inquiry.question((size, at), "loss", launch, f"{size} {at}")
+            inquiry.add_batch(f"{size} {at}", part)
+            inquiry.add_question((size, at), "loss", launch, f"{size} {at}")
         asked.append((cell.settings, size, parts))
-    found, _ = inquiry.put(dialects.beside(environment(FLAT), "openrlhf"))
+    found, _ = inquiry.send(dialects.beside(environment(FLAT), "openrlhf"))
     for settings, size, parts in asked:
         rows = [row for at in parts for row in found[size, at]["gradient"]]
         theirs = torch.tensor(rows) * size / 8

@@ -30,10 +30,10 @@ def test_its_own_teacher_tau_is_the_native_dialect(source: Path) -> None:
     ((label, launch),) = [item for item in natives("0.5.0").items() if "teacher" in item[0]]
     inquiry = Inquiry("prime_rl", "0.5.0")
     batch = dialects.rollouts(0, fresh=True)
-    inquiry.batch("rollouts", batch)
-    number = inquiry.raw(launch["groups_of_four"])
-    inquiry.question(label, "update", number, "rollouts")
-    found, _ = inquiry.put(ProbeTarget(Path(sys.executable), source / "prime_rl"))
+    inquiry.add_batch("rollouts", batch)
+    number = inquiry.add_own_launch(launch["groups_of_four"])
+    inquiry.add_question(label, "update", number, "rollouts")
+    found, _ = inquiry.send(ProbeTarget(Path(sys.executable), source / "prime_rl"))
     (cell, *_) = [
         c for c in dialects.cells("prime_rl", "0.5.0") if c.settings.kl.label == "k1.reward"
     ]

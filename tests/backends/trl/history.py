@@ -8,16 +8,25 @@ them, under the release's number. They are read, not imported: each wants anothe
 """
 
 import ast
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from backends.trl.options import HISTORY, SCRIPTS, own_options
+from orchestrator import plugins
 from orchestrator.library.release_facts import Option, dump
 from orchestrator.library.releases import numbers
 from orchestrator.probes import undriven
-from orchestrator.probes.protocol import ProbeTarget
+from orchestrator.probes.measure import (
+    REGIMES,
+    ask_for_update,
+    batch_name,
+    measured_objective,
+    models,
+)
+from orchestrator.probes.protocol import Inquiry, ProbeBatch, ProbeTarget, every_group
 from orchestrator.probes.runner import Sources
 
 CLASSES = {"grpo": "GRPOConfig", "rloo": "RLOOConfig"}
@@ -64,6 +73,57 @@ def of_release(folder: Path) -> dict[str, Option]:
     }
 
 
+BETA = 0.5
+LAUNCHES: Mapping[str, tuple[str, ...]] = {
+    "nothing": (),
+    "beta": ("--beta", str(BETA)),
+}
+"""Name -> the KL options of a launch: none, or the coefficient alone."""
+
+
+def measure_defaults(
+    library: str, version: str, where: ProbeTarget, defaults: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the measured objective of each of LAUNCHES in a release, on- and off-policy.
+
+    Each has its gradient. `sources` has the hash of each function that was run.
+    """
+    inquiry = Inquiry(library, version)
+    for on_policy in (True, False):
+        for index, setting in enumerate(models(on_policy)):
+            batch = every_group(setting)
+            zero = [[0.0] * len(row) for row in batch["logp"]]
+            inquiry.add_batch(
+                batch_name(on_policy, index), ProbeBatch(**{**batch, "advantages": zero})
+            )
+    for label, words in LAUNCHES.items():
+        argv = ["grpo", *words]
+        launch = inquiry.add_own_launch(
+            {"argv": argv, "files": {undriven.DEFAULTS: json.dumps(defaults)}}
+        )
+        for on_policy in (True, False):
+            ask_for_update(inquiry, (label, on_policy), launch, on_policy, what="loss")
+    answers, reply = inquiry.send(where, plugins.folder(library) / "default_probe.py")
+    return {
+        "sources": {key: each["sha256"] for key, each in reply.sources.items()},
+        **{
+            label: {
+                name: _rounded(measured_objective(answers, (label, on), on, beta))
+                for name, on in REGIMES.items()
+            }
+            for label, beta in (("nothing", 1.0), ("beta", BETA))
+        },
+    }
+
+
+def _rounded(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a measurement with its gradient at the first policy only, rounded to 6 digits."""
+    if "error" in answer:
+        return dict(answer)
+    first = [float(f"{x:.6g}") + 0.0 for x in answer["gradient"][0]]
+    return {**answer, "gradient": [0.0 if abs(x) < 1e-12 else x for x in first]}
+
+
 DECIDING = ("beta", "use_bias_correction_kl", "importance_sampling_level", "loss_type")
 FIRST_MEASURED = (0, 15)
 """0.14.0 generates inside its loss."""
@@ -73,7 +133,7 @@ def measured(package: Path, version: str) -> dict[str, Any]:
     """Return what a release's own loss makes of a launch with the release's defaults."""
     given = {key: option.default for key, option in own_options("grpo")[version].items()}
     where = ProbeTarget(Path(sys.executable), package)
-    answers = undriven.measure_defaults("trl", version, where, given)
+    answers = measure_defaults("trl", version, where, given)
     return {"defaults": {key: given.get(key) for key in DECIDING}, **answers}
 
 
@@ -111,7 +171,9 @@ def main(folder: Path) -> None:
         else:
             kept[version] = measured(package, version)
         before = loss
-    undriven.write_defaults("trl", kept)
+    lines = ",\n".join(f" {json.dumps(v)}: {json.dumps(each)}" for v, each in kept.items())
+    file = plugins.folder("trl") / undriven.DEFAULTS
+    file.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def _order(folder: Path) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from backends.trl import BACKEND
 from backends.trl.options import own_options
 from orchestrator import plugins
 from orchestrator.probes import evidence
-from orchestrator.probes.measure import ask_for_update, measured, prepare_objectives
+from orchestrator.probes.measure import add_models, ask_for_update, measured_objective
 from orchestrator.probes.protocol import Inquiry, ProbeTarget
 from tests.backends.environments import contract_python
 from tests.probes.measured import same_as_committed
@@ -64,11 +64,11 @@ def objective(package: Path) -> object:
     """What RLOOTrainer's KL is, in a package."""
     launch = plugins.probes("trl").natives("1.16.0")["rloo"]
     inquiry = Inquiry("trl", "1.16.0")
-    prepare_objectives(inquiry)
-    number = inquiry.raw({"argv": launch["argv"], "files": {}})
+    add_models(inquiry)
+    number = inquiry.add_own_launch({"argv": launch["argv"], "files": {}})
     ask_for_update(inquiry, ("rloo",), number, on_policy=True)
-    answers, _ = inquiry.put(ProbeTarget(Path(sys.executable), package))
-    return measured(answers, ("rloo",), True, launch["beta"] * 3)["terms"]
+    answers, _ = inquiry.send(ProbeTarget(Path(sys.executable), package))
+    return measured_objective(answers, ("rloo",), True, launch["beta"] * 3)["terms"]
 
 
 def test_a_changed_trainer_is_measured_otherwise(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The door to MLflow: who may pass, and what is handed on. The server behind it is a small one."""
+"""The proxy before MLflow: who may pass, and what is forwarded, to a small server."""
 
 import base64
 import http.client
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.door import Door, open_door
+from dashboards.serve import MlflowProxy, open_mlflow
 from orchestrator.tracking import server as tracking_server
 from orchestrator.tracking.server import UnixConnection
 from orchestrator.tracking.store import Store
@@ -51,12 +51,12 @@ class _Echo(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    with TemporaryDirectory(prefix="door-") as folder:
+def proxy() -> Iterator[MlflowProxy]:
+    with TemporaryDirectory(prefix="proxy-") as folder:
         path = Path(folder, "socket")
         with (
             socketserver.ThreadingUnixStreamServer(str(path), _Echo) as behind,
-            open_door(path, TOKEN) as opened,
+            open_mlflow(path, TOKEN) as opened,
         ):
             for server in (behind, opened):
                 threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -66,9 +66,9 @@ def door() -> Iterator[Door]:
 
 
 def ask(
-    door: Door, path: str = "/", method: str = "GET", body: str = "", **headers: str
+    proxy: MlflowProxy, path: str = "/", method: str = "GET", body: str = "", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", door.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.server_port, timeout=30)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body.encode() or None, named)
     answer = connection.getresponse()
@@ -95,29 +95,29 @@ def basic(password: str) -> str:
     ],
 )
 def test_another_user_of_the_machine_is_refused(
-    door: Door, method: str, headers: dict[str, str]
+    proxy: MlflowProxy, method: str, headers: dict[str, str]
 ) -> None:
     path = "/api/2.0/mlflow/experiments/create"
-    status, _, content = ask(door, path, method, '{"name": "theirs"}', **headers)
+    status, _, content = ask(proxy, path, method, '{"name": "theirs"}', **headers)
     assert status == 401
     assert TOKEN.encode() not in content
 
 
 @pytest.mark.parametrize("query", ["", "?token=", "?token=x", f"?token={TOKEN[:-1]}"])
-def test_a_wrong_address_opens_nothing(door: Door, query: str) -> None:
-    status, headers, _ = ask(door, f"/{query}")
+def test_a_wrong_address_opens_nothing(proxy: MlflowProxy, query: str) -> None:
+    status, headers, _ = ask(proxy, f"/{query}")
     assert (status, "Set-Cookie" in headers) == (401, False)
 
 
-def test_the_printed_address_opens_it_for_a_browser(door: Door) -> None:
-    assert door.opened == f"http://127.0.0.1:{door.server_port}/?token={TOKEN}"
-    status, headers, page = ask(door, f"/?token={TOKEN}")
+def test_the_printed_address_opens_it_for_a_browser(proxy: MlflowProxy) -> None:
+    assert proxy.opened == f"http://127.0.0.1:{proxy.server_port}/?token={TOKEN}"
+    status, headers, page = ask(proxy, f"/?token={TOKEN}")
     assert status == 200
     assert b"location.hash" in page, "a view is named behind the #"
     assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
     cookie = headers["Set-Cookie"].partition(";")[0]
     status, headers, content = ask(
-        door, "/ajax-api/2.0/x?a=1", "POST", '{"β": 1}', Cookie=cookie, Content_Type="text/json"
+        proxy, "/ajax-api/2.0/x?a=1", "POST", '{"β": 1}', Cookie=cookie, Content_Type="text/json"
     )
     seen: dict[str, Any] = json.loads(content)
     assert (status, headers["Content-Type"]) == (200, "application/json")
@@ -127,32 +127,32 @@ def test_the_printed_address_opens_it_for_a_browser(door: Door) -> None:
 
 
 @pytest.mark.parametrize("given", [f"Bearer {TOKEN}", basic(TOKEN)])
-def test_a_program_gives_the_token_as_mlflows_client_does(door: Door, given: str) -> None:
-    status, _, content = ask(door, "/health", Authorization=given)
+def test_a_program_gives_the_token_as_mlflows_client_does(proxy: MlflowProxy, given: str) -> None:
+    status, _, content = ask(proxy, "/health", Authorization=given)
     assert (status, json.loads(content)["path"]) == (200, "/health")
 
 
-def test_one_connection_carries_one_request(door: Door) -> None:
+def test_one_connection_carries_one_request(proxy: MlflowProxy) -> None:
     """A second request behind the first is not handed on, nor a body of unknown length."""
     bearer = {"Authorization": f"Bearer {TOKEN}"}
-    status, headers, _ = ask(door, "/", **bearer)
+    status, headers, _ = ask(proxy, "/", **bearer)
     assert (status, headers["Connection"]) == (200, "close")
-    status, _, _ = ask(door, "/", "POST", "0\r\n\r\n", Transfer_Encoding="chunked", **bearer)
+    status, _, _ = ask(proxy, "/", "POST", "0\r\n\r\n", Transfer_Encoding="chunked", **bearer)
     assert status == 411
-    assert ask(door, "/", "POST", "x", Content_Length="-1", **bearer)[0] == 411
+    assert ask(proxy, "/", "POST", "x", Content_Length="-1", **bearer)[0] == 411
 
 
 def test_a_server_that_does_not_answer_yet_is_told(tmp_path: Path) -> None:
-    with open_door(tmp_path / "none", TOKEN) as opened:
+    with open_mlflow(tmp_path / "none", TOKEN) as opened:
         threading.Thread(target=opened.serve_forever, daemon=True).start()
         status, _, content = ask(opened, "/", Authorization=f"Bearer {TOKEN}")
         opened.shutdown()
     assert (status, b"load the page again" in content) == (502, True)
 
 
-def test_no_door_without_a_token(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="would be open"):
-        open_door(tmp_path / "none", "")
+def test_no_proxy_without_a_token(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="could open MLflow"):
+        open_mlflow(tmp_path / "none", "")
 
 
 def test_nobody_else_can_enter_the_sockets_folder(monkeypatch: pytest.MonkeyPatch) -> None:
