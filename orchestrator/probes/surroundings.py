@@ -105,24 +105,24 @@ def rollouts() -> MismatchedRollouts:
 
 def batches() -> dict[str, ProbeBatch]:
     """Return the rollouts before and after a train step, and with a KL to the reference alone."""
-    of = rollouts()
-    count = len(of.mask)
+    sample = rollouts()
+    count = len(sample.mask)
     plain = ProbeBatch(
-        logp=of.proximal.tolist(),
-        ref=of.proximal.tolist(),
-        old=of.proximal.tolist(),
-        engine=of.engine.tolist(),
-        mask=of.mask.tolist(),
+        logp=sample.proximal.tolist(),
+        ref=sample.proximal.tolist(),
+        old=sample.proximal.tolist(),
+        engine=sample.engine.tolist(),
+        mask=sample.mask.tolist(),
         rewards=[0.0] * count,
         groups=[i // 2 for i in range(count)],
-        advantages=of.mask.tolist(),
+        advantages=sample.mask.tolist(),
     )
-    moved = of.moved.tolist()
+    moved = sample.moved.tolist()
     return {
         "weights": plain,
         "weights, moved": ProbeBatch(**{**plain, "logp": moved, "ref": moved}),
         "weights, KL": ProbeBatch(
-            **{**plain, "ref": of.reference.tolist(), "advantages": (0 * of.mask).tolist()}
+            **{**plain, "ref": sample.reference.tolist(), "advantages": (0 * sample.mask).tolist()}
         ),
     }
 
@@ -398,9 +398,9 @@ def _cell(
         return {**row, "refused": launch.refused}
     identified = _entry(launch, answers)
     identified.pop("name")
-    of = rollouts()
+    sample = rollouts()
     unit = EngineWeight(correction.kind, correction.least, correction.most or inf)
-    closed = weights(unit, of.proximal - of.engine, of.mask) * of.mask
+    closed = weights(unit, sample.proximal - sample.engine, sample.mask) * sample.mask
     policy = identified.get("policy", {})
     alone = identified.get("kl", {}).get("weight") in (None, "1")
     agrees = (
@@ -420,18 +420,20 @@ def _entry(launch: AskedWeight, answers: AnswersByKey) -> dict[str, Any]:
     replies = [answers["weights", launch.name, name] for name in batches()]
     if error := first_error(replies):
         return {**row, "error": error}
-    of = rollouts()
+    sample = rollouts()
     hypothesis, divisor, off = _nearest(
-        _weights(answers, launch, "weights"), of.proximal, launch.bounds
+        _weights(answers, launch, "weights"), sample.proximal, launch.bounds
     )
     policy = _described(hypothesis, divisor, off, launch.bounds)
     if hypothesis is not None:
         policy["of"] = _whose(hypothesis, divisor, launch, answers)
     row["policy"] = policy
     if launch.estimator is not None:
-        unit = np.where(of.mask > 0, slope(launch.estimator, of.proximal - of.reference), 1.0)
+        unit = np.where(
+            sample.mask > 0, slope(launch.estimator, sample.proximal - sample.reference), 1.0
+        )
         in_loss = _weights(answers, launch, "weights, KL") / -(BETA * unit)
-        row["kl"] = _described(*_nearest(in_loss, of.proximal, launch.bounds), launch.bounds)
+        row["kl"] = _described(*_nearest(in_loss, sample.proximal, launch.bounds), launch.bounds)
     return row
 
 
@@ -452,11 +454,11 @@ def _nearest(
 
     Return None for the hypothesis if none is CLOSE.
     """
-    of = rollouts()
+    sample = rollouts()
     best = (inf, Hypothesis("1"), "")
     for hypothesis in HYPOTHESES:
-        closed = hypothesis.on(p, of.engine, of.mask, bounds)
-        for divisor, factor in _divisors(closed, of.mask).items():
+        closed = hypothesis.on(p, sample.engine, sample.mask, bounds)
+        for divisor, factor in _divisors(closed, sample.mask).items():
             off = _off(values, closed * factor)
             if off < best[0] * 0.5:
                 best = (off, hypothesis, divisor)
@@ -484,12 +486,12 @@ def _whose(hypothesis: Hypothesis, divisor: str, launch: AskedWeight, answers: A
     With `proximal` the loss has the importance ratio policy / proximal policy beside the weight.
     With `policy` the weight is of the policy itself, and the loss has no other ratio.
     """
-    of = rollouts()
+    sample = rollouts()
     values = _weights(answers, launch, "weights, moved")
-    ratio = np.exp(of.moved - of.proximal)
-    for whose, p, beside in (("proximal", of.proximal, ratio), ("policy", of.moved, 1.0)):
-        closed = hypothesis.on(p, of.engine, of.mask, launch.bounds)
-        factor = _divisors(closed, of.mask).get(divisor, 1.0)
+    ratio = np.exp(sample.moved - sample.proximal)
+    for whose, p, beside in (("proximal", sample.proximal, ratio), ("policy", sample.moved, 1.0)):
+        closed = hypothesis.on(p, sample.engine, sample.mask, launch.bounds)
+        factor = _divisors(closed, sample.mask).get(divisor, 1.0)
         if _off(values, closed * factor * beside) <= CLOSE:
             return whose
     return "?"
@@ -596,36 +598,36 @@ def measured_surroundings(
 
 def ratios_of_levels() -> dict[str, FloatTable]:
     """Return the ratio of policy to proximal policy at each level, [N, T]."""
-    of = rollouts()
-    log_ratio = (of.moved - of.proximal) * of.mask
+    sample = rollouts()
+    log_ratio = (sample.moved - sample.proximal) * sample.mask
     whole = log_ratio.sum(-1, keepdims=True)
     return {
         "token": np.exp(log_ratio),
         "sequence": np.exp(whole) + 0 * log_ratio,
-        "sequence_mean": np.exp(whole / of.mask.sum(-1, keepdims=True)) + 0 * log_ratio,
+        "sequence_mean": np.exp(whole / sample.mask.sum(-1, keepdims=True)) + 0 * log_ratio,
     }
 
 
 def _level(subject: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
-    of = rollouts()
+    sample = rollouts()
     replies = {key: each for key, each in answers.items() if key[:2] == ("level", subject.name)}
     if error := first_error(replies.values()):
         return {"error": error}
-    policy = -as_array(replies["level", subject.name, "level"], "gradient") * of.tokens
+    policy = -as_array(replies["level", subject.name, "level"], "gradient") * sample.tokens
     row = {"policy": _fitted(policy, ratios_of_levels())}
     if subject.estimator is not None:
-        gradient = as_array(replies["level", subject.name, "level, KL"], "gradient") * of.tokens
+        gradient = as_array(replies["level", subject.name, "level, KL"], "gradient") * sample.tokens
         row["kl"] = _fitted(gradient / BETA, kl_gradients(subject.estimator))
     return row
 
 
 def kl_gradients(estimator: str) -> dict[str, FloatTable]:
     """Return the gradients of a KL in the loss: without a ratio, and with each level of it."""
-    of, form, ratio = rollouts(), entry(estimator), ratios_of_levels()
-    x = (of.moved - of.reference) * of.mask
+    sample, form, ratio = rollouts(), entry(estimator), ratios_of_levels()
+    x = (sample.moved - sample.reference) * sample.mask
     value, slope = form.value(x), form.slope(x)
-    summed = (value * of.mask).sum(-1, keepdims=True)
-    mean = summed / of.mask.sum(-1, keepdims=True)
+    summed = (value * sample.mask).sum(-1, keepdims=True)
+    mean = summed / sample.mask.sum(-1, keepdims=True)
     return {
         "none": slope,
         "token": ratio["token"] * (slope + value),
@@ -636,12 +638,12 @@ def kl_gradients(estimator: str) -> dict[str, FloatTable]:
 
 def _fitted(values: FloatTable, closed: Mapping[str, FloatTable]) -> dict[str, Any]:
     """Return the level whose gradient this is, and the divisor of its mean."""
-    of = rollouts()
-    own = of.tokens / len(of.mask) / of.mask.sum(-1, keepdims=True)
+    sample = rollouts()
+    own = sample.tokens / len(sample.mask) / sample.mask.sum(-1, keepdims=True)
     best = (inf, "?", ALL_TOKENS)
     for level, table in closed.items():
         for divisor, factor in ((ALL_TOKENS, 1.0), (OWN_TOKENS, own)):
-            best = min(best, (_off(values, table * of.mask * factor), level, divisor))
+            best = min(best, (_off(values, table * sample.mask * factor), level, divisor))
     off, level, divisor = best
     if off > CLOSE:
         return {"level": "?", "deviation": float(f"{off:.1g}")}
