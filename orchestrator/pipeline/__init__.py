@@ -1,5 +1,15 @@
 """The pipeline: train what is missing, then collect, evaluate, mirror, compare and report.
 
 Each stage after training begins from the run directories, so each can be called again alone.
+
+    stages      each stage after training; and `run`, which trains and then calls them in order
+    training    trains the missing cells, on this machine or with jobs of a cluster
+    rehearsal   what would go wrong; the same grid at micro scale; a few steps of the real library
+    repetition  cells once more, in folders of their own (`orch verify`)
+    search      the steps of `orch tune`
+    live        the page of an experiment while it runs, and MLflow beside it (`orch dashboard`)
+    notify      the message at the end of a run (`site.options.on_end`)
+    messages    sentences for the person at the terminal
+
 Messages for a person go to standard error by `messages.say`; results are returned.
 """
