@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem, split_arg_string
 from orchestrator.errors import OrchError
 from orchestrator.records import State
 from orchestrator.runs.experiment import open_experiment
+from orchestrator.spec.compose import GROUPS, group_names
 from orchestrator.spec.fields import FIELDS, LABELS
 from orchestrator.spec.select import OF_A_CELL, values_of
 from orchestrator.spec.sentences import choices
@@ -39,20 +40,11 @@ def specs(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     return _items([*files, *shipped_names()], incomplete)
 
 
-def groups() -> dict[str, list[str]]:
-    """Return each shipped config group with the names of its entries."""
-    return {
-        folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
-        for folder in sorted(shipped_folder().iterdir())
-        if any(folder.glob("*.yaml"))
-    }
-
-
 def overrides(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return config groups and their entries, fields of a base and their words, of the site."""
-    entries = groups()
+    entries = {group: group_names(shipped_folder(), group) for group in sorted(GROUPS)}
     key, equals, _ = incomplete.partition("=")
     if not equals:
         keys = [*entries, "seeds", *_SITE, *(f"base.{name}" for name in FIELDS)]
