@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from orchestrator import __version__ as __version__
 from orchestrator import audit as _audit
 from orchestrator.analysis.results import results_of
-from orchestrator.audit import AuditFinding, releases
+from orchestrator.audit import AuditFinding, libraries
 from orchestrator.errors import OrchError
 from orchestrator.kl.verdicts import GradientVerdict, verdict
 from orchestrator.pipeline import stages as _stages
@@ -120,8 +120,8 @@ def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> list
     """
     path = Path(script)
     text = path.read_text(encoding="utf-8", errors="replace")
-    around = releases.versions(path) | (versions or {})
-    return _audit.audit(text, str(path), files=releases.NeighbourFiles(path), versions=around)
+    around = libraries.versions(path) | (versions or {})
+    return _audit.audit(text, str(path), files=libraries.NeighbourFiles(path), versions=around)
 
 
 def run(

@@ -76,7 +76,7 @@ def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
 
 READER = """
 from orchestrator.library.launches import InLoss, InReward, LaunchReading
-from orchestrator.library.releases import ReleaseMarks
+from orchestrator.library.release_marks import ReleaseMarks
 
 class Toy:
     name, title, estimator_names = "toyread", "ToyRead", {"kl": "k1"}
@@ -97,10 +97,10 @@ READER = Toy()
 
 def test_a_library_that_is_only_read(install: Install) -> None:
     """It is no backend, and `orch audit` reads the calls that make its configuration."""
-    from orchestrator.audit import audit, hints
+    from orchestrator.audit import audit, libraries
 
     install("toy-read", "[orch.readers]\ntoyread = toyread:READER\n", toyread=READER)
-    for function in (hints.marks, hints._hint, hints.configuration_classes):
+    for function in (libraries.marks, libraries._hint, libraries.configuration_classes):
         function.cache_clear()
     try:
         assert "toyread" in plugins.readers()
@@ -111,7 +111,7 @@ def test_a_library_that_is_only_read(install: Install) -> None:
         assert any("orch does not read them" in each for each in finding.assumes)
         assert not finding.effective_beta
     finally:
-        for function in (hints.marks, hints._hint, hints.configuration_classes):
+        for function in (libraries.marks, libraries._hint, libraries.configuration_classes):
             function.cache_clear()
 
 

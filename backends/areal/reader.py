@@ -36,7 +36,7 @@ from orchestrator.library.reading import (
     split_override,
     stock,
 )
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, TYPE = "actor.kl_ctl", "actor.kl_estimator"
 LAG, MINIBATCHES = "rollout.max_head_offpolicyness", "actor.ppo_n_minibatches"

@@ -35,7 +35,7 @@ from orchestrator.library.reading import (
     stock,
     written_flags,
 )
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator", "scale_rewards"
 DEFAULT_BETA = "0.04"

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, load_tables
+from orchestrator.library.key_tables import KeyTables, load_tables, numbers
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -44,7 +44,7 @@ from orchestrator.library.reading import (
     split_override,
     stock,
 )
-from orchestrator.library.releases import ReleaseMarks, numbers
+from orchestrator.library.release_marks import ReleaseMarks
 
 BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"
 IN_REWARD, APPROXIMATION = "loss_fn.use_kl_in_reward", "loss_fn.use_on_policy_kl_approximation"

@@ -36,7 +36,7 @@ from orchestrator.library.reading import (
     stock,
     written_flags,
 )
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, TYPE, LOADED = "beta", "kl_estimator", "load_ref_policy"
 ESTIMATORS = {

@@ -3,7 +3,7 @@
 from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.library.protocol import LibraryBackend
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 
 class OpenRLHF(LibraryBackend):

@@ -16,6 +16,7 @@ from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
+from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest, numbers
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -40,13 +41,6 @@ from orchestrator.library.reading import (
     as_number,
     completed,
     unquoted,
-)
-from orchestrator.library.releases import (
-    Releases,
-    load_releases,
-    merged_table,
-    nearest,
-    numbers,
 )
 
 FLAT = {

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Fault, did_you_mean
-from orchestrator.library import release_facts
+from orchestrator.library import key_tables
+from orchestrator.library.key_tables import Option, Options
 from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
 from orchestrator.library.reading import completed
-from orchestrator.library.release_facts import Option, Options
 
 NEWEST, FLAT = "0.11.2", "0.10.1.post2"
 VERSIONS = (NEWEST, FLAT)
@@ -101,14 +101,14 @@ _SETTLED: Values = {"actor.eps_clip_low_high": (0.2, 0.2)}
 
 @cache
 def _release_options() -> Mapping[str, Options]:
-    return release_facts.load(Path(__file__).with_name("options.json"))
+    return key_tables.load_options(Path(__file__).with_name("options.json"))
 
 
 @cache
 def own_tables() -> Mapping[str, ReleaseTable]:
     """Return release -> the table of its flags, under the release's own names."""
     releases = _release_options().items()
-    return {version: release_facts.table(version, known) for version, known in releases}
+    return {version: key_tables.option_table(version, known) for version, known in releases}
 
 
 @cache
@@ -135,7 +135,7 @@ def release_table(version: str) -> ReleaseTable:
     own = {name: option.default for name, option in options(version).items()}
     plain = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
     silent = {name: x for name, x in plain.items() if name != "algo.kl.estimator"}
-    table = release_facts.table(version, options(version))
+    table = key_tables.option_table(version, options(version))
     return replace(table, defaults={**silent, **_SETTLED})
 
 

@@ -34,7 +34,7 @@ from orchestrator.library.reading import (
     split_override,
     stock,
 )
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 SWITCH, BETA, TYPE = "add_token_level_kl", "init_kl_coef", "kl_penalty"
 USE_LOSS, LOSS_BETA = "use_kl_loss", "kl_loss_coef"

@@ -3,7 +3,7 @@
 from backends.skyrl import checkpoints, dialect, metrics, parse, translate
 from backends.skyrl.manifest import MANIFEST
 from orchestrator.library.protocol import LibraryBackend
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 
 class SkyRL(LibraryBackend):

@@ -22,6 +22,7 @@ from backends.skyrl.manifest import (
     tables,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
+from orchestrator.library.key_tables import merged_table, numbers
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -50,7 +51,6 @@ from orchestrator.library.reading import (
     split_override,
     unquoted,
 )
-from orchestrator.library.releases import merged_table, numbers
 
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
 TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backends.skyrl.overrides import written
-from orchestrator.library import release_facts
+from orchestrator.library import key_tables
+from orchestrator.library.key_tables import numbers
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -31,7 +32,6 @@ from orchestrator.library.manifest import (
     sampling_rows,
 )
 from orchestrator.library.needs import name_of
-from orchestrator.library.releases import numbers
 from orchestrator.settings import Clip, Settings
 
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
@@ -101,10 +101,10 @@ def tables() -> dict[str, ReleaseTable]:
     `trainer.fully_async.enabled` has no default here, because some entry points train
     asynchronously without it.
     """
-    releases = release_facts.load(Path(__file__).with_name("options.json"))
+    releases = key_tables.load_options(Path(__file__).with_name("options.json"))
     return {
         version: replace(
-            release_facts.table(version, options, added=("orch.",)),
+            key_tables.option_table(version, options, added=("orch.",)),
             defaults={key: each.default for key, each in options.items() if key != ENABLED},
         )
         for version, options in releases.items()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, flags, load_tables
+from orchestrator.library.key_tables import KeyTables, flags, load_tables, numbers
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -41,7 +41,7 @@ from orchestrator.library.reading import (
     stock,
     written_flags,
 )
-from orchestrator.library.releases import CommandCall, ReleaseFile, ReleaseMarks, numbers
+from orchestrator.library.release_marks import CommandCall, ReleaseFile, ReleaseMarks
 
 COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coef"
 TYPE, UNBIASED, ADVANTAGE = "kl-loss-type", "use-unbiased-kl", "advantage-estimator"

@@ -5,7 +5,7 @@ import re
 from backends.trl import checkpoints, dialect, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
 from orchestrator.library.protocol import LibraryBackend
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 _LOCKED = re.compile(r'name = "trl"\nversion = "(\d+\.\d+\.\d+)"')
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')

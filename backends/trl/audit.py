@@ -23,6 +23,7 @@ from backends.trl.options import (
     own_options,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
+from orchestrator.library.key_tables import merged_table, nearest, numbers
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
@@ -40,7 +41,6 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, completed, unquoted
-from orchestrator.library.releases import merged_table, nearest, numbers
 
 CLASSES: Mapping[str, Script] = {
     "GRPOConfig": "grpo",

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from orchestrator.library import release_facts
+from orchestrator.library import key_tables
+from orchestrator.library.key_tables import Option, Options
 from orchestrator.library.manifest import ReleaseTable, Values
-from orchestrator.library.release_facts import Option, Options
 
 Script = Literal["grpo", "rloo"]
 SCRIPTS: tuple[Script, ...] = get_args(Script)
@@ -25,7 +25,7 @@ VERSIONS = (NEWEST, BEFORE_BIAS_CORRECTION)
 
 @cache
 def _releases() -> Mapping[str, Options]:
-    return release_facts.load(Path(__file__).with_name("options.json"))
+    return key_tables.load_options(Path(__file__).with_name("options.json"))
 
 
 @cache
@@ -46,14 +46,14 @@ def defaults(script: Script, version: str) -> Values:
 @cache
 def script_table(script: Script, version: str) -> ReleaseTable:
     """Return the options that one script of a release accepts."""
-    return release_facts.table(f"{version} ({script})", options(script, version))
+    return key_tables.option_table(f"{version} ({script})", options(script, version))
 
 
 @cache
 def release_table(version: str) -> ReleaseTable:
     """Return the options that some script of a release accepts; those of `grpo` come first."""
     both = {**options("rloo", version), **options("grpo", version)}
-    return release_facts.table(version, both)
+    return key_tables.option_table(version, both)
 
 
 HISTORY = Path(__file__).with_name("history.json")
@@ -80,7 +80,7 @@ TrainingArguments in others, so that they do not identify a release."""
 
 @cache
 def _history() -> Mapping[str, Options]:
-    return release_facts.load(HISTORY)
+    return key_tables.load_options(HISTORY)
 
 
 @cache
@@ -114,4 +114,4 @@ def class_table(script: Script, version: str) -> ReleaseTable:
     """Return the options of a script in any release."""
     known = {**inherited(script), **own_options(script)[version]}
     older = {key: Option("str") for key in OLDER_ARGUMENTS}
-    return release_facts.table(version, {**older, **known})
+    return key_tables.option_table(version, {**older, **known})

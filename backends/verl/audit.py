@@ -37,6 +37,7 @@ from backends.verl.manifest import (
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
+from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -64,7 +65,6 @@ from orchestrator.library.reading import (
     regime_of_sizes,
     shown,
 )
-from orchestrator.library.releases import Releases, load_releases, merged_table, nearest
 
 GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from backends.verl import extension
 from orchestrator.estimators import TABLE
-from orchestrator.library import release_facts
+from orchestrator.library import key_tables
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -87,10 +87,12 @@ ADDED = (
 reads `mixed_precision`, which the configuration leaves null."""
 TABLES: Mapping[str, ReleaseTable] = {
     version: replace(
-        release_facts.table(version, options, added=ADDED),
+        key_tables.option_table(version, options, added=ADDED),
         defaults={key: option.default for key, option in options.items()},
     )
-    for version, options in release_facts.load(Path(__file__).with_name("options.json")).items()
+    for version, options in key_tables.load_options(
+        Path(__file__).with_name("options.json")
+    ).items()
 }
 
 IN_REWARD = {"kl.placement": ("reward",)}

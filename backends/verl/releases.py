@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.library.releases import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BEFORE_SWITCH = "verl before 0.4.0"
 """A key of a launch's versions that is no release: the release is older than use_kl_in_reward."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.analysis.ablation import Ablation, AblationEnds, AblationStep, rehearsed_in
-from orchestrator.audit import UnreadableScript, audit, releases
+from orchestrator.audit import UnreadableScript, audit, libraries
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.estimators import plain_names
@@ -116,8 +116,8 @@ def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be read: {error.strerror or error}") from error
     try:
-        around = releases.versions(file) | dict(pinned or {})
-        findings = audit(text, path, files=releases.NeighbourFiles(file), versions=around)
+        around = libraries.versions(file) | dict(pinned or {})
+        findings = audit(text, path, files=libraries.NeighbourFiles(file), versions=around)
     except UnreadableScript as error:
         raise SelectionError(f"{path}: {error}") from error
     usual = ([finding for finding in findings if finding.usual] or findings)[0]

@@ -24,10 +24,17 @@ from orchestrator.audit.documents import (
     yaml_nodes,
 )
 from orchestrator.audit.fix import chosen, conditional
-from orchestrator.audit.hints import may_configure, may_launch, titles, unread
 from orchestrator.audit.judge import AuditFinding, judge
+from orchestrator.audit.libraries import (
+    NeighbourFiles,
+    Projects,
+    may_configure,
+    may_launch,
+    pins,
+    titles,
+    unread,
+)
 from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
-from orchestrator.audit.releases import NeighbourFiles, Projects, pins
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,

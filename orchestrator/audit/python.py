@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
-from orchestrator.audit.hints import STARTS, command_calls, configuration_classes, may_launch
+from orchestrator.audit.libraries import STARTS, command_calls, configuration_classes, may_launch
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,

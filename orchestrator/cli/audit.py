@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.audit.fix import diff, diff_path, write_diff
+from orchestrator.audit.libraries import Projects
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
-from orchestrator.audit.releases import Projects
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
 from orchestrator.cli import common, foreign
 from orchestrator.cli.common import print_json, say

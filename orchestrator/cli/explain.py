@@ -14,7 +14,7 @@ from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, choices
 from orchestrator.imports.names import explained_metrics
-from orchestrator.kl.explain import (
+from orchestrator.kl.verdicts import (
     COLUMNS,
     PLACEMENTS,
     SYMBOLS,

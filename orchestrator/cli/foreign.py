@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from orchestrator.analysis.imported import APART, imported_data
-from orchestrator.audit.hints import marks
+from orchestrator.audit.libraries import marks
 from orchestrator.cli.common import number, print_table
 from orchestrator.errors import did_you_mean
 from orchestrator.imports.runs import ImportedRun

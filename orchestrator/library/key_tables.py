@@ -1,8 +1,17 @@
-"""The keys that a library's own parser takes, by release, for libraries that orch only reads.
+"""The keys that the parser of each release of a library takes, in three kinds of data files.
 
-`flags` and `fields` read them from a parser's source, without an import of it. They made the data
-files, one for each library, from every release; `orch audit` uses them for a fork whose source is
-in the project of a script. A data file is
+`Options`, of a backend's releases that orch drives: each key with its type, its default and its
+closed list of values, as the library's own parser gives them.
+
+    {"versions": ["0.2.0", "0.3.0"],
+     "keys": {"trainer.seed": {"0.2.0": {"kind": "int", "default": 42}}, ...}}
+
+A key has its facts from a release on until another release changes them; null ends it. A test of
+each backend compares them with the library (`tests/backends/release_facts.py` writes them).
+
+`KeyTables`, of all releases of a library that orch only reads. `flags` and `fields` read the keys
+from a parser's source, without an import of it. They made these files; `orch audit` uses them for a
+fork whose source is in the project of a script.
 
     {"versions": [...], "keys": {key: [[first, last, kind, default, [value, ...]], ...]},
      "passed": [key, ...]}
@@ -10,18 +19,113 @@ in the project of a script. A data file is
 `first` and `last` are indices of `versions`. A key has several entries if its type, default or
 values changed between releases. `passed` lists keys that another program's parser takes; only their
 names are known.
+
+`Releases`, of every release of a backend's library: the names of keys alone, each with its first
+and last release. The audit finds by them the release that a launch runs on.
+
+    {"versions": [...], "keys": {key: [first, last], ...}}
 """
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator.library.launches import Given
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.releases import merged_table, nearest
+
+
+class Option(NamedTuple):
+    """One key of a release."""
+
+    kind: str
+    """The key's type, as the library names it."""
+    default: object = None
+    values: tuple[object, ...] | None = None
+    """All values that the key takes, or None if the library has no list of them."""
+
+
+Options = Mapping[str, Option]
+"""Key -> the facts of one release about it."""
+
+
+def load_options(path: Path) -> dict[str, Options]:
+    """Return the keys of each release, oldest release first."""
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    releases: dict[str, dict[str, Option]] = {version: {} for version in plain["versions"]}
+    for key, history in plain["keys"].items():
+        option = None
+        for version, options in releases.items():
+            if version in history:
+                option = _option(history[version])
+            if option is not None:
+                options[key] = option
+    return dict(releases)
+
+
+def _option(facts: Mapping[str, object] | None) -> Option | None:
+    if facts is None:
+        return None
+    values = facts.get("values")
+    return Option(
+        str(facts["kind"]),
+        facts.get("default"),
+        tuple(values) if isinstance(values, list) else None,
+    )
+
+
+def written_options(releases: Mapping[str, Options]) -> str:
+    """Return the text of the file for the keys of releases, oldest first."""
+    keys = sorted({key for options in releases.values() for key in options})
+    lines = [
+        f"  {json.dumps(key)}: {json.dumps(_history(key, releases), ensure_ascii=False)}"
+        for key in keys
+    ]
+    versions = json.dumps(list(releases))
+    return f'{{\n "versions": {versions},\n "keys": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+def _history(key: str, releases: Mapping[str, Options]) -> dict[str, object]:
+    history: dict[str, object] = {}
+    before: Option | None = None
+    for version, options in releases.items():
+        option = options.get(key)
+        if option != before:
+            history[version] = None if option is None else _facts(option)
+        before = option
+    return history
+
+
+def _facts(option: Option) -> dict[str, object]:
+    facts: dict[str, object] = {"kind": option.kind, "default": option.default}
+    return facts if option.values is None else {**facts, "values": list(option.values)}
+
+
+def option_table(
+    version: str,
+    options: Options,
+    *,
+    added: Sequence[str] = (),
+    registered: Mapping[str, Iterable[object]] | None = None,
+) -> ReleaseTable:
+    """Return the table of a release for a manifest.
+
+    `added`: prefixes of keys that orch's launch adds. `registered`: key -> values that the launch
+    registers in the library, in addition to the library's own.
+    """
+    more = registered or {}
+    values = {
+        key: frozenset(option.values) | frozenset(more.get(key, ()))
+        for key, option in options.items()
+        if option.values is not None
+    }
+    kinds = {key: option.kind for key, option in options.items()}
+    return ReleaseTable(version, frozenset(options), values, tuple(added), kinds)
+
 
 UNREAD = "?"
 """The default of a key whose default is not a literal."""
@@ -254,3 +358,86 @@ def load_tables(path: Path, added: tuple[str, ...] = ()) -> KeyTables:
     return KeyTables(
         tuple(plain["versions"]), tuple(facts), frozenset(plain.get("passed", ())), added
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """The keys of each release: `keys[name] = (first, last)`, indices of `versions`."""
+
+    versions: Sequence[str]
+    keys: Mapping[str, tuple[int, int]]
+
+    def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
+        """Return the indices of the releases that refuse the fewest keys, and the deciding keys.
+
+        A key that no release takes is a fork's. A fork adds newer keys to an old release, and keeps
+        no key that its release has dropped. So if releases that are not neighbours fit equally
+        well, the older one is the fork's.
+        """
+        refused, dropped = [0] * len(self.versions), [0] * len(self.versions)
+        telling = []
+        for key, values in given.items():
+            span = self.keys.get(key)
+            if span is None or values[-1].mark in ("++", "~"):
+                continue
+            telling.append(key)
+            added = values[-1].mark == "+"
+            for i in range(len(self.versions)):
+                # Hydra refuses `+key` where it has the key, and `key` where it does not.
+                refused[i] += (span[0] <= i <= span[1]) == added
+                dropped[i] += i > span[1] and not added
+        least = min(refused)
+        fitting = [i for i, count in enumerate(refused) if count == least]
+        older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
+        if least and older[-1] + 1 not in fitting:
+            fitting = older
+        return fitting, telling
+
+    def table(self, version: str) -> ReleaseTable | None:
+        """Return the table of a listed release, or None for another release."""
+        if version not in self.versions:
+            return None
+        at = self.versions.index(version)
+        keys = frozenset(k for k, (first, last) in self.keys.items() if first <= at <= last)
+        return ReleaseTable(version, keys)
+
+    def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
+        """Return the given keys whose last release is the one with the index `among`."""
+        return [
+            key
+            for key, values in given.items()
+            if key in self.keys and values[-1].mark == "" and self.keys[key][1] == among
+        ]
+
+
+def load_releases(path: Path) -> Releases:
+    """Return the table of releases in a backend's data file."""
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
+
+
+def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> ReleaseTable:
+    """Return the table of every key that some release has."""
+    listed = list(tables)
+    keys = frozenset(more).union(*(table.keys for table in listed))
+    added = tuple(dict.fromkeys(prefix for table in listed for prefix in table.added))
+    return ReleaseTable("another release", keys, {}, added)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version as numbers that can be compared: `0.3.0.post1` -> (0, 3, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
+
+
+def nearest(versions: Sequence[str], version: str) -> int:
+    """Return the index in `versions` of a release, or of the listed release next to it.
+
+    That is the newest listed release of the same minor version, else the newest of those that are
+    not newer than `version`.
+    """
+    wanted = numbers(version)
+    if wanted in (known := [numbers(each) for each in versions]):
+        return known.index(wanted)
+    same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]
+    older = [i for i, each in enumerate(versions) if numbers(each) <= wanted]
+    return (same or older or [0])[-1]

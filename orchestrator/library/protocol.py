@@ -44,7 +44,7 @@ from orchestrator.library.cpu import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
-from orchestrator.library.releases import ReleaseMarks
+from orchestrator.library.release_marks import ReleaseMarks
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-from orchestrator.library.key_tables import KeyFact, KeyTables, defaults, release_table
+from orchestrator.library.key_tables import KeyFact, KeyTables, defaults, numbers, release_table
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -34,7 +34,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.releases import ReleaseMarks, numbers
+from orchestrator.library.release_marks import ReleaseMarks
 
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
 _DELETION = re.compile(r"^~([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=.*)?$", re.DOTALL)

@@ -18,15 +18,15 @@ from typing import Any, Literal, NamedTuple
 from orchestrator import plugins
 from orchestrator.audit import AuditFinding, audit
 from orchestrator.audit.documents import yaml_document, yaml_node
-from orchestrator.audit.releases import NeighbourFiles
-from orchestrator.audit.releases import versions as releases_around
+from orchestrator.audit.libraries import NeighbourFiles
+from orchestrator.audit.libraries import versions as releases_around
 from orchestrator.audit.render import headline
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.estimators import TABLE, entry
 from orchestrator.identity import flatten
 from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.library.key_tables import numbers
 from orchestrator.library.launches import InLoss, InReward, UnreadableScript
-from orchestrator.library.releases import numbers
 from orchestrator.probes import evidence, undriven
 from orchestrator.probes.cells import Release
 from orchestrator.probes.evidence import curve_of, curve_text, objective_text

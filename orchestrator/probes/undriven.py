@@ -25,7 +25,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.library.releases import numbers
+from orchestrator.library.key_tables import numbers
 from orchestrator.probes.evidence import curve_of, curve_text, objective_text
 
 PROBE, KEPT = "kl_probe.py", "measured.json"

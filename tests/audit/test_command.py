@@ -491,15 +491,15 @@ def test_a_folder_of_scripts_has_its_projects_files_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 scripts in one folder looked 24,000 times for files around them."""
-    from orchestrator.audit import releases
+    from orchestrator.audit import libraries
 
     (tmp_path / "requirements.txt").write_text("verl==0.4.0\n")
     looked: list[Path] = []
-    read = releases._text
-    monkeypatch.setattr(releases, "_text", lambda path: looked.append(path) or read(path))
-    projects = releases.Projects()
+    read = libraries._text
+    monkeypatch.setattr(libraries, "_text", lambda path: looked.append(path) or read(path))
+    projects = libraries.Projects()
     seen = [projects.versions(tmp_path / f"{name}.sh") for name in "abc"]
     assert seen[0]["verl"] == seen[2]["verl"] == "0.4.0 requirements.txt asks for it"
-    files = releases.NeighbourFiles(tmp_path / "d.sh", projects)
+    files = libraries.NeighbourFiles(tmp_path / "d.sh", projects)
     assert [files.get("x.py") for _ in range(2)] == [None, None]
     assert len(looked) == len(set(looked))

@@ -9,7 +9,7 @@ import pytest
 from audit.scripts import IN_REWARD, OPENRLHF, SKYRL, TYPE, USE_LOSS, VERL, only
 from orchestrator.audit import audit, key_check
 from orchestrator.audit.key_check import closest, key_findings
-from orchestrator.audit.releases import NeighbourFiles
+from orchestrator.audit.libraries import NeighbourFiles
 from orchestrator.library.launches import Given, HeldKeys
 from orchestrator.library.manifest import ReleaseTable
 

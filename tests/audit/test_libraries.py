@@ -18,7 +18,7 @@ from audit.scripts import (
 )
 from backends.prime_rl.releases import TAU_DEFAULT
 from orchestrator.audit import UnreadableScript, audit
-from orchestrator.audit.releases import versions
+from orchestrator.audit.libraries import versions
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from orchestrator.audit import AuditFinding, UnreadableScript, audit
-from orchestrator.audit.releases import NeighbourFiles, versions
+from orchestrator.audit.libraries import NeighbourFiles, versions
 
 LABELS = Path(__file__).with_name("wild.jsonl")
 

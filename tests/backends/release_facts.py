@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.library.release_facts import Option, Options, dump
+from orchestrator.library.key_tables import Option, Options, written_options
 from tests.backends.environments import contract_python, cpu_python
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def main(libraries: Sequence[str]) -> None:
     for library in libraries:
         oldest_first = reversed(plugins.load(library).versions)
         releases = {version: options_of(library, version) for version in oldest_first}
-        written(library).write_text(dump(releases), encoding="utf-8")
+        written(library).write_text(written_options(releases), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from orchestrator.library.release_facts import Option, dump, load, table
+from orchestrator.library.key_tables import Option, load_options, option_table, written_options
 
 RELEASES = {
     "1.0": {
@@ -16,13 +16,15 @@ RELEASES = {
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    (tmp_path / "options.json").write_text(dump(RELEASES))
-    assert load(tmp_path / "options.json") == RELEASES
-    assert dump(RELEASES).count('"1.2"') == 2, "a release is named where something changed"
+    (tmp_path / "options.json").write_text(written_options(RELEASES))
+    assert load_options(tmp_path / "options.json") == RELEASES
+    assert written_options(RELEASES).count('"1.2"') == 2, (
+        "a release is named where something changed"
+    )
 
 
 def test_a_table_takes_what_a_launch_registers() -> None:
-    facts = table("1.1", RELEASES["1.1"], added=("orch.",), registered={"kl": ["ours"]})
+    facts = option_table("1.1", RELEASES["1.1"], added=("orch.",), registered={"kl": ["ours"]})
     assert not facts.objection("kl", "ours")
     assert not facts.objection("orch.anything", 1)
     assert "takes k1, k2, k3, ours" in facts.objection("kl", "k4")

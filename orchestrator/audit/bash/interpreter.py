@@ -41,7 +41,7 @@ from orchestrator.audit.bash.values import (
     pieces,
     readable_text,
 )
-from orchestrator.audit.hints import STARTS, may_launch
+from orchestrator.audit.libraries import STARTS, may_launch
 
 Flow = Literal["exit", "return", "break", "continue"] | None
 Arms = Callable[[Ways, bool], list[int]]

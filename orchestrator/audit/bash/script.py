@@ -24,7 +24,7 @@ from orchestrator.audit.bash.values import (
     command_words,
     pieces,
 )
-from orchestrator.audit.hints import may_configure, may_launch
+from orchestrator.audit.libraries import may_configure, may_launch
 from orchestrator.library.launches import (
     UNKNOWN,
     CommandWord,

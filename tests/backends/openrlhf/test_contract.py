@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from backends import openrlhf
-from orchestrator.library.release_facts import load
+from orchestrator.library.key_tables import load_options
 from orchestrator.records import Cell
 from orchestrator.testing.backend_contract import BackendContract
 from tests.backends.events import write_events
@@ -22,7 +22,7 @@ class TestOpenRLHF(BackendContract):
         return of_releases("openrlhf")
 
     def release_keys(self, version: str) -> Collection[str]:
-        keys = load(FOLDER / "options.json")[version]
+        keys = load_options(FOLDER / "options.json")[version]
         return {*keys, *(f"--{key}" for key in keys)}
 
     def write_log(self, attempt_dir: Path) -> Path:

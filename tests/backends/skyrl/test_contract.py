@@ -6,7 +6,7 @@ from pathlib import Path
 from backends import skyrl
 from backends.skyrl.launch.orch_skyrl import OPTIONS
 from backends.skyrl.manifest import NEEDS
-from orchestrator.library.release_facts import load
+from orchestrator.library.key_tables import load_options
 from orchestrator.records import Cell
 from orchestrator.testing.backend_contract import BackendContract
 from tests.backends.events import write_events
@@ -24,7 +24,7 @@ class TestSkyRL(BackendContract):
         return of_releases("skyrl")
 
     def release_keys(self, version: str) -> Collection[str]:
-        keys = load(FOLDER / "options.json")[version].keys()
+        keys = load_options(FOLDER / "options.json")[version].keys()
         return {*keys, NEEDS, *(f"orch.{option}" for option in OPTIONS)}
 
     def write_log(self, attempt_dir: Path) -> Path:

@@ -16,8 +16,7 @@ from typing import Any
 
 from backends.trl.options import HISTORY, SCRIPTS, own_options
 from orchestrator import plugins
-from orchestrator.library.release_facts import Option, dump
-from orchestrator.library.releases import numbers
+from orchestrator.library.key_tables import Option, numbers, written_options
 from orchestrator.probes import undriven
 from orchestrator.probes.measure import (
     REGIMES,
@@ -159,7 +158,9 @@ def _loss(folder: Path, version: str) -> object:
 
 def main(folder: Path) -> None:
     releases = sorted((each for each in folder.iterdir() if (each / "trl").is_dir()), key=_order)
-    HISTORY.write_text(dump({each.name: of_release(each) for each in releases}), encoding="utf-8")
+    HISTORY.write_text(
+        written_options({each.name: of_release(each) for each in releases}), encoding="utf-8"
+    )
     kept: dict[str, Any] = {}
     before: object = None
     for version in (each.name for each in releases if _order(each) >= FIRST_MEASURED):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.identity import flatten
-from orchestrator.library import release_facts
+from orchestrator.library import key_tables
 from tests.backends.verl import library
 
 FILE = Path(__file__).parents[3] / "backends" / "verl" / "options.json"
@@ -25,14 +25,16 @@ SWITCHES = (
 
 def text() -> str:
     """Return the file: every key of both releases with its default and closed list of values."""
-    return release_facts.dump({version: options(version) for version in sorted(library.VERSIONS)})
+    return key_tables.written_options(
+        {version: options(version) for version in sorted(library.VERSIONS)}
+    )
 
 
-def options(version: str) -> dict[str, release_facts.Option]:
+def options(version: str) -> dict[str, key_tables.Option]:
     """Return each key of a release. Its configuration is YAML without types: every kind is any."""
     closed = values_of(version)
     return {
-        key: release_facts.Option("any", default, tuple(closed[key]) if key in closed else None)
+        key: key_tables.Option("any", default, tuple(closed[key]) if key in closed else None)
         for key, default in keys_of(version).items()
     }
 

@@ -1,0 +1,69 @@
+"""The marks by which orch recognises a library, and its release, in texts and project files."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+RELEASE_NUMBER = re.compile(
+    r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
+)
+"""A release number alone on a line, or after `version =`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """A file of a project, by its path in the project, that holds a release."""
+
+    key: str
+    """Name in Launch.versions: the library's, or that of a fact besides its release."""
+    path: str
+    needs: str = ""
+    """A folder next to `path` that marks the project as the library's."""
+    pattern: re.Pattern[str] = RELEASE_NUMBER
+    """The pattern whose first group is the release."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCall:
+    """A function of a library that starts a program with arguments in one string."""
+
+    name: str
+    arguments: str
+    """The keyword that has the arguments; they may stand first without it."""
+    program: str
+    """The keyword that names the program."""
+    usual: str
+    """The program of a call that names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMarks:
+    """The marks by which orch recognises a library, and its release, in a text.
+
+    Launch.versions holds the results: name -> the release, a space, and a sentence with the reason.
+    """
+
+    hint: str
+    """Regular expression of words. A text without a match has no launch of the library. Words of
+    several libraries (`use_kl`, `main_`) are known without it."""
+    aliases: tuple[str, ...] = ()
+    """Further names under which a release is given (`orch audit --library NAME@VERSION`)."""
+    distributions: tuple[str, ...] = ()
+    """Names of packages in requirements: `NAME[extra]==1.2`."""
+    repositories: tuple[str, ...] = ()
+    """Names of git repositories: `/NAME.git@v1.2`, `git clone -b v1.2 .../NAME`."""
+    images: tuple[str, ...] = ()
+    """Beginnings of container images, up to the release: `owner/image:tag-`."""
+    files: tuple[ReleaseFile, ...] = ()
+    configuration_classes: tuple[str, ...] = ()
+    """Classes whose keyword arguments are the library's configuration: a call of one in a Python
+    file is a launch, with a ConfigDocument of the kind `call`."""
+    command_calls: tuple[CommandCall, ...] = ()
+    """Functions that start the library's trainer from a Python file."""
+    in_script: Callable[[str], Iterable[tuple[str, str]]] | None = None
+    """Further entries of Launch.versions that the text of a launch script gives."""
+    amended: (
+        Callable[[Callable[[str], str | None], Mapping[str, str]], Iterable[tuple[str, str]]] | None
+    ) = None
+    """A function that returns entries of a project which replace those recognised so far. Its
+    arguments are a reader of the project's files (None: no such file) and the entries so far."""
