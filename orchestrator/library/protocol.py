@@ -311,9 +311,9 @@ class LibraryBackend(ABC):
     name: str
     title: str = ""
     manifest: Manifest | None = None
-    """The table from which `versions` and `capabilities` derive, unless the class assigns them."""
-    versions: tuple[str, ...] = ()
-    capabilities: Mapping[str, Sequence[object]] = MappingProxyType({})
+    """The table that gives `versions` and `capabilities`. A class without one assigns these."""
+    versions: tuple[str, ...]
+    capabilities: Mapping[str, Sequence[object]]
     prompts_format: str | None = None
     own_evaluation: tuple[str, ...] = ()
     tasks_dir: Path | None = None
@@ -328,10 +328,10 @@ class LibraryBackend(ABC):
     def __init__(self) -> None:
         self.title = self.title or self.name
         if self.manifest is not None:
-            newest = self.manifest.release(None)
-            others = (each for each in self.manifest.versions if each != newest)
-            self.versions = self.versions or (newest, *others)
-            self.capabilities = self.capabilities or self.manifest.capabilities()
+            default = self.manifest.release(None)
+            others = (each for each in self.manifest.versions if each != default)
+            self.versions = (default, *others)
+            self.capabilities = self.manifest.capabilities()
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return None: no task ships with it."""
