@@ -15,7 +15,7 @@ from orchestrator.kl.objectives import gradients
 from orchestrator.kl.surrogates import (
     MISMATCH,
     PolicyLoss,
-    Ratio,
+    PolicyRatio,
     forces,
     group_mean,
     group_std,
@@ -25,7 +25,7 @@ from orchestrator.kl.surrogates import (
 P = MISMATCH.policy
 
 
-@pytest.mark.parametrize("ratio", get_args(Ratio))
+@pytest.mark.parametrize("ratio", get_args(PolicyRatio))
 @pytest.mark.parametrize("correction", get_args(Correction))
 def test_where_all_policies_agree_nothing_is_rescaled(ratio: Any, correction: Any) -> None:
     same = MISMATCH._replace(proximal=P, engine=P)
