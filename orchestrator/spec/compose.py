@@ -313,7 +313,12 @@ def _group_item(
 def compose(
     file: Path, overrides: Sequence[Override], data: Mapping[str, Any], faults: list[Fault]
 ) -> dict[str, Any]:
-    """Return the composed spec, unresolved. Report a refusal of Hydra as a fault."""
+    """Return the composed spec, unresolved. Report a refusal of Hydra as a fault.
+
+    data: of `documents`. A spec that composes nothing is this data, and Hydra is not imported.
+    """
+    if not overrides and _is_whole(file, data):
+        return dict(data)
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -348,6 +353,16 @@ def compose(
     for override in ours:
         _apply(composed, override)
     return composed
+
+
+def _is_whole(file: Path, data: Mapping[str, Any]) -> bool:
+    """Return True if Hydra would return the file's data as they are.
+
+    yaml_file.read accepts only what OmegaConf reads alike. Hydra acts on the keys `defaults` and
+    `hydra`, on interpolations, and on the header `# @package`.
+    """
+    acts = "defaults" in data or "hydra" in data or "${" in repr(data)
+    return not acts and "@package" not in file.read_text(encoding="utf-8")
 
 
 def _search_path(file: Path) -> list[str]:
@@ -485,10 +500,10 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
 
 def resolved(data: Mapping[str, Any], problems: list[tuple[str, Pointer]]) -> dict[str, Any]:
     """Return the data with every `${...}` replaced by its value."""
-    from omegaconf import OmegaConf
-
     if not any(mark in repr(data) for mark in ("${", "???")):
         return dict(data)
+    from omegaconf import OmegaConf
+
     budget = [MAX_NODES]
     plain = _plain(OmegaConf.create(dict(data)), (), problems, budget)
     if budget[0] < 0:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import Fault, SpecError
 from orchestrator.records import Spec
 from orchestrator.spec import load
+from orchestrator.spec.compose import Library, compose, documents
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import HEAD, ROOT, folder, study, write
 
@@ -468,3 +469,64 @@ def test_many_faults_are_cut_off_with_their_number(here: Path) -> None:
     betas = ", ".join(f"-{i}.5" for i in range(150))
     message = told(write(here, study(f"axes: {{kl: [k1.loss], kl.beta: [{betas}]}}")))
     assert "... and 50 more" in message
+
+
+# ---------------------------------------------------------------- a spec that composes nothing
+
+NOTHING_TO_COMPOSE = """\
+name: x
+question: "no: it is 'text', # and no comment"
+seeds: [0, 1]
+base: &base
+  optimizer.learning_rate: 1e-4
+  loss: {epsilon: .5, empty: , tilde: ~, none: null, yes_: true, mark: "???"}
+  far: [-.inf, .nan, 1_000, 0x1F, -7, "010", "1e3", [[], {}], [{a.b: 1}]]
+description: >-
+  folded
+  text
+studies:
+  a: {<<: *base, "defaults": [b], hydra: {run: 1}, title: '@', "odd key=": 1}
+  b: *base
+"""
+
+
+def composed_by(file: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
+    """Return "Hydra" or "orch", and the spec as it was composed."""
+    import hydra
+
+    calls: list[str] = []
+    true = hydra.compose
+    monkeypatch.setattr(hydra, "compose", lambda *a, **k: [calls.append("Hydra"), true(*a, **k)][1])
+    found: list[Fault] = []
+    data = documents(file, Library(file.parent, found), {})
+    plain = compose(file, [], data, found)
+    assert not found
+    return (calls or ["orch"])[0], plain
+
+
+def test_a_spec_that_composes_nothing_is_what_hydra_would_compose(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(here, NOTHING_TO_COMPOSE)
+    by, ours = composed_by(file, monkeypatch)
+    assert by == "orch"
+    # An empty list of defaults changes nothing and is Hydra's to read.
+    write(here, "defaults: []\n" + NOTHING_TO_COMPOSE)
+    by, theirs = composed_by(file, monkeypatch)
+    assert by == "Hydra"
+    assert repr(ours) == repr(theirs)  # the order too, and nan equals nan
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "defaults: [recipe: onpolicy_math, _self_]\nname: x\n",
+        "name: x\nquestion: ${name}\n",
+        "name: x\nhydra: {job: {name: y}}\n",
+        "# @package _global_\nname: x\n",
+    ],
+)
+def test_what_hydra_acts_on_goes_to_hydra(
+    here: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert composed_by(write(here, text), monkeypatch)[0] == "Hydra"
