@@ -33,6 +33,9 @@ from orchestrator.records import Engine
 LOGITS_AT_ONCE = 2**28
 """Entries of one float32 tensor [tokens, vocabulary]: 1 GiB."""
 SEQUENCES_AT_ONCE = 128
+LOGITS_KEPT = 2**20
+"""Entries of the reference policy's log-probabilities that are kept: 4 MiB. Policies with a real
+vocabulary have more."""
 
 METRICS = ("kl_reverse", "kl_forward", "entropy")
 
@@ -42,6 +45,18 @@ class Response(NamedTuple):
 
     prompt: list[int]
     tokens: list[int]
+
+
+class ReferenceSamples(NamedTuple):
+    """The reference policy's own responses, and its log-probabilities of them.
+
+    They are the same for every checkpoint that is compared with it.
+    """
+
+    responses: list[Response]
+    logps: list[Tensor]
+    """[B, L, V] for each batch of `sums`, filled by its first call. It stays empty where the
+    tensors together would be large."""
 
 
 class ResponseSums(NamedTuple):
@@ -72,10 +87,13 @@ def answer(
     limit = min(score_key.sampling.max_response_tokens, longest)
     ours = sample(policy, prompts, limit, _seed(score_key, score_key.checkpoint))
     theirs = _reference_samples(reference, ask, prompts, limit)
-    logps = {
-        "ours": sums(policy.model, reference.model, ours),
-        "theirs": sums(reference.model, policy.model, theirs),
-    }
+    pairs = zip(
+        ours,
+        sums(policy.model, reference.model, ours),
+        theirs.responses,
+        sums(reference.model, policy.model, theirs.responses, theirs.logps),
+        strict=True,
+    )
     rows = [
         {
             "item": number,
@@ -89,8 +107,8 @@ def answer(
             "reference_tokens": len(b.tokens),
             "kl_forward": other.kl,
         }
-        for number, (prompt, target, a, mine, b, other) in enumerate(
-            zip(prompts, targets, ours, logps["ours"], theirs, logps["theirs"], strict=True)
+        for number, (prompt, target, (a, mine, b, other)) in enumerate(
+            zip(prompts, targets, pairs, strict=True)
         )
     ]
     contents = {
@@ -144,10 +162,14 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
 
 
 @torch.no_grad()
-def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[ResponseSums]:
+def sums(
+    ours: Any, theirs: Any, responses: Sequence[Response], kept: list[Tensor] | None = None
+) -> list[ResponseSums]:
     """Return, for each response of `ours`, the sums over its positions.
 
-    Raise CheckpointError if the two have different vocabularies.
+    kept: the log-probabilities of `ours` from an earlier call with the same responses, a tensor for
+    each batch. An empty list is filled, unless the tensors are large. Raise CheckpointError if the
+    two have different vocabularies.
     """
     sizes = ours.config.vocab_size, theirs.config.vocab_size
     if sizes[0] != sizes[1]:
@@ -156,20 +178,30 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
             "there is no divergence between them; the cell's model.path names another model"
         )
     sums_: dict[int, ResponseSums] = {}
-    for places in _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0])):
+    known = list(kept or ())
+    computed: list[Tensor] = []
+    for number, places in enumerate(_batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))):
         batch = [responses[place] for place in places]
         tokens, mask = _packed(batch, ours.device)
-        logps, others = _logps(ours, tokens, mask), _logps(theirs, tokens, mask)
+        logps = known[number] if known else _logps(ours, tokens, mask)
+        others = _logps(theirs, tokens, mask)
+        computed.append(logps)
         # A token of probability 0 has the logarithm -inf, and 0 · -inf is NaN; its term is 0.
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
+        # Sums over long responses lose digits in float32.
+        kl, entropy = kl.double(), entropy.double()
         for row, (place, one) in enumerate(zip(places, batch, strict=True)):
             # the distribution of a token is at the position before the token
             start = len(one.prompt) - 1
             columns = slice(start, start + len(one.tokens))
-            # Sums over long responses lose digits in float32.
             sums_[place] = ResponseSums(
-                kl[row, columns].double().sum().item(), entropy[row, columns].double().sum().item()
+                kl[row, columns].sum().item(), entropy[row, columns].sum().item()
             )
+        if sum(each.numel() for each in computed) > LOGITS_KEPT:
+            computed.clear()
+            kept = None
+    if kept is not None and not known:
+        kept.extend(computed)
     return [sums_[place] for place in range(len(responses))]
 
 
@@ -225,7 +257,7 @@ def _prompts(policy: Any, task: Any, score_key: ScoreKey) -> tuple[list[str], li
 
 
 _REFERENCES: dict[str, Any] = {}
-_SAMPLES: dict[str, list[Response]] = {}
+_SAMPLES: dict[str, ReferenceSamples] = {}
 
 
 def _reference(path: str, engine: Engine) -> Any:
@@ -238,16 +270,15 @@ def _reference(path: str, engine: Engine) -> Any:
 
 def _reference_samples(
     reference: Any, ask: ItemRequest, prompts: Sequence[str], limit: int
-) -> list[Response]:
-    """Return the reference's own responses, which are the same for every checkpoint compared with
-    it.
-    """
+) -> ReferenceSamples:
+    """Return the reference's own responses, sampled once in a process."""
     score_key = ask.asked
     key = digest([score_key.reference, score_key.task.name, score_key.seed, limit, list(prompts)])
     if key not in _SAMPLES:
         if len(_SAMPLES) > 8:
             _SAMPLES.clear()
-        _SAMPLES[key] = sample(reference, prompts, limit, _seed(score_key, score_key.reference))
+        responses = sample(reference, prompts, limit, _seed(score_key, score_key.reference))
+        _SAMPLES[key] = ReferenceSamples(responses, [])
     return _SAMPLES[key]
 
 

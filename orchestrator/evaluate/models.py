@@ -28,6 +28,8 @@ from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
 PROMPTS_KEPT, BATCHES_KEPT, RESPONSES_KEPT = 4096, 64, 16_384
+MOST_CODES = 2**62
+"""Largest number of rows of token ids for which each row has a 64-bit number of its own."""
 SHORT = 16
 """Longest response, in tokens, whose text is cached. A longer one rarely occurs again."""
 
@@ -91,6 +93,9 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         self._ids: dict[Any, list[int]] = {}
         self._batches: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._texts: dict[Any, Any] = {}
+        self._num_tokens = max(len(tokenizer), model.config.get_text_config().vocab_size)
+        self._texts_of_codes: dict[int, dict[int, str]] = {}
+        """Number of tokens -> code of a row of that length -> its text."""
 
     def take(self, path: Path, engine: Engine) -> bool:
         """Put the weights of another checkpoint in place of these: the same bits as a fresh load.
@@ -115,7 +120,7 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
 
     def tok_encode(self, string: str, *arguments: Any, **named: Any) -> list[int]:
         """Return the token ids of a text. Texts seen before are read from a cache."""
-        key = string, arguments, tuple(named.items())
+        key = (string, arguments, tuple(named.items())) if arguments or named else string
         if key not in self._ids:
             _make_room(self._ids, PROMPTS_KEPT)
             self._ids[key] = super().tok_encode(string, *arguments, **named)
@@ -147,11 +152,24 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         """Return the texts of rows of token ids [B, n], as the tokenizer's `batch_decode` does."""
         if named or not isinstance(rows, torch.Tensor):
             return self._decode_rows(rows, **named)
-        texts = self._texts
-        return [
-            texts[key] if (key := (*row, False)) in texts else self.tok_decode(row)
-            for row in rows.tolist()
-        ]
+        length, base = rows.shape[1], self._num_tokens
+        if base**length > MOST_CODES:
+            return [self.tok_decode(row) for row in rows.tolist()]
+        # One number for each row, because a look-up by a number is faster than one by a list.
+        codes = (rows.cpu() * torch.tensor([base**i for i in range(length)])).sum(1).tolist()
+        texts = self._texts_of_codes.setdefault(length, {})
+        missing = {code: place for place, code in enumerate(codes) if code not in texts}
+        if len(texts) + len(missing) > RESPONSES_KEPT:
+            texts.clear()
+            missing = {code: place for place, code in enumerate(codes)}
+        for code, place in missing.items():
+            texts[code] = self.tok_decode(rows[place].tolist())
+        return [texts[code] for code in codes]
+
+    def generate_until(self, requests: list[Any], **_: Any) -> list[str]:
+        """Return a response to each request. No progress is shown: nobody sees this process."""
+        responses: list[str] = super().generate_until(requests, disable_tqdm=True)
+        return responses
 
     def has_template(self) -> bool:
         """Return True if the tokenizer has a chat template."""

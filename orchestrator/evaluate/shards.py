@@ -17,6 +17,9 @@ from orchestrator.evaluate.scores import Result, ScoreKey, ScoringJob
 from orchestrator.files import read_json, write_text
 from orchestrator.records import Score
 
+_ENCODED = json.JSONEncoder(ensure_ascii=False).encode
+"""`json.dumps` would make an encoder for each item."""
+
 Shard = dict[str, Any]
 """`items`, and the `seconds` and `cpu_seconds` they took."""
 
@@ -107,7 +110,7 @@ class Shards:
             cpu_seconds=sum(part["cpu_seconds"] for part in shards),
             versions=dict(versions),
         )
-        lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+        lines = "".join(_ENCODED(item) + "\n" for item in items)
         write_text(self.target.with_suffix(".jsonl"), lines)  # first: scores have their items
         write_text(self.target, result.model_dump_json() + "\n")
         for path in self.target.parent.glob(f"{self.target.stem}.part-*"):

@@ -29,6 +29,9 @@ class SharedRows:
         self._forward, self._tokens = forward, tokens
         self._place: torch.Tensor | None = None
         """Row of the batch -> row of the cache, [B]. None: the cache holds the batch's rows."""
+        self._batches: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+        """Batches of prompts seen last, each with its number of kinds and its `_place`. The
+        checkpoints of a study get the same ones, and looking for kinds takes longer than a step."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Return what the policy returns for the whole batch."""
@@ -41,7 +44,7 @@ class SharedRows:
                 return self._forward(**named)
             mask = named.get("attention_mask")
             rows = ids if mask is None else torch.cat([ids, mask], dim=1)
-            kinds, place = torch.unique(rows, dim=0, return_inverse=True)
+            num_kinds, place = self._kinds_of(rows)
         # The cache was filled by a call that was not plain: it has a row for each of the batch.
         elif self._place is None:
             return self._forward(**named)
@@ -49,7 +52,8 @@ class SharedRows:
             # One number for a pair: the row's kind before this token, and the token.
             rows = self._place * self._tokens + ids[:, -1]
             kinds, place = torch.unique(rows, return_inverse=True)
-        chosen = torch.empty(len(kinds), dtype=torch.long)
+            num_kinds = len(kinds)
+        chosen = torch.empty(num_kinds, dtype=torch.long)
         chosen[place] = torch.arange(len(ids))  # any row of a kind: they are equal
         # -n % m is what is missing to the next multiple of m.
         missing = -len(chosen) % MULTIPLE
@@ -66,7 +70,19 @@ class SharedRows:
         outputs.logits = outputs.logits[place]
         return outputs
 
+    def _kinds_of(self, rows: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Return the number of kinds of prompts [B, n], and the kind of each row."""
+        for known, num_kinds, place in self._batches:
+            if torch.equal(known, rows):
+                return num_kinds, place
+        kinds, place = torch.unique(rows, dim=0, return_inverse=True)
+        if len(self._batches) >= BATCHES_KEPT:
+            del self._batches[0]
+        self._batches.append((rows.clone(), len(kinds), place))
+        return len(kinds), place
 
+
+BATCHES_KEPT = 8
 BY_ROW = ("input_ids", "attention_mask", "position_ids")
 """Arguments with one row for each text: [B, n]."""
 

@@ -100,6 +100,10 @@ class Survey:
     """Reasons why some scores cannot be made."""
     _found: dict[str, dict[Path, StoredScore]] = field(default_factory=dict)
     """Cell id -> its results on disk."""
+    _contents: dict[tuple[Path, tuple[tuple[str, tuple[int, int]], ...]], str] = field(
+        default_factory=dict
+    )
+    """Hashes of checkpoints: folder and its stamp -> hash."""
     _hashes: dict[Path, str] = field(default_factory=dict)
     """Hashes of reference policies: folder -> hash."""
 
@@ -247,10 +251,14 @@ class Survey:
 
     def _content(self, cell: Cell, path: Path, files: Stamp) -> str:
         """Return the checkpoint's hash: from a result made from exactly these files, or by reading
-        them."""
+        them, once."""
+        key = path, tuple(files.items())
+        if key in self._contents:
+            return self._contents[key]
         results = (one.result for one in self._on_disk(cell).values() if one.result.files == files)
         known = next((result.asked.checkpoint for result in results), None)
-        return known or content_hash(path, files)
+        self._contents[key] = known or content_hash(path, files)
+        return self._contents[key]
 
     def _reference(self, path: Path) -> str:
         if path not in self._hashes:

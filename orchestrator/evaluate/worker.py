@@ -4,6 +4,7 @@ Jobs come as lines of JSON on stdin until it closes; a line goes back for each: 
 with `fault` (a sentence) or `bug` (a traceback). The number is the job's place in the input.
 """
 
+import gc
 import json
 import os
 import sys
@@ -32,6 +33,9 @@ def main(parent: int, workers: int) -> None:
     if on_cores:
         with suppress(Exception):  # the job itself will report the error
             harness.prepare(jobs[on_cores[0]])
+        # The workers' collector need not look at half a million objects of libraries, nor write
+        # into their pages, which the workers share with this process.
+        gc.freeze()
     _do(jobs, on_cores, workers, replies)
     for place, job in enumerate(jobs):
         if not _is_light(job):  # alone, in a process that leaves the GPU with its end
