@@ -87,6 +87,33 @@ def test_how_sequences_are_batched_changes_nothing(
     assert np.allclose(together, alone, rtol=1e-4, atol=1e-5)
 
 
+def test_kept_probabilities_of_the_reference_change_no_bit(
+    divergence: ModuleType, policies: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another policy is compared with the same reference; two batches."""
+    reference, policy = policies
+    monkeypatch.setattr(divergence, "SEQUENCES_AT_ONCE", 5)
+    responses = divergence.sample(reference, prompts(9), 7, seed=0)
+    kept: list[Any] = []
+    divergence.sums(reference.model, reference.model, responses, kept)
+    assert len(kept) == 2
+    plain = divergence.sums(reference.model, policy.model, responses)
+    monkeypatch.setattr(reference.model, "forward", None)  # not called again
+    assert divergence.sums(reference.model, policy.model, responses, kept) == plain
+
+
+def test_large_probabilities_are_not_kept(
+    divergence: ModuleType, policies: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, policy = policies
+    responses = divergence.sample(reference, prompts(9), 7, seed=0)
+    plain = divergence.sums(reference.model, policy.model, responses)
+    monkeypatch.setattr(divergence, "LOGITS_KEPT", 1)
+    kept: list[Any] = []
+    assert divergence.sums(reference.model, policy.model, responses, kept) == plain
+    assert not kept
+
+
 def test_a_policy_does_not_diverge_from_itself(
     divergence: ModuleType, policies: tuple[Any, Any]
 ) -> None:

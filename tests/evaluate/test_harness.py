@@ -285,6 +285,19 @@ def test_equal_rows_are_computed_once_and_change_no_bit(harness: ModuleType, nam
         assert our_rows < 0.7 * plain_rows if repeats > 1 else our_rows == plain_rows
 
 
+@pytest.mark.parametrize("length", [1, 3, 20])
+def test_rows_are_decoded_as_the_tokenizer_does(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Rows of one length and of another, seen before and not, and more than are kept."""
+    torch, policy = harness.torch, harness.HarnessPolicy(POLICY)
+    monkeypatch.setattr(harness.models, "RESPONSES_KEPT", 40)
+    for seed in (1, 2, 1):
+        drawn = torch.manual_seed(seed)
+        rows = torch.randint(0, len(skills.VOCABULARY), (30, length), generator=drawn)
+        assert policy.tokenizer.batch_decode(rows) == policy._decode_rows(rows)
+
+
 def test_weights_are_swapped_for_those_of_equal_policies_alone(
     harness: ModuleType, tmp_path: Path
 ) -> None:
