@@ -6,6 +6,7 @@ that they are no orphans.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -107,10 +108,8 @@ class Plan:
 
     def counts(self) -> dict[Reason, int]:
         """Return rows by reason, in the order of Reason; reasons with none are left out."""
-        counted = {
-            reason: sum(row.reason == reason for row in self.rows) for reason in get_args(Reason)
-        }
-        return {reason: count for reason, count in counted.items() if count}
+        counted = Counter(row.reason for row in self.rows)
+        return {reason: counted[reason] for reason in get_args(Reason) if reason in counted}
 
 
 def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
