@@ -55,11 +55,15 @@ INLINE vec splat(real x) { return x - (vec){0}; }
 
 INLINE real total(vec x)
 {
-    real parts[LANES];
-    store(parts, x);
-    for (int half = LANES / 2; half; half /= 2)
-        UNROLLED for (int i = 0; i < half; i++) parts[i] += parts[i + half];
-    return parts[0];
+    /* Halves of a vector are added until 16 bytes are left. */
+    typedef real quarter __attribute__((vector_size(16)));
+    typedef real half __attribute__((vector_size(BYTES > 32 ? 32 : BYTES)));
+    enum { HALVES = BYTES / sizeof(half), QUARTERS = sizeof(half) / 16, LAST = 16 / sizeof(real) };
+    const union { vec whole; half parts[HALVES]; } in = {x};
+    const union { half whole; quarter parts[QUARTERS]; } of = {
+        HALVES == 2 ? in.parts[0] + in.parts[HALVES - 1] : in.parts[0]};
+    const quarter sum = QUARTERS == 2 ? of.parts[0] + of.parts[QUARTERS - 1] : of.parts[0];
+    return LAST == 4 ? (sum[0] + sum[2 % LAST]) + (sum[1] + sum[3 % LAST]) : sum[0] + sum[1];
 }
 
 /* e^x, and 0 where x < -87. In single precision the relative error is about 1e-7. */
