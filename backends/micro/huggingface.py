@@ -4,6 +4,7 @@ The files are written from fixed texts, so that training never imports transform
 """
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,20 +111,26 @@ def tokenizer() -> dict[str, Any]:
     }
 
 
+@cache
+def _texts() -> dict[str, str]:
+    """Return the files beside the weights. They are equal for all policies."""
+    contents = {
+        "config.json": CONFIG,
+        "generation_config.json": GENERATION,
+        "tokenizer.json": tokenizer(),
+        "tokenizer_config.json": TOKENIZER_CONFIG,
+    }
+    return {name: json.dumps(each, indent=1) + "\n" for name, each in contents.items()}
+
+
 def write(directory: Path, flat: Tensor) -> None:
     """Write a policy into a new or existing directory.
 
     The caller renames the directory into place.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "config.json": CONFIG,
-        "generation_config.json": GENERATION,
-        "tokenizer.json": tokenizer(),
-        "tokenizer_config.json": TOKENIZER_CONFIG,
-    }
-    for name, content in texts.items():
-        (directory / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for name, text in _texts().items():
+        (directory / name).write_text(text, encoding="utf-8")
     (directory / "model.safetensors").write_bytes(save(to_tensors(flat), {"format": "pt"}))
 
 
