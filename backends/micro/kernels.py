@@ -103,7 +103,10 @@ def _attempt(real: Real) -> Kernels | Unavailable:
 
 def _compiler() -> list[str]:
     """Return the compiler's command: that of CC, or the first of COMPILERS."""
-    named = shlex.split(os.environ.get("CC", ""))
+    try:
+        named = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise Unavailable(f"CC cannot be read as a command: {error}") from error
     names = [named] if named else [[name] for name in COMPILERS]
     for command in names:
         path = shutil.which(command[0])

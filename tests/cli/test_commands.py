@@ -42,6 +42,7 @@ def test_run_trains_scores_mirrors_and_reports(finished: Path) -> None:
         assert job["library"].startswith("micro 1")
         assert bool(job["commit"]) == bool(provenance.commit())
         assert {"python", "torch"} <= job["versions"].keys()
+        assert job["versions"]["computed by"].startswith(("C kernels ", "torch ("))
     page = (folder / "report" / "index.html").read_text()
     assert "Does everything work on this machine?" in page
     with sqlite3.connect(finished / "runs" / "mlflow.db") as database:

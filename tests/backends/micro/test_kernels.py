@@ -266,6 +266,7 @@ def test_without_a_place_to_keep_them_they_are_compiled_each_time(
     [
         ("/nowhere/cc", "torch (no C compiler: CC=/nowhere/cc not found)"),
         ("false", "torch ({false} cannot compile the kernels: no message)"),
+        ("cc 'x", "torch (CC cannot be read as a command: No closing quotation)"),
     ],
 )
 @pytest.mark.usefixtures("tiny")
