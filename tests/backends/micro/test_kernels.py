@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,29 @@ def test_tokens_log_probabilities_and_gradients_are_those_of_torch(
     for one in (sampled.scored, scored):
         gradient = fused.gradient(own, one, slope, further)
         assert (gradient - expected).abs().max() <= CLOSE[real] * expected.abs().max()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names CPUs of x86")
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("real", [torch.float64, torch.float32])
+def test_a_cpu_with_shorter_vectors_computes_the_same(
+    real: torch.dtype,
+    cpu: str,
+    policies: Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fresh: None,
+) -> None:
+    """Vectors of 32 bytes, and of 16 without a fused product: this CPU runs both."""
+    if cpu == "x86-64-v3" and " avx2 " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU has no AVX2")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "FOR_THIS_CPU", (f"-march={cpu}",))
+    for shape in SHAPES.values():
+        test_tokens_log_probabilities_and_gradients_are_those_of_torch(
+            1.4, 0.8, shape, real, policies
+        )
+    assert len(list((tmp_path / "orch").glob("kernels-*.so"))) == 1
 
 
 def test_responses_that_all_end_at_once_are_the_prompts_last_rows(policies: Tensor) -> None:
