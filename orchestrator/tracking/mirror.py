@@ -212,7 +212,7 @@ class _Mirror:
     def make(
         self, wanted: Sequence[Content], pruned: frozenset[str], on_progress: MirrorProgress
     ) -> None:
-        """Make MLflow equal to the wanted content. Delete the runs of the cells in `gone`.
+        """Make MLflow equal to the wanted content. Delete the runs of the pruned cells.
 
         on_progress: called with the number of finished runs and of all runs.
         """
