@@ -100,7 +100,7 @@ def test_a_cancel_tells_of_the_end_on_a_cluster(
 ) -> None:
     """On this machine the `orch run` that trains tells; on a cluster nobody else would."""
     with webhook() as (address, messages):
-        cancel_command._told(replace(experiment(tmp_path, {"webhook": address}), where=where))
+        cancel_command._notify_end(replace(experiment(tmp_path, {"webhook": address}), where=where))
     assert [each["ended"] for each in messages] == ends
 
 

@@ -1,6 +1,7 @@
 """Many cells at once: the numbers of one policy under autograd, and of each cell by itself."""
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -93,14 +94,19 @@ def plain_gradient(settings: Settings, state: State, part: int) -> tuple[Tensor,
     return gradient, scored.logp.detach()
 
 
-def together_of(settings: list[Settings], states: list[State], folder: Path) -> train.Together:
+@contextmanager
+def together_of(
+    settings: list[Settings], states: list[State], folder: Path
+) -> Iterator[train.Together]:
     group = train.Together(Strict())
-    for number, (each, state) in enumerate(zip(settings, states, strict=True)):
-        cell = Cell(id=str(number), slug="c", studies=("s",), axes={}, settings=each)
-        place = AttemptPaths(folder, folder / str(number), folder / f"{number} checkpoints")
-        journal = disk.Journal(place.attempt_dir)
-        group.members.append(train.Training(number, cell, place, state, journal, lambda _: None))
-    return group
+    with ExitStack() as journals:
+        for number, (each, state) in enumerate(zip(settings, states, strict=True)):
+            cell = Cell(id=str(number), slug="c", studies=("s",), axes={}, settings=each)
+            place = AttemptPaths(folder, folder / str(number), folder / f"{number} checkpoints")
+            journal = journals.enter_context(disk.Journal(place.attempt_dir))
+            one = train.Training(number, cell, place, state, journal, lambda _: None)
+            group.members.append(one)
+        yield group
 
 
 def state_of(settings: Settings, seed: int, real: torch.dtype = torch.float64) -> State:
@@ -165,11 +171,11 @@ def test_gradients_are_those_of_one_policy_under_autograd(
         states = [state_of(each, number, real) for number, each in enumerate(settings)]
         for number, (each, state) in enumerate(zip(settings, states, strict=True)):
             wanted[number] = plain_gradient(each, state, 0)[0]
-        group = together_of(settings, states, tmp_path / f"{minibatches} {lag}")
-        members = group.members
-        experiences = collect([member.trainee for member in members])
-        parts = [one.minibatches(minibatches)[0] for one in experiences.experiences]
-        group.train_step(experiences, parts, [6] * len(members))
+        with together_of(settings, states, tmp_path / f"{minibatches} {lag}") as group:
+            members = group.members
+            experiences = collect([member.trainee for member in members])
+            parts = [one.minibatches(minibatches)[0] for one in experiences.experiences]
+            group.train_step(experiences, parts, [6] * len(members))
         assert all(len(gradient) == 1 for gradient in wanted.values()), "every cell was compared"
 
 
