@@ -293,8 +293,10 @@ class Together:
             metrics[member.number] |= values
         for member in present:
             with member.watched(self):
-                member.settle(began[member])
+                # In this order: a kill after the state was saved must not lose the step's metrics,
+                # which the resumed attempt would not write again.
                 member.tell(member.state.step, metrics[member.number])
+                member.settle(began[member])
 
     def _evaluations(
         self, members: Sequence["Training"]

@@ -16,7 +16,7 @@ from backends.micro.experience import Trainee, collect, rewards
 from backends.micro.objective import Experience, kl_loss
 from backends.micro.policy import one_quiet_core
 from backends.micro.shape import NUM_PARAMETERS
-from backends.micro.state import State
+from backends.micro.state import State, save_state
 from orchestrator.estimators import EstimatorEntry, entry, names, register, unregister
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell
@@ -151,6 +151,32 @@ def test_metrics_are_one_line_a_train_step_under_canonical_names(
     assert found[-1]["values"]["eval/accuracy_out_of_domain"] == pytest.approx(
         sum(found[-1]["values"][f"eval/accuracy/{s}"] for s in ("reverse", "copy", "increment")) / 3
     )
+
+
+def test_a_kill_behind_a_saved_state_loses_no_train_step(
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    lines: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Killed(BaseException):
+        """As a signal raises it: no error of the cell."""
+
+    def saved_and_killed(*given: Any) -> None:
+        save_state(*given)
+        raise Killed
+
+    cell = cell_of(embedded(num_train_steps=25))
+    killed, resumed = place_at(tmp_path), place_at(tmp_path, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "save_state", saved_and_killed)
+        with pytest.raises(Killed):
+            train.run(cell, killed)
+    train.run(cell, resumed)
+    steps = [[line["step"] for line in lines(place)] for place in (killed, resumed)]
+    assert steps == [list(range(11)), list(range(11, 26))]
 
 
 def test_staleness_is_the_lag_of_the_rollout_policy(

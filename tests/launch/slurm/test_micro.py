@@ -32,9 +32,10 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
     monkeypatch.setenv("SLURM_CONF", site.cluster.env["SLURM_CONF"])
     monkeypatch.setenv("PATH", site.cluster.env["PATH"])
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    asked = ["backend=micro", "site.kind=slurm", "+base.num_train_steps=150"]
+    asked = ["backend=micro", "site.kind=slurm", "+base.num_train_steps=1000"]
     spec = open_experiment(ROOT / "experiments" / "smoke.yaml", asked)
-    often = {"cadence": Cadence(checkpoint_every_steps=8)}
+    # Evaluated after each train step, it trains long enough to be preempted.
+    often = {"cadence": Cadence(checkpoint_every_steps=50, evaluate_every_steps=1)}
     cells = [cell.model_copy(update=often) for cell in spec.cells[:2]]
     undisturbed = RunFolder(tmp_path / "undisturbed")
     assert launch(cells, undisturbed).count("succeeded") == len(cells)
@@ -43,8 +44,10 @@ def test_preempted_and_resumed_it_is_bit_for_bit_the_undisturbed_run(
     site.start(*cells)
 
     def steps() -> int:
-        files = site.folder.path.glob("cells/*/attempts/1/metrics.jsonl")
-        return min([len(f.read_text().splitlines()) for f in files] or [0])
+        """Of the cell with the fewest; a cell that has not begun has no file."""
+        files = list(site.folder.path.glob("cells/*/attempts/1/metrics.jsonl"))
+        counts = [len(file.read_text().splitlines()) for file in files]
+        return min(counts) if len(counts) == len(cells) else 0
 
     deadline = time.monotonic() + 90
     while steps() < 12:
