@@ -87,14 +87,16 @@ def _attempt(real: Real) -> Kernels | Unavailable:
     try:
         compiler = _compiler()
         banner = _finished([*compiler, "--version"]).stdout
-        ways = [_compilation(compiler, banner, flag, real) for flag in (*FOR_THIS_CPU, None)]
+        compilations = [
+            _compilation(compiler, banner, flag, real) for flag in (*FOR_THIS_CPU, None)
+        ]
         folder = _cache_folder()
         if folder is not None:
             with suppress(OSError):
-                return _from_folder(folder, ways)
+                return _from_folder(folder, compilations)
         with tempfile.TemporaryDirectory() as private:
             # The mapping stays when the file is gone.
-            return _from_folder(Path(private), ways)
+            return _from_folder(Path(private), compilations)
     except OSError as error:
         return Unavailable(f"the kernels cannot be kept or loaded: {error}")
     except Unavailable as why:
@@ -185,31 +187,31 @@ def _cache_folder() -> Path | None:
     return folder
 
 
-def _from_folder(folder: Path, ways: list[Compilation]) -> Kernels:
-    """Return the kernels of the first way that works, from the folder or compiled into it."""
+def _from_folder(folder: Path, compilations: list[Compilation]) -> Kernels:
+    """Return the kernels of the first compilation that works, kept in the folder or new."""
     faults = []
-    for way in ways:
-        for file in sorted(folder.glob(f"kernels-{way.key}-*.so")):
+    for compilation in compilations:
+        for file in sorted(folder.glob(f"kernels-{compilation.key}-*.so")):
             # Its name has its digest: the loader crashes on a file that was cut in half.
             if _is_ours(file) and file.stem.rpartition("-")[2] == _digest(file):
                 with suppress(OSError):
-                    return _opened(file, way)
+                    return _opened(file, compilation)
             with suppress(OSError):
                 file.unlink()
         handle, name = tempfile.mkstemp(prefix=".kernels-", dir=folder)
         os.close(handle)
-        nascent = Path(name)
+        unfinished = Path(name)
         try:
-            done = _finished([*way.command, "-o", name, "-lm"])
+            done = _finished([*compilation.command, "-o", name, "-lm"])
             if done.returncode == 0:
-                nascent.chmod(0o700)
-                file = folder / f"kernels-{way.key}-{_digest(nascent)}.so"
-                nascent.replace(file)
-                return _opened(file, way)
+                unfinished.chmod(0o700)
+                file = folder / f"kernels-{compilation.key}-{_digest(unfinished)}.so"
+                unfinished.replace(file)
+                return _opened(file, compilation)
             faults.append(next(iter(done.stderr.strip().splitlines()), "no message"))
         finally:
-            nascent.unlink(missing_ok=True)
-    raise Unavailable(f"{ways[0].command[0]} cannot compile the kernels: {faults[0]}")
+            unfinished.unlink(missing_ok=True)
+    raise Unavailable(f"{compilations[0].command[0]} cannot compile the kernels: {faults[0]}")
 
 
 def _is_ours(file: Path) -> bool:
@@ -221,8 +223,8 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _opened(file: Path, way: Compilation) -> Kernels:
+def _opened(file: Path, compilation: Compilation) -> Kernels:
     library = ctypes.CDLL(str(file))
     for name in ("policy_bytes", "tree_bytes", "slope_bytes"):
         getattr(library, name).restype = ctypes.c_size_t
-    return Kernels(library, f"C kernels {way.key} ({way.compiler})")
+    return Kernels(library, f"C kernels {compilation.key} ({compilation.compiler})")
