@@ -68,17 +68,17 @@ def test_its_own_processes_do_what_its_dialect_predicts_and_its_export_is_evalua
     last = BACKEND.find_checkpoints(proof_cell.cell_dir.checkpoints)[-1]
     exported = export(run.cell, last, proof_cell.cell_dir, proof_cell.options).path
     greedy = Sampling(temperature=0.0)
-    [scores] = micro_scores(exported, ["sort"], folder / "scores", Engine(name="hf"), greedy)
+    # In bf16 two digits are often as probable, up to the order of sums; in float32 never.
+    engine = Engine(name="hf", dtype="float32")
+    [scores] = micro_scores(exported, ["sort"], folder / "scores", engine, greedy)
     items = scores["sort"].items
     answered = [item["responses"][0][:NUM_DIGITS] for item in items]
     plain = greedy_answers(exported, [item["prompt"] for item in items])
-    # in bf16 weights two digits may be as probable, up to the order of sums in a batch
-    differ = [pair for pair in zip(answered, plain, strict=True) if pair[0] != pair[1]]
-    assert len(differ) <= 0.01 * len(items), differ
+    assert answered == plain
 
 
 def greedy_answers(policy: Path, prompts: list[str]) -> list[str]:
-    """Return the most probable digits after each prompt, by plain transformers."""
+    """Return the most probable digits after each prompt, by plain transformers in float32."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
