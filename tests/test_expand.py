@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import SpecError
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, Spec, Study
-from orchestrator.spec.expand import expand, how
+from orchestrator.spec.expand import expand, formulas
 
 BASE: dict[str, Any] = {
     "model": {"name": "small", "path": "some/small"},
@@ -78,7 +78,7 @@ def test_how_many_and_why() -> None:
         include=({"kl": "k3.both", "kl.beta": 2},),
     )
     one = spec(a, b)
-    assert how(one) == {
+    assert formulas(one) == {
         "a": "2 model x (1 + 2 estimator x 2 placement x 2 beta) kl x 3 seeds = 54",
         "b": "2 kl x up to 2 kl.beta - 1 excluded + 1 included = 3 x 1 seed = 3",
     }

@@ -25,7 +25,7 @@ from orchestrator.runs.planned import (
 )
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
-from orchestrator.spec.expand import how
+from orchestrator.spec.expand import formulas
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
 
     spec = experiment.spec
     click.echo(_filled(f"{spec.name}: {spec.question}" if spec.question else spec.name) + "\n")
-    formulas = how(spec)
+    of_study = formulas(spec)
     for study in spec.studies:
         figure = f" ({study.figure})" if study.figure else ""
-        click.echo(_filled(f"{study.name}{figure}: {formulas.get(study.name, '')}"))
+        click.echo(_filled(f"{study.name}{figure}: {of_study.get(study.name, '')}"))
     if sentence := joined_cells(experiment):
         click.echo("\n" + _filled(sentence))
     click.echo()

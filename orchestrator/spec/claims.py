@@ -15,11 +15,11 @@
 end, did not collapse and were evaluated as the spec asks; a claim on it (`works >= 1`) is counted
 on these very runs and infers nothing about others. Any other metric is a canonical name
 (orchestrator/metrics/names.py). `eval/in_domain/mean` and `eval/out_of_domain/mean` are mean@k over
-the tasks of a domain whatever k ran, and hold at every scale; `mean@32` needs k = 32. An axis is a
-field as `--where` knows it (`kl`, `beta`, `model`, `kl.estimator`, ...). `~` says "equal within the
-margin", `>=` with a margin "not lower by more than the margin". `over items` asks for a verdict on
-the tasks that the items were drawn from, and not on these items alone. `predicted` is the backend's
-closed form of the same settings.
+the tasks of a domain, for the k that was run, at every scale; `mean@32` needs k = 32. An axis is a
+field as in `--where` (`kl`, `beta`, `model`, `kl.estimator`, ...). `~` means "equal within the
+margin", `>=` with a margin means "not lower by more than the margin". `over items` requests a
+verdict on the tasks from which the items were drawn, and not only on these items. `predicted` is
+the value of the backend's closed form for the same settings.
 """
 
 import re
@@ -312,7 +312,8 @@ def check_claims(
             meant = [
                 (w.axis, term(w.axis, "=", w.values))
                 for w in wheres
-                if not (done.problems and w.axis == "seed")  # then there is the first seed alone
+                # a spec with problems is expanded for its first seed only
+                if not (done.problems and w.axis == "seed")
             ]
             some = unknown or any(
                 all(condition.holds((cell.axes.get(axis, ""),)) for axis, condition in meant)

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.settings import Name
-from orchestrator.spec.expand import Pointer, spelled
+from orchestrator.spec.expand import Pointer, json_path
 from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.spec.sentences import shown
@@ -29,8 +29,10 @@ class ComposedPart(NamedTuple):
 
 @dataclass
 class Library:
-    """A reader of the group entries beside a spec. It reads each entry once and keeps it for
-    faults."""
+    """A reader of config groups: the entries beside a spec, and the shipped ones.
+
+    It reads each entry once. It remembers the documents, to name file and line of a fault.
+    """
 
     folder: Path
     faults: list[Fault]
@@ -132,7 +134,7 @@ class Library:
         """Return a fault at a place of the composed spec, with the file and line that wrote it."""
         for place, text in self.overridden:
             if pointer[: len(place)] == place:
-                return Fault(message, f"{spelled(pointer)} (override '{text}')")
+                return Fault(message, f"{json_path(pointer)} (override '{text}')")
         for depth in range(len(pointer), -1, -1):
             for prefix, document in reversed(self.parts):
                 inner = pointer[len(prefix) : depth]
@@ -141,11 +143,11 @@ class Library:
                 if inner in document.lines:
                     return Fault(
                         message,
-                        spelled(pointer[len(prefix) :]),
+                        json_path(pointer[len(prefix) :]),
                         document.file,
                         document.lines[inner],
                     )
-        return Fault(message, spelled(pointer))
+        return Fault(message, json_path(pointer))
 
 
 def group_names(folder: Path, group: str) -> list[str]:
@@ -155,7 +157,8 @@ def group_names(folder: Path, group: str) -> list[str]:
 
 
 def is_name(name: object) -> bool:
-    """Return True if a text can name a group entry. Such a name cannot leave its folder."""
+    """Return True if a text can name a group entry. Such a name has no `/`, so its file is in the
+    group's folder."""
     try:
         _NAME.validate_python(name)
     except ValidationError:
@@ -271,7 +274,10 @@ def _sibling(
     at: Pointer,
     above: tuple[Path, ...],
 ) -> dict[str, Any]:
-    """Return the path of another spec in the same folder on which this spec builds."""
+    """Return the composed data of another spec in the same folder, on which this spec builds.
+
+    If that spec cannot be named or found, report a fault and return no data.
+    """
     file = library.folder / f"{name}.yaml"
     names = [path.stem for path in library.folder.glob("*.yaml")]
     if not is_name(name):
@@ -325,18 +331,19 @@ def compose(
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    ours = [o for o in overrides if _ours(o.key, data)]
-    theirs = [_adding(o, data, file) for o in overrides if o not in ours]
-    absent = [fault for o in overrides if o not in ours and (fault := _absent(o, file))]
-    if absent:
+    # Hydra cannot address some keys. Their values are set after it has composed the rest.
+    late = [o for o in overrides if _place_outside_hydra(o.key, data)]
+    early = [o for o in overrides if o not in late]
+    texts = [_with_plus(o, data, file) for o in early]
+    if absent := [fault for o in early if (fault := _absent_entry(o, file))]:
         faults.extend(absent)
         return {}
     try:
         with initialize_config_dir(config_dir=str(file.parent.absolute()), version_base="1.3"):
-            config = hydra_compose(config_name=file.stem, overrides=[*_search_path(file), *theirs])
+            config = hydra_compose(config_name=file.stem, overrides=[*_search_path(file), *texts])
         plain = OmegaConf.to_container(config)
     except (HydraException, OmegaConfBaseException, LookupError, TypeError, ValueError) as error:
-        # OmegaConf lets Python's own errors through where a key goes through a list
+        # OmegaConf raises Python's own errors if a step of a key is in a list.
         if not isinstance(error, HydraException | OmegaConfBaseException):
             faults.extend(_unplaced(overrides, data))
             if not faults:
@@ -350,7 +357,7 @@ def compose(
     if not isinstance(plain, dict):
         raise TypeError(f"Hydra composed {type(plain).__name__} from {file}, not a mapping")
     composed = {str(key): value for key, value in plain.items()}
-    for override in ours:
+    for override in late:
         _apply(composed, override)
     return composed
 
@@ -358,8 +365,8 @@ def compose(
 def _is_whole(file: Path, data: Mapping[str, Any]) -> bool:
     """Return True if Hydra would return the file's data as they are.
 
-    yaml_file.read accepts only what OmegaConf reads alike. Hydra acts on the keys `defaults` and
-    `hydra`, on interpolations, and on the header `# @package`.
+    yaml_file.read accepts only what OmegaConf reads in the same way. Hydra changes the data of the
+    keys `defaults` and `hydra`, of interpolations, and of a file with the header `# @package`.
     """
     acts = "defaults" in data or "hydra" in data or "${" in repr(data)
     return not acts and "@package" not in file.read_text(encoding="utf-8")
@@ -394,7 +401,7 @@ def _unplaced(overrides: Sequence[Override], data: Mapping[str, Any]) -> Iterato
             break
 
 
-def _absent(override: Override, file: Path) -> Fault | None:
+def _absent_entry(override: Override, file: Path) -> Fault | None:
     """Return the fault of an override that names no entry of its config group."""
     name = override.value
     if override.key not in GROUPS or not isinstance(name, str):
@@ -406,8 +413,9 @@ def _absent(override: Override, file: Path) -> Fault | None:
     return Fault(f"override '{override.text}': no {override.key} is called '{name}'{hint}")
 
 
-def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
-    """Add Hydra's `+` to overrides of fields that a spec may have and this spec does not have.
+def _with_plus(override: Override, data: Mapping[str, Any], file: Path) -> str:
+    """Return the text of an override. It has Hydra's `+` if a spec may have the field and this spec
+    does not have it.
 
     A later step checks that the field exists.
     """
@@ -426,7 +434,7 @@ def _adding(override: Override, data: Mapping[str, Any], file: Path) -> str:
     return f"{'+' if group else '++'}{override.text}"
 
 
-def _ours(key: str, data: Mapping[str, Any]) -> Pointer | None:
+def _place_outside_hydra(key: str, data: Mapping[str, Any]) -> Pointer | None:
     """Return the place of a key that Hydra cannot address; None for other keys.
 
     Hydra cannot address a key if a step of it has a dot, or if it is the name of an entry where
@@ -443,7 +451,7 @@ def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
     steps: list[str | int] = []
     words, node = key.split("."), data
     while words:
-        # Names of axes have dots themselves (`kl.beta`), so the longest name that exists is taken.
+        # The name of an axis can have dots (`kl.beta`), so the longest name that exists is taken.
         for size in range(len(words), 0, -1):
             step = ".".join(words[:size])
             if isinstance(node, Mapping) and step in node:
@@ -469,7 +477,7 @@ def _new_axis(key: str, data: Mapping[str, Any]) -> Pointer | None:
 
 
 def _apply(composed: dict[str, Any], override: Override) -> None:
-    pointer = _ours(override.key, composed)
+    pointer = _place_outside_hydra(override.key, composed)
     if pointer is None:
         return
     node: Any = composed
@@ -499,7 +507,8 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
 
 
 def resolved(data: Mapping[str, Any], problems: list[tuple[str, Pointer]]) -> dict[str, Any]:
-    """Return the data with every `${...}` replaced by its value."""
+    """Return the data with every `${...}` replaced by its value. Append those without one to
+    `problems`."""
     if not any(mark in repr(data) for mark in ("${", "???")):
         return dict(data)
     from omegaconf import OmegaConf

@@ -10,16 +10,16 @@ A study is its base (recipe, the spec's base, the study's own) and its axes:
       task: {zip: {model: [a, b], data: [math, countdown]}}   coupled; any name will do
       loss.clip: [null, {low: 0.2, high: 0.28}]            any dotted field
       batch.num_minibatches: {values: [1, 4], when: {kl: k1.loss}}   elsewhere as in the base
-    exclude: [{model: qwen2.5-7b, kl.beta: ">=1"}]         rows for which all of it holds
-    include: [{kl: k2.loss, kl.beta: 0.1}]                 one more row each, on the base
+    exclude: [{model: qwen2.5-7b, kl.beta: ">=1"}]         removes rows for which all of it holds
+    include: [{kl: k2.loss, kl.beta: 0.1}]                 each entry adds a row, over the base
 
-Axes multiply, in the order written; conditional ones come after the others (see `rows`); then
-exclusions, inclusions, and the seeds. A value that is a mapping changes the fields it names and
-no other; `model`, `data` and `backend` are replaced whole; `none` takes the base's placement and
-beta with it. A cell that several studies ask for is one cell, in all of them.
+Axes multiply, in the order written; conditional ones come after the others (see `rows`). Then the
+exclusions, the inclusions and the seeds apply. A value that is a mapping changes only the fields
+that it names; `model`, `data` and `backend` are replaced whole. `none` also removes the base's
+placement and beta. A cell that several studies declare is one cell, and belongs to all of them.
 
-The file goes from the small to the large: an assignment (`field = value`, and where it was
-written), an axis as choices, the rows of a grid, the settings of a row, the cells of a study.
+The parts of this file, in order: an assignment (`field = value`, and where it was written), an axis
+as choices, the rows of a grid, the settings of a row, the cells of a study.
 """
 
 import re
@@ -139,7 +139,10 @@ def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assig
 
 
 def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
-    """Read `none`, `k1.reward` or `k3.both`."""
+    """Yield the assignments of a label: `none`, `k1.reward` or `k3.both`.
+
+    Raise UnreadableValueError if it names no estimator or no placement.
+    """
     estimator, dot, placement = label.partition(".")
     known = estimators.choices()
     if estimator not in known:
@@ -168,7 +171,8 @@ def put(tree: dict[str, Any], assignment: Assignment) -> None:
         node = below
     node[leaf] = assignment.value
     if assignment.field == "kl.estimator" and assignment.value == "none":
-        node.pop("placement", None)  # the base's value for a KL term that is removed
+        # The base has set them for a KL term that does not exist any more.
+        node.pop("placement", None)
         node.pop("beta", None)
 
 
@@ -190,7 +194,7 @@ def leaf_in(leaves: Mapping[str, object]) -> Callable[[str], object]:
     return lambda name: leaves.get(name, DEFAULTS.get(name))
 
 
-def spelled(pointer: Pointer) -> str:
+def json_path(pointer: Pointer) -> str:
     """Return a pointer as a JSON path: `$.studies.onpolicy.axes['kl.beta'][0]`."""
     text = "$"
     for key in pointer:
@@ -447,9 +451,9 @@ class GridRows(NamedTuple):
 def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
     """Read and multiply the axes of a study. If that fails, return broken rows, with the problems.
 
-    Axes without conditions are multiplied in the order written. Then each conditional axis, in the
-    order written, adds the alternatives whose conditions hold for the assignments so far. If none
-    holds, the axis is left out and the base keeps its value.
+    First, the axes without conditions are multiplied, in the order written. Then each conditional
+    axis, in the order written, multiplies each row by the alternatives whose conditions hold in it.
+    If no alternative holds, the row keeps the base's value.
 
     strict: an exclusion or a condition that never holds is a fault. It is no fault once overrides
     have reduced the grid.
@@ -497,10 +501,15 @@ def _axes(study: Study, reader: Reader, at: Pointer) -> list[Axis]:
 
 
 def _fields(axis: Axis) -> set[str]:
+    """Return the fields that some choice of an axis sets."""
     return {a.field for choice in axis.alternatives.choices for a in choice.assign}
 
 
 def _clash(one: str, other: str) -> bool:
+    """Return True if two fields cannot both be set by axes: one is the other or a part of it.
+
+    A whole section is set before its fields, so it clashes only with itself.
+    """
     if one in WHOLE or other in WHOLE:
         return one == other
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
@@ -509,6 +518,7 @@ def _clash(one: str, other: str) -> bool:
 def _multiplied(
     axes: Sequence[Axis], base: dict[str, object], reader: Reader, at: Pointer
 ) -> Iterator[GridRow]:
+    # Recursion over the conditional axes only: a row's conditions depend on the choices before it.
     free = [axis.alternatives.choices for axis in axes if not axis.conditional]
     bound = [axis for axis in axes if axis.conditional]
     leaves = {
@@ -575,7 +585,7 @@ def _report_idle(
     reader: Reader,
     at: Pointer,
 ) -> None:
-    """Report conditions that never hold: most likely a slip, which would cost GPU-hours."""
+    """Report conditions that never hold. Most are mistakes, which would cost GPU-hours."""
     for i, (_, pointer) in enumerate(excluded):
         if i not in dropped:
             reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
@@ -644,9 +654,9 @@ SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
 _MISSING = " is missing: give it in the recipe, in `base` or as an axis"
 
 
-def _to_give(section: str) -> list[str]:
-    """Return the fields of an absent section that have no default, or its first field. A section
-    that is replaced as a whole is given as a whole."""
+def _fields_to_give(section: str) -> list[str]:
+    """Return the names that a sentence on an absent section lists: its fields without a default, or
+    its first field. For a section that is replaced as a whole, return the section."""
     if section in WHOLE:
         return [section]
     fields = SECTIONS[section].model_fields
@@ -701,7 +711,7 @@ class Builder:
         None."""
         inside = {name: part for name, part in parts.items() if name not in OUTSIDE}
         if any(name not in parts for name in SECTIONS):
-            self.scalars(parts, row)
+            self.check_scalars(parts, row)
             return None
         try:
             return Settings.model_validate({**inside, "seed": 0})
@@ -709,20 +719,21 @@ class Builder:
             self._report(error, "", row)
             return None
 
-    def alone(self, choices: Iterable[Choice]) -> None:
+    def check_parts(self, choices: Iterable[Choice]) -> None:
         """Check the base and each choice separately, for a study whose axes cannot be read."""
         for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
             self._section(name, ())
-        self.scalars(self.base, ())
+        self.check_scalars(self.base, ())
         for choice in choices:
             own = {assignment.field for assignment in choice.assign}
             for name in {a.section for a in choice.assign} & SECTIONS.keys():
                 self._section(name, (choice,), own)
             scalars = {a.field: a.value for a in choice.assign if a.field in SCALARS}
-            self.scalars(scalars, (choice,))
+            self.check_scalars(scalars, (choice,))
 
-    def scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
-        """Check scalars separately: those of settings whose sections have a fault, and seeds."""
+    def check_scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
+        """Check only the scalars of these parts: `settings` has not checked them if a section has a
+        fault, and it does not see the seeds."""
         for name in SCALARS:
             if name in parts:
                 try:
@@ -745,7 +756,7 @@ class Builder:
         if name not in tree:
             if own:
                 return None
-            for field in _to_give(name):
+            for field in _fields_to_give(name):
                 self._add(f"{field}{_MISSING}", self.at)
             return None
         try:
@@ -855,7 +866,7 @@ _LABELLED = (
 
 
 class Variant(NamedTuple):
-    """A row without its seed: checked, named and encoded once for all its seeds."""
+    """A row without its seed. It is checked, named and encoded once, for all its seeds."""
 
     row: GridRow
     seeds: Sequence[int]
@@ -884,7 +895,7 @@ def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]
     rows_ = [(row, study.seeds, False) for row in grid.product]
     rows_ += [(row, study.seeds if own is None else own, True) for row, own in grid.included]
     for seed, row in {seed: row for row, seeds, _ in rows_[:1] for seed in seeds}.items():
-        builder.scalars({"seed": seed}, row)
+        builder.check_scalars({"seed": seed}, row)
     variants: list[Variant] = []
     twins: dict[str, list[Variant]] = {}
     for row, seeds, by_hand in rows_:
@@ -974,7 +985,7 @@ def _cell(
     for field in extras:
         try:
             axes[field] = text_of(attrgetter(field)(settings))
-        except AttributeError:  # below a section that is not set, as loss.clip.low with no clip
+        except AttributeError:  # the section is not set: loss.clip.low of a loss without a clip
             axes[field] = text_of(None)
     return Cell(
         id="",
@@ -1029,8 +1040,8 @@ def expand(spec: Spec) -> list[Cell]:
     return list(_expansion_of(spec).cells)
 
 
-def how(spec: Spec) -> dict[str, str]:
-    """Return study -> formula of its cells: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
+def formulas(spec: Spec) -> dict[str, str]:
+    """Return study -> formula of its number of cells: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
     return dict(_expansion_of(spec).formulas)
 
 
@@ -1038,15 +1049,15 @@ def _expansion_of(spec: Spec) -> Expansion:
     cached = next((done for owner, done in _latest if owner() is spec), None)
     if cached is None:
         cached = expansion(spec.studies, _entries(spec))
-        keep(spec, cached)
+        remember(spec, cached)
     if cached.problems:
         source = Path(spec.source) if spec.source else None
-        faults = [Fault(p.message, spelled(p.pointer), source) for p in cached.problems]
+        faults = [Fault(p.message, json_path(p.pointer), source) for p in cached.problems]
         raise SpecError(spec.source or spec.name, faults)
     return cached
 
 
-def keep(spec: Spec, done: Expansion) -> None:
+def remember(spec: Spec, done: Expansion) -> None:
     """Remember the expansion of a spec until another is kept."""
     _latest[:] = [(weakref.ref(spec), done)]
 
@@ -1079,7 +1090,7 @@ def expansion(
             continue
         builder = Builder(study.name, study.base, own, problems)
         if read.broken:
-            builder.alone(c for axis in read.axes for c in axis.alternatives.choices)
+            builder.check_parts(c for axis in read.axes for c in axis.alternatives.choices)
             continue
         checked.append((study, read.formula, variants_of(study, read, builder)))
     cells: dict[str, Cell] = {}

@@ -1,8 +1,8 @@
 """The table of fields: every dotted name a spec, a filter or a claim may use.
 
-`kl.beta` is a leaf, `kl` and `loss.clip` are sections. `resources.*` and `cadence.*` are fields a
-spec may set too, though they are no part of a cell's identity. `LABELS` are the short names under
-which a cell shows its place in the grid.
+`kl.beta` is a leaf, `kl` and `loss.clip` are sections. A spec may also set `resources.*` and
+`cadence.*`, which are no part of a cell's identity. `LABELS` are short names: a cell shows its
+values of the grid's axes under them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -78,8 +78,7 @@ LABELS: dict[str, str] = {
 
 
 def label_of(name: str, leaf: Callable[[str], object]) -> str:
-    """Return the text that a cell shows on an axis. The function given returns one of its
-    leaves."""
+    """Return the text that a cell shows on an axis. leaf: returns the cell's value of a leaf."""
     if name == "kl":
         estimator, placement = leaf("kl.estimator"), leaf("kl.placement")
         short = "both" if placement == "reward_and_loss" else placement

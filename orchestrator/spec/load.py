@@ -51,11 +51,11 @@ from orchestrator.spec.expand import (
     SpecProblem,
     expand,
     expansion,
-    keep,
     layered,
     read,
+    remember,
 )
-from orchestrator.spec.fields import FIELDS
+from orchestrator.spec.fields import FIELDS, WHOLE
 from orchestrator.spec.language import SpecFile, StudyFile
 from orchestrator.spec.redaction import secrets_in
 from orchestrator.spec.sentences import sentence, shown
@@ -104,7 +104,7 @@ def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
     pointer: list[str | int] = []
     node = plain
     for i, key in enumerate(loc):
-        if not _holds(node, key):
+        if not _has(node, key):
             last = i == len(loc) - 1
             named = last and str(key).isidentifier() and isinstance(node, dict)
             return tuple([*pointer, key] if named else pointer), not named and key != "[key]"
@@ -113,7 +113,7 @@ def _pointer(loc: tuple[str | int, ...], plain: Any) -> tuple[Pointer, bool]:
     return tuple(pointer), False
 
 
-def _holds(node: Any, key: str | int) -> bool:
+def _has(node: Any, key: str | int) -> bool:
     if isinstance(node, list):
         return isinstance(key, int) and key < len(node)
     return isinstance(node, dict) and key in node
@@ -168,19 +168,15 @@ def _model_below(owner: Any, key: str | int) -> Any:
     return owner if isinstance(key, int) or owner is None else _BELOW.get(key)
 
 
-NAMED = ("model", "data", "backend")
-"""Fields whose value is a name."""
-
-
-def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
-    """Yield a problem for each override whose value no cell has.
-
-    That is an override of a base, or of a model, data set or backend, if every study sets the field
+def without_effect(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
+    """Yield a problem for each override whose value no cell has, because every study sets the field
     itself.
+
+    Only a base, a model, a data set or a backend can be overridden without effect.
     """
     for override in overrides:
-        study, field = _of_a_base(override.key)
-        if field not in (*FIELDS, *NAMED) or not _is_plain(override.value):
+        study, field = _study_and_field(override.key)
+        if field not in FIELDS or not _is_plain(override.value):
             continue
         concerned = [cell for cell in cells if study is None or study in cell.studies]
         value = override.value
@@ -195,13 +191,13 @@ def unfelt(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[Spe
         )
 
 
-def _of_a_base(key: str) -> tuple[str | None, str]:
+def _study_and_field(key: str) -> tuple[str | None, str]:
     """Return the study (None: all) and the field of a key that a study's axes may set again:
     `base.FIELD`, `studies.NAME.base.FIELD`, `backend`, `studies.NAME.backend`."""
     study: str | None = None
     if key.startswith("studies."):
         _, study, key = [*key.split(".", 2), "", ""][:3]
-    return study, key.removeprefix("base.") if key.startswith("base.") or key in NAMED else ""
+    return study, key.removeprefix("base.") if key.startswith("base.") or key in WHOLE else ""
 
 
 def _values(cell: Cell, field: str) -> tuple[object, ...]:
@@ -238,31 +234,32 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     parsed = overrides_of(overrides, faults)
     chosen = {o.key: o.value for o in parsed if o.key in GROUPS and isinstance(o.value, str)}
     data = documents(path, library, chosen)
-    _stop(path, faults)
+    _raise_if_any(path, faults)
     composed = compose(path, parsed, data, faults)
-    _stop(path, faults)
+    _raise_if_any(path, faults)
     for override in parsed:
         pointer = place(override.key, composed)
         if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
             library.overridden.append((pointer, override.text))
     faults += [library.fault(sentence, pointer) for pointer, sentence in secrets_in(composed)]
-    _stop(path, faults)
+    _raise_if_any(path, faults)
     problems: list[SpecProblem] = []
-    unknown: list[tuple[str, Pointer]] = []
-    file = checked(resolved(composed, unknown), problems)
-    problems += [SpecProblem(*told_) for told_ in unknown]
+    unresolved: list[tuple[str, Pointer]] = []
+    file = checked(resolved(composed, unresolved), problems)
+    problems += [SpecProblem(*problem) for problem in unresolved]
     spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
     if spec and not problems and parsed:
-        problems += unfelt(parsed, expand(spec))
+        problems += without_effect(parsed, expand(spec))
     faults += [library.fault(problem.message, problem.pointer) for problem in problems]
-    _stop(path, faults)
+    _raise_if_any(path, faults)
     if spec is None:
         raise TypeError(f"{path} has no fault and gives no spec")
     return spec
 
 
-def _stop(path: Path, faults: Sequence[Fault]) -> None:
-    """Raise SpecError if any fault exists: faults of the spec first, by file and line."""
+def _raise_if_any(path: Path, faults: Sequence[Fault]) -> None:
+    """Raise SpecError if there are faults: those of the spec's own file first, then by file and
+    line."""
     if not faults:
         return
     ordered = sorted(
@@ -338,7 +335,7 @@ def _assembled(
         groups=_used(library),
         source=str(path),
     )
-    keep(spec, done)
+    remember(spec, done)
     return spec
 
 
@@ -364,7 +361,7 @@ class _Layers(NamedTuple):
         at: Pointer = ("studies", self.name)
         assigned = self._recipe(at, lookup)
         for owner, root in ((self.file, ()), (self.study, at)):
-            for field in ("model", "data", "backend"):
+            for field in WHOLE:
                 value = getattr(owner, field)
                 if value is not None:
                     assigned += read(field, value, (*root, field), lookup, self.problems)

@@ -1,4 +1,4 @@
-"""Secrets: names that hold one, specs that would spread one, and texts without them."""
+"""Secrets: recognise their names, refuse them in a spec, hide them in texts."""
 
 import os
 import re
@@ -47,7 +47,8 @@ def secrets_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[A
             name = match["name"].strip("'\"")
             if is_secret(name) or "$" in name:
                 yield path, f"'{match[0]}}}' would copy a secret into the spec{_ADVICE}"
-        written = hide_userinfo(value)  # an address may hold one: it is hidden where it is written
+        # A password in an address is no fault: it is hidden whenever a spec is copied.
+        written = hide_userinfo(value)
         if _TOKEN.search(written) or any(secret in written for secret in _secrets_here()):
             yield path, f"this text holds a token or a password{_ADVICE}"
 

@@ -5,27 +5,24 @@ the different meanings that libraries give to equal settings.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint_by_seed
 from orchestrator.kl.library_semantics import Semantics
-from orchestrator.kl.verdicts import verdict_of
+from orchestrator.kl.verdicts import GradientVerdict, verdict_of
 from orchestrator.records import Cell, EvalTask, EvaluationSpec
 from orchestrator.settings import BackendRef, Settings, without_seed
-
-if TYPE_CHECKING:
-    from orchestrator.kl.verdicts import GradientVerdict
 
 
 def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
     """Return each cell at the embedded trainer's scale, in order.
 
-    Declared cells that become the same training run are one cell: for example one cell in two
-    libraries that mean the same by it. It is in the studies of all of them, and its axes show every
-    name under which it was declared. Raise UnsupportedSetting if the backend has no small scale, or
-    for a release whose mathematics is unknown.
+    Declared cells that become the same training run become one cell: for example, the same settings
+    in two libraries that give them the same meaning. It belongs to the studies of all of them, and
+    its axes show every name under which it was declared. Raise UnsupportedSetting if the backend
+    has no small scale, or for a release whose mathematics is unknown.
     """
     trainer = plugins.load(backend)
     variants: dict[tuple[int, ...], _Rehearsed] = {}
@@ -94,7 +91,7 @@ def semantics(library: BackendRef) -> Semantics:
     return plugins.load(library.name).semantics(library.version)
 
 
-def verdict_on(settings: Settings) -> "GradientVerdict":
+def verdict_on(settings: Settings) -> GradientVerdict:
     """Return the verdict on a cell's KL term in the dialect of its library. For a release of
     unknown mathematics, return the verdict without a dialect."""
 

@@ -1,7 +1,7 @@
 """The JSON Schema of spec files, generated from the models, for editors and other tools.
 
-It knows every field, its type and its bounds, and the grammar of axes. What needs the whole spec
-(names of group entries, rules between fields, claims) is left to `load`.
+It has every field with its type and bounds, and the grammar of axes. Checks that need the whole
+spec (names of group entries, rules between fields, claims) are made by `load`.
 """
 
 import ast
@@ -139,7 +139,7 @@ def _ref(name: str) -> JsonSchema:
 
 
 def _language() -> JsonSchema:
-    """Return definitions for the value and the axis of each field, and for what is made of them."""
+    """Return definitions of the value and the axis of each field, and of grids and conditions."""
     sections = [name for name, field in FIELDS.items() if field.section is not None]
     definitions: JsonSchema = {
         f"value {name}": _value(field) | {"description": about(name)}
@@ -255,7 +255,7 @@ def _condition() -> JsonSchema:
 
 
 def _open_to_interpolation(node: Any) -> Any:
-    """Return the schema in which every number, word or truth value may be a `${...}`."""
+    """Return the schema with `${...}` allowed for every number, word and truth value."""
     if isinstance(node, list):
         return [_open_to_interpolation(item) for item in node]
     if not isinstance(node, dict):

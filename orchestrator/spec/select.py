@@ -3,8 +3,8 @@
     term = ["!"] field ("=" | "!=" | ">=" | "<=" | ">" | "<") value {"," value}
 
 A field is `state`, `study`, `id` (its first digits), `slug`, a label (`model`, `kl`, `beta`,
-`async`, ...) or a dotted settings field. Several values mean any of them; several terms mean all.
-Numbers compare as numbers; `none` is what is not set.
+`async`, ...) or a dotted settings field. A term holds if one of its values matches; a filter holds
+if all its terms do. Numbers are compared as numbers. `none` matches a field that is not set.
 """
 
 import re
@@ -125,7 +125,7 @@ def term(field: str, op: str, values: Sequence[str], negated: bool = False) -> F
     cleaned = tuple(value.strip() for value in values)
     if not all(cleaned):
         raise ValueError(f"{field} is compared with nothing; write '{field}{op}VALUE'")
-    if field == "state":  # `orch status` calls a cell that Ctrl-C stopped here so
+    if field == "state":  # `orch status` shows `interrupted` for a cell that Ctrl-C stopped here
         cleaned = tuple("preempted" if each == "interrupted" else each for each in cleaned)
     words = get_args(State) if field == "state" else _words(field)
     for value in cleaned if op in ("=", "!=") and words else ():
@@ -161,7 +161,7 @@ def _values_of(field: str, cell: Cell, state: str | None) -> Sequence[str]:
         return cell.studies
     if field in ("id", "slug"):
         return (getattr(cell, field),)
-    if field in LABELS:  # a rehearsed cell keeps every name it was declared under
+    if field in LABELS:  # the axis of a rehearsed cell has all names under which it was declared
         return (
             cell.axes[field].split(" | ")
             if field in cell.axes
@@ -179,7 +179,7 @@ def leaf_of(cell: Cell) -> Callable[[str], object]:
         try:
             return attrgetter(name)(owner)
         except AttributeError:
-            return None  # below a section that is not set, as loss.clip.low of an unclipped loss
+            return None  # the section is not set: loss.clip.low of a loss without a clip
 
     return leaf
 

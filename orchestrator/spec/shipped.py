@@ -1,4 +1,4 @@
-"""The specs and config groups that orch contains. They are found by name in every installation."""
+"""The specs and config groups that orch ships. A user names one without its path."""
 
 from functools import cache
 from pathlib import Path

@@ -1,8 +1,8 @@
 """`site.options`: the fields of a site file for its nodes and for its scheduler.
 
-`NodeOptions` are the environments of the trainers, variables and time limits of a node;
-`SlurmOptions` add partition, account and all that a submission needs. Both are checked before
-anything is submitted. `read_site` reads a site file by itself, without a spec.
+`NodeOptions` are the environments of the trainers, variables and time limits of a node.
+`SlurmOptions` add partition, account and the other options of a submission. Both are checked before
+anything is submitted. `read_site` reads a site file without a spec.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ class EnvironmentEntry(Frozen):
 
     @property
     def container(self) -> Runtime | None:
-        """The program that runs the image; None without an image."""
+        """Return the program that runs the image; None without an image."""
         if self.image is None:
             return None
         return self.runtime or ("enroot" if self.image.endswith(".sqsh") else "apptainer")
@@ -140,8 +140,8 @@ def _sentence(error: Any, model: type[Frozen]) -> str:
 
 Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "export", "no_progress"]
 
-# Values are plain: no blank, quote, dollar, semicolon or backslash, so that none means anything
-# to a shell, whoever pastes it. A constraint has SLURM's own grammar.
+# A value has no blank, quote, dollar, semicolon or backslash: a person may paste it into a shell,
+# where such a character has a meaning. A constraint has SLURM's own grammar.
 _NAMES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$", max_length=256)]
 _GRES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:,/-]*$", max_length=256)]
 _CONSTRAINT = Annotated[

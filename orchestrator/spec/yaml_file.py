@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from orchestrator.errors import Fault
-from orchestrator.spec.expand import Pointer, spelled
+from orchestrator.spec.expand import Pointer, json_path
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 200_000
@@ -29,7 +29,8 @@ _NUMBERS_OF_1_1 = {
     for tag, regexp in resolvers
     if tag.endswith((":bool", ":int", ":float"))
 }
-"""What YAML 1.1 takes for a number or a truth value: `no`, `010`, `1:30`, ..."""
+"""Patterns of the texts that YAML 1.1 reads as a number or a truth value: `no`, `010`, `1:30`,
+..."""
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F_]+")
 _FLOAT = re.compile(
     r"[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*([eE][-+]?[0-9]+)?|[-+]?[0-9]+(_[0-9]+)*[eE][-+]?[0-9]+"
@@ -51,7 +52,7 @@ class YamlDocument:
         near = at
         while near and near not in self.lines:
             near = near[:-1]
-        return Fault(message, spelled(at), self.file, self.lines.get(near))
+        return Fault(message, json_path(at), self.file, self.lines.get(near))
 
 
 def read(file: Path, faults: list[Fault]) -> YamlDocument | None:
@@ -86,7 +87,7 @@ def _text(file: Path, faults: list[Fault]) -> str | None:
             faults.append(Fault("is a folder; name a .yaml file in it", "$", file))
             return None
         with file.open("rb") as stream:
-            # One byte more than allowed tells a file that is too large without reading it all.
+            # One byte more than allowed shows that a file is too large, without reading all of it.
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         faults.append(Fault("there is no such file", "$", file))
@@ -147,7 +148,9 @@ class _Builder:
         if len(at) > MAX_DEPTH:
             raise _RefusedError(f"is nested more than {MAX_DEPTH} deep", line)
         if event.tag is not None and not (event.tag == "!" and _is_quoted(event)):
-            self.tell(f"YAML tags are not read, got '{event.tag}': write the plain value", at, line)
+            self.report(
+                f"YAML tags are not read, got '{event.tag}': write the plain value", at, line
+            )
         if isinstance(event, yaml.ScalarEvent):
             value: Any = self.scalar(event, at, line)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -164,7 +167,8 @@ class _Builder:
                 f"'*{event.anchor}' stands before or inside what it refers to", line
             )
         value, nodes = self.anchors[event.anchor]
-        # An alias counts as many values as it stands for: aliases of aliases grow exponentially.
+        # An alias counts as many values as it stands for. Otherwise aliases of aliases, which grow
+        # exponentially, would pass the limit.
         self.count(nodes, line)
         return value
 
@@ -188,13 +192,13 @@ class _Builder:
             if isinstance(event, yaml.MappingEndEvent):
                 break
             line = _line(event)
-            # Quoted, "<<" is a plain key: then it is not implicit.
+            # A quoted "<<" is an ordinary key. PyYAML marks only an unquoted one as implicit.
             if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
                 inherited |= self.merged(self.node(next(events), events, (*at, "<<")), at, line)
                 continue
             key = self.key(event, at, line, events)
             if key in items:
-                self.tell(
+                self.report(
                     f"'{key}' is written twice (first in line {self.lines[(*at, key)]})",
                     (*at, key),
                     line,
@@ -208,7 +212,7 @@ class _Builder:
         key = self.node(event, events, (*at, "?"))
         self.lines.pop((*at, "?"), None)
         if not isinstance(key, str):
-            self.tell(f"a key must be text, got {key!r}: quote it", at, line)
+            self.report(f"a key must be text, got {key!r}: quote it", at, line)
         return str(key)
 
     def merged(self, value: Any, at: Pointer, line: int) -> dict[str, Any]:
@@ -216,7 +220,7 @@ class _Builder:
         # YAML's merge key: an earlier mapping of the list wins, so it is merged last.
         for part in reversed(value if isinstance(value, list) else [value]):
             if not isinstance(part, dict):
-                self.tell("'<<' takes a mapping or a list of mappings", at, line)
+                self.report("'<<' takes a mapping or a list of mappings", at, line)
                 return {}
             merged |= part
         return merged
@@ -234,7 +238,7 @@ class _Builder:
         if _FLOAT.fullmatch(text):
             return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
         if _ODD.fullmatch(text) or any(number.match(text) for number in _NUMBERS_OF_1_1):
-            self.tell(
+            self.report(
                 f"{text} reads differently in YAML 1.1 and 1.2: quote it if it is text, or "
                 "write true, false or a plain number",
                 at,
@@ -242,8 +246,8 @@ class _Builder:
             )
         return text
 
-    def tell(self, message: str, at: Pointer, line: int) -> None:
-        self.faults.append(Fault(message, spelled(at), self.file, line))
+    def report(self, message: str, at: Pointer, line: int) -> None:
+        self.faults.append(Fault(message, json_path(at), self.file, line))
 
 
 def _line(event: Any) -> int:
