@@ -41,7 +41,7 @@ from orchestrator.spec.sentences import sentence, shown
 Direction = Literal["maximize", "minimize"]
 Sampler = Literal["tpe", "gp", "random", "qmc"]
 """tpe: cheap at any number of trials; gp: a Gaussian process, which needs fewer trials in one or
-two dimensions, and PyTorch; random and qmc (Sobol): as if every trial were the first."""
+two dimensions, and PyTorch; random and qmc (Sobol) learn nothing from earlier trials."""
 Pruner = Literal["none", "hyperband", "median", "wilcoxon"]
 
 
@@ -76,21 +76,22 @@ class TuneBlock(Frozen):
     sampler_seed: NonNegativeInt = 0
     pruner: Pruner = "none"
     prune_on: str | None = None
-    """A metric that training reports, to prune by; None: the objective, where it is one."""
+    """The metric by which trials are pruned, one that training reports. None: the objective, if
+    training reports it."""
     if_failed: Literal["fail"] | list[float] = "fail"
     """The result of a trial that has a failed cell or no finite value: `fail` (the sampler ignores
     the trial), or one value for each objective."""
     stop_on_collapse: bool = True
     """End a trial as soon as one of its seeds has collapsed, and give it up as pruned."""
     reuse: bool = True
-    """Start from what cells of the spec's own grid have already given."""
+    """Start from the results that cells of the spec's own grid already have."""
 
 
 # ------------------------------------------------------------------ ranges and alternatives
 
 SIGNIFICANT_DIGITS = 4
-"""A proposed number is rounded to so many significant digits. It stays readable in names, and a
-value that was tried once is the same cell when it comes again."""
+"""Significant digits of a proposed number. A rounded number stays readable in names, and a value
+that is proposed twice is one cell."""
 
 _CALL = re.compile(r"(log|uniform)\(\s*([^,()\s]+)\s*,\s*([^,()\s]+)\s*\)")
 _GRAMMAR = "log(low, high), uniform(low, high) or a list of alternatives"

@@ -1,9 +1,9 @@
 """The controller of searches: asks Optuna for trials, and reports results from run directories.
 
-`Controller.tick` never waits: it looks at every open trial, reports the ended ones, prunes,
-asks for new ones, and returns the cells that should be trained now. A driver trains them: `local`
-with workers on this machine, `slurm` with jobs. Several controllers may drive one journal. One that
-dies is replaced by any other: its trials are in the journal, their cells on disk.
+`Controller.tick` never waits: it reads the state of every open trial, reports the ended ones,
+prunes, asks for new ones, and returns the cells that should be trained now. A driver trains them:
+`local` with workers on this machine, `slurm` with jobs. Several controllers may drive one journal.
+If one dies, another takes over its trials: the journal has them, and their cells are on disk.
 """
 
 import math
@@ -110,9 +110,9 @@ class Controller:
         for trial in list(self.open.values()):
             wanted.update((cell.id, cell) for cell in self._follow(trial))
         while len(self.open) < self.block.parallel and (search := self._next_search()):
-            begun = self._ask(search)
-            if begun is not None:
-                wanted.update((cell.id, cell) for cell in self._follow(begun))
+            new_trial = self._ask(search)
+            if new_trial is not None:
+                wanted.update((cell.id, cell) for cell in self._follow(new_trial))
         for confirmation in self._confirmations:
             if not confirmation.done and self._is_over(confirmation.search):
                 study = self.studies[confirmation.search.name]
@@ -157,6 +157,7 @@ class Controller:
         return any(not trial.state.is_finished() for trial in trials)
 
     def _is_over(self, search: Search) -> bool:
+        """Return True once no trial of the search is open and none may be started."""
         enough = search.name in self._exhausted or self._count(search.name) >= self.block.trials
         return enough and not self._has_open(search)
 
@@ -176,11 +177,17 @@ class Controller:
         return self._begin(search, trial.number, trial.params)
 
     def _begin(self, search: Search, number: int, params: Mapping[str, Any]) -> OpenTrial | None:
+        """Return the trial of this number, opened by this controller.
+
+        Fail the trial and return None if a rule between fields refuses its parameters.
+        """
         study = self.studies[search.name]
         handle = optuna_trial(study, number)
         try:
             cells = search.cells(params, search.tune.seeds)
-        except SpecError as error:  # a value between the ends that a rule between fields refuses
+        except SpecError as error:
+            # `design` has checked the ends of each range. A rule between fields can still refuse a
+            # value between them.
             self._fail(OpenTrial(search, number, handle, {}, []), error.faults[0].message)
             return None
         # A cell of the spec's grid is that cell, with the grid's axes.
@@ -206,7 +213,8 @@ class Controller:
                 if (search.name, frozen.number) in self.open or not self._is_orphan(frozen):
                     continue
                 with self.journal.locked():
-                    # again, under the lock: another may have adopted it, or only just asked for it
+                    # Check again, under the lock: another controller may have adopted the trial,
+                    # or may have created it a moment ago and not yet written its own id to it.
                     current = study.get_trials(deepcopy=False)[frozen.number]
                     if not self._is_orphan(current):
                         continue
@@ -218,11 +226,13 @@ class Controller:
                     self._fail_without_params(search, current.number)
 
     def _is_orphan(self, frozen: Any) -> bool:
+        """Return True for an open trial whose controller is dead."""
         owner = frozen.user_attrs.get("controller")
         return not frozen.state.is_finished() and not self.journal.is_alive(owner)
 
     def _is_exhausted(self, search: Search) -> bool:
-        """Return True if another trial is expected to go beyond the budget."""
+        """Return True if another trial is expected to go beyond the budget. Then start no more
+        trials of the search, and report why."""
         trials = self.studies[search.name].get_trials(deepcopy=False)
         fault = budget_fault(search, trials)
         if fault:
@@ -236,20 +246,20 @@ class Controller:
         """Read the state of a trial once. If it has ended, report it to Optuna; else yield its
         cells to train.
         """
-        looks = [(cell, read_state(self.folder.cell(cell))) for cell in trial.released()]
-        decisions = {cell.id: self._decide(cell, state) for cell, state in looks}
-        for cell, state in looks:
+        states = [(cell, read_state(self.folder.cell(cell))) for cell in trial.released()]
+        decisions = {cell.id: self._decide(cell, state) for cell, state in states}
+        for cell, state in states:
             if decisions[cell.id] == "over" and state.state != "succeeded":
-                self._end_badly(trial, cell, state.state)
+                self._end_without_result(trial, cell, state.state)
                 return
-        ended = [cell for cell, state in looks if state.state == "succeeded"]
+        ended = [cell for cell, state in states if state.state == "succeeded"]
         records = self._records(trial, ended)
-        if self._is_given_up(trial, records):
+        if self._prune_if_hopeless(trial, records):
             return
         if len(ended) == len(trial.cells):
             self._complete(trial, records)
             return
-        yield from (cell for cell, _ in looks if decisions[cell.id] == "train")
+        yield from (cell for cell, _ in states if decisions[cell.id] == "train")
 
     def _decide(self, cell: Cell, state: CellState) -> TrainingDecision:
         if cell.id in self.lost:
@@ -263,8 +273,11 @@ class Controller:
                 (trial.records[cell.id],) = collect([cell], self.folder)
         return [trial.records[cell.id] for cell in ended]
 
-    def _is_given_up(self, trial: OpenTrial, records: Sequence[Record]) -> bool:
-        """End a trial that has collapsed or is pruned, and stop its other cells."""
+    def _prune_if_hopeless(self, trial: OpenTrial, records: Sequence[Record]) -> bool:
+        """Return True after pruning a trial that has collapsed or is behind the trials before it.
+
+        Its other cells are stopped.
+        """
         why = why_collapsed(trial, records, self.folder) if self.block.stop_on_collapse else ""
         if not why and trial.search.tune.prune_on is not None and self._can_prune(trial, records):
             why = why_pruned(trial, records, self.scorer.scores(records), self.folder)
@@ -319,20 +332,24 @@ class Controller:
         else:
             self._close(trial, "COMPLETE", values, "")
 
-    def _end_badly(self, trial: OpenTrial, cell: Cell, state: str) -> None:
+    def _end_without_result(self, trial: OpenTrial, cell: Cell, state: str) -> None:
+        """Fail a trial because one of its cells gives no result. Stop its other cells.
+
+        The trial is pruned instead if an earlier trial of the same cells was pruned.
+        """
         if state == "cancelled" and self._was_pruned(trial):
             self._close(trial, "PRUNED", None, "the same trial was pruned before")
             return
-        what = state
+        ending = f"is {state}"
         if cell.id in self.lost:
-            what = "its process was killed again and again"
+            ending = "gave no result: its process was killed each time"
         elif state in RESUMABLE:
-            what = f"was {state} more often than the site allows"
+            ending = f"was {state} more often than the site allows"
         elif state == "failed":
-            what = f"failed; `orch logs {cell.id}` says why"
+            ending = f"failed; `orch logs {cell.id}` shows why"
         if state == "cancelled" and (last := read_state(self.folder.cell(cell)).exit):
-            what = last.message
-        why = f"cell {cell.slug} ({cell.id}) {what}"
+            ending = last.message
+        why = f"cell {cell.slug} ({cell.id}) {ending}"
         self._stop_cells(trial, f"stopped with its trial: {why}")
         self._fail(trial, why)
 
@@ -360,19 +377,21 @@ class Controller:
         from optuna.trial import TrialState
 
         study = self.studies[search.name]
-        # the attribute's name is in journals on disk: results leave such a trial out
+        # Results leave such a trial out. The attribute keeps its old name, because journals on disk
+        # have it.
         optuna_trial(study, number).set_user_attr("unborn", True)
         study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
 
     def _close(
         self, trial: OpenTrial, state: str, values: Sequence[float] | None, why: str
     ) -> None:
+        """Report the end of a trial to Optuna and forget the trial. state: a name of TrialState."""
         from optuna.trial import TrialState
 
-        # First: Optuna takes no attribute for a trial that has ended.
+        # Before `tell`: Optuna takes no attribute for a trial that has ended.
         trial.set_attribute("spent", hours(trial.cells, self.folder))
         study = self.studies[trial.search.name]
-        # another controller that took this one for dead may have ended the trial
+        # Another controller may have taken this one for dead and ended the trial.
         study.tell(trial.number, values, TrialState[state], skip_if_finished=True)
         self.open.pop((trial.search.name, trial.number), None)
         numbers = [f"{value:.4g}" for value in values or ()]
@@ -402,15 +421,15 @@ class _Confirmation:
             self._cells = [] if chosen is None else confirmation_cells(self.search, chosen)
             for cell in self._cells:
                 self.journal.note_cell(cell.id, self.search.name, self.TRIAL_NUMBER)
-        looks = [(cell, read_state(folder.cell(cell))) for cell in self._cells]
+        states = [(cell, read_state(folder.cell(cell))) for cell in self._cells]
         decisions = {
             cell.id: self.rules.decide(folder.cell(cell), state)
-            for cell, state in looks
+            for cell, state in states
             if cell.id not in lost
         }
         if {"train", "wait"} & set(decisions.values()):
-            return [cell for cell, _ in looks if decisions.get(cell.id) == "train"]
-        ended = [cell for cell, state in looks if state.state == "succeeded"]
+            return [cell for cell, _ in states if decisions.get(cell.id) == "train"]
+        ended = [cell for cell, state in states if state.state == "succeeded"]
         if ended and any(objective.is_scored for objective in self.search.objectives):
             records = collect(ended, folder)
             self.scorer.request(records)
@@ -498,8 +517,8 @@ def _params_of(search: Search, cell: Cell) -> dict[str, Any] | None:
 def budget_fault(search: Search, trials: Iterable[Any]) -> str:
     """Return a sentence if one more trial is expected to go beyond the budget, else nothing.
 
-    A trial that runs, and the next one, are expected to cost the mean of those that have ended;
-    before any has ended, the cost model's estimate counts.
+    Each running trial and the next one are expected to cost the mean of the ended ones. Before any
+    has ended, they are expected to cost what the cost model estimates.
     """
     block = search.tune.block
     if block.max_gpu_hours is None and block.max_cpu_hours is None:

@@ -64,7 +64,7 @@ def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]
     For a searched field, both ends of the range are tested. Raise SelectionError if no search is
     left.
     """
-    unfinished = []
+    matching = []
     for search in searches:
         corners = [
             cell
@@ -72,11 +72,11 @@ def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]
             for cell in search.cells(params, search.tune.seeds[:1])
         ]
         if any_matches(terms, corners):
-            unfinished.append(search)
-    if not unfinished:
+            matching.append(search)
+    if not matching:
         names = ", ".join(search.name for search in searches)
         raise SelectionError(f"--where {' '.join(terms)} selects no search (there are: {names})")
-    return unfinished
+    return matching
 
 
 def read_back(experiment: Experiment, name: str, block: Mapping[str, Any]) -> "Search":
@@ -147,7 +147,10 @@ class Search:
         )
 
     def corners(self) -> list[dict[str, Any]]:
-        """Return proposals that contain both ends of every range, and every alternative, once."""
+        """Return the fewest proposals that contain both ends of every range and every alternative.
+
+        The last value of a field is repeated while another field has more values.
+        """
         ends = [
             list(dimension.choices)
             if dimension.choices is not None
@@ -162,19 +165,18 @@ class Search:
             for i in range(max(map(len, ends)))
         ]
 
-    def model_cell(self) -> Cell:
+    def example_cell(self) -> Cell:
         """Return one cell as an example of the search's cells."""
         return self.cells(self.corners()[0], self.tune.seeds[:1])[0]
 
     def entry_modules(self) -> set[str]:
-        """Return the modules that train its cells. Workers are forked from a process that has
-        imported them."""
-        entry = _translate(self.model_cell(), self.experiment) or ""
+        """Return the modules that train the search's cells: the fork server imports them, once."""
+        entry = _entry(self.example_cell(), self.experiment) or ""
         return {entry.partition(":")[0]} - {""}
 
     def declaration(self) -> dict[str, Any]:
         """Return, as JSON, the parts that must not change while the journal is in use."""
-        cell = self.model_cell()
+        cell = self.example_cell()
         searched = {dimension.field for dimension in self.space} | {"seed"}
         settings = flatten(identity(cell.declared or cell.settings))
         return {
@@ -211,11 +213,11 @@ class Search:
                     faults.setdefault(fault.message, fault)
         for cell in cells:
             try:
-                _translate(cell, self.experiment)
+                _entry(cell, self.experiment)
             except OrchError as error:
                 faults.setdefault(str(error), Fault(str(error), "$.tune.space"))
-        if model := next(iter([*cells, *self.experiment.cells]), None):
-            metrics = metrics_of(model, self.experiment.spec.evaluation)
+        if example := next(iter([*cells, *self.experiment.cells]), None):
+            metrics = metrics_of(example, self.experiment.spec.evaluation)
             named = [(m, "objectives") for one in self.objectives for m in one.metrics]
             if self.tune.prune_on is not None:
                 named += [(metric, "prune_on") for metric in self.tune.prune_on.metrics]
@@ -242,11 +244,13 @@ class Search:
         return replace(fault, path="$.tune.study")
 
 
-def _translate(cell: Cell, experiment: Experiment) -> str | None:
-    """Return the entry of a cell's launch. Raise UnsupportedSetting."""
-    directory = experiment.folder.cell(cell)
-    place = directory.first_paths()
-    return plugins.load(cell.settings.backend.name).translate(cell, place).entry
+def _entry(cell: Cell, experiment: Experiment) -> str | None:
+    """Return the entry point of a cell's launch, or None if it is a program of its own.
+
+    Raise UnsupportedSetting if the backend cannot express the cell.
+    """
+    paths = experiment.folder.cell(cell).first_paths()
+    return plugins.load(cell.settings.backend.name).translate(cell, paths).entry
 
 
 # ------------------------------------------------------------------ the metrics of its cells

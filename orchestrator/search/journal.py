@@ -3,11 +3,11 @@
 runs/<experiment>/tune/
   cells.jsonl                 every cell of a trial, before it is launched
   <name>/journal.log          Optuna's journal: all searches of this name
-         <search>.json        what may not change while the journal lasts
-         blocks/<search>.json the block it was last driven with, to be read back
+         <search>.json        the parts of the search that must not change any more
+         blocks/<search>.json the last block of the search; `design.read_back` reads it
          links.json           cell id -> MLflow run, as of the last mirror
-         lock                 held while trials are proposed
-         alive/<controller>   held by a controller while it works, and touched by its heartbeat
+         lock                 locked while trials are proposed
+         alive/<controller>   locked by a controller while it works, and touched by its heartbeat
          report/
 
 Studies, trials and their attributes are Optuna's. Orch adds what Optuna 5.0 does not have for a
@@ -95,8 +95,8 @@ class SearchJournal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the journal's lock. Only its holder creates trials or studies, so that budgets
-        hold."""
+        """Hold the journal's lock. Trials and studies are created only under it: otherwise two
+        controllers could both create the last trial of a budget."""
         with telling(self.path), (self.path / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

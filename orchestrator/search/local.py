@@ -18,7 +18,8 @@ _TICK_SECONDS = 0.1
 
 
 def _decide(_: CellDir, state: CellState) -> TrainingDecision:
-    # a cell that runs already may be another orch's: this machine's launcher watches that too
+    # Another process of orch may run the cell already. The launcher of this machine then waits for
+    # that process, so it gets the cell too.
     if state.state in RESUMABLE or state.state == "running":
         return "train"
     return "over" if state.state in ENDED or state.state == "unknown" else "wait"
@@ -44,22 +45,24 @@ def search_locally(
         ExitStack() as resources,
         controller.journal.controlling(),
     ):
-        crew: LocalLaunch | None = None
+        launch: LocalLaunch | None = None
         while not stop.asked:
             wanted = controller.tick()
             if not wanted and controller.done:
                 break
-            if crew is None and wanted:
-                crew = _crew(controller, workers or processes.cores(), resources, stop, on_event)
-            if crew is None or not (wanted or crew.elsewhere):
+            if launch is None and wanted:
+                launch = _open_launch(
+                    controller, workers or processes.cores(), resources, stop, on_event
+                )
+            if launch is None or not (wanted or launch.elsewhere):
                 time.sleep(_TICK_SECONDS)  # checkpoints are being scored
                 continue
-            crew.waiting.extend(wanted)
-            crew.work()
+            launch.waiting.extend(wanted)
+            launch.work()
         return not stop.asked
 
 
-def _crew(
+def _open_launch(
     controller: Controller,
     workers: int,
     resources: ExitStack,
@@ -70,16 +73,16 @@ def _crew(
 
     def handle(event: LaunchEvent) -> None:
         if event.kind == "lost" and event.cell is not None and not event.again:
-            if not crew.stopping:
+            if not launch.stopping:
                 controller.give_up(event.cell)
         elif event.kind == "tick" and not stop.asked:
-            crew.waiting.extend(controller.tick())
+            launch.waiting.extend(controller.tick())
         on_event(event)
 
     modules = {module for search in controller.searches for module in search.entry_modules()}
     server = resources.enter_context(fork_server(modules))
-    crew = LocalLaunch([], [], controller.folder, workers, server, stop, handle)
-    return crew
+    launch = LocalLaunch([], [], controller.folder, workers, server, stop, handle)
+    return launch
 
 
 class ThreadScorer(AbstractContextManager["ThreadScorer"]):

@@ -1,15 +1,16 @@
 """The optimum of a one-dimensional search, from a smooth curve through all its trials.
 
-The best observed value is the best partly by luck, and more so with more noise. A curve pools the
-noise.
-It is a Gaussian process over the field (its logarithm, where it is searched so): constant mean and
-Matern covariance of smoothness 5/2, noise of equal size in every seed. Mean and size of the noise
-are integrated over in closed form (flat prior; the spread between seeds of the same trial counts),
-length and height of the covariance over a grid with flat priors in their logarithms (Rasmussen and
-Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2, 2.7, 4.2 and 5.2). A
-smoother covariance is too sure of a hill with one steep side.
+The best observed value is the best partly by luck, and the more so the larger the noise. A curve
+averages the noise of all trials. It is a Gaussian process over the field, or over the field's
+logarithm if the range is logarithmic. Its mean is constant, its covariance is a Matern function of
+smoothness 5/2, and its noise has one size for every seed. Two parameters are integrated out in
+closed form, with flat priors: the mean, and the size of the noise, which the spread between seeds
+of one trial also measures. The length and the height of the covariance are integrated over a grid,
+with flat priors in their logarithms (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, 2006, sections 2.2, 2.7, 4.2 and 5.2). A smoother covariance would give too short an
+interval for a hill with one steep side.
 
-docs/decisions/031 has why this is not scikit-learn's or Optuna's process.
+docs/decisions/031 gives the reason why this is not the process of scikit-learn or Optuna.
 """
 
 import math
@@ -38,8 +39,7 @@ class Recommended(NamedTuple):
     value: float
     low: float
     high: float
-    """The end of the interval from `low` that contains the optimum with probability 0.95, by the
-    curve."""
+    """By the curve, the optimum lies between `low` and `high` with probability 0.95."""
     expected: float
     """The value of the objective at the optimum, by the curve."""
 
@@ -112,7 +112,7 @@ def _optimum(
     # A fixed seed: the recommended value is part of the identity of the cells that confirm it.
     random = np.random.default_rng(0)
     tops: list[Any] = []
-    # Each pair of length and height gives as many of the curves as its posterior weight says.
+    # Each pair of length and height gives a share of the curves: its posterior weight.
     for count, curve in zip(random.multinomial(DRAWS, weights), curves, strict=True):
         if count:
             noise = np.sqrt(curve.scale / random.chisquare(freedom, count))
@@ -138,8 +138,8 @@ def _curve(
     import numpy as np
 
     def covariance(a: Any, b: Any) -> Any:
-        far = math.sqrt(5) * np.abs(a[:, None] - b[None, :]) / length
-        return height * (1 + far + far**2 / 3) * np.exp(-far)
+        distance = math.sqrt(5) * np.abs(a[:, None] - b[None, :]) / length
+        return height * (1 + distance + distance**2 / 3) * np.exp(-distance)
 
     # The mean of n seeds has 1/n of the noise's variance. Everything is in units of that variance.
     root = np.linalg.cholesky(covariance(positions, positions) + np.diag(1 / counts))
@@ -169,7 +169,7 @@ def _curve(
 
 
 def _root(spread: Any) -> Any:
-    """Return a matrix whose product with its transpose is the covariance, which is of low rank."""
+    """Return a matrix whose product with its transpose is this covariance, which has a low rank."""
     import numpy as np
 
     sizes, axes = np.linalg.eigh(spread)

@@ -18,12 +18,13 @@ from orchestrator.search.design import OpenTrial, Search
 READ_SECONDS = 2.0
 """Seconds between two readings of the metrics of cells in training."""
 REWARD = "train/reward_mean"
-WINDOW, HAD, LOST = 10, 0.1, 0.2
-"""A reward is lost when its mean over the last WINDOW train steps is at most LOST of the best such
-mean, which was at least HAD: the rule by which the embedded trainer judges a whole run."""
+WINDOW, MIN_BEST, LOST_SHARE = 10, 0.1, 0.2
+"""A reward is lost if its mean over the last WINDOW train steps is at most LOST_SHARE of the best
+such mean, and the best was at least MIN_BEST. The embedded trainer judges a whole run by this
+rule."""
 BLOCKS = 100
-"""Up to so many items of a task are reported one by one, more of them as the means of so many
-blocks: each value is a line of the journal."""
+"""Largest number of values per task and seed, because each value is a line of the journal. If a
+task has more items, each value is the mean of one of so many blocks of items."""
 _SEED_STRIDE = 1_000_000
 """Number of values reserved for the tasks of one seed."""
 
@@ -37,7 +38,7 @@ def pruner(search: Search) -> Any:
 
     match search.tune.block.pruner:
         case "hyperband":
-            cell = search.model_cell()
+            cell = search.example_cell()
             steps = cell.settings.num_train_steps
             first = cell.cadence.evaluate_every_steps or max(1, steps // 10)
             return pruners.HyperbandPruner(min_resource=first, max_resource=steps)
@@ -72,7 +73,7 @@ def is_reward_lost(rewards: Sequence[float]) -> bool:
         return False
     # Sums in place of means: WINDOW is a factor on both sides of the comparison.
     sums = [sum(rewards[i : i + WINDOW]) for i in range(len(rewards) - WINDOW + 1)]
-    return max(sums) >= HAD * WINDOW and sums[-1] <= LOST * max(sums)
+    return max(sums) >= MIN_BEST * WINDOW and sums[-1] <= LOST_SHARE * max(sums)
 
 
 def why_pruned(
@@ -97,7 +98,8 @@ def why_pruned(
     for i, step in enumerate(new, start=1):
         trial.optuna_trial.report(values[step], step)
         trial.reported.add(step)
-        # Hyperband notes which trials reached a rung when it is asked, so it is asked at each step
+        # `should_prune` also records that the trial has reached a rung of Hyperband, so it is
+        # called at each step.
         if is_stepwise or i == len(new):
             is_behind = trial.optuna_trial.should_prune()
     if not is_behind or len(records) == len(trial.cells):

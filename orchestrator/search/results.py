@@ -67,8 +67,8 @@ def trial_result(search: Search, frozen: Any) -> TrialResult:
 def is_own(frozen: Any) -> bool:
     """Return True for a trial that the search itself began.
 
-    Others are reused from the grid, or were cut short before they had parameters (`unborn` in
-    journals).
+    Other trials are reused from the grid, or their controller died before they had parameters
+    (attribute `unborn` in journals).
     """
     return not (frozen.user_attrs.get("unborn") or frozen.user_attrs.get("reused"))
 
@@ -108,14 +108,14 @@ def hours(cells: Iterable[Cell], folder: RunFolder) -> list[float]:
 def hours_of_trial(search: Search, frozen: Any) -> list[float]:
     """Return GPU-hours and CPU-hours of one of Optuna's trials.
 
-    The jobs of a pruned trial write down what they used after the trial has ended, so its run
-    directories are read again.
+    The jobs of a pruned trial record their hours after the trial has ended. So the run directories
+    of such a trial are read again.
     """
-    noted: list[float] = frozen.user_attrs.get("spent", [0.0, 0.0])
+    spent: list[float] = frozen.user_attrs.get("spent", [0.0, 0.0])
     if frozen.state.name != "PRUNED" or not frozen.user_attrs.get("cells"):
-        return noted
+        return spent
     cells = search.cells(frozen.params, search.tune.seeds)
-    return [max(pair) for pair in zip(noted, hours(cells, search.experiment.folder), strict=True)]
+    return [max(pair) for pair in zip(spent, hours(cells, search.experiment.folder), strict=True)]
 
 
 # ------------------------------------------------------------------ one search
@@ -270,7 +270,7 @@ def _importance(search: Search, study: Any) -> dict[str, float]:
 
     sign = search.objectives[0].sign
     with warnings.catch_warnings():
-        # Optuna warns that it minimises the target. The sign makes lower targets better
+        # Optuna warns that it minimises the target. The sign makes a lower target the better one.
         warnings.simplefilter("ignore", UserWarning)
         importance: dict[str, float] = get_param_importances(
             study, target=lambda t: -sign * t.values[0]
@@ -306,9 +306,9 @@ def brackets(result: SearchOutcome) -> list[Bracket]:
     for dimension in result.search.space:
         if dimension.is_range:
             field = dimension.field
-            level = [trial.params[field] for trial in result.measured if trial not in worse]
-            below = [t.params[field] for t in worse if t.params[field] < min(level)]
-            above = [t.params[field] for t in worse if t.params[field] > max(level)]
+            good = [trial.params[field] for trial in result.measured if trial not in worse]
+            below = [t.params[field] for t in worse if t.params[field] < min(good)]
+            above = [t.params[field] for t in worse if t.params[field] > max(good)]
             low, high = max(below, default=dimension.low), min(above, default=dimension.high)
             brackets_.append(Bracket(field, low, high, (not below, not above)))
     return brackets_
@@ -444,8 +444,8 @@ def _read_journal(
         block = journal.block(name)
         if block is None:
             faults.append(
-                f"{journal.path}: nothing says what search {name} was; run `orch tune` with what "
-                "began it once more, or remove the folder"
+                f"{journal.path}: the block of search {name} is missing, so the search cannot be "
+                "shown; run `orch tune` once more as it was begun, or remove the folder"
             )
             continue
         try:
@@ -457,6 +457,6 @@ def _read_journal(
             yield outcome(search, study)
         else:
             faults.append(
-                f"{journal.path}: search {name} is of another wording of the spec, so it "
-                "is not shown; `orch tune` with another --name searches anew"
+                f"{journal.path}: the spec has changed since search {name} began, so the search is "
+                "not shown; `orch tune` with another --name begins a new one"
             )

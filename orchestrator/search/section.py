@@ -27,19 +27,21 @@ from orchestrator.search.results import (
 )
 
 CHOSEN = (
-    "The seeds that chose a best trial flatter it: the more trials, the more. Fresh seeds "
-    "(tune.confirm_seeds), on which what is recommended is trained again, do not have this bias."
+    "The best trial was chosen on its own seeds, so its mean looks better than it is, the more so "
+    "the more trials there are. Fresh seeds (tune.confirm_seeds), with which the recommended "
+    "values are trained again, do not have this bias."
 )
 CURVE = (
-    '"Recommended": where a smooth curve through all trials (a Gaussian process over the field) is '
-    "best; in brackets, between which values its top lies with probability 0.95. The best trial is "
-    "best partly by luck, the curve less so; of what was tried, it says nothing beyond the ends."
+    '"Recommended": the value at which a smooth curve through all trials (a Gaussian process over '
+    "the field) is best; in brackets, the interval that contains this value with probability 0.95. "
+    "The best trial is best partly by luck, the optimum of the curve less so. The curve says "
+    "nothing about values outside the range that was tried."
 )
 BRACKET = (
-    '"Lies between": the nearest tried values on both sides that are worse than the best beyond '
-    "chance (t-test with the spread between seeds pooled over trials, level 0.95 over all of them "
-    "together); an end of the range where no such value was tried. It holds if the objective has "
-    "one hill."
+    '"Lies between": the nearest tried values on both sides that are significantly worse than the '
+    "best (t-test with the spread between seeds pooled over trials, level 0.95 over all trials "
+    "together). On a side without such a value, the end of the range stands. This holds if the "
+    "objective has one hill."
 )
 
 
@@ -62,7 +64,7 @@ def section(
         "trials",
         "Searches",
         "Each mark is a trial, the mean over its seeds. History: the best so far, in the order in "
-        "which trials were asked; those taken from the grid come first.",
+        "which trials were started; trials reused from the grid come first.",
         "Objective over each searched field, and history; the tables hold the same numbers.",
     )
     return Section(
@@ -101,7 +103,7 @@ def report(
 def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
     """Return the panels of the figure: the objective over each range, the history, the front."""
     objectives = outcomes[0].search.objectives
-    drawn = [
+    all_panels = [
         _slice(outcomes, field.field, field.log, i)
         for field in outcomes[0].search.space
         if field.is_range
@@ -118,7 +120,7 @@ def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
             }
             for one in outcomes
         ]
-        drawn.append(
+        all_panels.append(
             {
                 "title": "History",
                 "xtitle": "measured trials",
@@ -136,7 +138,7 @@ def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
                 _points_of(one, rest, "markers"),
                 _points_of(one, one.front, "lines+markers"),
             ]
-        drawn.append(
+        all_panels.append(
             {
                 "title": "Pareto front",
                 "xtitle": objectives[0].text,
@@ -145,7 +147,7 @@ def panels(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
                 "series": [each for each in series if each["x"]],
             }
         )
-    return drawn
+    return all_panels
 
 
 def plan_table(searches: Sequence[Search]) -> ReportTable:
@@ -351,7 +353,7 @@ def _points(outcomes: Sequence[SearchOutcome]) -> Iterator[str]:
         yield "With several objectives nothing was pruned: Optuna prunes for one only."
         return
     if len(outcomes[0].search.tune.seeds) < 2:
-        yield "One seed a trial: what differs may be noise, and nothing is bracketed."
+        yield "Each trial has one seed: a difference may be noise, so no interval is given."
     else:
         yield BRACKET
     if any(one.recommended for one in outcomes):
@@ -440,9 +442,9 @@ def experiment_section(
             for table in own.tables
         ),
     )
-    drawn = [
+    all_panels = [
         {**panel, "title": f"{journal.name}: {panel['title']}"}
         for journal in journals
         for panel in panels(journal.outcomes)
     ]
-    return merged, {"tune": drawn}, faults
+    return merged, {"tune": all_panels}, faults

@@ -83,7 +83,7 @@ def search_on_cluster(controller: Controller, options: SlurmOptions, *, evaluate
             wanted = patience.call(controller.tick)
             if wanted:
                 submitted = patience.call(partial(start, request._replace(cells=wanted)))
-                _tell_submitted(submitted, controller.tell)
+                _report_submitted(submitted, controller.tell)
             elif wanted is not None and controller.done:
                 break
             is_active = bool(wanted) or len(controller.open) != before
@@ -99,7 +99,7 @@ def search_on_cluster(controller: Controller, options: SlurmOptions, *, evaluate
         return not stop.asked
 
 
-def _tell_submitted(submitted: Submitted | None, tell: Callable[[str], None]) -> None:
+def _report_submitted(submitted: Submitted | None, tell: Callable[[str], None]) -> None:
     if submitted and submitted.cells:
         tell(
             f"submitted {counted(len(submitted.cells), 'cell')} as "
@@ -135,13 +135,13 @@ class SubmissionPatience:
     def call(self, function: Callable[[], T]) -> T | None:
         """Return the result of the function, or None while another process of orch submits.
 
-        Let other errors pass, and also this error if it lasts too long.
+        Raise any other error, and also this one if it lasts too long.
         """
         try:
             result = function()
         except OrchError as error:
-            # The lock of another process raises a plain OrchError; an error of a subclass does not
-            # pass.
+            # A lock that another process holds raises a plain OrchError. A subclass is an error
+            # that does not go away.
             if type(error) is not OrchError:
                 raise
             if not self._since:

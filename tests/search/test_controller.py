@@ -159,7 +159,7 @@ def test_a_cell_whose_process_is_killed_each_time_fails_its_trial(tmp_path: Path
     controller.give_up(cell)
     controller.tick()
     assert controller.done
-    assert "killed again and again" in made.found()[0].trials[0].why
+    assert "killed each time" in made.found()[0].trials[0].why
 
 
 # ---------------------------------------------------------------- ending early

@@ -43,7 +43,7 @@ def test_a_search_of_another_wording_of_the_spec_is_left_out_with_a_sentence(
     changed = replace(made.experiment, spec=spec.model_copy(update={"studies": tuple(longer)}))
     section, data, (fault,) = experiment_section(changed)
     assert (section, data) == (None, {})
-    assert "another wording of the spec" in fault
+    assert "the spec has changed since" in fault
     (made.journal().path / "blocks" / "all.json").write_text('{"space": {"kl.bta": "log(1, 2)"}}')
     _, _, (fault,) = experiment_section(made.experiment)
     assert "does not fit the spec any more" in fault
