@@ -3,14 +3,14 @@
 python -m orchestrator.launch.node.agent --token T [--scratch DIR --logs DIR] [--gpus N]
     [--interface NAME] -- ARGV
 
-The agent looks at the node's GPUs first, if ARGV takes any, and ends with BAD_NODE if one is not
-well. It puts the node's address on the interface in place of OWN_ADDRESS in ARGV. Then it runs ARGV
-to its end, or until its stdin ends. Its stdin is the pipe from the run's first node. That pipe
-closes when the run is over, also when the process on the first node dies. (srun forwards the end of
-stdin. A signal to srun would kill the agent without telling it.) Then the agent ends everything
-that ARGV started, on any session. It finds the processes by a token in their environment variables,
-which a daemon that leaves its session keeps. It keeps the logs of a failed run (`keep` on stdin),
-and removes the scratch folder.
+The agent first checks the node's GPUs, if ARGV uses any, and ends with BAD_NODE if one is faulty.
+In ARGV it replaces OWN_ADDRESS by the node's address on the interface. Then it runs ARGV to its
+end, or until its stdin ends. Its stdin is the pipe from the run's first node. That pipe closes when
+the run is over, also when the process on the first node dies. (srun forwards the end of stdin. A
+signal to srun would kill the agent before it could end anything.) Then the agent ends every process
+that ARGV started, in any session. It finds them by a token in their environment variables, which a
+daemon that leaves its session keeps. It keeps the logs of a failed run (`keep` on stdin), and
+removes the scratch folder.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--token", required=True)
     parser.add_argument("--scratch", type=Path)
     parser.add_argument("--logs", type=Path, help="where Ray's logs of a failure go")
-    parser.add_argument("--gpus", type=int, default=0, help="how many must be well")
+    parser.add_argument("--gpus", type=int, default=0, help="number of GPUs that must be healthy")
     parser.add_argument("--interface", help="whose address OWN_ADDRESS stands for")
     parser.add_argument("argv", nargs="+")
     arguments = parser.parse_args()
@@ -136,7 +136,7 @@ def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:
             argv,
             env={**os.environ, TOKEN: token},
             stdin=subprocess.DEVNULL,
-            # A session of its own: program.end then ends its whole process group.
+            # A session of its own, so that program.end can end its whole process group.
             start_new_session=True,
             preexec_fn=lambda: processes.die_with(parent),
         )

@@ -94,7 +94,7 @@ def _setup(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptio
         ray_cpus=plan.ray_cpus,
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
     )
-    setup.command(plan.argv, {})  # a folder that an image cannot be given is refused here
+    setup.command(plan.argv, {})  # raises now for a folder that cannot be mounted into an image
     return setup
 
 
@@ -151,12 +151,12 @@ def _program(launched: _Launched) -> Ending:
     )
     if ending.state != "failed" or ending.failure not in ("error", "node"):
         return ending
-    return (_blamed(group.ending) if group.members else None) or ending
+    return (_ending_of_failed_node(group.ending) if group.members else None) or ending
 
 
-def _blamed(ending: Callable[[], Ending | None]) -> Ending | None:
-    """Return the ending of a node that failed at about the same time as the driver, because that
-    node is the cause."""
+def _ending_of_failed_node(ending: Callable[[], Ending | None]) -> Ending | None:
+    """Return the ending of a node that fails within _AGENT_SECONDS of the driver, or None. Such a
+    node is the cause of the driver's failure."""
     deadline = time.monotonic() + _AGENT_SECONDS
     while time.monotonic() < deadline:
         if (reported := ending()) is not None:

@@ -49,8 +49,8 @@ class TrainerEnvironment:
         """Return argv inside the environment.
 
         visible: folders that an image must see. passes: names of the variables that enroot and
-        pyxis pass on; Apptainer passes on all. node: where it will run, for pyxis; None: here.
-        Raise EnvironmentFault for a folder that no image can be given.
+        pyxis pass on; Apptainer passes on all. node: the node on which it will run, for pyxis;
+        None: this one. Raise EnvironmentFault for a folder that cannot be mounted into an image.
         """
         command = list(argv)
         if self.entry is not None and self.entry.image:

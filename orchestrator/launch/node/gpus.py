@@ -1,4 +1,4 @@
-"""The health of a node's GPUs. It is checked before a trainer starts: a bad GPU is a bad node."""
+"""Check the health of a node's GPUs, before a trainer starts. A node with a bad GPU is avoided."""
 
 import os
 import shutil
@@ -11,16 +11,16 @@ _ASK_SECONDS = 60.0
 _FREE_SHARE = 0.9
 """Smallest share of free memory. With less, another process uses the GPU: trainers plan with all of
 it."""
-_ASKED = ("index", "memory.free", "memory.total", "ecc.errors.uncorrected.volatile.total")
-_UNSAID = frozenset({"N/A", "[N/A]", "[Not Supported]"})
+_QUERIED = ("index", "memory.free", "memory.total", "ecc.errors.uncorrected.volatile.total")
+_NO_VALUE = frozenset({"N/A", "[N/A]", "[Not Supported]"})
 
 
 def gpu_fault(count: int) -> str:
     """Return the fault of this node's GPUs, of which a run uses `count`; empty if there is none.
 
-    nvidia-smi must exist, answer, and list so many GPUs. Each GPU must have free memory and no
-    uncorrectable ECC error since its driver was loaded. Only the GPUs of the job are checked,
-    without those that MIG divides.
+    nvidia-smi must exist, answer, and list at least `count` GPUs. Each GPU must have free memory
+    and no uncorrectable ECC error since its driver was loaded. Only the job's GPUs are checked, and
+    none if MIG divides them.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if "MIG-" in visible:
@@ -30,7 +30,7 @@ def gpu_fault(count: int) -> str:
             f"nvidia-smi is not on PATH, and {count} GPUs are wanted (site.options.gpu_check=false "
             "where GPUs are not NVIDIA's)"
         )
-    argv = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader,nounits"]
+    argv = ["nvidia-smi", f"--query-gpu={','.join(_QUERIED)}", "--format=csv,noheader,nounits"]
     argv += [f"--id={visible}"] if visible[:1].isdigit() or visible.startswith("GPU-") else []
     try:
         done = processes.finished(argv, _ASK_SECONDS)
@@ -49,11 +49,11 @@ def gpu_fault(count: int) -> str:
 def _fault(line: str) -> str:
     """Return what is wrong with the GPU of a line of nvidia-smi; empty if nothing is."""
     index, *values = (word.strip() for word in line.split(","))
-    if len(values) != len(_ASKED) - 1:
+    if len(values) != len(_QUERIED) - 1:
         return f"nvidia-smi says {line.strip()!r}"
     numbers = []
     for value in values:
-        if not value.isdigit() and value not in _UNSAID:
+        if not value.isdigit() and value not in _NO_VALUE:
             return f"GPU {index}: nvidia-smi says {value!r}"
         numbers.append(int(value) if value.isdigit() else None)
     free, total, errors = numbers

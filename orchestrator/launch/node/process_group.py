@@ -148,7 +148,7 @@ def container_step(node: str | None) -> list[str]:
     """Return the start of an argv that runs the rest as a step of its own on this node.
 
     pyxis makes the step's container. node: where the step runs; None: on the node that runs this.
-    srun is often called from within a step here, whose variables would be read as its options.
+    The variables of a surrounding step are unset, because srun would read them as its options.
     """
     where = node or (node_name() if "SLURM_JOB_ID" in os.environ else None)
     dropped = [word for name in _STEP for word in ("-u", name)]
@@ -239,8 +239,8 @@ class ProcessGroup:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                # A signal to this process's group must not reach srun, which would kill the agent
-                # untold.
+                # A signal to this process's group must not reach srun: srun would kill the agent
+                # before it could end what it has started.
                 start_new_session=True,
             )
 
@@ -249,10 +249,11 @@ class ProcessGroup:
         for node, member in self.members.items():
             code = member.poll()
             if code is not None:
-                return self._left(node, code)
+                return self._ending_of(node, code)
         return None
 
-    def _left(self, node: str, code: int) -> Ending:
+    def _ending_of(self, node: str, code: int) -> Ending:
+        """Return the ending of a run whose agent on this node ended with this code."""
         tail = read_tail(self._log(node), 1 << 14).decode(errors="replace")
         named = failure_of(tail)
         failure = _MEANING.get(code) or (named if named != "error" else "node")

@@ -59,7 +59,8 @@ class NodeSetup(NamedTuple):
 
     @property
     def agent_words(self) -> list[str]:
-        """Arguments of the agent of another node, for its checks before it starts anything."""
+        """Return the arguments of another node's agent, for the checks before it starts
+        anything."""
         words = ["--gpus", str(self.gpus_per_node)] if self.gpus_checked else []
         interface = self.options.network_interface
         return [*words, "--interface", interface] if interface else words
@@ -155,8 +156,8 @@ def _wait_for_cluster(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    # ray_wait ends by itself after `seconds`. The minute more is for its start, and ends one that
-    # hangs.
+    # ray_wait ends by itself after `seconds`. The additional minute is for its start. After that it
+    # hangs and is ended.
     deadline = time.monotonic() + seconds + 60
     try:
         while waiter.poll() is None:
@@ -169,7 +170,7 @@ def _wait_for_cluster(
         program.end(waiter, 2)
     if waiter.returncode == 0:
         return
-    # The code of ray_wait after its time.
+    # ray_wait exits with 3 if the cluster was not complete in time.
     if waiter.returncode == 3:
         gpus, living = out.read_text(encoding="utf-8").split()[-2:]
         what = f"it counts {gpus} of {wanted[0]} GPUs on {living} of {count} nodes"

@@ -1,7 +1,8 @@
-"""`python -c THIS ADDRESS GPUS NODES SECONDS`, in the trainer's environment: waits for a cluster.
+"""Wait for a Ray cluster: `python -c THIS_TEXT ADDRESS GPUS NODES SECONDS`.
 
-Exits 0 when Ray counts that many GPUs on that many nodes, 3 after so many seconds; the last line
-on stdout is `gpus nodes`. Needs ray, nothing of orch.
+Exits with 0 as soon as Ray counts that many GPUs on that many nodes, and with 3 after so many
+seconds. The last line on stdout is `gpus nodes`. It runs in the trainer's environment, so it
+imports ray and nothing of orch.
 """
 
 import sys

@@ -124,7 +124,8 @@ def has_controller() -> bool:
     return _ping(scontrol, os.environ.get("SLURM_CONF", ""))
 
 
-# `_conf` is only a part of the cache's key: another configuration is another cluster.
+# `_conf` is not used here. It is a part of the cache's key: another configuration is another
+# cluster.
 @lru_cache(maxsize=8)
 def _ping(scontrol: str, _conf: str) -> bool:
     try:
@@ -168,7 +169,7 @@ def read_cluster() -> Cluster | None:
         )
         qos = _output(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
     answers = parse_cluster(config, partitions, nodes, rights, qos, faults)
-    # without an answer nothing is known of the user's rights: that is not the same as none
+    # Without an answer the user's rights are unknown, which is not the same as no rights.
     return answers if len(faults) == before else replace(answers, rights=None)
 
 

@@ -7,9 +7,10 @@ it checks if a newer attempt exists. If so, it has been superseded (its node was
 person cancelled it) and ends itself. A new attempt makes its folder first. It starts when the
 previous one has written its exit record or its heartbeat has timed out.
 
-This order is safe: a superseded attempt notices within one heartbeat that the newer folder exists,
-and the newer attempt waits for ten heartbeats of silence. Times are compared between two heartbeat
-files, so both are the file server's: the clocks of two nodes may differ.
+This order is safe: a superseded attempt sees the newer folder within one heartbeat, and the newer
+attempt waits for ten heartbeats of silence. Silence is the difference between the times of two
+heartbeat files. The file server sets both, so it does not matter that the clocks of two nodes
+differ.
 
 Work stealing is for embedded cells. The start of Python and torch takes most of the time of such a
 small job. So a job that has trained its own cell continues, for a while, with cells of its array
@@ -58,8 +59,8 @@ def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir 
 
     number: the attempt for which the job was submitted. A job that SLURM starts again, after a
     preemption or its time limit, gets a new attempt of the same order. The order in the last
-    attempt is the fence. A cell that was retried or cancelled since then has another order. So a
-    job that the scheduler had forgotten, and that starts later, does nothing.
+    attempt is the fence: a cell that was retried or cancelled in the meantime has another order. So
+    a job that the scheduler had forgotten, and that starts later, does nothing.
     """
     attempts = cell_dir.attempts()
     last = attempts[-1] if attempts else None
@@ -138,8 +139,8 @@ class Lease:
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(HEARTBEAT_SECONDS):
-            # a file server that does not answer is asked again at the next heartbeat: giving up
-            # here would end a run that nobody else may start either
+            # If the file server does not answer, the next heartbeat asks it again. To give up here
+            # would end this run, and no other attempt could start as long as the server is silent.
             with suppress(OSError, OrchError):
                 self.lost = self._is_superseded()
                 self.ending = self._watch()
@@ -149,7 +150,7 @@ class Lease:
 
     def _is_superseded(self) -> bool:
         try:
-            os.utime(self.own.heartbeat)  # not touch: a pruned folder must not come back
+            os.utime(self.own.heartbeat)  # not touch, which would make a pruned folder again
         except FileNotFoundError:
             return True
         return any(other.number > self.own.number for other in self.cell_dir.attempts())
@@ -158,8 +159,8 @@ class Lease:
         """Ask this process to stop, as SLURM does. Kill it if the trainer does not react."""
         os.kill(os.getpid(), signal.SIGTERM)
         if not done.wait(2 * GRACE_SECONDS):
-            # The worker cannot write its record any more. After a lost lease nothing may be
-            # written.
+            # The worker hangs and cannot write its record, so this thread writes it. After the
+            # lease is lost, nothing may be written.
             if not self.lost and self.ending is not None:
                 now = time.time()
                 self.own.write_exit(self.ending.record(now, now))
@@ -177,8 +178,9 @@ def take_element(submission: Path, index: int, job: str) -> bool:
             file.write(job)
         return True
     except FileExistsError:
-        # An empty marker belongs to nobody: its maker was killed between the two lines above. The
-        # element's own job then takes the cell over, as from a dead helper (`wait_for_helper`).
+        # A job that was killed between the two lines above leaves an empty marker, which is no
+        # job's. The element's own job then takes the cell over, as from a dead helper
+        # (`wait_for_helper`).
         return marker.read_text() == job
 
 
@@ -194,10 +196,10 @@ def claim_unstarted(
 
 
 def begin_unstarted(cell_dir: CellDir, number: int) -> bool:
-    """Return True if attempt `number` is the last one and was never begun. Mark it as alive.
+    """Return True if attempt `number` is the last one and was never begun. Then mark it as alive.
 
-    A helper only begins cells. If any job has begun a cell, the element's own job finishes it: only
-    that job waits for an earlier attempt.
+    A helper takes only cells that no job has begun. The element's own job finishes a begun one,
+    because only that job waits for an earlier attempt.
     """
     attempts = cell_dir.attempts()
     if not attempts or attempts[-1].number != number:
@@ -237,8 +239,8 @@ def run_in_child(
             passed_on = True
             os.kill(child, next(n for n, state in signals.items() if state == stop.state))
         time.sleep(0.05)
-    # The parent has closed its own writing end, so this read ends: with the code, or empty if the
-    # child died before it had one.
+    # The parent has closed its writing end, so this read cannot block: it returns the code, or
+    # nothing if the child died before it had one.
     if code := os.read(reads, 1):
         return code[0]
     died = os.waitstatus_to_exitcode(ended[1])
@@ -265,7 +267,8 @@ def _run_both(
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # the disk may be full
                 stream.flush()
-        # not sys.exit: cleanup belongs to the parent, which has the code of the own work by now
+        # Not sys.exit, which would run the exit handlers of the parent in the child too. The parent
+        # already has the code of the own work.
         os._exit(1)
 
 
@@ -288,8 +291,8 @@ def wait_for_helper(
         if now - since > LEASE_SECONDS:
             break
         time.sleep(0.2)
-    # NFS caches for seconds that a file does not exist. A change to the directory made from here
-    # ends that, so that the exit record is found.
+    # An NFS client caches for seconds that a file does not exist. A change to the directory by this
+    # client ends that, so that the caller sees the exit record.
     refresh = attempt.path / f".look-{os.getpid()}"
     refresh.touch()
     refresh.unlink()

@@ -1,9 +1,9 @@
 """Ask SLURM about attempts that have no final exit record.
 
-A look at a folder is one squeue at most, and one sacct at most: the queue knows every job that has
-not ended, accounting is asked only about those that the queue does not list as alive. A program
-that does not answer is not asked again during the look. The answer is kept for a while, longer each
-time nothing changed. This module writes nothing.
+One look at a folder calls squeue at most once and sacct at most once. The queue knows every job
+that has not ended. Accounting is asked only about jobs that the queue does not list as alive. A
+program that does not answer is not called again during the look. An answer is kept for a while, and
+longer each time nothing has changed. This module writes nothing.
 """
 
 import os
@@ -58,7 +58,7 @@ def polled_state(
         return SchedulerReport("unknown", ended, fault)
     folder = RunFolder(cell_dir.path.parents[1])
     answer = snapshot(folder)
-    # a submission younger than the answer is in the ledger only
+    # A submission that is younger than the answer is only in the ledger.
     submission = answer.submissions.get(order["submission"])
     submission = submission or submissions.read(folder).get(order["submission"])
     if submission is None:
@@ -89,7 +89,7 @@ def polled_state(
     if answer.queued() is None:
         return SchedulerReport("unknown", ended, report.fault)  # it may be in the queue again
     if time.time() - ended.ended < scheduler.LATE_SECONDS:
-        return SchedulerReport("pending")  # the job is putting itself back into the queue
+        return SchedulerReport("pending")  # the job may be about to requeue itself
     return SchedulerReport(ended.state, ended)
 
 
@@ -165,9 +165,9 @@ class Twin(NamedTuple):
 def twins(folder: RunFolder) -> list[Twin]:
     """Return the jobs in the queue that are second copies of submissions of this folder.
 
-    A request that a stalled controller had kept makes one, or a script that somebody sent again.
-    It starts nothing (submissions.claim_array), but it waits in the queue. None while the
-    scheduler does not answer.
+    A second copy comes from a request that a stalled controller had kept, or from a script that a
+    person sent again. It starts nothing (submissions.claim_array), but it waits in the queue.
+    Return none while the scheduler does not answer.
     """
     answer = snapshot(folder)
     names = {s.name: s for s in answer.submissions.values() if not s.open}
@@ -216,7 +216,8 @@ class _Waiting(NamedTuple):
 class SchedulerSnapshot:
     """One answer of the scheduler about a folder's jobs: one squeue and one sacct at most.
 
-    Each command is called when it is needed, and once: that it did not answer is an answer too.
+    Each command is called when its answer is first needed, and only once, even if it does not
+    answer.
     """
 
     def __init__(self, folder: RunFolder):
@@ -283,9 +284,9 @@ class SchedulerSnapshot:
     def _waiting_state(self, cell_dir: CellDir) -> CellState | None:
         """Return the state of a cell that waits in the queue as it was submitted; None for others.
 
-        The result is that of CellDir.state, with two system calls, because most of 10,000 cells
-        wait. It relies on this: an attempt whose folder has not changed since its submission's
-        manifest was written is the last one and contains only its order.
+        The result equals that of CellDir.state, but costs only two system calls: of 10,000 cells,
+        most wait. It relies on one fact. If an attempt's folder has not changed since the manifest
+        of its submission was written, the attempt is the last one and contains only its order.
         """
         if self._waiting is None:
             self._waiting = self._read_waiting()
@@ -371,7 +372,7 @@ class SchedulerSnapshot:
             return scheduler.cancelled_unstarted(job, index)
         if not self.fault and time.time() - submission.time < _YOUNG_SECONDS:
             return SchedulerReport("submitted")
-        # the same words for all cells of an array, so that they are printed once
+        # The sentence names no cell: `orch status` prints it once for all cells of an array.
         if self.fault:
             fault = (
                 f"job {job} is not in the queue, and {self.fault}. If it stays so, `orch "
@@ -470,7 +471,8 @@ def snapshot(folder: RunFolder) -> SchedulerSnapshot:
     """Return the scheduler's answer: a few seconds old at most, a minute if nothing changes."""
     known = _snapshots.get(folder.path)
     if known is not None and (
-        # `one_look` keeps an answer, however old it is: all its cells are judged at one moment.
+        # Inside `one_look` an answer of any age is kept, so that all cells are judged by one
+        # answer.
         _held[folder.path] or time.monotonic() - known.made < _gaps.get(folder.path, FIRST_SECONDS)
     ):
         return known
@@ -479,7 +481,7 @@ def snapshot(folder: RunFolder) -> SchedulerSnapshot:
         fresh.queued()
         longer = _gaps.get(folder.path, FIRST_SECONDS) * 1.5
         gap = longer if fresh.answers()[0] == known.answers()[0] else FIRST_SECONDS
-        # several waiting processes of orch must not ask at the same moment
+        # The jitter keeps several waiting processes of orch from asking at the same moment.
         _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311  (jitter)
     _snapshots[folder.path] = fresh
     return fresh

@@ -1,11 +1,11 @@
 """SLURM's commands as functions, its job states as orch's states, its messages as sentences.
 
 Commands are argv lists with a deadline. SchedulerUnavailable means that the scheduler, or its
-accounting, does not answer: nothing is known and orch asks again. SchedulerRefusal means that it
-answered with an error.
+accounting, does not answer: the state is unknown, and orch asks again. SchedulerRefusal means that
+it answered with an error.
 
-A state that says a job has ended is believed only if the queue does not list the job. A job that is
-requeued after NODE_FAIL or PREEMPTED keeps its id.
+If accounting says that a job has ended and the queue still lists the job, the queue is right: a job
+that is requeued after NODE_FAIL or PREEMPTED keeps its id.
 
 The messages, each with the site-file field to change, are data: messages.toml.
 """
@@ -75,7 +75,8 @@ def call(argv: Sequence[str], cwd: Path | None = None) -> str:
             argv,
             DEADLINE_SECONDS,
             cwd=cwd,
-            # a killed orch must not leave an sbatch behind: `reconcile` would look before it ends
+            # The command dies with orch. If an sbatch outlived it, `reconcile` of the next orch
+            # could ask SLURM for the job before that sbatch has submitted it.
             preexec_fn=partial(processes.die_with, os.getpid()),
             # times in seconds; lists of elements in full (the default cuts them at 64 characters)
             env={**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"},
@@ -137,10 +138,10 @@ _ID = re.compile(r"(\d+)(;\S+)?")
 
 
 def sbatch(argv: Sequence[str], cwd: Path | None = None) -> str:
-    """Submit a script; return the job's id.
+    """Submit a script. Return the job's id.
 
-    Only a last line that is an id is believed: many sites put a notice before it, and a wrapper may
-    print nothing. Raise UnclearAnswer, SchedulerUnavailable or SchedulerRefusal.
+    The id must be the last line: many sites print a notice before it, and a wrapper of sbatch may
+    print nothing. Raise UnclearAnswer if it is not, SchedulerUnavailable or SchedulerRefusal.
     """
     output = call(argv, cwd=cwd)
     lines = output.strip().splitlines()
@@ -154,9 +155,9 @@ def find_jobs(name: str, user: str, since: float) -> list[str]:
     """Return the ids of the jobs with this name; none once SLURM confirms that there are none.
 
     user: the submitter. since: the earliest time of the submission. Raise SchedulerUnavailable if
-    SLURM does not answer. The controller knows every job that has not ended, and, for MinJobAge,
-    those that have. Accounting knows the others. So without accounting, an absence is confirmed
-    only for MinJobAge.
+    SLURM does not answer. The controller knows every job that has not ended, and for MinJobAge
+    seconds also every ended one; accounting knows the older ones. So without accounting the absence
+    of a job is confirmed only during MinJobAge seconds after `since`.
     """
     if ids := queued_ids(name, user):
         return ids
@@ -221,7 +222,7 @@ def accounting(jobs: Iterable[str]) -> Answer:
     try:
         listed = call([*argv, fields])
     except SchedulerRefusal as error:
-        # there is no accounting: the queue is asked instead
+        # This cluster has no accounting, so only the queue can answer.
         raise SchedulerUnavailable(str(error)) from error
     elements = {}
     for line in listed.splitlines():
@@ -237,7 +238,7 @@ def accounting(jobs: Iterable[str]) -> Answer:
 
 
 def indices(which: str) -> list[int]:
-    """Return the elements of `7`, `[0-19%4]` or `[1,3,5-9:2]`; of a truncated list, its part."""
+    """Return the indices in `7`, `[0-19%4]` or `[1,3,5-9:2]`; of a truncated list, those it has."""
     plain = which.strip("[]").partition("%")[0]
     numbers: list[int] = []
     for part in plain.split(","):
@@ -283,10 +284,10 @@ def settle(name: str, user: str, since: float) -> list[str]:
     """Return the ids of the jobs with this name; none once the controller has had none for long
     enough.
 
-    A request that timed out may still wait in the controller's socket, and the controller may
-    handle it after it has answered later questions: one answer "none" proves nothing. So the
+    A request that timed out may still wait in the controller's socket. The controller may handle it
+    after it has answered later questions, so one answer "none" proves nothing. Therefore the
     question is repeated for longer than MessageTimeout, counted from the first answer. Raise
-    SchedulerUnavailable if the controller goes silent meanwhile, or SchedulerRefusal.
+    SchedulerUnavailable if the controller stops answering in the meantime, or SchedulerRefusal.
     """
     wait = seconds_of(config(), "MessageTimeout", 10.0) + SETTLE_MARGIN_SECONDS
     until = time.monotonic() + wait
@@ -440,8 +441,8 @@ def cancelled_unstarted(job: str, index: int) -> SchedulerReport:
 def forgotten(job: str, index: int) -> SchedulerReport:
     """Return the report of a job that neither queue nor accounting knows.
 
-    Both answer, and both had time to learn of it. So a controller that crashed has forgotten it. If
-    the job starts later, it finds that its cell belongs to another submission.
+    Both answer, and both had time to learn of the job. So the controller has crashed and forgotten
+    it. If the job starts nevertheless, it finds that its cell belongs to another submission.
     """
     now = time.time()
     message = (

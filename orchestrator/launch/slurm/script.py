@@ -138,7 +138,8 @@ def fitted_size(
 
 
 def fitting_nodes(options: SlurmOptions, gpus: int, answers: Cluster) -> Sequence[ClusterNode]:
-    """Return the nodes of the site's partition that have the GPUs, and the feature if it is one."""
+    """Return the nodes of the site's partition that have the GPUs, and the site's constraint if it
+    is a single feature."""
     partition = answers.partition(options.partition)
     kind, count = cluster.gres_of(options, gpus)
     nodes = answers.nodes_of(partition.name) if partition else []
@@ -165,7 +166,8 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         "error": "%A_%a.log",
         # SLURM may start the job again; lease.open_attempt then makes the next attempt.
         "requeue": True,
-        # to the script itself, which is the worker: steps it starts are its own affair
+        # B: only the batch shell gets the signal, which `exec` turns into the worker. The worker
+        # passes it on to the steps that it has started.
         "signal": f"B:USR1@{options.signal_seconds}",
         "array": f"0-{job.elements - 1}" + (f"%{job.throttle}" if job.throttle else ""),
         "ntasks": job.resources.num_nodes,
@@ -185,8 +187,9 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         more[name] = value if equals else True
     # -P: the job starts in its submission's folder, whose files must not be found as modules.
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
-    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'  # by another job: see lease
-    # exec: Python takes the place of the shell, because SLURM signals the shell's process alone.
+    # Another job may have trained the element's cell (lease.mark_done): then do not start Python.
+    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'
+    # exec: Python replaces the shell, because SLURM signals only the process of the shell.
     script: str = _make_sbatch_string(
         command=f"{trained} || exec {command}",
         folder=".",

@@ -2,14 +2,15 @@
 
 The ledger gets one event for each step of a submission, before or after it happens:
 
-    intent      about to call sbatch; the job's name holds the submission's id
+    intent      orch is about to call sbatch; the job's name ends with the submission's id
     submitted   sbatch returned this array id
-    dropped     refused, or cut short before sbatch: nothing was submitted
-    drained     nothing works on the array any more: SLURM is not asked about it again
+    dropped     SLURM refused, or orch ended before it called sbatch: nothing was submitted
+    drained     every element has ended, or its cell belongs to another submission: orch does not
+                query SLURM about the array again
 
 The folder slurm/<submission>/ holds the manifest (which cells, which attempts), the batch script,
-one log per element, the exit records of evaluations (ends/<index>.<state>.json), and the claim:
-array/<id>, whose file name is the id of the one job array that may run the submission.
+one log per element, the exit records of evaluations (ends/<index>.<state>.json), and the claim.
+The claim is array/<id>: its name is the id of the one job array that may run the submission.
 """
 
 import errno
@@ -87,19 +88,20 @@ def user_name() -> str:
         return str(os.geteuid())
 
 
-def claim_array(place: Path, array: str) -> str:
+def claim_array(folder: Path, array: str) -> str:
     """Return the id of the one array that may run a submission: `array`, unless another was first.
 
-    place: the submission's folder. orch claims for the id that sbatch gave, or for NO_ARRAY when it
-    gives a submission up; a job claims for its own array before it does anything. Whoever is first
-    decides, so that a second job of the same script ends without having started a cell, however it
-    came to be: a request that a stalled controller still had, a script sent again by hand.
+    folder: the submission's folder. orch claims it for the id that sbatch returned, or for NO_ARRAY
+    when it gives the submission up. A job claims it for its own array before it does anything else.
+    The first claim counts. So a second job of the same script starts no cell, whether it comes from
+    a request that a stalled controller had kept, or from a script that a person sent again.
 
-    The claim is a folder with one entry, made under another name and renamed: `rename` to a folder
-    that is not empty fails on every file system, and nobody sees a claim without its id.
+    The claim is a folder with one entry. It is made under another name and then renamed, because
+    `rename` to a folder that is not empty fails on every file system, and because no process may
+    see a claim without its id.
     """
-    claim = place / "array"
-    nascent = place / f".array-{socket.gethostname()}-{os.getpid()}"
+    claim = folder / "array"
+    nascent = folder / f".array-{socket.gethostname()}-{os.getpid()}"
     if (holder := _claimed_by(claim)) is not None:
         return holder
     nascent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +149,7 @@ def _read(folder: RunFolder, _changed: int, _size: int) -> Mapping[str, Submissi
             event: dict[str, Any] = json.loads(line)
             _apply(known, event)
         except (ValueError, KeyError, TypeError):
-            continue  # torn by a kill: the scheduler is asked what the line would have said
+            continue  # torn by a kill: `reconcile` asks the scheduler for what it should have said
     return known
 
 
@@ -220,7 +222,8 @@ def write_end(folder: RunFolder, submission: str, index: int, record: ExitRecord
 def forgive(folder: RunFolder, submission: str, index: int, record: ExitRecord) -> None:
     """Stop counting a failed evaluation, because a person wants to try it again."""
     ends_dir = folder.submission(submission) / "ends"
-    # In this order: a kill between the two leaves both files, and `ends` then takes this one.
+    # The new file first: after a kill between the two steps both exist, and `ends` takes the new
+    # one.
     write_text(ends_dir / f"{index}.{FORGIVEN}.json", record.model_dump_json() + "\n")
     (ends_dir / f"{index}.{record.state}.json").unlink(missing_ok=True)
 

@@ -10,18 +10,18 @@ does, in this order:
     5  claim the submission for the array's id (submissions.claim_array)
     6  append the array's id to the ledger
 
-A kill between any two steps leaves an intent without an outcome. The next submission reconciles it
-first: it asks SLURM for a job of that name. If the kill came before step 4, there is no such job.
-The submission is dropped, and its cells, whose attempts never started, are submitted again. If it
-came after step 4, there is one, and the ledger gets its id. If SLURM cannot be asked, nothing is
-submitted.
+A kill between any two steps leaves an intent without an outcome. The next submission first
+reconciles it: it asks SLURM for a job of that name. If the kill came before step 4, SLURM has no
+such job. The submission is then dropped, and its cells, whose attempts never started, are submitted
+again. If the kill came after step 4, SLURM has the job, and the ledger gets its id. If SLURM does
+not answer, nothing is submitted.
 
-An sbatch that timed out may still reach a controller that stood still. So before it is sent again,
-and before a submission is dropped, SLURM must have said "none" for longer than its message timeout
-(scheduler.settle). And whatever SLURM has in the end, one array runs: a job starts nothing unless
-the claim of its submission has its array's id, and an attempt names the one submission that may
-start it (lease.open_attempt). Second copies of a job are looked for at every run, status and
-cancel, and cancelled (end_twins).
+An sbatch that timed out may still reach a controller that was stalled. So before orch calls sbatch
+again, and before it drops a submission, SLURM must have answered "no such job" for longer than its
+message timeout (scheduler.settle). Even if SLURM has two jobs in the end, only one array runs. A
+job starts nothing unless the claim of its submission has its array's id, and an attempt names the
+one submission that may start it (lease.open_attempt). Every `orch run`, `status` and `cancel` looks
+for second copies of a job and cancels them (end_twins).
 """
 
 import fcntl
@@ -62,7 +62,7 @@ _NODE_FAILURES: frozenset[str] = frozenset({"node", "hung"})
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
-"""Gets sentences for the person who waits."""
+"""A function that prints a sentence for the person who waits."""
 
 
 class Submitted(NamedTuple):
@@ -268,8 +268,8 @@ class Sender:
             return
         lanes = self._lanes(self.options.max_running)
         count = len(lanes)
-        # With fewer arrays than lanes, each array gets an equal share of the lanes. With more, the
-        # arrays go round the lanes, one lane each, and wait for the array that had the lane before.
+        # With fewer arrays than lanes, each array gets an equal share of the lanes. With more
+        # arrays, each gets one lane, in turn, and waits for the array that had this lane before.
         for number, array in enumerate(arrays):
             first = number * count // len(arrays) if len(arrays) <= count else number % count
             last = (number + 1) * count // len(arrays) if len(arrays) <= count else first + 1
@@ -301,7 +301,8 @@ class Sender:
         name = self.job_name(submission, "train", slugs)
         self._note_intent(submission, "train", name, len(slugs), running=lane.throttle)
         elements = []
-        # look all directories up before any is made: making one invalidates the listing
+        # Find all directories before the first one is made, because making one makes the folder's
+        # cached listing invalid.
         cell_dirs = [(cell, self.folder.cell(cell)) for cell in array.cells]
         for index, (cell, cell_dir) in enumerate(cell_dirs):
             cell_dir.make(cell)
@@ -342,7 +343,8 @@ class Sender:
                 continue
             evaluation = submissions.read_manifest(self.folder, sent.id).get("evaluate", "")
             if evaluation:
-                # an id that was given up is never used again: its claim is taken
+                # The id of a submission that was given up cannot be used again: NO_ARRAY has its
+                # claim.
                 new = secrets.token_hex(8) if evaluation in known else evaluation
                 with suppress(QueueFull):
                     self._following_evaluation(sent.id, new, sent.job)
@@ -442,7 +444,7 @@ class Sender:
         options: SlurmOptions,
     ) -> None:
         """Write the manifest and the batch script."""
-        # relative paths of the options mean what they meant to the person who submits
+        # Relative paths in the options start from the folder of the person who submits.
         submitter = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
         plain = options.model_dump(mode="json")
         content = {**manifest, **submitter, "options": plain}
@@ -464,8 +466,8 @@ class Sender:
         # The queue already holds this many jobs, so the limit cannot be smaller.
         _learned_limit[os.geteuid()] = max(min(limits, default=0), queued)
         room = self._queue_room(evaluate) or 0
-        # A second refusal in one submission gives up: `send_all` would otherwise repeat without an
-        # end.
+        # After a second refusal in one submission there is no room: otherwise `send_all` could
+        # repeat for ever.
         was_full, self._was_full = self._was_full, True
         return 0 if was_full else room
 
@@ -500,7 +502,7 @@ def cancel_submitted(
     for cell in cells:
         cell_dir = folder.cell(cell)
         state = cell_dir.state(poll=poll.polled_state)
-        # a scheduler that does not answer is no reason to let a cell go on
+        # Cancel cells of unknown state too: the scheduler may be silent for hours.
         if state.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
             continue
         order = cell_dir.attempts()[-1].read_order()
@@ -594,17 +596,17 @@ def reconcile(folder: RunFolder, *, take_over: bool = False) -> list[str]:
     sentences = []
     for cut in [s for s in submissions.read(folder).values() if s.open]:
         _refuse_if_alive(cut)
-        place = folder.submission(cut.id)
+        own_folder = folder.submission(cut.id)
         try:
-            # the script is the last thing that is written before sbatch is called
-            ids = _settled_jobs(cut, take_over) if (place / "job.sh").exists() else []
+            # The script is written last before sbatch is called. Without it, sbatch was not called.
+            ids = _settled_jobs(cut, take_over) if (own_folder / "job.sh").exists() else []
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
             raise EnvironmentFault(
                 f"submission {cut.id} was cut short, and the scheduler cannot say whether it has "
                 f"the job: {error}. Nothing was submitted; run again when it answers"
             ) from error
         # With NO_ARRAY claimed, no array can run it any more, even if a lost request still arrives.
-        job = submissions.claim_array(place, ids[0] if ids else submissions.NO_ARRAY)
+        job = submissions.claim_array(own_folder, ids[0] if ids else submissions.NO_ARRAY)
         if job == submissions.NO_ARRAY:
             submissions.note(folder, submissions.DROPPED, cut.id, why="cut short before sbatch")
             sentences.append(f"submission {cut.id} was cut short; its {cut.cells} cells go again")
@@ -633,7 +635,7 @@ def _refuse_if_alive(cut: Submission) -> None:
     age = time.time() - cut.time
     if cut.host == socket.gethostname():
         same = bool(cut.birth) and processes.birth(cut.pid) == cut.birth
-        # This very process does not submit any more: an earlier call of it was cut short.
+        # An intent of this very process comes from an earlier call that an exception ended.
         alive = same and cut.pid != os.getpid()
     else:
         alive = age < ELSEWHERE_SECONDS
@@ -674,7 +676,7 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
     EnvironmentFault if SLURM refuses, or if the fate of the request stays unknown; QueueFull if the
     user's limit on jobs is reached.
     """
-    place, started = folder.submission(submission), time.time()
+    own_folder, started = folder.submission(submission), time.time()
     tries = 0
 
     def settled() -> str | None:
@@ -686,19 +688,19 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
         if tries and (job := settled()) is not None:
             return job
         tries += 1
-        return scheduler.sbatch(script.argv(str(place)), cwd=place)
+        return scheduler.sbatch(script.argv(str(own_folder)), cwd=own_folder)
 
     refused: EnvironmentFault | None = None
     try:
         job: str | None = retry_while_away(send, tell)
     except (scheduler.SchedulerRefusal, scheduler.UnclearAnswer) as error:
         refused = error
-        # One refusal is an answer: there is no job. After an earlier time-out, or without an id, a
-        # request of before may still have made one.
+        # If the first call was refused, there is no job. After an earlier time-out, or an answer
+        # without an id, an earlier request may still have made one.
         unsure = tries > 1 or isinstance(error, scheduler.UnclearAnswer)
         job = retry_while_away(settled, tell) if unsure else None
-    # A job of this script that has started already may have claimed first: then its id counts.
-    holder = submissions.claim_array(place, job or submissions.NO_ARRAY)
+    # A job of this script may have started and claimed the submission first: then its id counts.
+    holder = submissions.claim_array(own_folder, job or submissions.NO_ARRAY)
     if holder == submissions.NO_ARRAY:
         submissions.note(folder, submissions.DROPPED, submission, why=str(refused)[:500])
         raise _refusal(refused, options) from refused

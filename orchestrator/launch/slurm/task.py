@@ -83,7 +83,7 @@ def main() -> int:
     if code := exit_code_of(lambda: refuse_copies(task)):
         return code
     if task.manifest["kind"] == "evaluate":
-        # submitted by an orch whose evaluations did not name their own program yet
+        # An older orch submitted it, whose evaluations ran this program too.
         runpy.run_module(script.EVALUATE, run_name="__main__", alter_sys=True)
     if not task.is_shared():
         return exit_code_of(lambda: train(task, stop))
@@ -166,7 +166,7 @@ def train_shared(task: ArrayTask, stop: worker.StopSignals) -> int:
         # The first of these attempts: a helper begins no other (lease.begin_unstarted).
         lease.wait_for_helper(submission, index, attempts[0], lambda: stop.state is not None)
         if stop.state in ("preempted", "timed_out"):
-            # no training was stopped here, so this does not count as one of max_requeues
+            # This job has stopped no training, so the requeue does not count for max_requeues.
             scheduler.requeue_job(job_id())
             return 1
     return train(task, stop)
@@ -192,8 +192,8 @@ def help_others(task: ArrayTask, stop: worker.StopSignals) -> None:
         if isinstance(ended, int):
             continue
         if ended.state != "succeeded":
-            # The cell's own job must give its bad exit code to SLURM, because an evaluation may
-            # depend on it.
+            # Leave the element to its own job. That job must give SLURM the bad exit code, because
+            # an evaluation may depend on it.
             return
         lease.mark_done(task.submission, other)
 
@@ -217,7 +217,8 @@ def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRec
         say(f"{cell_dir.path.name}: attempt {attempt.number} was taken over, or removed")
         return NOT_OURS
     if attempt.read_exit() is not None:
-        # `orch run --wait` ended a frozen worker, and scancel woke it up to hear that
+        # `orch run --wait` wrote this ending because the worker was frozen. The signal of its
+        # scancel has woken the worker up.
         say(f"{cell_dir.path.name}: attempt {attempt.number} was ended from outside")
         return NOT_OURS
     if lease.ending is not None and record.state == "preempted":
