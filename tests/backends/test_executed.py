@@ -5,7 +5,7 @@ does it is held here. docs/executed.md is the table.
 import ast
 import json
 import os
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import pytest
 
 from orchestrator import plugins, scoring
 from orchestrator.records import AttemptPaths, LaunchPlan
-from tests.backends import executed, proven, real
+from tests.backends import child, executed, proven, real
 from tests.backends.environments import contract_python, cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
 from tests.backends.shipped import write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
 
 ROOT = Path(__file__).parents[2]
+FORKS = Path(__file__).with_name("forks.py")
 CPU = {
     "openrlhf": "0.11.2",
     "prime_rl": "0.5.0",
@@ -128,6 +129,25 @@ def planned(library: str, version: str, rule: str, folder: Path) -> LaunchPlan:
     )
 
 
+IMPORTS = {
+    "openrlhf": ("ray.cloudpickle",),
+    "prime_rl": ("datasets", "verifiers"),
+    "skyrl": ("ray.cloudpickle", "torch"),
+    "verl": ("ray.cloudpickle", "torch"),
+}
+"""Library -> what its programs import and takes seconds."""
+
+
+def printed(
+    python: Path, modules: Sequence[str], program: str, arguments: Sequence[object], folder: Path
+) -> str:
+    """What a program prints, in a fork of a Python that has these modules and nothing of orch."""
+    question = (program, list(map(str, arguments)), str(folder))
+    code, out, errors = child.ask((python, "-E", FORKS, *modules), question)
+    assert code == 0, errors[-3000:]
+    return str(out)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", scoring.MODULES)
 @pytest.mark.parametrize("library", [*CPU, "prime_rl@0.8.0"])
@@ -138,25 +158,9 @@ def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_
     folder = tmp_path / "it's a plan"
     write(planned(name, version or CPU[name], rule, folder), folder)
     responses = [RIGHT[rule] + ending for ending in ENDINGS]
-    done = subprocess.run(
-        [
-            python,
-            "-c",
-            HEAD + LOADED[name],
-            folder,
-            rule,
-            json.dumps(responses),
-            LABELS[rule],
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if not k.startswith("PYTHON")},
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    worth = dict(zip(ENDINGS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    arguments = (folder, rule, json.dumps(responses), LABELS[rule])
+    said = printed(python, IMPORTS.get(name, ()), HEAD + LOADED[name], arguments, tmp_path)
+    worth = dict(zip(ENDINGS, json.loads(said.splitlines()[-1]), strict=True))
     assert worth == dict.fromkeys(ENDINGS, 1.0)
 
 
@@ -238,14 +242,11 @@ def test_what_ray_would_pickle_by_value_survives_it(module: str, tmp_path: Path)
     write(plugins.load(library).translate(asked, place), place.plan_dir)
     [file] = place.plan_dir.rglob(f"{module}.py")
     sent = tmp_path / "sent"
-    for argv in (
-        ["-c", SEND, file.parent, module, sent],
-        ["-c", CALL + CALLS[module], sent, module],
+    for program, arguments in (
+        (SEND, (file.parent, module, sent)),
+        (CALL + CALLS[module], (sent, module)),
     ):
-        done = subprocess.run(
-            [python_of(library), *argv], capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        printed(python_of(library), IMPORTS[library], program, arguments, tmp_path)
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ and that a library fills in from others: a model's tokenizer, its reference, eva
 a server's lengths. The cell's values are no library's defaults.
 """
 
-import json
-import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +19,7 @@ from orchestrator import plugins
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell
 from orchestrator.settings import Resources, Settings
+from tests.backends import child
 from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import PLACE, asked_of_library
 from tests.backends.prime_rl.conftest import asking
@@ -280,12 +279,14 @@ def verl_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Want
 
 
 _PARSE_TRL = """
-import dataclasses, importlib, json, sys
-script, file = sys.argv[1:]
-parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
-parts = parser.parse_args_and_config(args=["--config", file])
-print("ANSWER " + json.dumps({k: v for each in parts for k, v in dataclasses.asdict(each).items()},
-                             default=str))
+import dataclasses, importlib, json, os, sys
+for line in sys.stdin:
+    script, folder = json.loads(line)
+    os.chdir(folder)
+    parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
+    parts = parser.parse_args_and_config(args=["--config", f"{script}.yaml"])
+    found = {k: v for each in parts for k, v in dataclasses.asdict(each).items()}
+    print("ANSWER " + json.dumps(found, default=str), flush=True)
 """
 
 
@@ -303,14 +304,13 @@ def trl_resolved(
     cpu = plan.files[file.name].replace("use_cpu: false", "use_cpu: true")
     file.write_text(cpu.replace(f"{PLACE.checkpoints_dir}".replace("\n", "\\n"), "out"))
     (folder / "orch_reward.py").write_text("def task_reward(**_): ...\n")
-    argv = [cpu_python("trl", version), "-c", _PARSE_TRL, script, file]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = (cpu_python("trl", version), "-c", _PARSE_TRL)
+    resolved = child.ask(command, [script, str(folder)])
     kl = {"beta": 0.0 if placement == "none" else BETA, "learning_rate": RATE}
     if placement == "loss" and version == "1.16.0":
         kl["use_bias_correction_kl"] = False
     in_bf16 = not formats  # the library's own default
-    return json.loads(done.stdout.rpartition("ANSWER ")[2]), {
+    return resolved, {
         "model": {"model_name_or_path": MODEL},
         "tokenizer": OF_THE_MODEL,
         "precision": {"dtype": "float32", "bf16": in_bf16, "fp16": False},
