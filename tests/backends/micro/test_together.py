@@ -130,19 +130,19 @@ LOSSES = (
 
 
 @pytest.mark.parametrize(
-    ("engine", "real"), [("torch", torch.float64), ("c", torch.float64), ("c", torch.float32)]
+    ("real", "engines"), [(torch.float64, ("torch", "c")), (torch.float32, ("c",))]
 )
 @pytest.mark.parametrize("estimator", sorted(names()))
 def test_gradients_are_those_of_one_policy_under_autograd(
     estimator: str,
-    engine: str,
     real: torch.dtype,
+    engines: tuple[str, ...],
     embedded: Make,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every placement x aggregation x minibatches x staleness; eighteen cells of two shapes."""
-    monkeypatch.setenv(kernels.ENGINE, engine)
+    monkeypatch.setenv(kernels.ENGINE, engines[0])
     wanted: dict[int, Tensor] = {}
 
     def compared(self: train.Training, gradient: Tensor) -> dict[str, float]:
@@ -169,14 +169,16 @@ def test_gradients_are_those_of_one_policy_under_autograd(
             )
         ]
         states = [state_of(each, number, real) for number, each in enumerate(settings)]
-        for number, (each, state) in enumerate(zip(settings, states, strict=True)):
-            wanted[number] = plain_gradient(each, state, 0)[0]
-        with together_of(settings, states, tmp_path / f"{minibatches} {lag}") as group:
-            members = group.members
-            experiences = collect([member.trainee for member in members])
-            parts = [one.minibatches(minibatches)[0] for one in experiences.experiences]
-            group.train_step(experiences, parts, [6] * len(members))
-        assert all(len(gradient) == 1 for gradient in wanted.values()), "every cell was compared"
+        plain = [plain_gradient(*each, 0)[0] for each in zip(settings, states, strict=True)]
+        for engine in engines:
+            monkeypatch.setenv(kernels.ENGINE, engine)
+            wanted.update(enumerate(plain))
+            with together_of(settings, states, tmp_path / f"{engine} {minibatches} {lag}") as group:
+                members = group.members
+                experiences = collect([member.trainee for member in members])
+                parts = [one.minibatches(minibatches)[0] for one in experiences.experiences]
+                group.train_step(experiences, parts, [6] * len(members))
+            assert all(len(gradient) == 1 for gradient in wanted.values()), "each was compared"
 
 
 @pytest.mark.parametrize("engine", ["torch", "c"])
