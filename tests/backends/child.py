@@ -8,11 +8,19 @@ besides goes by. See conftest.py, which ends them.
 import contextlib
 import json
 import subprocess
+import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, NamedTuple
 
+import pytest
+
+from orchestrator.probes import protocol
+
+FORKS = Path(__file__).with_name("forks.py")
 MARK = "ANSWER "
 LONGEST_SECONDS = 600
 
@@ -62,21 +70,77 @@ class Child:
 
 
 _LIVING: dict[tuple[str, ...], Child] = {}
+_LASTING: dict[tuple[str, ...], Child] = {}
+"""Those that outlive a test module: they end when this process closes their standard input."""
 
 
-def ask(command: tuple[str | Path, ...], question: object) -> Any:
+def ask(
+    command: tuple[str | Path, ...], question: object, among: dict[tuple[str, ...], Child] = _LIVING
+) -> Any:
     """Asks the child of that command, which is started if there is none."""
     key = tuple(map(str, command))
-    if key not in _LIVING:
-        _LIVING[key] = Child(key)
+    if key not in among:
+        among[key] = Child(key)
     try:
-        return _LIVING[key].ask(question)
+        return among[key].ask(question)
     except AssertionError:
-        _LIVING.pop(key).end()
+        among.pop(key).end()
         raise
 
 
 def end_all() -> None:
-    """Ends every child."""
+    """Ends every child of a test module."""
     while _LIVING:
         _LIVING.popitem()[1].end()
+
+
+class Imported(NamedTuple):
+    """A Python of an environment that has imported modules, and nothing of orch."""
+
+    python: Path
+    modules: tuple[str, ...]
+
+
+def forked(
+    parent: Imported,
+    program: str,
+    arguments: Sequence[object],
+    folder: Path,
+    given: str = "",
+    *,
+    lasting: bool = False,
+) -> "subprocess.CompletedProcess[str]":
+    """What `python -c PROGRAM ARGUMENTS` did in a folder, in a fork of the parent (forks.py).
+
+    lasting: the parent outlives the test module.
+    """
+    command = (parent.python, "-E", FORKS, *parent.modules)
+    argv = list(map(str, arguments))
+    question = (program, argv, str(folder), given)
+    code, out, errors = ask(command, question, _LASTING if lasting else _LIVING)
+    return subprocess.CompletedProcess(argv, code, out, errors)
+
+
+RUN_AS_SCRIPT = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+sys.path[0] = sys.argv[0].rpartition("/")[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def probes_fork(patch: pytest.MonkeyPatch) -> None:
+    """From here on orchestrator/probes/runner.py is a fork of a Python that has imported torch.
+
+    Importing torch takes most of a probe's time.
+    """
+
+    def run(argv: list[str], **how: Any) -> "subprocess.CompletedProcess[str]":
+        python, script, *_ = argv
+        if python != sys.executable or Path(script).name != "runner.py":
+            return subprocess.run(argv, **how)
+        parent = Imported(Path(python), ("torch",))
+        folder = Path.cwd()
+        return forked(parent, RUN_AS_SCRIPT, argv[1:], folder, how["input"], lasting=True)
+
+    patch.setattr(protocol, "subprocess", SimpleNamespace(run=run))

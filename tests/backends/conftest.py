@@ -11,3 +11,10 @@ from tests.backends import child
 def _no_interpreter_outlives_its_module() -> Iterator[None]:
     yield
     child.end_all()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _probes_fork() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        child.probes_fork(patch)
+        yield

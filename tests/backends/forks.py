@@ -1,11 +1,12 @@
 """Runs programs, each in a fork of one process that has imported what takes long.
 
-    python forks.py MODULE...     with child.py's protocol: a program, its arguments and its folder
-                                  as a line of JSON, then its exit code, its output and its errors
+    python forks.py MODULE...     with child.py's protocol: a program, its arguments, folder and
+                                  input as a line of JSON, then its exit code, output and errors
 
 A program is text, as for `python -c`, and still has a process, a folder and modules of its own.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -25,12 +26,16 @@ def main() -> None:
         importlib.import_module(name)
     gc.freeze()
     for line in sys.stdin:
-        program, arguments, folder = json.loads(line)
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        program, arguments, folder, given = json.loads(line)
+        with contextlib.ExitStack() as files:
+            into, out, errors = (files.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            into.write(given.encode())
+            into.seek(0)
             fork = os.fork()
             if not fork:
-                os.dup2(out.fileno(), 1)
-                os.dup2(errors.fileno(), 2)
+                for number, file in enumerate((into, out, errors)):
+                    os.dup2(file.fileno(), number)
+                sys.stdin = os.fdopen(0, encoding="utf-8")
                 os.chdir(folder)
                 become(program, arguments)
             _, status = os.waitpid(fork, 0)

@@ -20,7 +20,6 @@ from tests.backends.shipped import write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
 
 ROOT = Path(__file__).parents[2]
-FORKS = Path(__file__).with_name("forks.py")
 CPU = {
     "openrlhf": "0.11.2",
     "prime_rl": "0.5.0",
@@ -142,10 +141,9 @@ def printed(
     python: Path, modules: Sequence[str], program: str, arguments: Sequence[object], folder: Path
 ) -> str:
     """What a program prints, in a fork of a Python that has these modules and nothing of orch."""
-    question = (program, list(map(str, arguments)), str(folder))
-    code, out, errors = child.ask((python, "-E", FORKS, *modules), question)
-    assert code == 0, errors[-3000:]
-    return str(out)
+    done = child.forked(child.Imported(python, tuple(modules)), program, arguments, folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @pytest.mark.slow
