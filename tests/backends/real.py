@@ -202,22 +202,26 @@ def dtypes(checkpoint: Path) -> set[str]:
     return {tensor["dtype"] for name, tensor in header.items() if name != "__metadata__"}
 
 
-def score(folder: Path, python: Path, count: int = 64) -> float:
-    """The mean probability that a saved policy gives to the right answer, by transformers in an
+def scores(policies: Sequence[Path], python: Path, count: int = 64) -> list[float]:
+    """The mean probability that each saved policy gives to the right answer, by transformers in an
     environment: of words that no prompt has, and without sampling."""
     program = f"""
 import sys, json, math
 sys.path.insert(0, {str(Path(__file__).parents[2] / "orchestrator" / "library" / "cpu")!r})
 from orch_cpu_sampler import Sampler
-sampler = Sampler({str(folder)!r})
-tokens = sampler.tokenizer
 words = {[word(number) for number in range(1000, 1000 + count)]!r}
-prompts = tokens(["C" + word + "=" for word in words])["input_ids"]
-answers = tokens(words, add_special_tokens=False)["input_ids"]
-rows = [[*p, *answer, tokens.eos_token_id] for p, answer in zip(prompts, answers)]
-chances = [math.exp(sum(row[len(p):])) for row, p in zip(sampler.score(rows), prompts)]
-print(json.dumps(sum(chances) / {count}))
+means = []
+for policy in {list(map(str, policies))!r}:
+    sampler = Sampler(policy)
+    tokens = sampler.tokenizer
+    prompts = tokens(["C" + word + "=" for word in words])["input_ids"]
+    answers = tokens(words, add_special_tokens=False)["input_ids"]
+    rows = [[*p, *answer, tokens.eos_token_id] for p, answer in zip(prompts, answers)]
+    chances = [math.exp(sum(row[len(p):])) for row, p in zip(sampler.score(rows), prompts)]
+    means.append(sum(chances) / {count})
+print(json.dumps(means))
 """
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    means: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return means

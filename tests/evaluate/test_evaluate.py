@@ -115,8 +115,13 @@ def test_every_task_of_the_embedded_trainer_has_a_file(
 
 
 @pytest.mark.slow
-def test_scores_items_and_a_second_time(
-    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
+def test_scores_items_a_second_time_and_the_same_among_others(
+    folder: RunFolder,
+    train: Train,
+    ask: AskFor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    from_here_in_process: Callable[[], None],
 ) -> None:
     records = [train(0), train(1, "fir", steps=(50, 100))]
     events: list[EvaluationEvent] = []
@@ -157,6 +162,14 @@ def test_scores_items_and_a_second_time(
     assert len(events) == 3
     assert_second_time_imports_nothing(folder, records, ask())
 
+    from_here_in_process()
+    elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
+    elsewhere.open()
+    others = [records[1], train(2, "hazel"), records[0]]
+    among = {(s.cell_id, s.task, s.metric): s.value for s in evaluate(others, ask(), elsewhere)}
+    assert len(among) == 48
+    assert all(score.value == among[score.cell_id, score.task, score.metric] for score in scores)
+
 
 def assert_second_time_imports_nothing(
     folder: RunFolder, records: list[Record], evaluation: EvaluationSpec
@@ -182,25 +195,6 @@ def assert_second_time_imports_nothing(
         input=pickle.dumps((records, evaluation, folder, tasks_dir)),
     )
     assert done.stdout.decode().split("\n")[:2] == ["32", ""]
-
-
-@pytest.mark.slow
-def test_a_cell_scores_the_same_alone_and_among_others(
-    folder: RunFolder,
-    train: Train,
-    ask: AskFor,
-    tmp_path: Path,
-    from_here_in_process: Callable[[], None],
-) -> None:
-    records = [train(0), train(1, "hazel"), train(2, "fir")]
-    elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
-    elsewhere.open()
-    apart = evaluate([records[2], records[0]], ask(), elsewhere, workers=2)
-    from_here_in_process()
-    together = evaluate(records, ask(), folder, workers=1)
-    value = {(s.cell_id, s.task, s.metric): s.value for s in together}
-    assert len(apart) == 32
-    assert all(s.value == value[s.cell_id, s.task, s.metric] for s in apart)
 
 
 @pytest.mark.slow

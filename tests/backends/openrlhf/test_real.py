@@ -45,7 +45,8 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
 
     assert [each.step for each in run.checkpoints] == [real.STEPS // 2, real.STEPS]
     last = run.checkpoints[-1].path
-    assert real.score(last, python) > real.score(run.policy, python)
+    after, before = real.scores((last, run.policy), python)
+    assert after > before
     assert real.dtypes(last) == {"BF16"}, "as the ledger says of precision.checkpoint"
     tokenizer = json.loads((last / "tokenizer.json").read_text())
     assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]

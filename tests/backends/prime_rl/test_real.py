@@ -54,7 +54,8 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     _check_configuration(run)
     [half, last] = run.checkpoints[0], run.checkpoints[-1]
     assert half.step == real.STEPS // 2
-    assert real.score(last.path, python) > real.score(run.policy, python)
+    after, before = real.scores((last.path, run.policy), python)
+    assert after > before
     assert real.dtypes(last.path) == {"BF16"}, "as the ledger says of precision.checkpoint"
     tokenizer = json.loads((last.path / "tokenizer.json").read_text())
     assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]

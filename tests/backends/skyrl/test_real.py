@@ -71,7 +71,8 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
         "at each pass's end too, says the ledger"
     )
     last = run.checkpoints[-1].path
-    assert real.score(last, python) > real.score(run.policy, python)
+    after, before = real.scores((last, run.policy), python)
+    assert after > before
     assert real.dtypes(last) == {"F32"}, "as the ledger says of precision.checkpoint"
     tokenizer = json.loads((last / "tokenizer.json").read_text())
     assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]
