@@ -2,8 +2,8 @@
 
 `create_run`, `log_inputs` and `log_batch` create objects of MLflow's database layer for each run,
 tag and point, in a transaction for each call. Here runs, tags, params, data sets and points of many
-runs are rows of one INSERT per table, in one transaction. A database writes every index page that a
-transaction has touched, so many runs in one transaction take a third of the time of one run after
+runs are rows of few INSERTs per table, in one transaction. A database writes every index page that
+a transaction has touched, so many runs in one transaction take a third of the time of one run after
 another. MLflow's own functions check that the experiment and existing runs are active, and keep the
 latest values of existing runs.
 
@@ -12,10 +12,18 @@ the store is a server, `writer_of` returns None and MLflow's client writes every
 """
 
 import itertools
+import math
+import secrets
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _ROW = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
 """The columns of both tables of metrics, in MLflow's order. In `metrics` they are also the primary
@@ -86,24 +94,53 @@ ON CONFLICT DO NOTHING
 row."""
 
 
+class Block(NamedTuple):
+    """Values of some metrics of one run at some steps."""
+
+    keys: tuple[str, ...]
+    values: "NDArray[np.float64]"
+    """A row for each step, and a column for each key."""
+    timestamps: Sequence[int]
+    """Unix milliseconds of each step."""
+    steps: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Values of metrics of one run, as columns of equal length."""
+    """Values of metrics of one run."""
 
-    keys: Sequence[str] = ()
-    values: Sequence[float] = ()
-    timestamps: Sequence[int] = ()
-    """Unix milliseconds."""
-    steps: Sequence[int] = ()
+    blocks: Sequence[Block] = ()
 
     @classmethod
     def of(cls, metrics: Iterable[Any]) -> "Points":
-        """Return the columns of mlflow.entities.Metric, or of anything with its fields."""
-        rows = [(m.key, m.value, m.timestamp, m.step) for m in metrics]
-        return cls(*zip(*rows, strict=True)) if rows else cls()
+        """Return the points of mlflow.entities.Metric, or of anything with its fields."""
+        import numpy as np
+
+        by_key: dict[str, list[Any]] = defaultdict(list)
+        for metric in metrics:
+            by_key[metric.key].append(metric)
+        return cls(
+            [
+                Block(
+                    (key,),
+                    np.array([[one.value] for one in of_key], dtype=np.float64),
+                    [one.timestamp for one in of_key],
+                    [one.step for one in of_key],
+                )
+                for key, of_key in by_key.items()
+            ]
+        )
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return sum(block.values.size for block in self.blocks)
+
+    def __iter__(self) -> Iterator[tuple[str, float, int, int]]:
+        """Yield (key, value, timestamp, step)."""
+        for block in self.blocks:
+            each_step = zip(block.values.tolist(), block.timestamps, block.steps, strict=True)
+            for values, at, step in each_step:
+                for key, value in zip(block.keys, values, strict=True):
+                    yield key, value, at, step
 
 
 class NewRun(NamedTuple):
@@ -116,6 +153,10 @@ class NewRun(NamedTuple):
 
 _CACHE_KIB = 262_144
 """SQLite's own cache of pages for a connection is 2 MB: less than what a batch touches."""
+_WIDTH = 500
+"""Most columns of values in a temporary table of SQLite, which takes 2,000 columns."""
+_ROWS_A_STATEMENT = 150_000
+"""Rows in the arrays of one INSERT into PostgreSQL: about 40 MB."""
 
 
 class RunEnd(NamedTuple):
@@ -136,7 +177,7 @@ def new_run(experiment: Any, started: int, tags: Mapping[str, str], name: str) -
     from mlflow.entities import Run, RunData, RunInfo, RunTag
     from mlflow.utils.uri import append_to_uri_path
 
-    run_id = uuid.uuid4().hex
+    run_id = _new_run_id()
     info = RunInfo(
         run_id=run_id,
         experiment_id=experiment.experiment_id,
@@ -150,6 +191,15 @@ def new_run(experiment: Any, started: int, tags: Mapping[str, str], name: str) -
     )
     named = {"mlflow.runName": name, **tags}
     return Run(info, RunData(tags=[RunTag(key, value) for key, value in named.items()]))
+
+
+def _new_run_id() -> str:
+    """Return 32 hexadecimal digits, as MLflow's own ids have. Later ids sort after earlier ones.
+
+    So the rows of later runs go to the end of the indexes of runs. Ids in random order are
+    scattered over all pages of these indexes.
+    """
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 class BulkWriter:
@@ -233,13 +283,17 @@ def _write(
 
     created = {each.run.info.run_id for each in new}
     with store.ManagedSessionMaker(read_only=False) as session:
+        if store.engine.dialect.name == "sqlite":
+            _use_memory(session.connection())
         for run_id in dict.fromkeys((*points, *params)):
             if run_id not in created:
                 run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
                 store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
-        rows = {run_id: _rows(store, run_id, of_run) for run_id, of_run in points.items()}
         _insert_runs(session, store, new)
-        _insert_metrics(session.connection(), store, list(itertools.chain(*rows.values())))
+        if store.engine.dialect.name == "sqlite":
+            _insert_into_sqlite(session.connection(), store, points)
+        else:
+            _insert_metrics(session.connection(), store, points)
         _insert(
             session.connection(),
             store,
@@ -251,8 +305,9 @@ def _write(
             ],
         )
         first: list[dict[str, object]] = []
-        for run_id, of_run in rows.items():
-            latest = [dict(zip(_ROW, row, strict=True)) for row in _latest(of_run)]
+        for run_id, of_run in points.items():
+            rows = _latest(store, run_id, of_run)
+            latest = [dict(zip(_ROW, row, strict=True)) for row in rows]
             if run_id in created:
                 first += latest
             else:
@@ -261,34 +316,43 @@ def _write(
         _insert(session.connection(), store, SqlLatestMetric, first)
 
 
-def _rows(store: Any, run_id: str, points: Points) -> list[tuple[Any, ...]]:
-    """Return the rows of a run, in the order of _ROW."""
-    import numpy as np
-
-    values, is_nan = list(points.values), [False] * len(points)
-    # Most values are finite, and need no call of MLflow's function.
-    for i in np.flatnonzero(~np.isfinite(np.array(values, dtype=float))).tolist():
-        is_nan[i], value = store.sanitize_metric_value(values[i])
-        values[i] = float(value)  # an array of PostgreSQL is of one type
-    run_ids = itertools.repeat(run_id, len(points))
-    columns = (points.keys, values, points.timestamps, points.steps, is_nan, run_ids)
-    return list(zip(*columns, strict=True))
+_Row = tuple[str, float, int, int, bool, str]
+"""Values in the order of _ROW."""
 
 
-def _latest(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _rows(store: Any, run_id: str, points: Points) -> Iterator[_Row]:
+    """Yield the rows of a run."""
+    for key, value, at, step in points:
+        # Most values are finite, and need no call of MLflow's function.
+        is_nan, stored = (
+            (False, value) if math.isfinite(value) else store.sanitize_metric_value(value)
+        )
+        yield key, float(stored), at, step, is_nan, run_id  # an array of PostgreSQL is of one type
+
+
+def _latest(store: Any, run_id: str, points: Points) -> list[_Row]:
     """Return the latest row of each metric: that of the largest step, time and value, and the first
     of equal ones."""
-    import numpy as np
+    latest: dict[str, _Row] = {}
+    for block in points.blocks:
+        moments = list(zip(block.steps, block.timestamps, strict=True))
+        last = max(moments, default=None)
+        ends = [i for i, moment in enumerate(moments) if moment == last]
+        end = Block(
+            block.keys,
+            block.values[ends],
+            [block.timestamps[i] for i in ends],
+            [block.steps[i] for i in ends],
+        )
+        for row in _rows(store, run_id, Points([end])):
+            if row[0] not in latest or _rank(row) > _rank(latest[row[0]]):
+                latest[row[0]] = row
+    return list(latest.values())
 
-    if not rows:
-        return []
-    keys, values, times, steps, *_ = zip(*rows, strict=True)
-    earlier_last = -np.arange(len(rows))
-    numbers = [np.array(column, dtype=np.int64) for column in (times, steps)]
-    # lexsort sorts by its last key first: step, then time, then value. Of equal rows the first must
-    # come last, because the last one is taken.
-    order = np.lexsort((earlier_last, np.array(values, dtype=float), *numbers)).tolist()
-    return [rows[i] for i in {keys[i]: i for i in order}.values()]
+
+def _rank(row: _Row) -> tuple[int, int, float]:
+    _, value, at, step, *_ = row
+    return step, at, value
 
 
 def _insert_of(store: Any) -> Any:
@@ -395,20 +459,76 @@ def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
     _insert(connection, store, SqlInputTag, tags)
 
 
-def _insert_metrics(connection: Any, store: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+def _use_memory(connection: Any) -> None:
+    """Let SQLite keep pages and temporary tables in memory. Call this before a transaction, which
+    takes no such setting."""
+    # A negative cache_size is in KiB.
+    connection.exec_driver_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
+    connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
+
+
+def _insert_into_sqlite(connection: Any, store: Any, points: Mapping[str, Points]) -> None:
+    """Insert points of runs into the metrics of an SQLite database. Existing rows stay.
+
+    A temporary table gets one row for each step of a run, with all values. From it, one statement
+    for each metric inserts its rows, so that Python passes neither names nor run ids for each
+    point. One metric after another is the order of the primary key, whose index is the largest.
+    """
+    import numpy as np
+
+    # SQLite takes NaN for NULL, and the statements below put MLflow's value for NaN there.
+    _, instead_of_nan = store.sanitize_metric_value(math.nan)
+    _, largest = store.sanitize_metric_value(math.inf)
+    _, smallest = store.sanitize_metric_value(-math.inf)
+    by_keys: dict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
+    for run_id, of_run in points.items():
+        for block in of_run.blocks:
+            finite = np.nan_to_num(block.values, nan=math.nan, posinf=largest, neginf=smallest)
+            for start in range(0, len(block.keys), _WIDTH):
+                part = slice(start, start + _WIDTH)
+                by_keys[block.keys[part]] += [
+                    (run_id, at, step, *values)
+                    for at, step, values in zip(
+                        block.timestamps, block.steps, finite[:, part].tolist(), strict=True
+                    )
+                ]
+    for keys, rows in by_keys.items():
+        columns = [f"v{i}" for i in range(len(keys))]
+        marks = ", ".join("?" * (3 + len(columns)))
+        # Without a transaction before it, a failure could have left one.
+        connection.exec_driver_sql("DROP TABLE IF EXISTS temp.orch_steps")
+        connection.exec_driver_sql(
+            f"CREATE TEMP TABLE orch_steps (run_uuid, timestamp, step, {', '.join(columns)})"
+        )
+        connection.exec_driver_sql(
+            f"INSERT INTO temp.orch_steps VALUES ({marks})",  # noqa: S608  (question marks)
+            rows,
+        )
+        for key, column in sorted(zip(keys, columns, strict=True)):
+            connection.exec_driver_sql(
+                f"""
+                INSERT INTO metrics ("key", value, timestamp, step, is_nan, run_uuid)
+                SELECT ?, coalesce({column}, ?), timestamp, step, {column} IS NULL, run_uuid
+                FROM temp.orch_steps WHERE true  -- which SQLite's grammar needs before ON
+                ON CONFLICT DO NOTHING
+                """,  # noqa: S608  (a column's number)
+                (key, float(instead_of_nan)),
+            )
+        connection.exec_driver_sql("DROP TABLE temp.orch_steps")
+
+
+def _insert_metrics(connection: Any, store: Any, points: Mapping[str, Points]) -> None:
+    """Insert points of runs into the metrics of PostgreSQL. Existing rows stay."""
     from mlflow.store.tracking.dbmodels.models import SqlMetric
 
-    if not rows:
-        return
-    installed = store.engine.dialect
+    each_row = itertools.chain.from_iterable(
+        _rows(store, run_id, of_run) for run_id, of_run in points.items()
+    )
     statement = _insert_of(store)(SqlMetric.__table__).on_conflict_do_nothing()
-    if installed.name == "sqlite":  # its driver takes rows as they are, which is quicker
-        # A negative cache_size is in KiB.
-        connection.exec_driver_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        connection.exec_driver_sql(str(statement.compile(dialect=installed)), rows)
-    elif installed.paramstyle == "pyformat":  # psycopg, psycopg2
-        by_column = zip(*rows, strict=True)
-        columns = {name: list(one) for name, one in zip(_ROW, by_column, strict=True)}
-        connection.exec_driver_sql(_ARRAYS, columns)
-    else:
-        connection.execute(statement, [dict(zip(_ROW, row, strict=True)) for row in rows])
+    while rows := list(itertools.islice(each_row, _ROWS_A_STATEMENT)):
+        if store.engine.dialect.paramstyle == "pyformat":  # psycopg, psycopg2
+            by_column = zip(*rows, strict=True)
+            columns = {name: list(one) for name, one in zip(_ROW, by_column, strict=True)}
+            connection.exec_driver_sql(_ARRAYS, columns)
+        else:
+            connection.execute(statement, [dict(zip(_ROW, row, strict=True)) for row in rows])

@@ -3,6 +3,7 @@
 import math
 import re
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +35,14 @@ def open_store(uri: str) -> "MlflowClient":
     return MlflowClient(tracking_uri=uri)
 
 
-def read_back(client: "MlflowClient", run_id: str) -> object:
+def read_back(
+    client: "MlflowClient", run_id: str, names: Sequence[str] = ("train/kl", "train/reward_mean")
+) -> object:
     history = {
         name: sorted(
             (m.step, m.timestamp, repr(m.value)) for m in client.get_metric_history(run_id, name)
         )
-        for name in ("train/kl", "train/reward_mean")
+        for name in names
     }
     return history, {name: repr(v) for name, v in client.get_run(run_id).data.metrics.items()}
 
@@ -68,6 +71,43 @@ def test_rows_and_latest_values_are_those_of_log_batch(tmp_path: Path) -> None:
     with pytest.raises(MlflowException, match="must be in the 'active' state"):
         write({fourth: bulk.Points.of(points), one: bulk.Points.of(points)})
     assert not client.get_run(fourth).data.metrics, "all runs of a call, or none"
+
+
+def test_metrics_of_the_same_steps_are_those_of_log_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+    from mlflow.entities import Metric
+
+    monkeypatch.setattr(bulk, "_WIDTH", 2)  # the last of three metrics has a table of its own
+    client = open_store(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.create_experiment("e")
+    write = bulk.writer_of(client)
+    assert write is not None
+    ours, theirs = ([client.create_run(experiment).info.run_id for _ in "ab"] for _ in "ab")
+    values = np.array([[1 / 3, 0.1, 1e300], [math.nan, math.inf, 5e-324], [2.0, -math.inf, 7.0]])
+    names = ("train/kl", "ü", "train/reward_mean")
+    of_run = bulk.Points(
+        [
+            bulk.Block(names, values, [10, 20, 30], [0, 1, 2]),
+            bulk.Block(names[:1], np.array([[4.0], [5.0]]), [40, 20], [3, 3]),
+            bulk.Block((), np.empty((1, 0)), [50], [4]),
+        ]
+    )
+    assert len(list(of_run)) == len(of_run) == 11
+    write(dict.fromkeys(ours, of_run))
+    for run_id in theirs:
+        client.log_batch(run_id, [Metric(*each) for each in of_run])
+    for one, other in zip(ours, theirs, strict=True):
+        assert read_back(client, one, names) == read_back(client, other, names)
+    assert client.get_run(ours[0]).data.metrics["train/kl"] == 4.0
+
+
+def test_later_runs_have_greater_ids() -> None:
+    ids = [bulk._new_run_id() for _ in range(100)]
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
+    assert [each[:16] for each in ids] == sorted(each[:16] for each in ids)
+    assert len(set(ids)) == 100
 
 
 def test_a_server_and_unknown_tables_are_left_to_log_batch(
