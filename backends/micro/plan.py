@@ -16,7 +16,7 @@ ENTRY = "backends.micro.train:run"
 CELL = "cell.json"
 
 
-def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a field that cannot be trained."""
     carried = MANIFEST.carry(cell.settings)
     version = cell.settings.backend.version or VERSION
@@ -28,13 +28,13 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             sys.executable,
             "-m",
             "backends.micro",
-            str(place.plan_dir / CELL),
+            str(paths.plan_dir / CELL),
             "--plan-dir",
-            str(place.plan_dir),
+            str(paths.plan_dir),
             "--attempt-dir",
-            str(place.attempt_dir),
+            str(paths.attempt_dir),
             "--checkpoints-dir",
-            str(place.checkpoints_dir),
+            str(paths.checkpoints_dir),
         ),
         files={CELL: cell.model_dump_json() + "\n"},
         ledger=MANIFEST.ledger(

@@ -32,14 +32,14 @@ _ADDED = ("--ds.attn_implementation", "eager", "--vllm.sync_backend", "gloo")
 _WHY = {
     "--ds.packing_samples": "flash attention packs",
     "--ds.attn_implementation": "flash attention needs a GPU",
-    "--vllm.sync_backend": "weights go by CUDA's IPC or NCCL else",
+    "--vllm.sync_backend": "its default sends weights by CUDA's IPC or NCCL",
 }
 _PARTS = (
     Deviation("part", "vllm", None, "transformers behind the same engine calls"),
     Deviation("part", "flash_attn", None, "names that refuse to be called"),
     Deviation("part", "DeepSpeed's accelerator", None, "cpu", "its own, with its own AdamW"),
     Deviation("part", "deepspeed.comm.torch.build_shm_op", None, "gloo alone", "it is compiled"),
-    Deviation("part", "Ray's dashboard", None, "off", "its agent is late on few cores"),
+    Deviation("part", "Ray's dashboard", None, "off", "its agent starts late on few cores"),
 )
 _IN_FP32 = (
     Deviation("part", "convert_to_torch_dtype", "bfloat16", "models are loaded in fp32"),
@@ -48,7 +48,7 @@ _IN_FP32 = (
 )
 
 
-def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the launch on a CPU, or None for a release other than 0.11.2."""
     if plan.version != NEWEST:
         return None
@@ -58,7 +58,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
             "files": {**plan.files, **cpu.files(Path(__file__).parent)},
             "env": {
                 **plan.env,
-                **cpu.variables(place, STAND_IN),
+                **cpu.variables(paths, STAND_IN),
                 **cpu.RAY,
                 "DS_ACCELERATOR": "cpu",
             },

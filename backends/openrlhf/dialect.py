@@ -43,8 +43,8 @@ _FLAT = _NEWEST.model_copy(
         "micro_batch": LARGEST_MICRO_BATCH,
     }
 )
-"""One micro-batch after the other, each divided by its own tokens; of sequence_mean a micro-batch
-is one sequence, so that the KL's mean over its tokens is the sequence's."""
+"""The dialect of 0.10.1.post2. It divides each micro-batch by its own tokens. With sequence_mean a
+micro-batch is one sequence, so the KL's mean over the micro-batch is the mean over the sequence."""
 
 _OMITS = (f"seed: {PROMPT_ORDER}", f"batch.num_minibatches: {SHUFFLED}")
 

@@ -38,7 +38,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         raise SpecError(MODULE, faults)
     launch = {**flags.given, NEEDS: needs}
     try:
-        return settings_of(MANIFEST.read(launch, flags.version), MODULE, "the flags")
+        return settings_of(MANIFEST.read(launch, flags.version), MODULE)
     except (ArithmeticError, TypeError) as error:
         sentence = f"the flags make no cell: {type(error).__name__}: {error}"
         raise SpecError(MODULE, [Fault(sentence)]) from error

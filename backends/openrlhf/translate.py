@@ -59,24 +59,24 @@ class RankLayout(NamedTuple):
     micro_rollout: int
 
 
-def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
     layout = rank_layout(settings, cell.resources, version)
-    check(settings, version, layout, place)
+    check(settings, version, layout, paths)
     needed, needed_text = needs(settings, version)
     options = {
         **MANIFEST.assignments(settings, carried),
-        **_files(settings, place),
+        **_files(settings, paths),
         **_machines(settings, layout),
-        **_output(cell, place),
+        **_output(cell, paths),
     }
-    dump_files, dump_variables = _dump(cell, version, place)
+    dump_files, dump_variables = _dump(cell, version, paths)
     program = argv(options, version)
     if dump_files:
-        program = (program[0], str(place.plan_dir / DUMP), *program[1:])
+        program = (program[0], str(paths.plan_dir / DUMP), *program[1:])
     return LaunchPlan(
         cell_id=cell.id,
         backend="openrlhf",
@@ -100,7 +100,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
 
 
 def _dump(
-    cell: Cell, version: str, place: AttemptPaths
+    cell: Cell, version: str, paths: AttemptPaths
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return the files and variables that write a launch's rollouts, both empty if it writes none.
 
@@ -118,7 +118,7 @@ def _dump(
         )
     text = (Path(__file__).parent / "launch" / DUMP).read_text(encoding="utf-8")
     files = {DUMP: text, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
-    return files, {rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER)}
+    return files, {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
 
 
 def _carried(settings: Settings) -> tuple[Carried, ...]:
@@ -130,13 +130,13 @@ def _carried(settings: Settings) -> tuple[Carried, ...]:
         raise
 
 
-def _files(settings: Settings, place: AttemptPaths) -> Options:
-    prompts = [str(place.plan_dir / PROMPTS)] * num_copies(settings)
+def _files(settings: Settings, paths: AttemptPaths) -> Options:
+    prompts = [str(paths.plan_dir / PROMPTS)] * num_copies(settings)
     return {
         "data.prompt_dataset": ",".join(prompts),
         "data.input_key": COLUMNS["prompt"],
         "data.label_key": COLUMNS["label"],
-        "reward.remote_url": str(place.plan_dir / REWARD),
+        "reward.remote_url": str(paths.plan_dir / REWARD),
         "reward.clip_range": REWARD_CLIP,
     }
 
@@ -164,19 +164,19 @@ def _machines(settings: Settings, layout: RankLayout) -> Options:
     }
 
 
-def _output(cell: Cell, place: AttemptPaths) -> Options:
+def _output(cell: Cell, paths: AttemptPaths) -> Options:
     minibatches = cell.settings.batch.num_minibatches
     every = cell.cadence.checkpoint_every_steps
     return {
-        "ckpt.path": str(place.checkpoints_dir / STEPS_DIR.format(minibatches)),
+        "ckpt.path": str(paths.checkpoints_dir / STEPS_DIR.format(minibatches)),
         "ckpt.output_dir": str(
-            place.checkpoints_dir / FINAL_DIR.format(cell.settings.num_train_steps)
+            paths.checkpoints_dir / FINAL_DIR.format(cell.settings.num_train_steps)
         ),
         "ckpt.save_steps": None if every is None else max(1, round(every / minibatches)),
         "ckpt.save_hf": every is not None,
         "ckpt.max_num": 2,
         "ckpt.load_enable": True,
-        "logger.tensorboard_dir": str(place.attempt_dir / "tensorboard"),
+        "logger.tensorboard_dir": str(paths.attempt_dir / "tensorboard"),
         "logger.wandb.run_name": STEPS_DIR.format(minibatches),
     }
 
@@ -271,18 +271,18 @@ def _half(nodes: int, gpus: int) -> tuple[int, int]:
     return nodes, gpus // 2
 
 
-def check(settings: Settings, version: str, layout: RankLayout, place: AttemptPaths) -> None:
+def check(settings: Settings, version: str, layout: RankLayout, paths: AttemptPaths) -> None:
     """Raise UnsupportedSetting for the first rule that a cell breaks."""
-    for refusal in _refusals(settings, version, layout, place):
+    for refusal in _refusals(settings, version, layout, paths):
         raise refusal
 
 
 def _refusals(
-    settings: Settings, version: str, layout: RankLayout, place: AttemptPaths
+    settings: Settings, version: str, layout: RankLayout, paths: AttemptPaths
 ) -> Iterator[UnsupportedSetting]:
     yield from _weighted_gradient(settings)
     yield from _prompts(settings)
-    yield from _words(settings, place)
+    yield from _words(settings, paths)
     if settings.max_staleness_steps % settings.batch.num_minibatches:
         yield _refused(
             "max_staleness_steps",
@@ -352,13 +352,13 @@ def _prompts(settings: Settings) -> Iterator[UnsupportedSetting]:
         )
 
 
-def _words(settings: Settings, place: AttemptPaths) -> Iterator[UnsupportedSetting]:
+def _words(settings: Settings, paths: AttemptPaths) -> Iterator[UnsupportedSetting]:
     """Yield a refusal for each path that OpenRLHF cuts: at a comma, or at @ in a data path."""
     for sign in (",", "@"):
-        if sign in str(place.plan_dir):
+        if sign in str(paths.plan_dir):
             yield _refused(
-                "place.plan_dir",
-                place.plan_dir,
+                "site.runs_dir",
+                paths.plan_dir,
                 f"a path without '{sign}'",
                 "It splits the paths of prompts and rewards there: move the runs folder.",
             )

@@ -91,10 +91,10 @@ ORDER = (
 
 
 def all_keys(
-    cell: Cell, place: AttemptPaths, version: str, keys: Mapping[str, object]
+    cell: Cell, paths: AttemptPaths, version: str, keys: Mapping[str, object]
 ) -> dict[str, object]:
     """Return all keys of a launch, in ORDER. `keys`: those that the manifest sends for the cell."""
-    everything = {**keys, **dict(_surroundings(cell, place, version))}
+    everything = {**keys, **dict(_surroundings(cell, paths, version))}
     return {key: everything[key] for key in sorted(everything, key=_position)}
 
 
@@ -154,9 +154,9 @@ def _has_reference(cell: Cell, version: str) -> bool:
     return version != CURRENT and cell.settings.kl.estimator != "none"
 
 
-def _surroundings(cell: Cell, place: AttemptPaths, version: str) -> Iterator[tuple[str, object]]:
+def _surroundings(cell: Cell, paths: AttemptPaths, version: str) -> Iterator[tuple[str, object]]:
     """Yield the keys without effect on results: paths, cadence, GPUs, addresses."""
-    yield "output_dir", str(place.checkpoints_dir)
+    yield "output_dir", str(paths.checkpoints_dir)
     every = cell.cadence.checkpoint_every_steps
     # an empty table, too, is what asks for checkpoints
     yield ("ckpt", {}) if every is None else ("ckpt.interval", every)

@@ -29,18 +29,18 @@ _IN_FP32 = (
 )
 
 
-def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the launch on a CPU, or None for 0.8.0 and for a launch of two nodes."""
     if plan.version != OLD or "inference.toml" in plan.files:
         return None
     before = tomllib.loads(plan.files[RL])
-    after = _on_cpu(before, _port(place))
+    after = _on_cpu(before, _port(paths))
     changed = plan.model_copy(
         update={
             "files": {**plan.files, RL: config.dumps(after), **cpu.files(Path(__file__).parent)},
             "env": {
                 **plan.env,
-                **cpu.variables(place, MODULE),
+                **cpu.variables(paths, MODULE),
                 "CUDA_VISIBLE_DEVICES": "0,1,2",
                 "HF_HUB_OFFLINE": "1",
                 "WANDB_MODE": "offline",
@@ -95,6 +95,6 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield f"{prefix}{name}", str(value)
 
 
-def _port(place: AttemptPaths) -> int:
+def _port(paths: AttemptPaths) -> int:
     """Return a port for the servers of this attempt. Equal paths give equal ports."""
-    return 20000 + int(hashlib.sha256(str(place.attempt_dir).encode()).hexdigest(), 16) % 10000 * 2
+    return 20000 + int(hashlib.sha256(str(paths.attempt_dir).encode()).hexdigest(), 16) % 10000 * 2

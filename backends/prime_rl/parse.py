@@ -6,14 +6,11 @@ but ignores, or that fail only after a process has started.
 """
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic import ValidationError
 
 from backends.prime_rl.config import INFERENCE, RL
 from backends.prime_rl.manifest import ADVANTAGES, ENVIRONMENT_ID, HOOKS, MANIFEST, RECORD
@@ -21,6 +18,7 @@ from backends.prime_rl.releases import CURRENT, OLD, VERSIONS, keys
 from backends.prime_rl.translate import sent
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.manifest import Values
+from orchestrator.library.needs import name_of, settings_of
 from orchestrator.settings import Settings
 
 Tree = Mapping[str, Any]
@@ -42,13 +40,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     launch = sent({RL: tree, INFERENCE: server}) | {RECORD: record}
     if wrong := faults(tree) or _missing(launch, version) or _foreign(tree, launch, version):
         raise SpecError(name, wrong)
-    try:
-        return Settings.model_validate(_named(MANIFEST.read(launch, version)))
-    except ValidationError as error:
-        raise SpecError(
-            name,
-            [Fault(each["msg"], "$." + ".".join(map(str, each["loc"]))) for each in error.errors()],
-        ) from None
+    return settings_of(_named(MANIFEST.read(launch, version)), name)
 
 
 _NEEDED: Mapping[str, tuple[str, ...]] = {
@@ -155,14 +147,8 @@ def _named(plain: dict[str, Any]) -> dict[str, Any]:
     """Return the fields with display names of model and data, made from their paths."""
     sections = {section: dict(plain.get(section, {})) for section in ("model", "data")}
     for section in sections.values():
-        section["name"] = _name(str(section.get("path", "")))
+        section["name"] = name_of(str(section.get("path", "")))
     return plain | sections
-
-
-def _name(path: str) -> str:
-    """Return a display name made from a path."""
-    name = re.sub(r"[^A-Za-z0-9._+-]+", "-", PurePosixPath(path).name).strip("-._+")[:64]
-    return name or "unnamed"
 
 
 def _below(table: str) -> frozenset[str]:

@@ -23,29 +23,29 @@ PROMPTS_FORMAT = "questions"
 ROLLOUTS = "orch_prime_rl_rollouts"
 
 
-def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell Prime-RL cannot train."""
     carried = _carried(cell)
     check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
     assigned = MANIFEST.assignments(cell.settings, carried)
-    keys = config.all_keys(cell, place, version, assigned)
+    keys = config.all_keys(cell, paths, version, assigned)
     record = _record(cell)
     dumps = cell.cadence.dump_rollouts
     if dumps and version != OLD:
         raise _no_dump(cell)
-    folder = str(place.attempt_dir / rollout_dump.FOLDER)
+    folder = str(paths.attempt_dir / rollout_dump.FOLDER)
     return LaunchPlan(
         cell_id=cell.id,
         backend=NAME,
         version=version,
         argv=(
             "python",
-            str(place.plan_dir / f"{LAUNCHER}.py"),
-            str(place.attempt_dir),
+            str(paths.plan_dir / f"{LAUNCHER}.py"),
+            str(paths.attempt_dir),
             "rl",
             "@",
-            str(place.plan_dir / RL),
+            str(paths.plan_dir / RL),
         ),
         files={
             **{

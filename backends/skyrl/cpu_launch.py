@@ -33,7 +33,7 @@ _PARTS = (
     Deviation("part", "build_trainer_engine", "CUDA's IPC or NCCL", "a file in memory"),
     Deviation("part", "flash_attn, vllm, vllm_router", None, "names that refuse to be called"),
     Deviation("part", "PromptDataset", "8 processes", "this one", "for a few prompts"),
-    Deviation("part", "Ray's dashboard", None, "off", "its agent is late on few cores"),
+    Deviation("part", "Ray's dashboard", None, "off", "its agent starts late on few cores"),
 )
 _IN_FP32 = (
     Deviation("part", "torch.autocast", "bfloat16", "off: passes are in fp32"),
@@ -43,7 +43,7 @@ _IN_FP32 = (
 )
 
 
-def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the launch on a CPU, or None for a release other than 0.4.0."""
     if plan.version != VERSION:
         return None
@@ -54,7 +54,7 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
             "files": {**plan.files, **cpu.files(Path(__file__).parent)},
             "env": {
                 **plan.env,
-                **cpu.variables(place, MODULE),
+                **cpu.variables(paths, MODULE),
                 **cpu.RAY,
                 "SKYRL_PYTHONPATH_EXPORT": "1",
             },

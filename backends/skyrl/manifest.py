@@ -31,7 +31,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import name_of
+from orchestrator.library.needs import NEEDS, name_of, needed
 from orchestrator.settings import Clip, Settings
 
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
@@ -41,7 +41,6 @@ NEWEST = VERSIONS[0]
 COUNTS_STEPS = "0.3.0"
 """The first release that counts train steps, and whose asynchronous trainer refuses its own PPO
 losses."""
-NEEDS = "needs.json"
 
 ALGORITHM, OPTIMIZER = "trainer.algorithm", "trainer.policy.optimizer_config"
 PLACEMENT, ASYNC = "trainer.placement", "trainer.fully_async"
@@ -136,11 +135,6 @@ def is_asynchronous(launch: Values) -> bool:
     return bool(launch.get(ENABLED, launch.get(ASYNCHRONOUS, False)))
 
 
-def _needed(launch: Values, part: str, name: str) -> object:
-    needs: Any = launch.get(NEEDS)
-    return (needs or {}).get(part, {}).get(name, ABSENT)
-
-
 def _data(name: str) -> Row:
     """Return the row of a field of `data`, whose value is in needs.json.
 
@@ -166,7 +160,7 @@ def _data(name: str) -> Row:
 
 
 def _model_name(launch: Any) -> object:
-    name = _needed(launch, "model", "name")
+    name = needed(launch, "model", "name")
     return name_of(str(launch["trainer.policy.model.path"])) if name is ABSENT else name
 
 
@@ -426,7 +420,7 @@ MODEL_AND_DATA = (
             Meaning(rule, "orch", "extension", _REWARD)
             for rule in ("math_boxed", "countdown", "exact")
         ),
-        read=lambda launch: _needed(launch, "data", "reward"),
+        read=lambda launch: needed(launch, "data", "reward"),
     ),
     Row(
         "data.max_prompt_tokens",
@@ -708,8 +702,8 @@ RUN = (
             offer=same(*((None, version) if version == NEWEST else (version,))),
             read=lambda launch: (
                 None
-                if _needed(launch, "backend", "version") is ABSENT
-                else _needed(launch, "backend", "version")
+                if needed(launch, "backend", "version") is ABSENT
+                else needed(launch, "backend", "version")
             ),
             since=version,
             until=newer,
@@ -790,7 +784,7 @@ PRECISION = (
 
 
 def _asked(launch: Values, name: str) -> object:
-    requested = _needed(launch, "precision", name)
+    requested = needed(launch, "precision", name)
     return None if requested is ABSENT else requested
 
 

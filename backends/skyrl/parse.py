@@ -20,7 +20,6 @@ from backends.skyrl.manifest import (
     IN_REWARD,
     MANIFEST,
     MINIBATCH,
-    NEEDS,
     OF_RESPONSES,
     OUR_STEPS,
     PLACEMENT,
@@ -35,6 +34,7 @@ from backends.skyrl.manifest import (
 from backends.skyrl.overrides import read
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import ReleaseTable, Values, equal, fits
+from orchestrator.library.needs import NEEDS, faults_of, settings_of
 from orchestrator.settings import Settings
 
 _SOURCE = "SkyRL launch"
@@ -87,17 +87,10 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         except SpecError as error:
             faults += error.faults
         except ValidationError as error:
-            faults += _invalid(error)
+            faults += faults_of(error)
     if wrong or faults:
         raise SpecError(_SOURCE, [*faults, *wrong])
-    try:
-        return Settings.model_validate(plain)
-    except ValidationError as error:
-        raise SpecError(_SOURCE, _invalid(error)) from error
-
-
-def _invalid(error: ValidationError) -> list[Fault]:
-    return [Fault(e["msg"], f"$.{'.'.join(map(str, e['loc']))}") for e in error.errors()]
+    return settings_of(plain, _SOURCE)
 
 
 def _needed(files: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:

@@ -16,7 +16,6 @@ from backends.skyrl.manifest import (
     EVAL_SAMPLING,
     FIXED,
     MANIFEST,
-    NEEDS,
     PLACEMENT,
     counts_steps,
 )
@@ -25,6 +24,7 @@ from backends.skyrl.overrides import write
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library.needs import NEEDS
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Resources, Settings
 
@@ -52,7 +52,7 @@ class GpuLayout(NamedTuple):
         return self.num_nodes * self.gpus_per_node
 
 
-def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell that SkyRL cannot train."""
     settings = cell.settings
     version = MANIFEST.version_of(settings)
@@ -62,7 +62,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     sequences = sequences_per_gpu(settings, layout)
     needed, needed_text = needs(settings)
     overrides = {
-        **_paths(place, settings),
+        **_paths(paths, settings),
         **dict(_machines(layout)),
         **dict(_micro_batches(settings, sequences)),
         **dict(_cadence(cell.cadence, settings)),
@@ -75,7 +75,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         version=version,
         argv=(
             PYTHON,
-            str(place.plan_dir / ENTRY),
+            str(paths.plan_dir / ENTRY),
             *_fixed_arguments(),
             *(write(key, value) for key, value in overrides.items()),
         ),
@@ -88,8 +88,8 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             **(_dump_files() if cell.cadence.dump_rollouts else {}),
         },
         env={
-            "TENSORBOARD_DIR": str(tensorboard_of(place.attempt_dir, updates)),
-            **(_dump_variables(place) if cell.cadence.dump_rollouts else {}),
+            "TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates)),
+            **(_dump_variables(paths) if cell.cadence.dump_rollouts else {}),
         },
         ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried)
         + _of_cadence(settings, version, overrides),
@@ -129,14 +129,14 @@ def _needs(
     return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
-def _paths(place: AttemptPaths, settings: Settings) -> dict[str, object]:
-    data, updates = place.plan_dir / "data", settings.batch.num_minibatches
+def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
+    data, updates = paths.plan_dir / "data", settings.batch.num_minibatches
     return {
         "data.train_data": [str(data / "train.parquet")],
         "data.val_data": [str(data / "validation.parquet")],
-        "trainer.ckpt_path": str(state_of(place.checkpoints_dir)),
-        "trainer.export_path": str(exports_of(place.checkpoints_dir, updates)),
-        "trainer.log_path": str(place.attempt_dir / "infrastructure"),
+        "trainer.ckpt_path": str(state_of(paths.checkpoints_dir)),
+        "trainer.export_path": str(exports_of(paths.checkpoints_dir, updates)),
+        "trainer.log_path": str(paths.attempt_dir / "infrastructure"),
         f"{EVAL_SAMPLING}.temperature": settings.rollout.temperature,
         f"{EVAL_SAMPLING}.top_p": settings.rollout.top_p,
         f"{EVAL_SAMPLING}.max_generate_length": settings.rollout.max_response_tokens,
@@ -203,8 +203,8 @@ def _dump_files() -> dict[str, str]:
     return {DUMP: _text(DUMP), f"{rollout_dump.MODULE}.py": rollout_dump.source()}
 
 
-def _dump_variables(place: AttemptPaths) -> dict[str, str]:
-    return {rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER)}
+def _dump_variables(paths: AttemptPaths) -> dict[str, str]:
+    return {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
 
 
 @cache

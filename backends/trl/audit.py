@@ -158,14 +158,14 @@ class Asked:
     fork: Fork | None = None
     unknown: str = ""
     names: tuple[str, ...] = ()
-    """Of a Python file: its imports, and the keywords that it passes to them."""
+    """The imports of a Python file, and the keywords that it passes to them."""
     shipped: tuple[str, str] | None = None
     """Estimator and placement of a KL that orch's own program adds to TRL's trainer."""
     flags: Sequence[tuple[str, Given]] = ()
     """The options of the command line, which win over `given`."""
     runner: Literal["accelerate", "script", ""] = ""
-    """Who gets a flag that TRL's own parser does not know: `trl grpo` hands it to `accelerate
-    launch`, TRL's scripts refuse it. Empty for another program."""
+    """The program that gets a flag which TRL's own parser does not know. `trl grpo` hands it to
+    `accelerate launch`; TRL's scripts refuse it. Empty for another program."""
 
     def options(self, version: str) -> Iterator[tuple[str, Given]]:
         """Yield every option by its name in this release, the last one of a name wins.
@@ -589,7 +589,7 @@ _REFUSES = {
     "accelerate": "`trl` hands it to `accelerate launch`, which refuses it",
     "script": "TRL's own script refuses it",
 }
-"""What becomes of a flag that TRL's parser does not know."""
+"""Runner of a launch -> what it does with a flag that TRL's parser does not know."""
 
 
 @cache

@@ -16,7 +16,7 @@ WHY = {
 }
 
 
-def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:  # noqa: ARG001  # the protocol's
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:  # noqa: ARG001  # the protocol's
     """Return the launch on a CPU, or None for several processes, which share a batch."""
     script = next(name for name in SCRIPTS if name in plan.argv)
     if "--multi_gpu" in plan.argv:

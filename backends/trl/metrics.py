@@ -115,7 +115,7 @@ _KL = (
     ),
 )
 _REWARD = (LoggedMetric("reward", "train/reward_mean"),)
-"""Over all reward functions, with their weights."""
+"""The reward in these logs: the weighted sum over all reward functions."""
 
 
 def _class(settings: Mapping[str, Any]) -> str | None:

@@ -49,7 +49,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         faults.append(Fault(f"the options make no cell: {type(error).__name__}: {error}"))
     if faults:
         raise SpecError("TRL launch", faults)
-    return settings_of(settings, "TRL launch", "the options")
+    return settings_of(settings, "TRL launch")
 
 
 def _config(argv: Sequence[str], files: Mapping[str, str], faults: list[Fault]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ _WHY: Mapping[str, str] = {
 
 
 def launch(
-    words: Sequence[str], version: str, place: AttemptPaths, policy: Path, batches: int
+    words: Sequence[str], version: str, paths: AttemptPaths, policy: Path, batches: int
 ) -> LaunchPlan:
     """Return the run of a command with a policy of `policy`, for `batches` rollout batches.
 
@@ -77,16 +77,16 @@ def launch(
         version=version,
         argv=(
             "python3",
-            str(place.plan_dir / RUNNER),
+            str(paths.plan_dir / RUNNER),
             *("--policy", str(policy)),
-            *("--place", str(place.attempt_dir)),
-            *("--checkpoints", str(place.checkpoints_dir)),
+            *("--place", str(paths.attempt_dir)),
+            *("--checkpoints", str(paths.checkpoints_dir)),
             *("--batches", str(batches)),
             *words,
         ),
         files={**own, **files},
         env={
-            rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER),
+            rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER),
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
         },
@@ -131,7 +131,7 @@ def _options(script: Script, version: str, resolved: Mapping[str, Any]) -> dict[
         if value is not None
         and table.has(key)
         and not (value == usual.get(key) and table.objection(key, value))
-        and key not in ("generation_batch_size",)
+        and key != "generation_batch_size"
     }
 
 

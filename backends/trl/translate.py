@@ -59,7 +59,7 @@ class ProcessShares(NamedTuple):
     """Forward passes of a process in one train step."""
 
 
-def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
     version, script = MANIFEST.version_of(settings), script_of(settings)
@@ -69,9 +69,9 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
     needed, needed_text = needs(settings, version)
     options = {
         **MANIFEST.assignments(settings, carried),
-        **_files(settings, place),
+        **_files(settings, paths),
         **_machine(settings, layout),
-        **_output(cell, place),
+        **_output(cell, paths),
     }
     table = script_table(script, version)
     for key, value in options.items():
@@ -91,7 +91,7 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
         cell_id=cell.id,
         backend="trl",
         version=version,
-        argv=_argv(script, place, layout, chat=chat, kl=kl),
+        argv=_argv(script, paths, layout, chat=chat, kl=kl),
         files={
             CONFIG.format(script): as_yaml(options),
             NEEDS: needed_text,
@@ -100,8 +100,8 @@ def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
         },
         env={
-            "HF_DATASETS_CACHE": str(place.attempt_dir / "datasets"),
-            **_dump(cell.cadence, place, layout),
+            "HF_DATASETS_CACHE": str(paths.attempt_dir / "datasets"),
+            **_dump(cell.cadence, paths, layout),
         },
         ledger=MANIFEST.ledger(settings, launch, carried) + _of_cadence(cell.cadence, settings),
     )
@@ -117,21 +117,21 @@ def shipped_kl(settings: Settings) -> dict[str, str]:
 
 def _argv(
     script: str,
-    place: AttemptPaths,
+    paths: AttemptPaths,
     layout: ProcessShares,
     *,
     chat: bool,
     kl: Mapping[str, str],
 ) -> tuple[str, ...]:
-    program = str(place.plan_dir / PROGRAM)
+    program = str(paths.plan_dir / PROGRAM)
     start = ["python3", program]
     if not layout.on_cpu:
         start = ["accelerate", "launch", "--num_processes", str(layout.processes)]
         start += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
         start += ["--multi_gpu"] * (layout.processes > 1)
         start.append(program)
-    config = str(place.plan_dir / CONFIG.format(script))
-    metrics = str(place.attempt_dir / METRICS)
+    config = str(paths.plan_dir / CONFIG.format(script))
+    metrics = str(paths.attempt_dir / METRICS)
     arguments = [word for name, value in kl.items() for word in (flag(name), value)]
     rest = (*["--chat"] * chat, *arguments)
     return (*start, script, "--config", config, "--metrics", metrics, *rest)
@@ -150,8 +150,8 @@ def model_path(path: str) -> str:
     return MODEL_LINK if ":" in path else path
 
 
-def _files(settings: Settings, place: AttemptPaths) -> Options:
-    prompts = str(place.plan_dir / PROMPTS)
+def _files(settings: Settings, paths: AttemptPaths) -> Options:
+    prompts = str(paths.plan_dir / PROMPTS)
     return {
         "model_name_or_path": model_path(settings.model.path),
         "datasets": [{"path": "json", "data_files": prompts, "split": "train"}],
@@ -168,9 +168,9 @@ def _machine(settings: Settings, layout: ProcessShares) -> Options:
     }
 
 
-def _output(cell: Cell, place: AttemptPaths) -> Options:
+def _output(cell: Cell, paths: AttemptPaths) -> Options:
     return {
-        "output_dir": str(place.checkpoints_dir),
+        "output_dir": str(paths.checkpoints_dir),
         "save_steps": save_steps(cell.cadence, cell.settings),
     }
 
@@ -246,7 +246,7 @@ def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
     return texts
 
 
-def _dump(cadence: Cadence, place: AttemptPaths, layout: ProcessShares) -> Mapping[str, str]:
+def _dump(cadence: Cadence, paths: AttemptPaths, layout: ProcessShares) -> Mapping[str, str]:
     """Return the environment variable that makes orch_trl.py write rollouts, if the cell asks.
 
     Raise UnsupportedSetting for several processes, because each has only a part of a batch.
@@ -261,7 +261,7 @@ def _dump(cadence: Cadence, place: AttemptPaths, layout: ProcessShares) -> Mappi
             (False,),
             "Of several processes none has a whole batch: set resources.gpus_per_node to 0 or 1.",
         )
-    return {rollout_dump.VARIABLE: str(place.attempt_dir / rollout_dump.FOLDER)}
+    return {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
 
 
 def as_yaml(options: Values) -> str:

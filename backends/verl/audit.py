@@ -19,9 +19,15 @@ from backends.verl.manifest import (
     ACTOR,
     ADDED,
     ADVANTAGE,
+    AGGREGATION,
     BATCH,
     BY_DEVIATION,
+    CLIP_HIGH,
+    CLIP_LOW,
+    CONTROLLER,
     CORRECTION,
+    IS_THRESHOLD,
+    IS_WEIGHTS,
     LOSS_BETA,
     LOSS_TYPE,
     MANIFEST,
@@ -70,22 +76,15 @@ GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
 
 LAMBDA, GAMMA = "algorithm.lam", "algorithm.gamma"
-CONTROLLER = "algorithm.kl_ctrl.type"
 PPO_EPOCHS, DYNAMIC = f"{ACTOR}.ppo_epochs", f"{ACTOR}.use_dynamic_bsz"
 _STALE = re.compile(r"async|off_policy")
 """Entry points that sample while the policy is updated."""
-LOSS_MODE, AGGREGATION = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.loss_agg_mode"
-CLIP_LOW, CLIP_HIGH, ENTROPY = (
-    f"{ACTOR}.clip_ratio_low",
-    f"{ACTOR}.clip_ratio_high",
-    f"{ACTOR}.entropy_coeff",
-)
-WEIGHTS, THRESHOLD = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_is_threshold"
+LOSS_MODE, ENTROPY = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.entropy_coeff"
 REJECTION, BYPASS = f"{CORRECTION}.rollout_rs", f"{CORRECTION}.bypass_mode"
 _READ = (
     *KL_KEYS,
     *(ADVANTAGE, GROUP, BATCH, MINIBATCH, PPO_EPOCHS, BY_DEVIATION, LOSS_MODE, AGGREGATION),
-    *(CLIP_LOW, CLIP_HIGH, ENTROPY, WEIGHTS, THRESHOLD, REJECTION, BYPASS, MODE),
+    *(CLIP_LOW, CLIP_HIGH, ENTROPY, IS_WEIGHTS, IS_THRESHOLD, REJECTION, BYPASS, MODE),
 )
 DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in _READ}
 """Key -> its default, composed by Hydra. Only that of the entropy changed (OLD_ENTROPY)."""
@@ -751,11 +750,11 @@ class _Judge:
             return (kind if keys.switch(_OLD_WEIGHTS) and cap else ""), None, False
         if self.at < FIRST_CORRECTION:
             return "", None, False
-        weights = (read(WEIGHTS, FIRST_CORRECTION, "null") or "").lower()
+        weights = (read(IS_WEIGHTS, FIRST_CORRECTION, "null") or "").lower()
         bypass = None if not keys.has(BYPASS) else keys.switch(BYPASS)
         if weights in ("", "null", "none", "false"):
             return "", None, bypass
-        bound = read(THRESHOLD, FIRST_CORRECTION, "2.0") or ""
+        bound = read(IS_THRESHOLD, FIRST_CORRECTION, "2.0") or ""
         kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
         level = "sequence" if weights == "sequence" else "token"
         limit = f"within {bound.replace('_', ' to ')}" if "_" in bound else f"at most {bound}"

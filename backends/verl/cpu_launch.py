@@ -34,8 +34,8 @@ _NO_FLASH = "flash-attn needs a GPU"
 _ARGUMENTS: Mapping[str, tuple[object, str]] = {
     "trainer.device": ("cpu", _NO_ACCELERATOR),
     "trainer.nnodes": (1, "one machine"),
-    "trainer.n_gpus_per_node": (1, "one process has the place of one GPU"),
-    f"{ROLLOUT}.n_gpus_per_node": (1, "the same"),
+    "trainer.n_gpus_per_node": (1, "one process takes the place of one GPU"),
+    f"{ROLLOUT}.n_gpus_per_node": (1, "one process takes the place of one GPU"),
     f"{ROLLOUT}.tensor_model_parallel_size": (1, "the sampler is not split"),
     f"{ROLLOUT}.agent.num_workers": (1, "one worker hands out all prompts"),
     "reward.num_workers": (1, "one worker computes all rewards"),
@@ -59,7 +59,7 @@ _RAY_ARGUMENTS: Mapping[str, tuple[object, str]] = {
         1,
         "each is a process, and a batch is small",
     ),
-    "ray_kwargs.ray_init.include_dashboard": (False, "its agent is late on few cores"),
+    "ray_kwargs.ray_init.include_dashboard": (False, "its agent starts late on few cores"),
     "ray_kwargs.ray_init.object_store_memory": (2**28, "bytes: a batch is small"),
 }
 """Key -> its value with a Ray of the launch's own, and the reason."""
@@ -86,7 +86,7 @@ _PART_RAY = Deviation(
 )
 
 
-def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the plan that runs without an accelerator, or None for a release not in RELEASES.
 
     It runs in one process. Its `with_processes` runs over Ray and TransferQueue, in a dozen. Raise
@@ -102,14 +102,14 @@ def cpu_launch(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
             (0,),
             "Its asynchronous trainer gives the sampler GPUs of its own and NCCL to send weights.",
         )
-    over_ray = _over_ray(plan, place)
+    over_ray = _over_ray(plan, paths)
     files = {f"{FOLDER}/{ONE_PROCESS}.py": "one_process.py", f"{FOLDER}/{DEVICE}.py": "device.py"}
-    on_cpu = _changed(plan, place, files, _ARGUMENTS, _values(_VARIABLES))
+    on_cpu = _changed(plan, paths, files, _ARGUMENTS, _values(_VARIABLES))
     deviations = differences(plan, on_cpu, split, _reasons())
     return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY), with_processes=over_ray)
 
 
-def _over_ray(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch:
+def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
     """Return the plan that runs over a Ray of its own, on a machine with few CPUs."""
     arguments = {**_ARGUMENTS, **_RAY_ARGUMENTS}
     variables = {
@@ -119,7 +119,7 @@ def _over_ray(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch:
         "RAY_raylet_start_wait_time_s": "300",
         "RAY_worker_register_timeout_seconds": "300",
     }
-    on_cpu = _changed(plan, place, {f"{FOLDER}/{DEVICE}.py": "device.py"}, arguments, variables)
+    on_cpu = _changed(plan, paths, {f"{FOLDER}/{DEVICE}.py": "device.py"}, arguments, variables)
     reasons = _reasons() | {name: why for name, (_, why) in _RAY_ARGUMENTS.items()}
     reasons |= {name: "Ray on few CPUs, without GPUs" for name in cpu.RAY if name not in _VARIABLES}
     reasons |= {name: "a busy CPU is slow" for name in variables if name not in reasons}
@@ -130,7 +130,7 @@ def _over_ray(plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch:
 
 def _changed(
     plan: LaunchPlan,
-    place: AttemptPaths,
+    paths: AttemptPaths,
     stand_ins: Mapping[str, str],
     arguments: Mapping[str, tuple[object, str]],
     variables: Mapping[str, str],
@@ -147,7 +147,7 @@ def _changed(
         **plan.env,
         **variables,
         "VERL_USE_EXTERNAL_MODULES": ",".join(external),
-        "PYTHONPATH": str(place.plan_dir / FOLDER),
+        "PYTHONPATH": str(paths.plan_dir / FOLDER),
     }
     wanted: dict[str, object] = {key: value for key, (value, _) in arguments.items()}
     wanted |= _for_workers(plan.argv, env)

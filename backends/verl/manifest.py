@@ -47,7 +47,9 @@ WORKER_ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
 ADVANTAGE, BY_DEVIATION = "algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo"
 USE_REWARD, USE_LOSS = "algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss"
 PENALTY, LOSS_TYPE = "algorithm.kl_penalty", f"{ACTOR}.kl_loss_type"
-REWARD_BETA, LOSS_BETA = "algorithm.kl_ctrl.kl_coef", f"{ACTOR}.kl_loss_coef"
+CONTROL = "algorithm.kl_ctrl"
+CONTROLLER = f"{CONTROL}.type"
+REWARD_BETA, LOSS_BETA = f"{CONTROL}.kl_coef", f"{ACTOR}.kl_loss_coef"
 AGGREGATION, CONSTANT_TOKENS = f"{ACTOR}.loss_agg_mode", f"{ACTOR}.loss_scale_factor"
 CLIP_LOW, CLIP_HIGH = f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"
 CLIP_DUAL = f"{ACTOR}.clip_ratio_c"
@@ -225,8 +227,6 @@ _LOSS_ROW = Row(
     advice=_estimator_advice,
 )
 
-CONTROL = "algorithm.kl_ctrl"
-CONTROLLER = f"{CONTROL}.type"
 _BETA_IS_LOST = (
     "verl's controller, whose rule is the cell's; verl saves no β, so a resumed run begins again "
     "at kl.beta"
@@ -871,14 +871,14 @@ PRECISION_ROWS = (
             Meaning("bf16", ABSENT, note="model_merger rounds every weight to it"),
         ),
         carried_by=ASKED,
-        read=lambda values: _asked(values).get("precision.checkpoint"),
+        read=lambda values: _requested(values).get("precision.checkpoint"),
         advice="model_merger, which makes the Hugging Face directory, rounds every weight to bf16 "
         "and has no key for another format. Set precision.checkpoint=bf16.",
     ),
 )
 
 
-def _asked(values: Values) -> Mapping[str, object]:
+def _requested(values: Values) -> Mapping[str, object]:
     requested = values.get(ASKED)
     return requested if isinstance(requested, Mapping) else {}
 

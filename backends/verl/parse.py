@@ -1,15 +1,13 @@
 """Read a launch of verl, written by orch or by anybody, as settings.
 
-verl accepts some launches and ignores a setting of them, or fails later. `accepted_faults` yields
-their faults. verl's own validate_config finds only one of them: an unknown loss_agg_mode.
+verl accepts some launches although it ignores one of their settings, or fails later. Their faults
+come from `accepted_faults`. verl's own validate_config finds only one: an unknown loss_agg_mode.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
-
-from pydantic import ValidationError
 
 from backends.verl.manifest import (
     ACTOR,
@@ -18,6 +16,7 @@ from backends.verl.manifest import (
     ASKED,
     BATCH,
     CONSTANT_TOKENS,
+    CONTROLLER,
     CORRECTION,
     DATA,
     ENGINE,
@@ -50,7 +49,7 @@ from backends.verl.overrides import read
 from backends.verl.translate import MAIN
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.manifest import Values
-from orchestrator.library.needs import name_of
+from orchestrator.library.needs import name_of, settings_of
 from orchestrator.settings import Settings
 
 SOURCE = "launch of verl"
@@ -74,19 +73,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         given | {name: carried for name, carried in ((DATA, data), (ASKED, requested)) if carried},
         version,
     )
-    try:
-        return Settings.model_validate(_named(plain, values))
-    except ValidationError as error:
-        raise SpecError(
-            SOURCE,
-            [
-                Fault(
-                    f"{each['msg']}, got {str(each['input'])[:80]!r}",
-                    "$" + "".join(f".{part}" for part in each["loc"]),
-                )
-                for each in error.errors()
-            ],
-        ) from error
+    return settings_of(_named(plain, values), SOURCE)
 
 
 def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:
@@ -149,7 +136,7 @@ def _section(value: object) -> dict[str, object]:
 KL_KEYS = (
     USE_REWARD,
     PENALTY,
-    "algorithm.kl_ctrl.type",
+    CONTROLLER,
     REWARD_BETA,
     "algorithm.kl_ctrl.horizon",
     "algorithm.kl_ctrl.target_kl",
@@ -306,7 +293,7 @@ def _separate(launch: LaunchValues) -> KeyFaults:
         message = f"must be one more than {AHEAD}={ahead}"
         yield LIMIT, message
     if values[STRATEGY] == "drop":
-        message = "drops what is slow, which is what is long: set wait"
+        message = "drops the slowest rollouts, which are the longest ones: set wait"
         yield STRATEGY, message
 
 

@@ -25,6 +25,8 @@ from backends.verl.manifest import (
     CLIP_HIGH,
     CLIP_LOW,
     CONSTANT_TOKENS,
+    CONTROL,
+    CONTROLLER,
     CORRECTION,
     DATA,
     ENGINE,
@@ -94,10 +96,10 @@ ORDER = (
     "critic.enable",
     USE_REWARD,
     PENALTY,
-    "algorithm.kl_ctrl.type",
+    CONTROLLER,
     REWARD_BETA,
-    "algorithm.kl_ctrl.target_kl",
-    "algorithm.kl_ctrl.horizon",
+    f"{CONTROL}.target_kl",
+    f"{CONTROL}.horizon",
     USE_LOSS,
     LOSS_TYPE,
     LOSS_BETA,
@@ -180,14 +182,14 @@ class GpuSplit(NamedTuple):
     rollout_gpus: int
 
 
-def translate(cell: Cell, place: AttemptPaths) -> LaunchPlan:
+def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for what verl cannot do."""
     settings = cell.settings
     carried = MANIFEST.carry(settings)
     check(cell)
     version = MANIFEST.version_of(settings)
-    env = environment(cell, place)
-    arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, place)
+    env = environment(cell, paths)
+    arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, paths)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     files = {DATA: _data_file(settings.data), SCORER: _text("reward.py")}
     files |= scoring.files(settings.data.reward) | prompt_recipe.plan_file(
@@ -251,16 +253,16 @@ def needs_extension(settings: Settings) -> bool:
     return settings.kl.estimator in added or settings.advantage.estimator == "reinforce"
 
 
-def environment(cell: Cell, place: AttemptPaths) -> dict[str, str]:
+def environment(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
     """Return the environment variables of the driver and of all Ray workers."""
-    env = {"VERL_FILE_LOGGER_PATH": str(place.attempt_dir / metrics_file(cell.settings))}
+    env = {"VERL_FILE_LOGGER_PATH": str(paths.attempt_dir / metrics_file(cell.settings))}
     modules = [MODULE] if needs_extension(cell.settings) else []
     if cell.cadence.dump_rollouts:
         modules.append(ROLLOUT_MODULE)
-        env[rollout_dump.VARIABLE] = str(place.attempt_dir / rollout_dump.FOLDER)
+        env[rollout_dump.VARIABLE] = str(paths.attempt_dir / rollout_dump.FOLDER)
     if modules:
         env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
-        env["PYTHONPATH"] = str((place.plan_dir / EXTENSION).parent)
+        env["PYTHONPATH"] = str((paths.plan_dir / EXTENSION).parent)
     return env
 
 
@@ -291,10 +293,10 @@ def metrics_file(settings: Settings) -> str:
     return f"verl.{'.'.join(tags)}.jsonl"
 
 
-def _surroundings(cell: Cell, place: AttemptPaths) -> dict[str, object]:
+def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
     """Return the arguments that do not change the result: paths, GPUs, memory, cadence, names."""
     settings, cadence = cell.settings, cell.cadence
-    plan, attempt, checkpoints = map(str, place)
+    plan, attempt, checkpoints = map(str, paths)
     updates = settings.batch.num_minibatches
     total = settings.num_train_steps // updates
     longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens

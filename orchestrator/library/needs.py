@@ -1,7 +1,8 @@
-"""needs.json: the part of a cell that a launch needs and that no key of its library carries.
+"""What the backends' `parse` shares: needs.json, names from paths, and settings or their faults.
 
-It holds the library's release, the prompts, and, under `asked`, fields of the cell that the keys do
-not distinguish. OpenRLHF's and TRL's launches carry it, and their `parse` reads it.
+needs.json is the part of a cell that a launch needs and that no key of its library carries.
+OpenRLHF's and TRL's launches carry the library's release in it, the prompts, and, under `asked`,
+fields of the cell that the keys do not distinguish. SkyRL's has parts of its own.
 """
 
 import json
@@ -52,9 +53,9 @@ def name_of(path: str) -> str:
 
 
 def needed(launch: Values, part: str, name: str) -> Any:
-    """Return a value of needs.json, or ABSENT for a launch without that file."""
-    plain: Any = launch.get(NEEDS)
-    return ABSENT if plain is None else plain[part].get(name, ABSENT)
+    """Return a value of needs.json, or ABSENT if the launch has no such file, part or value."""
+    plain: Any = launch.get(NEEDS) or {}
+    return plain.get(part, {}).get(name, ABSENT)
 
 
 def prompts_row(
@@ -90,19 +91,23 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
     )
 
 
-def settings_of(plain: Mapping[str, object], launch: str, keys: str) -> Settings:
+def settings_of(plain: Mapping[str, object], launch: str) -> Settings:
     """Return the settings with these values. Raise SpecError if they are not valid.
 
-    `launch` and `keys` name the launch and its keys in the error, such as "the flags".
+    launch: the name of the launch in the error.
     """
     try:
         return Settings.model_validate(plain)
     except ValidationError as error:
-        faults = [
-            Fault(
-                f"{keys} make no cell: {e['msg']} at {'.'.join(map(str, e['loc']))}, "
-                f"got {e['input']!r}"
-            )
-            for e in error.errors()
-        ]
-        raise SpecError(launch, faults) from error
+        raise SpecError(launch, faults_of(error)) from error
+
+
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return the faults of values that make no cell, each at the field of a cell."""
+    return [
+        Fault(
+            f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
+            "$" + "".join(f".{part}" for part in each["loc"]),
+        )
+        for each in error.errors()
+    ]

@@ -169,7 +169,7 @@ class Backend(Protocol):
         """
         ...
 
-    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
+    def translate(self, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
 
         The seeds that a library takes must be an interval, and no other refusal may depend on the
@@ -216,10 +216,10 @@ class Backend(Protocol):
         """
         ...
 
-    def cpu_launch(self, plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+    def cpu_launch(self, plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         """Return a plan of `translate` as it runs on a machine without an accelerator. Pure.
 
-        `place`: the one that the plan was made for. Every difference is listed
+        `paths`: those for which the plan was made. Every difference is listed
         (orchestrator.library.cpu). Return None for a release that orch cannot run so.
         """
         ...
@@ -338,7 +338,7 @@ class LibraryBackend(ABC):
         return None
 
     @abstractmethod
-    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
+    def translate(self, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell; see Backend."""
 
     @abstractmethod
@@ -369,9 +369,9 @@ class LibraryBackend(ABC):
         """Return None: checkpoints are Hugging Face directories."""
         return None
 
-    def cpu_launch(self, plan: LaunchPlan, place: AttemptPaths) -> CpuLaunch | None:
+    def cpu_launch(self, plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         """Return the result of cpu_launch.py's function, or None without one."""
-        changed: CpuLaunch | None = self._call("cpu_launch", "cpu_launch", None, plan, place)
+        changed: CpuLaunch | None = self._call("cpu_launch", "cpu_launch", None, plan, paths)
         return changed
 
     def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:

@@ -265,7 +265,7 @@ def version_to_run(backend: Backend, releases: Mapping[str, str], reading: Launc
 
 
 def on_cpu(
-    cell: Cell, place: AttemptPaths, argv: Sequence[str] = (), *, processes: bool = False
+    cell: Cell, paths: AttemptPaths, argv: Sequence[str] = (), *, processes: bool = False
 ) -> CpuLaunch:
     """Return a cell's launch on a CPU, in fp32 if the library or its stand-ins can.
 
@@ -274,14 +274,14 @@ def on_cpu(
     library has no launch on a CPU.
     """
     backend = plugins.load(cell.settings.backend.name)
-    plan = backend.translate(cell, place)
+    plan = backend.translate(cell, paths)
     adopted = backend.adopt(plan, argv) if argv else None
     if argv and adopted is None:
         raise EnvironmentFault(
             f"orch cannot put the arguments of a script into this launch of {backend.title}"
         )
     plan = adopted.plan if adopted is not None else plan
-    launch = backend.cpu_launch(plan, place)
+    launch = backend.cpu_launch(plan, paths)
     if launch is None:
         raise UnsupportedSetting(
             backend.name,

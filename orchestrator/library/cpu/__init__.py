@@ -172,10 +172,10 @@ def files(backend_folder: Path) -> Mapping[str, str]:
     }
 
 
-def variables(place: AttemptPaths, module: str) -> dict[str, str]:
+def variables(paths: AttemptPaths, module: str) -> dict[str, str]:
     """Return the environment variables that load the stand-ins, `module` of the backend's."""
     return {
-        "PYTHONPATH": str(place.plan_dir / FOLDER),
+        "PYTHONPATH": str(paths.plan_dir / FOLDER),
         "ORCH_CPU": module,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",

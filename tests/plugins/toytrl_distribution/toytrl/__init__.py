@@ -68,7 +68,7 @@ class ToyTrl(LibraryBackend):
 
     name, manifest = "toytrl", MANIFEST
 
-    def translate(self, cell: Cell, place: AttemptPaths) -> LaunchPlan:
+    def translate(self, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         carried = MANIFEST.carry(cell.settings)
         sent = MANIFEST.assignments(cell.settings, carried)
         return LaunchPlan(
@@ -79,7 +79,7 @@ class ToyTrl(LibraryBackend):
                 "python",
                 "-m",
                 "toytrl.train",
-                f"out_dir={place.checkpoints_dir}",
+                f"out_dir={paths.checkpoints_dir}",
                 *(f"{key}={json.dumps(value)}" for key, value in sent.items()),
             ),
             ledger=MANIFEST.ledger(cell.settings, sent, carried),
