@@ -40,7 +40,7 @@ from orchestrator.library.reading import (
     Keys,
     as_number,
     completed,
-    unquoted,
+    written_flags,
 )
 
 FLAT = {
@@ -139,7 +139,6 @@ Earlier releases average the tokens of each response first."""
 FIRST_RLOO_PLAIN, FIRST_CLAMP = "0.8.5", "0.8.6"
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
-_FLAG = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 
 
 @cache
@@ -153,7 +152,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     entry, rest = _entry(launch.words)
     if entry is None or _NOT_RL.search(entry):
         return None
-    written = _flags(rest)
+    written = written_flags(rest)
     dotted = any("." in name for name in written)
     flags, abbreviated = _completed(written, own_tables()[NEWEST if dotted else LAST_FLAT])
     names = DOTTED if dotted else FLAT
@@ -214,28 +213,6 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
             if word.text.endswith(".py") or (i and words[i - 1].text == "-m"):
                 return word.text, words[i + 1 :]
     return None, ()
-
-
-def _flags(words: Sequence[CommandWord]) -> dict[str, list[Given]]:
-    """Return each flag with the word after it as its value, unless that word is a flag."""
-    flags: dict[str, list[Given]] = {}
-    for i, word in enumerate(words):
-        match = _FLAG.match(word.text)
-        if match is None:
-            continue
-        name = match[1]
-        value: str | None = match[2]
-        lines, why, default_of = word.lines, word.why, word.default_of
-        following = words[i + 1] if i + 1 < len(words) else None
-        if value is None and following is not None and not _FLAG.match(following.text):
-            value = following.text
-            lines, why = (*lines, *following.lines), following.why
-            default_of = following.default_of
-        mark = "=" if match[2] is not None else ""
-        lines = tuple(dict.fromkeys(lines))
-        given = Given(unquoted(value or "true"), lines, why, mark, default_of)
-        flags.setdefault(name, []).append(given)
-    return flags
 
 
 def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:

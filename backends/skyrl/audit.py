@@ -582,25 +582,21 @@ class _Judge:
             "gradient changes in size, so choose the learning rate anew"
         )
         if loss.active and not reward.active:
-            yield self._changed("k2 in the loss", (TYPE, "k2"))
+            yield self.keys.change("k2 in the loss", (TYPE, "k2"))
         rewarded = (
             (USE_REWARD, "true"),
             (USE_LOSS, "false"),
             (TYPE, "k1"),
             (COEFFICIENT, beta),
         )
-        yield self._changed("k1 in the reward", *rewarded)
-        yield self._changed(
+        yield self.keys.change("k1 in the reward", *rewarded)
+        yield self.keys.change(
             "k1 in the reward, not rescaled", *rewarded, (BY_DEVIATION, "false"), also=also
         )
-        yield self._changed(
+        yield self.keys.change(
             "k2 in the loss",
             (USE_REWARD, "false"),
             (USE_LOSS, "true"),
             (TYPE, "k2"),
             (COEFFICIENT, beta),
         )
-
-    def _changed(self, words: str, *wanted: tuple[str, str], also: str = "") -> LaunchChange:
-        edits = (self.keys.edit(key, value, f"{key}={value}") for key, value in wanted)
-        return LaunchChange(words, tuple(each for each in edits if each is not None), also)

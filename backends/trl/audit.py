@@ -40,7 +40,13 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, completed, unquoted
+from orchestrator.library.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    completed,
+    flags_in_order,
+)
 
 CLASSES: Mapping[str, Script] = {
     "GRPOConfig": "grpo",
@@ -56,8 +62,7 @@ OWN_ENTRY = re.compile(
 _SCRIPT = re.compile(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$")
 _NAMED = re.compile(r"grpo|gspo|rloo", re.IGNORECASE)
 _OTHERS = re.compile(r"\b(swift|verl|openrlhf|llamafactory|axolotl|open_instruct|roll|areal)\b")
-_FLAG = re.compile(r"^--([A-Za-z_][\w-]*)(?:=(.*))?$", re.DOTALL)
-_OWN_FLAGS = frozenset({"config", "metrics", "chat", "kl-estimator", "kl-placement"})
+_OWN_FLAGS = frozenset({"config", "metrics", "chat", "kl_estimator", "kl_placement"})
 _SIGNS = frozenset(
     {
         "num_generations",
@@ -146,7 +151,7 @@ _VLM_R1_ENTRY = re.compile(r"open_r1/grpo_(?:jsonl|rec)\.py$")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LaunchOptions:
     """The options of a launch, before its release is known."""
 
     script: Script
@@ -214,7 +219,7 @@ def audit(launch: Launch) -> LaunchReading | None:
 # ------------------------------------------------------------------------ the options of a launch
 
 
-def _from_call(launch: Launch) -> Asked | None:
+def _from_call(launch: Launch) -> LaunchOptions | None:
     document = launch.documents[-1] if launch.documents else None
     if document is None or document.kind != "call" or document.name not in CLASSES:
         return None
@@ -245,7 +250,7 @@ def _from_call(launch: Launch) -> Asked | None:
             opaque = "its configuration file could not be read"
         # What the program sets after parsing comes last.
         given = [*files, *_flags(arguments), *given]
-    return Asked(
+    return LaunchOptions(
         CLASSES[document.name],
         f"{entry}{document.name}",
         "argparse" if document.parsed and launch.words else "structured",
@@ -258,7 +263,7 @@ def _from_call(launch: Launch) -> Asked | None:
     )
 
 
-def _from_words(launch: Launch) -> Asked | None:
+def _from_words(launch: Launch) -> LaunchOptions | None:
     entry = _entry(launch.words)
     if entry is None:
         return None
@@ -292,7 +297,7 @@ def _from_words(launch: Launch) -> Asked | None:
             [each for each in options if each[0] not in _handed_on() or _known(script, each[0])]
             for options in (given, flags)
         )
-    return Asked(
+    return LaunchOptions(
         script,
         name,
         "argparse",
@@ -342,7 +347,7 @@ def _switches(script: Script, version: str) -> Mapping[str, bool]:
     return {**off, **dict.fromkeys(options_, False)}
 
 
-def _from_recipe(launch: Launch) -> Asked | None:
+def _from_recipe(launch: Launch) -> LaunchOptions | None:
     """Return the options of a YAML file alone: TRL's flat names, or `_target_: trl.GRPOConfig`."""
     if launch.words or not launch.documents or launch.documents[-1].kind != "yaml":
         return None
@@ -361,7 +366,7 @@ def _from_recipe(launch: Launch) -> Asked | None:
     if keys & _FOREIGN or not (prefix or (keys & _SIGNS and keys & set(inherited(script)))):
         return None
     assumes = ("a trainer of TRL reads this file: nothing in it says so",) if not prefix else ()
-    return Asked(script, document.name or "recipe", "argparse", given, "", assumes)
+    return LaunchOptions(script, document.name or "recipe", "argparse", given, "", assumes)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandWord], bool] | None:
@@ -389,30 +394,16 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
 
 
 def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple[str, Given]]:
-    """Yield each flag with the word after it as its value, unless that word is a flag."""
-    for i, word in enumerate(words):
-        match = _FLAG.match(word.text)
-        if match is None or (match[1] in _OWN_FLAGS) != own:
-            continue
-        value: str | None = match[2]
-        lines, why, default_of = word.lines, word.why, word.default_of
-        following = words[i + 1] if i + 1 < len(words) else None
-        if value is None and following is not None and not _FLAG.match(following.text):
-            value, why, default_of = following.text, following.why, following.default_of
-            lines = (*lines, *following.lines)
-        given = Given(
-            unquoted(value if value is not None else "true"),
-            tuple(dict.fromkeys(lines)),
-            why,
-            default_of=default_of,
-        )
-        yield match[1].replace("-", "_"), given
+    """Yield each flag with its value: those of orch's program orch_trl.py if `own`, else others."""
+    for name, given in flags_in_order(words, dashes=False):
+        if (name in _OWN_FLAGS) == own:
+            yield name, given
 
 
 # --------------------------------------------------------------------- the release of a launch
 
 
-def _releases(request: Asked, launch: Launch) -> tuple[Sequence[str], str, bool]:
+def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], str, bool]:
     """Return the releases that a launch may run on, oldest first, and the reason.
 
     The third value is True only if something names one release and orch has its table.
@@ -477,7 +468,7 @@ def _names() -> Mapping[str, tuple[str, str | None]]:
     return {name: (first, last) for name, (first, last) in json.loads(text).items()}
 
 
-def _is_open_r1(request: Asked) -> bool:
+def _is_open_r1(request: LaunchOptions) -> bool:
     """Return True if a launch runs open-r1's script, or a script with its options."""
     if request.grammar != "argparse":
         return False
@@ -485,7 +476,7 @@ def _is_open_r1(request: Asked) -> bool:
     return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.options(NEWEST)})
 
 
-def _eras(request: Asked, releases: Sequence[str]) -> list[str]:
+def _eras(request: LaunchOptions, releases: Sequence[str]) -> list[str]:
     """Return one release of each set of defaults that decide the KL term or the regime."""
     own = own_options(request.script)
     version_by_era: dict[object, str] = {}
@@ -498,7 +489,7 @@ def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
     return tuple(getattr(options_.get(key), "default", "absent") for key in _DECIDING)
 
 
-def _undecided(request: Asked, releases: Sequence[str]) -> Iterator[str]:
+def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]:
     """Yield the options around the KL whose default differs between these releases."""
     own = own_options(request.script)
     given = {key for key, _ in request.options(releases[-1])}
@@ -545,7 +536,7 @@ def _worded(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
     return words
 
 
-def _span(request: Asked, releases: Sequence[str], terms: Terms) -> str:
+def _span(request: LaunchOptions, releases: Sequence[str], terms: Terms) -> str:
     """Return the releases that give these terms, in words."""
     return _range([v for v in releases if _Facts(request, v).terms() == terms])
 
@@ -561,7 +552,7 @@ def _table(script: Script, versions: tuple[str, ...]) -> ReleaseTable:
     return merged_table(class_table(script, version) for version in versions)
 
 
-def _held(request: Asked, releases: Sequence[str], *, exact: bool) -> HeldKeys:
+def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> HeldKeys:
     """Return the options of a launch with the table of its class in its releases."""
     given: dict[str, list[Given]] = {}
     table = _table(request.script, tuple(releases))
@@ -606,8 +597,8 @@ def _defaults(script: Script, version: str) -> Mapping[str, str]:
 class _Facts:
     """A launch under the rules of one release."""
 
-    def __init__(self, request: Asked, version: str):
-        self.asked, self.version, self.at = request, version, numbers(version)
+    def __init__(self, request: LaunchOptions, version: str):
+        self.request, self.version, self.at = request, version, numbers(version)
         defaults = dict(_defaults(request.script, version))
         defaults |= request.fork.defaults if request.fork is not None else {}
         self.keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
@@ -617,12 +608,12 @@ class _Facts:
 
     def _current(self, key: str) -> str:
         """Return the name in 0.22 to 0.24 of an option with an old name of RLOOConfig."""
-        both = self.asked.script == "rloo" and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
+        both = self.request.script == "rloo" and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
         return OLD_NAMES.get(key, key) if both else key
 
     def _name(self, new: str) -> str:
         """Return an option's name in this release."""
-        if self.asked.script == "grpo" or self.at[:2] >= FIRST_NEW_RLOO:
+        if self.request.script == "grpo" or self.at[:2] >= FIRST_NEW_RLOO:
             return new
         return next((old for old, name in OLD_NAMES.items() if name == new), new)
 
@@ -630,21 +621,21 @@ class _Facts:
         """Return the KL in the reward, the KL in the loss, and the reasons if they are unknown."""
         key = self._name("beta")
         beta = self.keys.number(key)
-        if self.asked.unknown:
-            return InReward(None), InLoss(None), (self.asked.unknown,)
+        if self.request.unknown:
+            return InReward(None), InLoss(None), (self.request.unknown,)
         if beta is None:
             return InReward(None), InLoss(None), (self.keys.leave_open(key, KL_WEIGHTS),)
         if beta == 0:
-            zero = self.asked.script == "rloo"
+            zero = self.request.script == "rloo"
             return InReward(False, None, 0.0 if zero else None), InLoss(False, None, 0.0), ()
-        if self.asked.shipped is not None:
-            name, place = self.asked.shipped
+        if self.request.shipped is not None:
+            name, place = self.request.shipped
             reward, loss = (place in (each, "reward_and_loss") for each in ("reward", "loss"))
             of_reward = InReward(True, name, beta) if reward else InReward(False)
             return of_reward, InLoss(True, name, beta) if loss else InLoss(False), ()
-        if self.asked.script == "rloo":
+        if self.request.script == "rloo":
             return InReward(True, "k1", beta), InLoss(False), ()
-        if self.asked.fork is not None or self.at < FIRST_CORRECTED:
+        if self.request.fork is not None or self.at < FIRST_CORRECTED:
             return InReward(False), InLoss(True, "k3", beta), ()
         corrected = self.keys.switch("use_bias_correction_kl")
         level = self.keys.text("importance_sampling_level")
@@ -662,7 +653,7 @@ class _Facts:
     def reading(self, because: str, undecided: tuple[str, ...]) -> LaunchReading:
         """Return the reading of the launch in this release."""
         reward, loss, unknown = self.terms()
-        keys, fork = self.keys, self.asked.fork
+        keys, fork = self.keys, self.request.fork
         self.unread += undecided
         if fork is not None and not keys.has("beta"):
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
@@ -673,7 +664,7 @@ class _Facts:
             library="trl",
             version=self.version,
             version_because=because,
-            entry_point=self.asked.entry,
+            entry_point=self.request.entry,
             in_reward=reward,
             in_loss=loss,
             advantage_estimator=self._advantage(),
@@ -690,17 +681,17 @@ class _Facts:
         )
 
     def _put(self, key: str, value: str) -> Edit:
-        as_flag = self.asked.grammar == "argparse" and self.asked.entry != "recipe"
+        as_flag = self.request.grammar == "argparse" and self.request.entry != "recipe"
         return Edit(key, f"--{key} {value}" if as_flag else f"{key} = {value}")
 
     def _advantage(self) -> str | None:
-        if self.asked.script == "rloo":
+        if self.request.script == "rloo":
             return "rloo"
         return {"group": "grpo", "batch": "grpo", "none": "dr_grpo"}.get(self._scale() or "")
 
     def _scale(self) -> str | None:
         """Return the divisor of the advantage: `group`, `batch` or `none`; None if unknown."""
-        if self.asked.script == "grpo" and self.at < FIRST_CLIP and self.asked.fork is None:
+        if self.request.script == "grpo" and self.at < FIRST_CLIP and self.request.fork is None:
             return "group"
         text = (self.keys.text("scale_rewards") or "").lower()
         return {"true": "group", "false": "none"}.get(text, text) or None
@@ -708,13 +699,13 @@ class _Facts:
     def regime(self) -> TrainingRegime:
         """Return the training regime in this release."""
         keys, name = self.keys, self._name("num_iterations")
-        fork = self.asked.fork
+        fork = self.request.fork
         if fork is not None and fork.ahead and keys.number(fork.ahead) != 0:
             return TrainingRegime(False, f"{fork.title} samples {fork.ahead} batches ahead")
-        if self.asked.script == "grpo" and self.at < FIRST_CLIP:
+        if self.request.script == "grpo" and self.at < FIRST_CLIP:
             return TrainingRegime(True, f"TRL {self.version} makes one update of each batch")
         iterations = keys.integer(name)
-        if self.asked.script == "rloo" and name == "num_ppo_epochs":
+        if self.request.script == "rloo" and name == "num_ppo_epochs":
             minibatches = keys.integer("num_mini_batches")
             if iterations is None or minibatches is None:
                 return TrainingRegime(None, f"{name} or num_mini_batches is not known")
@@ -757,13 +748,13 @@ class _Facts:
         return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")
 
     def _clip(self) -> tuple[float, float] | None:
-        old = self.asked.script == "rloo" and self.at[:2] < FIRST_NEW_RLOO
+        old = self.request.script == "rloo" and self.at[:2] < FIRST_NEW_RLOO
         low = self.keys.number("cliprange" if old else "epsilon")
         high = None if old else self.keys.number("epsilon_high")
         return None if low is None else (low, low if high is None else high)
 
     def _surroundings(self) -> Surroundings:
-        return self._around_rloo() if self.asked.script == "rloo" else self._around_grpo()
+        return self._around_rloo() if self.request.script == "rloo" else self._around_grpo()
 
     def _around_rloo(self) -> Surroundings:
         key = "normalize_advantages" if self.at[:2] >= FIRST_NEW_RLOO else "normalize_advantage"
@@ -810,7 +801,7 @@ class _Facts:
 
     def _loss_type(self) -> str:
         """Return the aggregation of the loss. Before 0.17.0 no option chooses it."""
-        if self.asked.fork is None and self.at < FIRST_LOSS_TYPE:
+        if self.request.fork is None and self.at < FIRST_LOSS_TYPE:
             return "bnpo" if self.at >= FIRST_CLIP else "grpo"
         return self._read("loss_type", "grpo")
 
@@ -846,21 +837,21 @@ class _Facts:
             yield "off_policy_mask_threshold masks the policy loss, not the KL"
         if (quantile := self.keys.number("top_entropy_quantile")) is not None and quantile < 1:
             yield "top_entropy_quantile masks tokens of the policy loss, not of the KL"
-        if self._read("reward_clip_range", "") and self.asked.script == "rloo":
+        if self._read("reward_clip_range", "") and self.request.script == "rloo":
             yield "reward_clip_range clips the task reward, before the KL is taken off"
 
     def _rules(self) -> Iterator[Rule]:
-        source = f"TRL {self.version}, trl/trainer/{self.asked.script}_trainer.py"
-        if self.asked.fork is not None:
-            text = f"{self.asked.fork.title} computes its own loss: the KL is k3 of each token"
-            yield Rule(text, self.asked.fork.source)
-        elif self.asked.shipped is not None:
+        source = f"TRL {self.version}, trl/trainer/{self.request.script}_trainer.py"
+        if self.request.fork is not None:
+            text = f"{self.request.fork.title} computes its own loss: the KL is k3 of each token"
+            yield Rule(text, self.request.fork.source)
+        elif self.request.shipped is not None:
             yield Rule(
-                f"the KL is {self.asked.shipped[0]}, which TRL does not have: orch_trl_kl.py, "
+                f"the KL is {self.request.shipped[0]}, which TRL does not have: orch_trl_kl.py, "
                 "beside the launch, adds it",
                 "backends/trl/launch/orch_trl_kl.py",
             )
-        elif self.asked.script == "rloo":
+        elif self.request.script == "rloo":
             where = "train" if self.at[:2] < FIRST_NEW_RLOO else "_generate_and_score_completions"
             yield Rule(
                 "the KL is k1, summed over the response and subtracted from the reward before the "
@@ -881,17 +872,17 @@ class _Facts:
         if not self.keys.has(self._name("beta")):
             yield Rule(
                 f"{self._name('beta')} is {default} unless given",
-                f"TRL {self.version}, trl/trainer/{self.asked.script}_config.py"
-                if self.asked.fork is None
-                else self.asked.fork.source,
+                f"TRL {self.version}, trl/trainer/{self.request.script}_config.py"
+                if self.request.fork is None
+                else self.request.fork.source,
             )
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the change of k3 in the loss to the token's reverse KL, if the release has it."""
-        others = self.asked.fork is not None or self.asked.shipped is not None
+        others = self.request.fork is not None or self.request.shipped is not None
         if not loss.active or others or self.at < FIRST_CORRECTED:
             return
-        as_flag = bool(self.asked.grammar == "argparse" and self.asked.entry != "recipe")
+        as_flag = bool(self.request.grammar == "argparse" and self.request.entry != "recipe")
         written = "--use_bias_correction_kl True" if as_flag else "use_bias_correction_kl=True"
         edit = self.keys.edit("use_bias_correction_kl", "True", written)
         if edit is not None:

@@ -818,26 +818,22 @@ class _Judge:
             "gradient changes in size, so choose the learning rate anew"
         )
         if in_loss.active and not in_reward.active:
-            yield self._changed("k2 in the loss", estimator)
+            yield self.keys.change("k2 in the loss", estimator)
         if in_reward.active and in_loss.active:
-            yield self._changed("k1 in the reward alone", (USE_LOSS, "False"), (PENALTY, "kl"))
+            yield self.keys.change("k1 in the reward alone", (USE_LOSS, "False"), (PENALTY, "kl"))
             if self.at >= FIRST_WITH_SWITCH:
-                yield self._changed("k2 in the loss alone", (USE_REWARD, "False"), estimator)
+                yield self.keys.change("k2 in the loss alone", (USE_REWARD, "False"), estimator)
         beta = f"{in_reward.beta or in_loss.beta or 0.001:g}"
         rewarded = [(USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, beta)]
         if self.at >= FIRST_WITH_SWITCH:
             rewarded.insert(0, (USE_REWARD, "True"))
-        yield self._changed("k1 in the reward", *rewarded)
+        yield self.keys.change("k1 in the reward", *rewarded)
         if self.at >= FIRST_WITH_SWITCH:
-            yield self._changed("k1 in the reward, not rescaled", *rewarded, steady, also=also)
+            yield self.keys.change("k1 in the reward, not rescaled", *rewarded, steady, also=also)
         moved = [(USE_LOSS, "True"), estimator, (LOSS_BETA, beta)]
         if self.at >= FIRST_WITH_SWITCH:
             moved.insert(0, (USE_REWARD, "False"))
-        yield self._changed("k2 in the loss", *moved)
-
-    def _changed(self, words: str, *wanted: tuple[str, str], also: str = "") -> LaunchChange:
-        edits = (self.keys.edit(key, value, f"{key}={value}") for key, value in wanted)
-        return LaunchChange(words, tuple(each for each in edits if each is not None), also)
+        yield self.keys.change("k2 in the loss", *moved)
 
     def _note(self) -> str:
         if self.entry and DEAD_REWARD.search(self.entry):

@@ -216,12 +216,7 @@ def _changes(keys: Keys, kind: str, old: bool, in_loss: bool) -> Iterator[Launch
     """Yield the changes to a term that is not criticised, the smallest first."""
     use = OLD_USE if old else USE_LOSS
     if in_loss:
-        yield _changed(keys, "k2 in the loss", (kind, "mse"))
-    yield _changed(keys, "k1 in the reward", (use, "false"), (PENALTY, "kl"))
+        yield keys.change("k2 in the loss", (kind, "mse"))
+    yield keys.change("k1 in the reward", (use, "false"), (PENALTY, "kl"))
     weight = (OLD_TYPE, "mse") if old else (PENALTY, "mse")
-    yield _changed(keys, "k2 in the loss", (use, "true"), weight)
-
-
-def _changed(keys: Keys, words: str, *wanted: tuple[str, str]) -> LaunchChange:
-    edits = (keys.edit(key, value, f"{key}={value}") for key, value in wanted)
-    return LaunchChange(words, tuple(each for each in edits if each is not None))
+    yield keys.change("k2 in the loss", (use, "true"), weight)

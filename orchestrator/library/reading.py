@@ -27,6 +27,7 @@ from orchestrator.library.launches import (
     HeldKeys,
     Inactive,
     Launch,
+    LaunchChange,
     LaunchReading,
     Possibility,
     ReadSetting,
@@ -274,6 +275,14 @@ class Keys:
             return None
         return Edit(key, written, given.lines[:1] if given is not None else ())
 
+    def change(self, words: str, *wanted: tuple[str, str], also: str = "") -> LaunchChange:
+        """Return the change that sets each key to its value by an override `key=value`.
+
+        words: what the change leads to. also: a consequence that a user must know.
+        """
+        edits = (self.edit(key, value, f"{key}={value}") for key, value in wanted)
+        return LaunchChange(words, tuple(each for each in edits if each is not None), also)
+
 
 def shown(text: str) -> str:
     """Return a value as text for a user."""
@@ -484,13 +493,22 @@ def stock(
 def written_flags(
     words: Sequence[CommandWord], switches: Iterable[str] = (), *, dashes: bool = True
 ) -> dict[str, list[Given]]:
-    """Return each flag with its value: the word after it, unless that is a flag.
+    """Return each flag with all its values. The arguments are those of `flags_in_order`."""
+    flags: dict[str, list[Given]] = {}
+    for name, given in flags_in_order(words, switches, dashes=dashes):
+        flags.setdefault(name, []).append(given)
+    return flags
+
+
+def flags_in_order(
+    words: Sequence[CommandWord], switches: Iterable[str] = (), *, dashes: bool = True
+) -> Iterator[tuple[str, Given]]:
+    """Yield each flag with its value: the word after it, unless that word is a flag.
 
     `switches`: flags without a value, whose value is then `true`. `dashes`: keep `-` in names;
     else they become `_`.
     """
     alone = frozenset(switches)
-    flags: dict[str, list[Given]] = {}
     for i, word in enumerate(words):
         match = _FLAG.match(word.text)
         if match is None:
@@ -510,8 +528,7 @@ def written_flags(
             "=" if match[2] is not None else "",
             default_of,
         )
-        flags.setdefault(name, []).append(given)
-    return flags
+        yield name, given
 
 
 def has_hole(words: Sequence[CommandWord]) -> str:
