@@ -48,7 +48,7 @@ REWARD_TO_GO = (
     "rollout batch, from the trainer's policy"
 )
 CLAMPED = "each token's estimate is clamped to [-10, 10]"
-KL_BY_TOKENS = "of the policy loss; the KL is a mean over tokens all the same"
+KL_BY_TOKENS = "the mean of the policy loss only; the KL is a mean over tokens in any case"
 MICRO_BATCHES = (
     "each micro-batch of a GPU is divided by its own tokens, then micro-batches are averaged: a "
     "token of a short micro-batch weighs more, in the policy loss and in the KL"
@@ -70,14 +70,14 @@ WEIGHTED_VALUE = (
     "the gradient is {}'s, with the ratio at most 10; the value, which is only logged, is {}'s "
     "without the ratio, clamped to [-10, 10]"
 )
-NAME = "what people call it"
+NAME = "a label, not sent to OpenRLHF"
 ADVANTAGE_NOTE = (
-    "of the task reward alone; divides by the unbiased standard deviation + 1e-9 where it divides "
-    "at all. The reward's clip is widened to 1000, out of the way"
+    "computed from the task reward only; an estimator that divides uses the unbiased standard "
+    "deviation + 1e-9. The clip of the reward is widened to 1000, so that it never acts"
 )
 STEPS_NOTE = (
-    "there is no such flag: the prompts are counted out, and a step of the library's own log is a "
-    "rollout batch"
+    "OpenRLHF has no such flag: it gets just the prompts of these train steps. A step of its own "
+    "log is a rollout batch"
 )
 
 
@@ -101,7 +101,7 @@ def _path_account(settings: Settings) -> Account:
         "approximated",
         (
             f"prompts are drawn from {copies} copies of the file, shuffled together and cut by "
-            "max_samples: a prompt may come twice in a batch, and in no batch of a pass"
+            "max_samples: a prompt may occur twice in a batch, or in no batch of a pass"
         ),
     )
 
@@ -272,7 +272,7 @@ MODEL_AND_DATA = (
     prompts_row("split", ("exact", "applied when the prompt file is made"), shows=(_FILE,)),
     prompts_row(
         "num_prompts",
-        ("exact", "a shorter file would end training early, without a word"),
+        ("exact", "a shorter file would end training early, without a message"),
         shows=(_FILE,),
     ),
     prompts_row(
@@ -409,7 +409,7 @@ def _corrected_by(settings: Settings) -> str:
     return _CORRECTS.format("mis_token" if rejects else "tis_token")
 
 
-_WEIGHTS = "of the trainer's log-probabilities before the first minibatch over the engine's"
+_WEIGHTS = "the ratio of the trainer's probability before the first minibatch to the engine's"
 _NOT_ON_KL = "OpenRLHF itself: the KL in the loss is not weighted"
 _OF_CORRECTION = (LEVEL, MODE, BOUNDS)
 

@@ -108,18 +108,18 @@ _PROMPT = (
     "for its response"
 )
 _SEED = (
-    "seeds the order of prompts and the servers' sampling; its orchestrator.seed is read by "
-    "nothing, and what runs at the same time is not reproducible"
+    "seeds the order of prompts and the servers' sampling; Prime-RL does not read "
+    "orchestrator.seed, and concurrent work is not reproducible"
 )
 _SEED_OF_CURRENT = (
     "seeds the servers' sampling only: its order of prompts is the same in every run, by the "
-    "number of the epoch, and what runs at the same time is not reproducible"
+    "number of the epoch, and concurrent work is not reproducible"
 )
 _TOKENIZER = (
     "trainer.tokenizer.name as well: without it the trainer saves its default model's tokenizer"
 )
 _DATA = "an argument of our environment (environment.py), which its `env.id` names"
-RECORD, _LABEL = "orch.json", "what people call it"
+RECORD, _LABEL = "orch.json", "a label, not sent to Prime-RL"
 _RESPONSE = {
     OLD: "orchestrator.sampling.max_tokens",
     CURRENT: "orchestrator.train.sampling.max_completion_tokens",

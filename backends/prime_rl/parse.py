@@ -285,7 +285,9 @@ def _traps(tree: Tree) -> Iterator[Fault]:
     yield from _loss_traps(tree, trainer.get("loss", {}))
     yield from _tokenizer_trap(tree, trainer)
     if "seed" in orchestrator:
-        yield Fault("is read by nothing; set orchestrator.buffer.seed", "$.orchestrator.seed")
+        yield Fault(
+            "Prime-RL does not read it; set orchestrator.buffer.seed", "$.orchestrator.seed"
+        )
     if "seed" in orchestrator.get("sampling", {}):
         yield Fault(
             "gives every rollout of a group the same random numbers; leave it out",

@@ -154,7 +154,7 @@ def _data(name: str) -> Row:
         carried_by=NEEDS,
         offer=OWN_PATH if name == "path" else _COUNT if name == "num_prompts" else TEXT,
         read=read,
-        account=("exact", f"data/train.parquet is to be made of it ({NEEDS})"),
+        account=("exact", f"data/train.parquet is prepared from it ({NEEDS})"),
         advice=SHIPPED_ADVICE if name == "path" else "",
     )
 
@@ -498,7 +498,7 @@ OBJECTIVE = (
         account=("extension", _ROLLOUT_RATIO),
     ),
 )
-_OFF = "of the trainer's log-probabilities before the first minibatch over the engine's"
+_OFF = "the ratio of the trainer's probability before the first minibatch to the engine's"
 _ABOVE = "SkyRL always has an upper bound: set loss.correction.most."
 
 
@@ -677,7 +677,10 @@ RUN = (
         adds=lambda s: {"trainer.epochs": _batches(s)},
         read=lambda launch: _steps(launch, STEPS, OUR_STEPS),
         since=COUNTS_STEPS,
-        account=("exact", "in rollout batches; there are more epochs than can be needed"),
+        account=(
+            "exact",
+            "counted in rollout batches; the number of epochs is large enough for all of them",
+        ),
     ),
     Row(
         "num_train_steps",

@@ -42,9 +42,10 @@ BY_SEQUENCES, BY_LENGTH = "luspo", "dr_grpo"
 `max_completion_length` too. 1.9.2's luspo is another: it weighs the mean over tokens and padding by
 the length of each response, unless there is one ratio a response."""
 
-NAME = "what people call it"
+NAME = "a label, not sent to TRL"
 TOKENS_OF_BATCH = (
-    "every minibatch is divided by the mean tokens of the batch's minibatches, not by its own"
+    "each minibatch is divided by the mean number of tokens of the batch's minibatches, not by its "
+    "own"
 )
 SHUFFLED = "the rollouts of a batch are shuffled: those of one group fall into several minibatches"
 WEIGHTED = (

@@ -28,7 +28,7 @@ _DIALECT = Dialect(
 to the sampler in both."""
 
 _OMITS = (
-    "a response interrupted by new weights goes on with them: its tokens are of several policies",
+    "a response that new weights interrupt continues with them: its tokens are of several policies",
     f"data.max_prompt_tokens: {LONGER_PROMPTS}",
 )
 

@@ -674,7 +674,7 @@ OPTIMIZER_ROWS = (
         Number(most=OFF),
         account=(
             "exact",
-            "actor.grad_clip, which has the same default, is read by nothing",
+            "verl does not read actor.grad_clip, which has the same default",
         ),
         advice="Set optimizer.max_grad_norm=null for no bound.",
     ),
@@ -772,7 +772,7 @@ STEP_ROWS = (
             "approximated",
             (
                 "separate_async: a bound, not the lag of every rollout, held by waiting, counted "
-                "in rollout batches; a response interrupted by new weights goes on with them; "
+                "in rollout batches; a response that new weights interrupt continues with them; "
                 "ratios are to the sampler's own log-probabilities (bypass_mode)"
             ),
         ),
@@ -848,7 +848,7 @@ PRECISION_ROWS = (
                 None,
                 ABSENT,
                 note=f"verl's own: bf16 {_AUTOCAST}. Against fp32 it moved the norm of a gradient "
-                "by up to 9 % (verl 0.9.1, 20 train steps). fsdp_config.dtype is read by nothing",
+                "by up to 9 % (verl 0.9.1, 20 train steps). verl does not read fsdp_config.dtype",
             ),
             _trained_in("bf16", "bfloat16", _AUTOCAST),
             _trained_in(
@@ -939,7 +939,10 @@ CORRECTION_ROWS = (
         ),
         read=_kind,
         since="0.9.0",
-        account=("exact", "of the log-probabilities before the first minibatch over the engine's"),
+        account=(
+            "exact",
+            "the ratio of the trainer's probability before the first minibatch to the engine's",
+        ),
         advice=_REJECTS,
     ),
     Row(

@@ -241,7 +241,7 @@ def _clips(launch: LaunchValues) -> KeyFaults:
     if f"{ACTOR}.clip_ratio" in given and not bounds <= given.keys():
         yield f"{ACTOR}.clip_ratio", "is ignored: set clip_ratio_low and clip_ratio_high"
     if f"{ACTOR}.grad_clip" in given and f"{OPTIMIZER}.clip_grad" not in given:
-        yield f"{ACTOR}.grad_clip", f"is read by nothing: set {OPTIMIZER}.clip_grad"
+        yield f"{ACTOR}.grad_clip", f"verl does not read it: set {OPTIMIZER}.clip_grad"
 
 
 def _both_places(launch: LaunchValues) -> KeyFaults:
