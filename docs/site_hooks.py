@@ -15,8 +15,7 @@ from orchestrator.cli import orch as group
 from orchestrator.cli.manners import EXIT_CODES
 from orchestrator.kl.verdicts import verdict
 from orchestrator.settings import Kl, Placement
-from orchestrator.spec.fields import FIELDS
-from orchestrator.spec.language import SpecFile, StudyFile
+from orchestrator.spec.fields import FIELDS, SpecFile, StudyFile
 from orchestrator.spec.schema import about, described
 from orchestrator.spec.sentences import choices
 

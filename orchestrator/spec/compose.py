@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.settings import Name
 from orchestrator.spec.expand import Pointer, json_path
-from orchestrator.spec.fields import FIELDS
-from orchestrator.spec.language import SpecFile, StudyFile
+from orchestrator.spec.fields import FIELDS, SpecFile, StudyFile
 from orchestrator.spec.sentences import shown
 from orchestrator.spec.shipped import shipped_folder
 from orchestrator.spec.yaml_file import MAX_DEPTH, MAX_NODES, YamlDocument, read

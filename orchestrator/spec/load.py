@@ -55,8 +55,7 @@ from orchestrator.spec.expand import (
     read,
     remember,
 )
-from orchestrator.spec.fields import FIELDS, WHOLE
-from orchestrator.spec.language import SpecFile, StudyFile
+from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, StudyFile
 from orchestrator.spec.redaction import secrets_in
 from orchestrator.spec.sentences import sentence, shown
 from orchestrator.spec.shipped import locate

@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from orchestrator.records import Cell, EvaluationSpec, Published, Sampling, Site
 from orchestrator.settings import Frozen, Settings
 from orchestrator.spec.expand import PLACEMENTS
-from orchestrator.spec.fields import FIELDS, LABELS, WHOLE, SettingsField
-from orchestrator.spec.language import SpecFile
+from orchestrator.spec.fields import FIELDS, LABELS, WHOLE, SettingsField, SpecFile
 from orchestrator.spec.sentences import choices
 
 JsonSchema = dict[str, Any]
