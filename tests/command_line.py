@@ -1,13 +1,15 @@
 """The real command line, in a process of its own. Shared by tests of commands and documents."""
 
-import atexit
+import fcntl
 import json
 import os
-import select
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,49 +21,48 @@ READ_AT_IMPORT = (
 """Beginnings of variables that Python or a library reads when it is imported, or only once."""
 
 
-class Server:
-    """command_server.py, started by the first command and ended with this process."""
+def read_at_import(environment: dict[str, str]) -> dict[str, str]:
+    """Return the variables that a command shares with its server; an empty one is none."""
+    return {k: v for k, v in environment.items() if k.startswith(READ_AT_IMPORT) and v}
 
-    def __init__(self) -> None:
+
+def own_variables() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
+
+
+class Server:
+    """A command_server.py, which all test processes of a run share.
+
+    The first of them that calls a command starts it. It ends when they have ended.
+
+    environment: what it imports with.
+    program: a file that is run instead of orch.
+    """
+
+    def __init__(self, environment: dict[str, str], program: Path | None = None) -> None:
+        self._imported_with = read_at_import(environment)
+        self._environment = environment
+        self._program = program
+        self._held: socket.socket | None = None
         self._turn = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._imported_with: dict[str, str] = {}
 
     def call(
         self, folder: Path, arguments: list[str], environment: dict[str, str]
     ) -> "subprocess.CompletedProcess[str] | None":
-        """Return what the command did; None if another is running, or it needs other imports."""
-        if not self._turn.acquire(blocking=False):
+        """Return what the command did; None if it needs other imports."""
+        if read_at_import(environment) != self._imported_with:
             return None
-        try:
-            if self._process is None or self._process.poll() is not None:
-                self._start(environment)
-            if read_at_import(environment) != self._imported_with:
-                return None
-            return self._ask(folder, arguments, environment)
-        finally:
-            self._turn.release()
-
-    def _start(self, environment: dict[str, str]) -> None:
-        self._imported_with = read_at_import(environment)
-        self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("command_server.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=environment,
-        )
-        atexit.register(self._process.stdin.close)  # type: ignore[union-attr]  # a pipe, as asked
-
-    def _ask(
-        self, folder: Path, arguments: list[str], environment: dict[str, str]
-    ) -> "subprocess.CompletedProcess[str]":
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        address = self._address()
+        with self._turn:
+            if self._held is None:
+                self._held = self._connected(address)
+        with (
+            tempfile.NamedTemporaryFile("r") as out,
+            tempfile.NamedTemporaryFile("r") as err,
+            socket.socket(socket.AF_UNIX) as connection,
+        ):
+            connection.connect(str(address))
+            connection.settimeout(SECONDS)
             request = {
                 "folder": str(folder),
                 "arguments": arguments,
@@ -69,34 +70,68 @@ class Server:
                 "stdout": out.name,
                 "stderr": err.name,
             }
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            answered, _, _ = select.select([process.stdout], [], [], SECONDS)
-            line = process.stdout.readline() if answered else ""
-            if not line:
-                process.kill()
-                raise TimeoutError(f"orch {' '.join(arguments)}: no answer")
-            return subprocess.CompletedProcess(arguments, int(line), out.read(), err.read())
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = connection.makefile().readline()
+            if not answer:
+                raise ChildProcessError(f"orch {' '.join(arguments)}: the server has ended")
+            return subprocess.CompletedProcess(arguments, int(answer), out.read(), err.read())
+
+    def leave(self) -> None:
+        """Need the server no more. The end of this process does the same."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _address(self) -> Path:
+        """Return the place of the socket, which is the same in all processes of a test run."""
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", _OWN_RUN)
+        folder = Path(tempfile.gettempdir(), f"orch-tests-{run}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / (self._program.stem if self._program else "orch")
+
+    def _connected(self, address: Path) -> socket.socket:
+        """Return a connection that holds the server, which is started if nobody holds one."""
+        with Path(f"{address}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(address))
+            except OSError:
+                address.unlink(missing_ok=True)
+                self._start(address)
+                connection.connect(str(address))
+        return connection
+
+    def _start(self, address: Path) -> None:
+        program = [self._program] if self._program else []
+        server = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("command_server.py"), address, *program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=ROOT,
+            env=self._environment,
+        )
+        while not address.exists():
+            if server.poll() is not None:
+                raise ChildProcessError(f"command_server.py ended with {server.returncode}")
+            time.sleep(0.02)
 
 
-def read_at_import(environment: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(READ_AT_IMPORT)}
-
-
-_server = Server()
+_OWN_RUN = secrets.token_hex(8)
+_server = Server(own_variables())
 
 
 def orch(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`orch ARGUMENTS` in a folder; never a terminal, never a tracking server of the machine's."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
+    variables = own_variables() | environment
     words = list(map(str, arguments))
-    done = _server.call(folder, words, inherited | environment)
+    done = _server.call(folder, words, variables)
     if done is not None:
         return done
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *words],
         cwd=folder,
-        env=inherited | environment,
+        env=variables,
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import Server
 
 from orchestrator import plugins
 from orchestrator.identity import fingerprint
@@ -29,6 +30,8 @@ from orchestrator.settings import (
 
 HERE = Path(__file__).parent
 HOUSE = HERE / "house"
+DRIVE = HERE / "drive.py"
+_driven = Server({**os.environ, "PYTHONPATH": str(HOUSE)}, DRIVE)
 
 
 def make_cell(
@@ -105,20 +108,32 @@ class Orch:
     def start(
         self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
     ) -> "subprocess.Popen[str]":
-        self.cells_file.write_text(json.dumps([c.model_dump(mode="json") for c in cells]))
-        argv = [sys.executable, str(HERE / "drive.py"), str(folder.path), str(self.cells_file)]
         return subprocess.Popen(
-            [*argv, str(workers)],
+            [sys.executable, str(DRIVE), *self._words(cells, folder, workers)],
             env={**os.environ, "PYTHONPATH": str(HOUSE), **env},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
+    def ended(
+        self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """The same, forked from a process that has its imports, and its end."""
+        variables = {**os.environ, "PYTHONPATH": str(HOUSE), **env}
+        words = self._words(cells, folder, workers)
+        done = _driven.call(self.cells_file.parent, words, variables)
+        assert done is not None, "it has other imports"
+        return done
+
     def run(
         self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
     ) -> dict[str, object]:
-        out, err = self.start(cells, folder, workers, **env).communicate(timeout=120)
-        assert out, err
-        summary: dict[str, object] = json.loads(out.splitlines()[-1])
+        done = self.ended(cells, folder, workers, **env)
+        assert done.stdout, done.stderr
+        summary: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         return summary
+
+    def _words(self, cells: list[Cell], folder: RunFolder, workers: int) -> list[str]:
+        self.cells_file.write_text(json.dumps([c.model_dump(mode="json") for c in cells]))
+        return [str(folder.path), str(self.cells_file), str(workers)]

@@ -326,11 +326,10 @@ def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
     for nth in range(first, 90, 3):
         folder = RunFolder(tmp_path / f"{victim} {nth}")
         cells = [cell(seed) for seed in range(2)]
-        process = orch.start(cells, folder, FAKE_KILL=f"{victim}:{nth}")
-        out, err = process.communicate(timeout=60)
-        lost = "lost" in out if victim == "worker" else process.returncode == -signal.SIGKILL
+        done = orch.ended(cells, folder, FAKE_KILL=f"{victim}:{nth}")
+        lost = "lost" in done.stdout if victim == "worker" else done.returncode == -signal.SIGKILL
         if not lost:
-            assert process.returncode == 0, err
+            assert done.returncode == 0, done.stderr
             break
         died += 1
         check_nothing_is_lost(orch, cells, folder)

@@ -9,28 +9,22 @@ import pytest
 from cluster import missing
 
 from tests.launch.slurm.conftest import ROOT
+from tests.launch.slurm.plain_user import NAMESPACE, no_plain_user
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.slurm]
+pytestmark = [pytest.mark.slow, pytest.mark.long(100), pytest.mark.slurm]
 
-NOBODY = 65534
 DAY = "tests/launch/slurm/test_command_line.py::test_a_day_on_the_cluster"
 
 
 def test_the_same_day_as_a_plain_user(tmp_path: Path) -> None:
     """The daemons and orch run in a user namespace, as nobody."""
-    if fault := missing():
+    if fault := missing() or no_plain_user():
         pytest.skip(fault)
-    if os.geteuid() != 0:
-        pytest.skip("all of these tests run as a plain user already")
-    namespace = ["unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}"]
     own = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SLURM", "XDG"))}
     environment = {**own, "HOME": str(tmp_path), "USER": "nobody", "LOGNAME": "nobody"}
-    who = subprocess.run([*namespace, "id", "-u"], capture_output=True, text=True, check=False)
-    if who.stdout.strip() != str(NOBODY):
-        pytest.skip(f"needs a user namespace to be somebody else: {who.stderr.strip()}")
     done = subprocess.run(
         [
-            *namespace,
+            *NAMESPACE,
             sys.executable,
             "-m",
             "pytest",
