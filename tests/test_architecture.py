@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from syntax import parsed
 
 from orchestrator import plugins
 from orchestrator.analysis.compare import compare
@@ -110,7 +111,7 @@ ALL = dict(modules())
 @cache
 def trees() -> dict[str, ast.Module]:
     """Return every module's syntax tree. Not at import: each process of the tests imports this."""
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in ALL.items()}
+    return dict(zip(ALL, parsed(ALL.values()).values(), strict=True))
 
 
 def imports(tree: ast.AST) -> set[str]:
@@ -294,8 +295,8 @@ def test_collecting_the_tests_imports_no_heavy_library() -> None:
     """Every process of a test run imports every file of tests."""
     early = [
         f"{path.relative_to(ROOT)}: {name}"
-        for path in (ROOT / "tests").rglob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for path, tree in parsed((ROOT / "tests").rglob("*.py")).items()
+        for node in tree.body
         for name in (
             [node.module or ""]
             if isinstance(node, ast.ImportFrom)

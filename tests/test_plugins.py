@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from syntax import parsed
 
 from orchestrator import estimators, plugins
 from orchestrator.errors import EnvironmentFault
@@ -135,8 +136,7 @@ def test_no_core_file_names_a_library() -> None:
     """Docstrings and comments may give a source or an example; code and texts may not."""
     core = Path(plugins.__file__).parent
     naming = set()
-    for path in core.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path, tree in parsed(core.rglob("*.py")).items():
         docstrings = {
             id(node.value)
             for node in ast.walk(tree)

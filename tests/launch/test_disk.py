@@ -44,9 +44,9 @@ def check_it_goes_on(orch: Orch, cells: list[Cell], folder: RunFolder) -> None:
 def test_a_disk_that_fills_up_while_training(orch: Orch, cell: Make, small: Path) -> None:
     folder = RunFolder(small / "runs" / "test")
     cells = [cell(0, "fill"), cell(1, "slow")]
-    process = orch.start(cells, folder)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
+    done = orch.ended(cells, folder)
+    err = done.stderr
+    assert done.returncode == 1
     assert "Traceback" not in err
     by_the_worker_that_fills_it = (
         "there is no room left to write to" in err
@@ -67,10 +67,9 @@ def test_a_disk_that_is_full_from_the_start(orch: Orch, cell: Make, small: Path)
         while file.write(bytes(4096)):
             pass
     cells = [cell(0), cell(1)]
-    process = orch.start(cells, folder)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert err.endswith("the disk is full: free some room and run again, nothing is lost\n")
+    done = orch.ended(cells, folder)
+    assert done.returncode == 1
+    assert done.stderr.endswith("the disk is full: free some room and run again, nothing is lost\n")
     assert all(read_state(folder.cell(c)).state == "planned" for c in cells)
     ballast.unlink()
     check_it_goes_on(orch, cells, folder)
@@ -81,10 +80,9 @@ def test_a_read_only_disk(orch: Orch, cell: Make, small: Path) -> None:
     orch.run([cell(0)], folder)
     remount(small, "ro")
     assert orch.run([cell(0)], folder)["succeeded"] == 1, "what is there can be read"
-    process = orch.start([cell(0), cell(1)], folder)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert err.endswith(
+    done = orch.ended([cell(0), cell(1)], folder)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
         "the file system is read-only: choose another runs folder with site.runs_dir=...\n"
     )
 
@@ -106,9 +104,8 @@ def test_a_ledger_that_cannot_be_written_stops_everything(
 ) -> None:
     folder.open()
     folder.ledger.mkdir()
-    process = orch.start([cell(0)], folder)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert err.endswith("ledger.jsonl: it is a folder where a file should be; remove it\n")
+    done = orch.ended([cell(0)], folder)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ledger.jsonl: it is a folder where a file should be; remove it\n")
     folder.ledger.rmdir()
     check_it_goes_on(orch, [cell(0)], folder)

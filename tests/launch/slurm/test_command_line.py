@@ -108,7 +108,8 @@ def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     assert "submitted" not in elsewhere("run", *spec).stderr, "running again submits nothing"
     assert "1 of 1 cells cancelled" in elsewhere("cancel", *spec, "-w", "kl.estimator=k1").stdout
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
-    done = elsewhere("run", *spec, "-w", "kl.estimator!=k1", "--wait")
+    done = elsewhere("run", *spec, "-w", "kl.estimator!=k1", "--wait", "--train-only")
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     told = orch(tmp_path, "status", *spec, "--json", PYTHONPATH="")
     assert json.loads(told.stdout)[0]["states"] == {"succeeded": 3, "cancelled": 1}
