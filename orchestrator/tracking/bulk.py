@@ -1,11 +1,11 @@
 """Write many runs with their points at once into the tables of MLflow's own SQL store.
 
-`create_run`, `log_inputs` and `log_batch` create objects of MLflow's database layer for each run,
-tag and point, in a transaction for each call. Here runs, tags, params, data sets and points of many
-runs are rows of few INSERTs per table, in one transaction. A database writes every index page that
-a transaction has touched, so many runs in one transaction take a third of the time of one run after
-another. MLflow's own functions check that the experiment and existing runs are active, and keep the
-latest values of existing runs.
+`create_run`, `create_logged_model`, `log_inputs` and `log_batch` create objects of MLflow's
+database layer for each run, model, tag and point, in a transaction for each call. Here runs, tags,
+params, data sets, models and points of many runs are rows of few INSERTs per table, in one
+transaction. A database writes every index page that a transaction has touched, so many runs in one
+transaction take a third of the time of one run after another. MLflow's own functions check that the
+experiment and existing runs are active, and keep the latest values of existing runs.
 
 The tables are those of MLflow's documented schema. If the installed release has other tables, or if
 the store is a server, `writer_of` returns None and MLflow's client writes everything.
@@ -68,6 +68,33 @@ _TABLES = {
         "step",
     },
     "SqlInputTag": {"input_uuid", "name", "value"},
+    "SqlLoggedModel": {
+        "model_id",
+        "experiment_id",
+        "name",
+        "artifact_location",
+        "creation_timestamp_ms",
+        "last_updated_timestamp_ms",
+        "status",
+        "lifecycle_stage",
+        "model_type",
+        "source_run_id",
+        "status_message",
+    },
+    "SqlLoggedModelMetric": {
+        "model_id",
+        "metric_name",
+        "metric_timestamp_ms",
+        "metric_step",
+        "metric_value",
+        "experiment_id",
+        "run_id",
+        "dataset_uuid",
+        "dataset_name",
+        "dataset_digest",
+    },
+    "SqlLoggedModelParam": {"model_id", "experiment_id", "param_key", "param_value"},
+    "SqlLoggedModelTag": {"model_id", "experiment_id", "tag_key", "tag_value"},
 }
 """MLflow's class of each table, and the columns that orch knows."""
 _NEEDED = (
@@ -78,8 +105,10 @@ _NEEDED = (
     "_check_experiment_is_active",
     "sanitize_metric_value",
     "_update_latest_metrics_if_necessary",
+    "MODELS_FOLDER_NAME",
+    "ARTIFACTS_FOLDER_NAME",
 )
-"""Functions of MLflow's store that are called here."""
+"""Members of MLflow's store that are used here."""
 _DIALECTS = ("sqlite", "postgresql")
 
 _ARRAYS = """
@@ -151,6 +180,20 @@ class NewRun(NamedTuple):
     """A DatasetInput, or None."""
 
 
+class NewModel(NamedTuple):
+    """An evaluated checkpoint of a run, for MLflow's list of models."""
+
+    experiment: Any
+    """MLflow's object."""
+    run_id: str
+    step: int
+    name: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    points: Points
+    """Its metrics."""
+
+
 _CACHE_KIB = 262_144
 """SQLite's own cache of pages for a connection is 2 MB: less than what a batch touches."""
 _WIDTH = 500
@@ -213,13 +256,14 @@ class BulkWriter:
         points: Mapping[str, Points],
         params: Mapping[str, Mapping[str, str]] | None = None,
         new: Sequence[NewRun] = (),
+        models: Sequence[NewModel] = (),
     ) -> None:
-        """Create the new runs and log points and params of runs, all or none.
+        """Create the new runs and models, and log points and params of runs, all or none.
 
         Each mapping is run id -> data to log, of new and of existing runs. Existing rows stay.
         Raise MlflowException for a run or an experiment that was deleted.
         """
-        _write(self._store, points, params or {}, new)
+        _write(self._store, points, params or {}, new, models)
 
     def finish(self, ends: Sequence[RunEnd]) -> None:
         """Set status, end time and a tag of runs to which `log` has written, all or none."""
@@ -278,6 +322,7 @@ def _write(
     points: Mapping[str, Points],
     params: Mapping[str, Mapping[str, str]],
     new: Sequence[NewRun],
+    models: Sequence[NewModel],
 ) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam
 
@@ -290,6 +335,7 @@ def _write(
                 run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
                 store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
         _insert_runs(session, store, new)
+        _insert_models(session.connection(), store, models)
         if store.engine.dialect.name == "sqlite":
             _insert_into_sqlite(session.connection(), store, points)
         else:
@@ -457,6 +503,76 @@ def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
         ]
     _insert(connection, store, SqlInput, inputs)
     _insert(connection, store, SqlInputTag, tags)
+
+
+def _insert_models(connection: Any, store: Any, models: Sequence[NewModel]) -> None:
+    """Insert models that are ready, each an output of its run, with their metrics.
+
+    These are the rows of `create_logged_model`, `log_outputs`, `finalize_logged_model`, and of
+    `log_batch` for points that name a model.
+    """
+    from mlflow.entities import LoggedModelStatus
+    from mlflow.store.tracking.dbmodels import models as tables
+    from mlflow.utils.uri import append_to_uri_path
+
+    now = time.time_ns() // 1_000_000
+    rows, outputs, tags, params, metrics = [], [], [], [], []
+    for each in models:
+        named = {
+            "model_id": f"m-{uuid.uuid4().hex}",
+            "experiment_id": int(each.experiment.experiment_id),
+        }
+        location = append_to_uri_path(
+            each.experiment.artifact_location,
+            store.MODELS_FOLDER_NAME,
+            named["model_id"],
+            store.ARTIFACTS_FOLDER_NAME,
+        )
+        rows.append(
+            {
+                **named,
+                "name": each.name,
+                "artifact_location": location,
+                "creation_timestamp_ms": now,
+                "last_updated_timestamp_ms": now,
+                "status": LoggedModelStatus.READY.to_int(),
+                "lifecycle_stage": "active",
+                "model_type": "checkpoint",
+                "source_run_id": each.run_id,
+                "status_message": None,
+            }
+        )
+        outputs.append(
+            {
+                "input_uuid": uuid.uuid4().hex,
+                "source_type": "RUN_OUTPUT",
+                "source_id": each.run_id,
+                "destination_type": "MODEL_OUTPUT",
+                "destination_id": named["model_id"],
+                "step": each.step,
+            }
+        )
+        tags += [{**named, "tag_key": k, "tag_value": v} for k, v in each.tags.items()]
+        params += [{**named, "param_key": k, "param_value": v} for k, v in each.params.items()]
+        metrics += [
+            {
+                **named,
+                "metric_name": key,
+                "metric_timestamp_ms": at,
+                "metric_step": step,
+                "metric_value": value,
+                "run_id": run_id,
+                "dataset_uuid": None,
+                "dataset_name": None,
+                "dataset_digest": None,
+            }
+            for key, value, at, step, _, run_id in _rows(store, each.run_id, each.points)
+        ]
+    _insert(connection, store, tables.SqlLoggedModel, rows)
+    _insert(connection, store, tables.SqlInput, outputs)
+    _insert(connection, store, tables.SqlLoggedModelTag, tags)
+    _insert(connection, store, tables.SqlLoggedModelParam, params)
+    _insert(connection, store, tables.SqlLoggedModelMetric, metrics)
 
 
 def _use_memory(connection: Any) -> None:

@@ -34,7 +34,15 @@ from orchestrator.metrics.points import stretches
 from orchestrator.records import MetricPoint, Record, Score, Spec
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.backpressure import MOST_AT_ONCE, Gate, PatientClient
-from orchestrator.tracking.bulk import Block, NewRun, Points, RunEnd, new_run, writer_of
+from orchestrator.tracking.bulk import (
+    Block,
+    NewModel,
+    NewRun,
+    Points,
+    RunEnd,
+    new_run,
+    writer_of,
+)
 from orchestrator.tracking.content import (
     Content,
     Dataset,
@@ -488,23 +496,28 @@ class _Mirror:
         self._complete([opened(content)])
 
     def _complete(self, opened: Sequence["_Opened"]) -> None:
-        """Log the points of these runs, then models and status of each. Write its mark last."""
+        """Log points and models of these runs, then the status of each. Write its mark last."""
         waiting = [each for each in opened if not each.is_held]
-        params = {each.run_id: each.params for each in waiting} if self.bulk else {}
-        new = [each for each in waiting if each.is_new]
-        self._send({each.run_id: each.points for each in waiting}, params, new)
-        for each in new:
-            self._upload(each.run, each.content)
+        if self.bulk:
+            self._send_at_once(waiting)
+        else:
+            for each in waiting:
+                points = itertools.starmap(Point, each.points)
+                self._log(each.run_id, list(points))
+        for each in waiting:
+            if each.is_new:
+                self._upload(each.run, each.content)
         ends: list[RunEnd] = []
         for each in waiting:
             run, content = each.run, each.content
             if each.retrained:
                 self.client.set_tag(each.run_id, RETRAINED, each.retrained)
-            # A score is logged with the id of its model, so the model comes first.
-            models = self.models.link(run, content.models)
-            scored = [point for point in content.scores if point.step in models]
-            self._log(each.run_id, list(rows(scored, models)))
-            self.models.finish(models.values())
+            if not self.bulk:
+                # A score is logged with the id of its model, so the model comes first.
+                models = self.models.link(run, content.models)
+                scored = [point for point in content.scores if point.step in models]
+                self._log(each.run_id, list(rows(scored, models)))
+                self.models.finish(models.values())
             mark = (INGESTED, content.marks.text)
             if self.bulk and content.ended is not None:
                 ends.append(RunEnd(each.run_id, content.status, content.ended, mark))
@@ -517,30 +530,37 @@ class _Mirror:
         if self.bulk and ends:
             self.bulk.finish(ends)
 
-    def _send(
-        self,
-        points: Mapping[str, Points],
-        params: Mapping[str, Mapping[str, str]],
-        new: Sequence["_Opened"],
-    ) -> None:
-        """Log points of runs: run id -> points. A database gets the new runs and the params in the
-        same transaction."""
+    def _send_at_once(self, waiting: Sequence["_Opened"]) -> None:
+        """Write new runs, params, points and models into a database, in one transaction."""
+        points: dict[str, Points] = {}
+        new: list[NewRun] = []
+        models: list[NewModel] = []
+        for each in waiting:
+            content = each.content
+            scored = {point.step: point for point in content.scores}
+            lacking = self.models.lacking(each.run, content.models)
+            models += [
+                NewModel(
+                    self._home,
+                    each.run_id,
+                    model.step,
+                    model.name,
+                    _model_tags(model),
+                    model.params,
+                    columns([scored[model.step]]),
+                )
+                for model in lacking
+            ]
+            scores = columns(scored[model.step] for model in lacking)
+            points[each.run_id] = Points([*each.points.blocks, *scores.blocks])
+            if each.is_new:
+                dataset = None if content.dataset is None else _input(content.dataset)
+                new.append(NewRun(each.run, dataset))
         points = {run_id: of_run for run_id, of_run in points.items() if of_run}
-        params = {run_id: of_run for run_id, of_run in params.items() if of_run}
-        if self.bulk and (points or params or new):
-            datasets = [each.content.dataset for each in new]
-            self.bulk(
-                points,
-                params,
-                [
-                    NewRun(each.run, None if dataset is None else _input(dataset))
-                    for each, dataset in zip(new, datasets, strict=True)
-                ],
-            )
+        params = {each.run_id: each.params for each in waiting if each.params}
+        if self.bulk and (points or params or new or models):
+            self.bulk(points, params, new, models)
             self._count("rows", sum(map(len, points.values())))
-        elif not self.bulk:
-            for run_id, of in points.items():
-                self._log(run_id, list(itertools.starmap(Point, of)))
 
     def _log(self, run_id: str, points: Sequence[Point]) -> None:
         """Log points of a run by MLflow's own call."""
@@ -699,14 +719,11 @@ class _Models:
         """Read the models from MLflow now, before several threads need them."""
         self._all()
 
-    def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
-        """Make missing models outputs of the run.
-
-        Return train step -> id of each model that has no metrics yet. The caller logs them, then
-        calls `finish`.
-        """
+    def lacking(self, run: Any, wanted: Sequence[LoggedModel]) -> list[LoggedModel]:
+        """Return the models that must be made. Set the tags of the others, and delete wrong
+        ones."""
         known = self._of(run) if wanted else {}
-        waiting = {}
+        missing = []
         for model in wanted:
             logged = known.get(model.key)
             if logged is not None and _is_finished(logged, model):
@@ -715,7 +732,17 @@ class _Models:
                 continue
             if logged is not None:
                 self._client.delete_logged_model(logged.model_id)
-            waiting[model.step] = self._make(run.info.run_id, model)
+            missing.append(model)
+        return missing
+
+    def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
+        """Make missing models outputs of the run.
+
+        Return train step -> id of each model that has no metrics yet. The caller logs them, then
+        calls `finish`.
+        """
+        missing = self.lacking(run, wanted)
+        waiting = {model.step: self._make(run.info.run_id, model) for model in missing}
         if waiting:
             from mlflow.entities import LoggedModelOutput
 
@@ -735,9 +762,13 @@ class _Models:
                 self._client.delete_logged_model(model.model_id)
 
     def _make(self, run_id: str, model: LoggedModel) -> str:
-        tags = {**model.tags, MODEL_DIGEST: _model_digest(model)}
         logged = self._client.create_logged_model(
-            self._experiment_id, model.name, run_id, tags, dict(model.params), "checkpoint"
+            self._experiment_id,
+            model.name,
+            run_id,
+            _model_tags(model),
+            dict(model.params),
+            "checkpoint",
         )
         return str(logged.model_id)
 
@@ -762,6 +793,10 @@ def _is_finished(logged: Any, wanted: LoggedModel) -> bool:
 
 def _has_tags(logged: Any, wanted: LoggedModel) -> bool:
     return all(logged.tags.get(name) == value for name, value in wanted.tags.items())
+
+
+def _model_tags(model: LoggedModel) -> dict[str, str]:
+    return {**model.tags, MODEL_DIGEST: _model_digest(model)}
 
 
 def _model_digest(model: LoggedModel) -> str:
