@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest.mock import MagicMock
 
 PACKAGE = "trl"
 UTILS = "trainer/utils.py"
@@ -336,7 +335,7 @@ class StoodIn:
         self.batch, self.now = batch, batch["old"]
         self.reward_funcs = (lambda **_: batch["rewards"].repeat(self.turns).tolist(),)
         self.model, self.ref_model = Policy(self, "policy"), Policy(self, "reference")
-        self._metrics, self._logs = MagicMock(), MagicMock()
+        self._metrics = self._logs = Unkept()
         self._pending_extra_logs: dict[str, Any] = {}
         self._pending_metrics: dict[str, Any] = {}
         self.accelerator = SimpleNamespace(
@@ -383,6 +382,22 @@ class StoodIn:
     ) -> tuple[Any, Any, None]:
         logps = self.logps(model, len(ids), keep)
         return logps, logps.detach() * 0, None
+
+
+class Unkept:
+    """The library's metrics and logs, in tables of lists: it adds to them, and nothing is kept."""
+
+    def __getitem__(self, _: object) -> "Unkept":
+        """Return the table or list of a name."""
+        return self
+
+    def __setitem__(self, _: object, __: object) -> None: ...
+
+    def append(self, _: object) -> None:
+        """Keep nothing."""
+
+    def extend(self, _: object) -> None:
+        """Keep nothing."""
 
 
 class Policy:

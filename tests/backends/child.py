@@ -121,6 +121,7 @@ def forked(
     return subprocess.CompletedProcess(argv, code, out, errors)
 
 
+WITH_TORCH = Imported(Path(sys.executable), ("torch",))
 RUN_AS_SCRIPT = """
 import runpy, sys
 sys.argv = sys.argv[1:]
@@ -139,8 +140,7 @@ def probes_fork(patch: pytest.MonkeyPatch) -> None:
         python, script, *_ = argv
         if python != sys.executable or Path(script).name != "runner.py":
             return subprocess.run(argv, **how)
-        parent = Imported(Path(python), ("torch",))
-        folder = Path.cwd()
-        return forked(parent, RUN_AS_SCRIPT, argv[1:], folder, how["input"], lasting=True)
+        given = how["input"]
+        return forked(WITH_TORCH, RUN_AS_SCRIPT, argv[1:], Path.cwd(), given, lasting=True)
 
     patch.setattr(protocol, "subprocess", SimpleNamespace(run=run))

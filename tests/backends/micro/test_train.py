@@ -333,7 +333,8 @@ def test_neighbours_do_not_change_a_result(
     place_at: Callable[..., AttemptPaths],
     tmp_path: Path,
 ) -> None:
-    """The same cell alone and as one of three processes at once, through the written launch."""
+    """The same cell alone in this process, and as one of three processes at once, through the
+    written launch."""
     cell = cell_of(embedded("k1", "reward", 0.1, num_train_steps=15, batch=Batch(num_prompts=16)))
 
     def start(name: str) -> tuple[subprocess.Popen[str], AttemptPaths]:
@@ -350,10 +351,11 @@ def test_neighbours_do_not_change_a_result(
         assert '"kind":"trained"' in out
         return final_policy(place)
 
-    alone = finish(*start("alone 'x' é"))
-    crowd = [start(f"crowd {i}") for i in range(3)]
+    alone = place_at(tmp_path / "alone")
+    assert train.run(cell, alone).kind == "trained"
+    crowd = [start(f"crowd 'x' é {i}") for i in range(3)]
     for process, place in crowd:
-        assert torch.equal(finish(process, place), alone)
+        assert torch.equal(finish(process, place), final_policy(alone))
 
 
 def test_a_launch_by_hand_says_mistakes_in_a_sentence(tmp_path: Path) -> None:

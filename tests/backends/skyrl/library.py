@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -32,12 +31,13 @@ def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]
 def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:
     """What SkyRL's own functions answer (ask/arithmetic.py), on this Python's torch."""
     (site,) = python(version).parents[1].glob("lib/python*/site-packages")
-    done = subprocess.run(
-        [sys.executable, HERE / "ask" / "arithmetic.py", site],
-        input=json.dumps(questions),
-        capture_output=True,
-        text=True,
-        check=False,
+    done = child.forked(
+        child.WITH_TORCH,
+        child.RUN_AS_SCRIPT,
+        (HERE / "ask" / "arithmetic.py", site),
+        HERE,
+        json.dumps(questions),
+        lasting=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     answers: list[Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
