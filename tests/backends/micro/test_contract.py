@@ -20,7 +20,7 @@ class TestMicro(BackendContract):
 
     def release_keys(self, version: str) -> Collection[str]:
         """The fields of cell.json, which the trainer reads with all others forbidden."""
-        settings = [cell.settings.model_dump() for cell in self.cells()[:50]]
+        settings = [cell.settings.model_dump() for cell in translated("micro")[:50]]
         return {f"settings.{name}" for each in settings for name, _ in flatten(each)}
 
     def test_an_unknown_estimator_is_refused(self) -> None:
