@@ -1,6 +1,7 @@
 """The real command line, in a process of its own. Shared by tests of commands and documents."""
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -37,12 +38,15 @@ class Server:
 
     environment: what it imports with.
     program: a file that is run instead of orch.
+    modules: what the program, or what it starts, imports.
     """
 
-    def __init__(self, environment: dict[str, str], program: Path | None = None) -> None:
+    def __init__(
+        self, environment: dict[str, str], program: Path | None = None, *modules: str
+    ) -> None:
         self._imported_with = read_at_import(environment)
         self._environment = environment
-        self._program = program
+        self._words = [str(program), *modules] if program else []
         self._held: socket.socket | None = None
         self._turn = threading.Lock()
 
@@ -87,7 +91,8 @@ class Server:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", _OWN_RUN)
         folder = Path(tempfile.gettempdir(), f"orch-tests-{run}")
         folder.mkdir(mode=0o700, exist_ok=True)
-        return folder / (self._program.stem if self._program else "orch")
+        same = json.dumps([self._words, sorted(self._imported_with.items())])
+        return folder / hashlib.sha256(same.encode()).hexdigest()[:16]
 
     def _connected(self, address: Path) -> socket.socket:
         """Return a connection that holds the server, which is started if nobody holds one."""
@@ -103,9 +108,8 @@ class Server:
         return connection
 
     def _start(self, address: Path) -> None:
-        program = [self._program] if self._program else []
         server = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("command_server.py"), address, *program],
+            [sys.executable, Path(__file__).with_name("command_server.py"), address, *self._words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,

@@ -5,11 +5,12 @@ it trains and scores. A command here is still a process of its own, with its own
 environment, output and exit code. So are the two programs of orch that a command starts again and
 again (`AGAIN`): they are forks of the command.
 
-    python command_server.py SOCKET [PROGRAM]
+    python command_server.py SOCKET [PROGRAM [MODULE ...]]
 
 All processes of one test run share a server: it ends when the last of them has closed its
 connection. On a connection, a line of JSON asks for a command; the answer is its exit code.
-PROGRAM, a Python file, is run instead of `python -m orchestrator`.
+PROGRAM, a Python file, is run instead of `python -m orchestrator`; it or what it starts imports
+each MODULE.
 """
 
 import atexit
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -110,7 +111,7 @@ class Commands:
                 return
             line += part
         request = json.loads(line)
-        import_for(request["arguments"])
+        import_with_settings(ALSO.get("".join(request["arguments"][:1]), ()))
         child = os.fork()
         if not child:
             signal.set_wakeup_fd(-1)
@@ -131,11 +132,11 @@ class Commands:
                 connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def import_for(arguments: list[str]) -> None:
-    """Import what a command imports in its course."""
+def import_with_settings(names: Sequence[str]) -> None:
+    """Import what a command imports in its course, with the environment that its programs have."""
     kept = dict(os.environ)
     os.environ.update(SCORING_SETTINGS)
-    for name in ALSO.get(arguments[0] if arguments else "", ()):
+    for name in names:
         import_module(name)
     if DRAWING[0] in sys.modules:
         libraries.laboratory_data()  # kept from now on: a second of every report
@@ -245,12 +246,12 @@ def end_with(program: Callable[[], object]) -> NoReturn:
 
 def main() -> None:
     """Answer requests until every test process has gone."""
-    address, program = sys.argv[1], "".join(sys.argv[2:])
+    address, program = sys.argv[1], "".join(sys.argv[2:3])
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # it would start threads
     commands = (f"orchestrator.cli.{MODULE_NAMES.get(name, name)}" for name in COMMANDS)
     for module in BY_PROGRAM if program else (*commands, *ALWAYS):
         import_module(module)
-    gc.freeze()
+    import_with_settings(sys.argv[3:])
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
         listener.listen(64)

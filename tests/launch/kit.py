@@ -31,7 +31,11 @@ from orchestrator.settings import (
 HERE = Path(__file__).parent
 HOUSE = HERE / "house"
 DRIVE = HERE / "drive.py"
-_driven = Server({**os.environ, "PYTHONPATH": str(HOUSE)}, DRIVE)
+_servers = {
+    str(HOUSE): Server({**os.environ, "PYTHONPATH": str(HOUSE)}, DRIVE),
+    "": Server({**os.environ, "PYTHONPATH": ""}, DRIVE, "torch", "backends.micro.train"),
+}
+"""PYTHONPATH -> the process from which launches fork: of the stand-in, of the embedded trainer."""
 
 
 def make_cell(
@@ -122,7 +126,8 @@ class Orch:
         """The same, forked from a process that has its imports, and its end."""
         variables = {**os.environ, "PYTHONPATH": str(HOUSE), **env}
         words = self._words(cells, folder, workers)
-        done = _driven.call(self.cells_file.parent, words, variables)
+        server = _servers[variables["PYTHONPATH"]]
+        done = server.call(self.cells_file.parent, words, variables)
         assert done is not None, "it has other imports"
         return done
 

@@ -47,7 +47,7 @@ def test_a_kill_in_the_middle_changes_no_number(
     smoke: list[Cell], folder: RunFolder, orch: Orch, tmp_path: Path
 ) -> None:
     undisturbed = RunFolder(tmp_path / "undisturbed")
-    assert launch(smoke, undisturbed).count("succeeded") == len(smoke)
+    assert orch.run(smoke, undisturbed, PYTHONPATH="")["succeeded"] == len(smoke)
 
     def half_way() -> bool:
         files = folder.path.glob("cells/*/attempts/*/metrics.jsonl")
@@ -65,9 +65,9 @@ def test_a_kill_in_the_middle_changes_no_number(
 
 @pytest.mark.slow
 def test_a_result_does_not_depend_on_how_many_run_beside_it(
-    smoke: list[Cell], folder: RunFolder, tmp_path: Path
+    smoke: list[Cell], folder: RunFolder, orch: Orch, tmp_path: Path
 ) -> None:
     alone = RunFolder(tmp_path / "alone")
-    launch(smoke[:2], alone, workers=1)
-    launch(smoke, folder, workers=max(3, os.cpu_count() or 1))
+    orch.run(smoke[:2], alone, 1, PYTHONPATH="")
+    orch.run(smoke, folder, max(3, os.cpu_count() or 1), PYTHONPATH="")
     assert numbers(smoke[:2], folder) == numbers(smoke[:2], alone)

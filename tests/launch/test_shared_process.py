@@ -89,7 +89,7 @@ def test_a_cancelled_cell_leaves_its_process_and_the_others_go_on(
     shares = [state.exit.cpu_seconds for state in states if state.exit]
     assert min(shares) > 0
     operations.retry([cells[1]], folder)
-    assert launch([cells[1]], folder).count("succeeded") == 1
+    assert orch.run([cells[1]], folder, PYTHONPATH="")["succeeded"] == 1
     assert numbers([cells[1]], folder) == undisturbed(1)
 
 
@@ -110,7 +110,7 @@ def test_cells_of_a_process_that_is_ended_go_on_from_their_states(
         states = [folder.cell(cell).state() for cell in cells]
         assert {state.state for state in states} == {"preempted"}
         assert {state.exit.message for state in states if state.exit} == {"asked to stop"}
-        assert launch(cells, folder).count("succeeded") == 4
+        assert orch.run(cells, folder, PYTHONPATH="")["succeeded"] == 4
     for number, cell in enumerate(cells):
         assert folder.cell(cell).state().state == "succeeded"
         assert len(folder.cell(cell).attempts()) == 2
@@ -136,7 +136,9 @@ def test_a_cell_that_cannot_begin_or_fails_is_told_by_itself(
     assert numbers([cells[0]], folder) == undisturbed(0)
 
 
-def test_cells_of_other_shapes_have_another_process(cells: list[Cell], folder: RunFolder) -> None:
+def test_cells_of_other_shapes_have_another_process(
+    cells: list[Cell], folder: RunFolder, orch: Orch
+) -> None:
     data = Data(name="copy", path="micro:copy", reward="exact", max_prompt_tokens=8)
     short = cells[0].settings.model_copy(update={"num_train_steps": 2})
     other = short.model_copy(update={"data": data})
@@ -145,7 +147,7 @@ def test_cells_of_other_shapes_have_another_process(cells: list[Cell], folder: R
     made = [
         cells[0].model_copy(update={"settings": each, "id": fingerprint(each)}) for each in settings
     ]
-    assert launch(made, folder, workers=1).count("succeeded") == 3
+    assert orch.run(made, folder, 1, PYTHONPATH="")["succeeded"] == 3
     one, same, another = (process_of(folder, cell) for cell in made)
     assert one == same != another
 
