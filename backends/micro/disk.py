@@ -2,7 +2,7 @@
 
 metrics.jsonl                      one line per train step
 checkpoints/step-<n>/              a Hugging Face directory, and state.safetensors
-checkpoints/resume.safetensors     the newest state, while training lasts
+checkpoints/resume.safetensors     the newest state that is in no checkpoint, while training lasts
 """
 
 import contextlib

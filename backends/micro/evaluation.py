@@ -7,7 +7,7 @@ of the divergence between the two next-token distributions. That divergence is e
 vocabulary (Amini et al. 2025). Only the states are sampled, with common random numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -19,7 +19,8 @@ from backends.micro.batched import Activations
 from backends.micro.passes import Policies
 from backends.micro.policy import chain
 from backends.micro.problem_sets import encode, held_out_problems
-from backends.micro.skills import ANSWER_TOKENS, PROMPT_TOKENS, SKILLS, Skill
+from backends.micro.rollout import Rollouts
+from backends.micro.skills import ANSWER_TOKENS, PAD, PROMPT_TOKENS, SKILLS, Skill
 
 NUM_PROBLEMS = 256
 """Number of held-out problems of each skill for an accuracy."""
@@ -43,8 +44,13 @@ def log_accuracies(policy: Policies, skill: Skill) -> Tensor:
 
 def accuracies(policy: Policies) -> list[dict[Skill, float]]:
     """Return each cell's exact expected accuracy on each skill, at temperature 1."""
-    by_skill = {skill: log_accuracies(policy, skill).exp().mean(-1).tolist() for skill in SKILLS}
+    by_skill = {skill: _chances(log_accuracies(policy, skill)).tolist() for skill in SKILLS}
     return [dict(zip(by_skill, row, strict=True)) for row in zip(*by_skill.values(), strict=True)]
+
+
+def _chances(log_chances: Tensor) -> Tensor:
+    """Return the means [C] of the probabilities of right answers."""
+    return log_chances.exp().mean(-1)
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -77,36 +83,108 @@ class Divergence:
         self.logps = theirs.scored.logps[0]
 
 
+def metrics(of_cells: Sequence[Divergence], policy: Policies) -> list[dict[str, float]]:
+    """Return each cell's exact metrics: accuracies, divergences to its reference, entropy."""
+    if isinstance(policy, fused.Packed):
+        exact, divergences = _by_one_tree(of_cells, policy)
+    else:
+        exact, divergences = accuracies(policy), divergence_metrics(of_cells, policy)
+    return [
+        accuracy_metrics(by_skill, one.skill) | values
+        for by_skill, one, values in zip(exact, of_cells, divergences, strict=True)
+    ]
+
+
 @torch.no_grad()
 def divergence_metrics(of_cells: Sequence[Divergence], policy: Policies) -> list[dict[str, float]]:
     """Return each cell's reverse and forward KL (nats per sequence) and entropy (nats per token).
 
     The responses of all cells have the same longest length.
     """
-    prompts, uniforms, tokens, mask, logps, references = (
-        torch.stack(parts)
-        for parts in zip(
-            *(
-                (one.prompts, one.uniforms, one.tokens, one.mask, one.logps, one.reference)
-                for one in of_cells
-            ),
-            strict=True,
-        )
-    )
+    prompts, uniforms, tokens, mask = _stacked(of_cells)
     plain = torch.ones(len(of_cells), 1, 1, 1, device=prompts.device)
     ours = passes.sample(policy, prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
-    base = passes.prepared(references)
-    reference = passes.score(base, prompts, ours.rollouts.tokens, ours.rollouts.mask, plain).logps
-    forward_kl = _kl(logps, passes.score(policy, prompts, tokens, mask, plain).logps)
-    own, visited = ours.scored.logps, ours.rollouts.mask[:, :, 0]
+    theirs = passes.score(policy, prompts, tokens, mask, plain).logps
+    return _divergences(of_cells, ours.rollouts, ours.scored.logps, theirs)
+
+
+@torch.no_grad()
+def _by_one_tree(
+    of_cells: Sequence[Divergence], policy: fused.Packed
+) -> tuple[list[dict[Skill, float]], list[dict[str, float]]]:
+    """Return `accuracies` and `divergence_metrics` of the kernels, bit for bit.
+
+    The right answers, the policy's samples and the reference's samples to the same prompts are
+    one tree, in which an equal beginning is computed once.
+    """
+    cells, limit, by_kl = len(of_cells), of_cells[0].longest, slice(NUM_KL_PROBLEMS)
+    longest = max(limit, ANSWER_TOKENS)
+    shape = cells, NUM_PROBLEMS, 3, longest
+    tokens, mask = torch.full(shape, PAD), torch.zeros(shape)
+    uniforms, drawn = torch.zeros(shape), torch.zeros(shape[:3], dtype=torch.bool)
+    exams = [_exam(one.skill, NUM_PROBLEMS, one.prompts.device) for one in of_cells]
+    prompts, answers = (torch.stack(parts) for parts in zip(*exams, strict=True))
+    _, their_uniforms, their_tokens, their_mask = _stacked(of_cells)
+    tokens[:, :, 0, :ANSWER_TOKENS], mask[:, :, 0, :ANSWER_TOKENS] = answers, 1
+    uniforms[:, by_kl, 1, :limit], drawn[:, by_kl, 1] = their_uniforms[:, :, 0], True
+    tokens[:, by_kl, 2, :limit] = their_tokens[:, :, 0]
+    mask[:, by_kl, 2, :limit] = their_mask[:, :, 0]
+    all_responses, logps = fused.examine(policy, prompts, drawn, limit, uniforms, tokens, mask)
+    of_trained = _chances(all_responses.logp[:, :, 0, :ANSWER_TOKENS].contiguous().sum(-1))
+    exact: list[dict[Skill, float]] = [{} for _ in of_cells]
+    for skill in SKILLS:
+        elsewhere = [number for number, one in enumerate(of_cells) if one.skill != skill]
+        chances = of_trained.clone()
+        if elsewhere:
+            chances[elsewhere] = _chances(log_accuracies(fused.chosen(policy, elsewhere), skill))
+        for by_skill, chance in zip(exact, chances.tolist(), strict=True):
+            by_skill[skill] = chance
+    own, theirs = (
+        torch.cat([logps[:, by_kl, :1], logps[:, by_kl, first : first + limit - 1]], 2)
+        for first in (1 + (longest - 1), 1 + 2 * (longest - 1))
+    )
+    parts = (part[:, by_kl, 1:2, :limit].contiguous() for part in all_responses[1:])
+    ours = Rollouts(prompts[:, by_kl], *parts)
+    return exact, _divergences(of_cells, ours, own, theirs)
+
+
+def _stacked(of_cells: Sequence[Divergence]) -> Iterator[Tensor]:
+    """Yield prompts [C, P, S], uniforms, the reference's tokens and their mask [C, P, 1, T]."""
+    return (
+        torch.stack(parts)
+        for parts in zip(
+            *((one.prompts, one.uniforms, one.tokens, one.mask) for one in of_cells), strict=True
+        )
+    )
+
+
+def _divergences(
+    of_cells: Sequence[Divergence], ours: Rollouts, own: Tensor, theirs: Tensor
+) -> list[dict[str, float]]:
+    """Return `divergence_metrics` of the policies' samples.
+
+    own, theirs: the log-probabilities [C, P, T, V] that the policies give, at the positions of
+    their own samples and of the reference's.
+    """
+    reference = torch.empty_like(own)
+    for one in {id(each): each for each in of_cells}.values():
+        numbers = [number for number, each in enumerate(of_cells) if each is one]
+        of_these = Rollouts(*(part[numbers] for part in ours))
+        scored = passes.score_alike(one.reference, of_these, 1.0)
+        reference[numbers] = torch.stack([each.logps for each in scored])
+    mask, logps = (
+        torch.stack(parts)
+        for parts in zip(*((one.mask, one.logps) for one in of_cells), strict=True)
+    )
+    forward_kl, visited = _kl(logps, theirs), ours.mask[:, :, 0]
     entropy = -(own.exp() * own).sum(-1)
-    metrics = {
+    values = {
         "eval/kl_reverse": (_kl(own, reference) * visited).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
         "eval/kl_forward": (forward_kl * mask[:, :, 0]).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
         "eval/entropy": (entropy * visited).flatten(1).sum(-1) / visited.flatten(1).sum(-1),
     }
-    rows = zip(*(values.tolist() for values in metrics.values()), strict=True)
-    return [dict(zip(metrics, row, strict=True)) for row in rows]
+    rows = zip(*(each.tolist() for each in values.values()), strict=True)
+    return [dict(zip(values, row, strict=True)) for row in rows]
 
 
 @cache

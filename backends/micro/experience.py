@@ -84,9 +84,7 @@ def collect(cells: Sequence[Trainee]) -> Collected:
         rounded=rounded,
     )
     rollouts = sampled.rollouts
-    reference = sampled.scored
-    if not all(map(_is_to_the_sampler, cells)):
-        reference = _scored([cell.state.reference for cell in cells], rollouts, temperature)
+    references = _scored_by_references(cells, sampled)
     starts = sampled.scored
     if any(map(_asks_of_the_start, cells, versions)):
         starts = _scored([cell.state.policy for cell in cells], rollouts, temperature)
@@ -95,11 +93,10 @@ def collect(cells: Sequence[Trainee]) -> Collected:
     for number, (cell, version) in enumerate(zip(cells, versions, strict=True)):
         start = starts if _asks_of_the_start(cell, version) else sampled.scored
         of_cell = Rollouts(*(part[number] for part in rollouts))
-        ours, before, theirs = (
-            Scored(each.logp[number], each.logps[number])
-            for each in (sampled.scored, start, reference)
+        ours, before = (
+            Scored(each.logp[number], each.logps[number]) for each in (sampled.scored, start)
         )
-        theirs = ours if _is_to_the_sampler(cell) else theirs
+        theirs = references.get(number, ours)
         experiences.append(_experience(cell, of_cell, ours, before, theirs, reward[number]))
     return Collected(experiences, versions, sampled, folded)
 
@@ -130,6 +127,28 @@ def _drawn(
     digits = problems(rng, shape[0], held_out=False)
     uniforms = rng.random(shape, np.float32)
     return (*encode(skill, digits), uniforms)
+
+
+def _scored_by_references(cells: Sequence[Trainee], sampled: Sampled) -> dict[int, Scored]:
+    """Return the log-probabilities that the reference policies give to the responses, by cell.
+
+    A cell whose reference policy is the sampler is left out.
+    """
+    asking: dict[tuple[object, ...], list[int]] = {}
+    for number, cell in enumerate(cells):
+        if not _is_to_the_sampler(cell):
+            # Cells of one reference policy and with the same prompts are scored together.
+            heat = cell.settings.rollout.temperature
+            draw = cell.skill, cell.settings.seed, cell.batch_number
+            asking.setdefault((id(cell.state.reference), heat, *draw), []).append(number)
+    scored: dict[int, Scored] = {}
+    for numbers in asking.values():
+        first = cells[numbers[0]]
+        of_these = Rollouts(*(part[numbers] for part in sampled.rollouts))
+        temperature = first.settings.rollout.temperature
+        alike = passes.score_alike(first.state.reference, of_these, temperature)
+        scored.update(zip(numbers, alike, strict=True))
+    return scored
 
 
 def _scored(policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor) -> PackedScores:

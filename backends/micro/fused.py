@@ -68,7 +68,10 @@ class _Adam(ctypes.Structure):
 
 
 class Trees:
-    """The forward pass of each of C cells over the tree of its responses, for the backward pass."""
+    """The forward pass of each of C cells over the tree of its responses.
+
+    `keep`: for the backward pass.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,11 @@ class Trees:
     ):
         cells, prompts, size, longest = shape
         each = policy.library.tree_bytes(*map(c_int64, (prompts, size, longest, keep)))
-        self.memory = [torch.empty(each, dtype=torch.uint8) for _ in range(cells)]
+        # Without a backward pass nothing is read of a tree later: all cells use one memory, which
+        # stays in the cache.
+        apart = cells if keep else 1
+        memory = [torch.empty(each, dtype=torch.uint8) for _ in range(apart)]
+        self.memory = memory if keep else memory * cells
         places = (c_void_p * cells)(*(one.data_ptr() for one in self.memory))
         # What the struct points to lives as long as it.
         self._heat = temperature.expand(cells, 1, 1, 1).flatten().float().contiguous()
@@ -160,6 +167,13 @@ def packed(flat: Tensor) -> Packed | None:
     return Packed(flat, panels, library)
 
 
+def chosen(policy: Packed, numbers: Sequence[int]) -> Packed:
+    """Return some of the policies."""
+    if list(numbers) == list(range(len(policy.flat))):
+        return policy
+    return Packed(policy.flat[numbers], policy.panels[numbers], policy.library)
+
+
 def _at(tensor: Tensor | None) -> c_void_p:
     return c_void_p(None if tensor is None else tensor.data_ptr())
 
@@ -218,6 +232,35 @@ def score(
         ctypes.byref(trees.given), *map(_at, (prompts, tokens, mask, logp, entropy, logps))
     )
     return PackedScores(logp, logps, trees, entropy)
+
+
+@torch.no_grad()
+def examine(
+    policy: Packed,
+    prompts: Tensor,
+    drawn: Tensor,
+    limit: int,
+    uniforms: Tensor,
+    tokens: Tensor,
+    mask: Tensor,
+) -> tuple[Rollouts, Tensor]:
+    """Score given responses [C, P, G, T] and sample those where `drawn` [C, P, G] is True.
+
+    Return all responses, the sampled ones of at most `limit` tokens, and the log-probabilities of
+    the whole vocabulary at each packed position. A beginning of several responses is computed once.
+    """
+    trees = Trees(policy, tokens.shape, torch.ones(1, 1, 1, 1), 0, keep=False)
+    tokens, mask = tokens.clone(), mask.float().clone()
+    logp, entropy, logps = _empty_scores(policy, tokens.shape)
+    given = prompts.contiguous(), drawn.to(torch.uint8).contiguous()
+    uniforms = uniforms.float().contiguous()
+    policy.library.examine(
+        ctypes.byref(trees.given),
+        *map(_at, given),
+        c_int64(limit),
+        *map(_at, (uniforms, tokens, mask, logp, entropy, logps)),
+    )
+    return Rollouts(prompts, tokens, mask, logp), logps
 
 
 @torch.no_grad()

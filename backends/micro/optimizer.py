@@ -86,4 +86,5 @@ def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
     if max_norm is None:
         return gradient, norm
     # As in torch.nn.utils.clip_grad_norm_, with its 1e-6.
-    return gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm
+    factor = max_norm / (norm + 1e-6)
+    return (gradient if bool(factor >= 1) else gradient * factor), norm

@@ -10,10 +10,10 @@ end of the batch.
 
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
-from typing import Protocol
+from functools import cache, partial
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -117,8 +117,11 @@ def run_together(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatc
                 disk.sweep(place.checkpoints_dir)
                 state = newest_state(place.checkpoints_dir, cell.id, device())
                 journal = journals.enter_context(disk.Journal(place.attempt_dir))
+                first = first_reference(cell.settings)
                 if state is None:
-                    state = State.fresh(base_policy(cell.settings), first_reference(cell.settings))
+                    state = State.fresh(base_policy(cell.settings), first)
+                elif torch.equal(state.reference, first):
+                    state.reference = first  # cells of one reference policy are scored together
                 say = _sayer(watch, number)
                 together.members.append(Training(number, cell, place, state, journal, say))
         together.run()
@@ -177,6 +180,37 @@ class _Watching:
             shown.__cause__ = error
         self._together.end(self._number, shown)
         return True
+
+
+class CellLoss(NamedTuple):
+    """The loss of a cell's minibatch, and what it is differentiated by."""
+
+    value: Tensor
+    logp: Tensor
+    """[P, G, T], of the tokens."""
+    states: Tensor | None = None
+    """[P, G, T], the KL of each token's state, or None."""
+    of_states: Callable[[Tensor], Tensor] | None = None
+    """The slope in the log-probabilities of the whole vocabulary, of a slope in `states`."""
+
+
+def _slopes(losses: Mapping[int, CellLoss]) -> dict[int, tuple[Tensor, Tensor | None]]:
+    """Return each loss's slope in the log-probabilities of the tokens, [P, G, T].
+
+    The second value is the slope in those of the whole vocabulary at each packed position, or
+    None.
+    """
+    if not losses:
+        return {}
+    leaves = [x for loss in losses.values() for x in (loss.logp, loss.states) if x is not None]
+    # One call for all cells: the start of a backward pass costs more than its operations. The
+    # graphs are kept for a second call, should one of them fail.
+    values = [loss.value for loss in losses.values()]
+    slopes = iter(torch.autograd.grad(values, leaves, retain_graph=True))
+    return {
+        place: (next(slopes), None if loss.of_states is None else loss.of_states(next(slopes)))
+        for place, loss in losses.items()
+    }
 
 
 class Together:
@@ -261,18 +295,21 @@ class Together:
             )
             scored = passes.score(policy, prompts, tokens, mask, temperature, keep=True)
         entropy = scored.entropy()
-        slopes = torch.zeros_like(scored.logp)
-        further: list[Tensor | None] = [None] * len(self.members)
+        losses: dict[int, CellLoss] = {}
         for place, member in enumerate(self.members):
             if member.number not in self._over:
                 with member.watched(self):
-                    slopes[place], further[place] = member.slope(
+                    losses[place] = member.loss(
                         minibatches[place],
                         Scored(scored.logp[place], scored.logps[place]),
                         entropy[place],
                         began[place],
                         collected.versions[place],
                     )
+        slopes = torch.zeros_like(scored.logp)
+        further: list[Tensor | None] = [None] * len(self.members)
+        for place, (of_logp, of_logps) in self._slopes(losses).items():
+            slopes[place], further[place] = of_logp * minibatches[place].mask, of_logps
         gradients = passes.gradient(policy, scored, tokens, slopes, temperature, further)
         metrics = {}
         for place, member in enumerate(self.members):
@@ -283,6 +320,17 @@ class Together:
                     except _Diverged as what:
                         self.end(member.number, member.diverged(str(what)))
         return metrics
+
+    def _slopes(self, losses: Mapping[int, CellLoss]) -> dict[int, tuple[Tensor, Tensor | None]]:
+        """Return `_slopes` of the cells whose loss can be differentiated. The others end."""
+        try:
+            return _slopes(losses)
+        except Exception:  # one by one, so that the cell at fault ends alone
+            slopes: dict[int, tuple[Tensor, Tensor | None]] = {}
+            for place, loss in losses.items():
+                with self.members[place].watched(self):
+                    slopes |= _slopes({place: loss})
+            return slopes
 
     def _between_batches(
         self, began: dict["Training", int], metrics: dict[int, dict[str, float]]
@@ -307,17 +355,11 @@ class Together:
         self.meet_references()
         distinct, places = _distinct(members)
         policy = passes.prepared(torch.stack([member.state.policy for member in distinct]))
-        exact = evaluation.accuracies(policy)
-        divergences = evaluation.divergence_metrics(
+        exact = evaluation.metrics(
             [member.divergence for member in distinct if member.divergence], policy
         )
         return [
-            (
-                member,
-                evaluation.accuracy_metrics(exact[place], member.trainee.skill)
-                | divergences[place]
-                | member.prediction,
-            )
+            (member, exact[place] | member.prediction)
             for member, place in zip(members, places, strict=True)
         ]
 
@@ -397,15 +439,14 @@ class Training:
                 f"KL to the reference {values['eval/kl_reverse']:.3f}\n"
             )
 
-    def slope(
+    def loss(
         self, minibatch: Experience, scored: Scored, entropy: Tensor, began: int, version: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the loss's slope in the log-probabilities of the tokens, [P, G, T].
+    ) -> "CellLoss":
+        """Return the loss of a minibatch.
 
-        The second value is the slope in those of the whole vocabulary at each packed position, or
-        None. scored: the policy's log-probabilities of the responses. entropy [P, G, T]: of the
-        policy at each token. began: train steps before the batch. version: train steps behind the
-        rollout policy. `update` returns the metrics of this call.
+        scored: the policy's log-probabilities of the responses. entropy [P, G, T]: of the policy
+        at each token. began: train steps before the batch. version: train steps behind the rollout
+        policy. `update` returns the metrics of this call.
         """
         settings, dialect, logp = self.settings, self.trainee.dialect, scored.logp
         own = dialect.ratio_to == "batch_start"
@@ -419,9 +460,6 @@ class Training:
             whole = settings.kl.estimator, scored.logps, minibatch.logps_ref
             states = state_kl(*whole, logp.shape).requires_grad_()
         target = objective(settings.loss, settings.kl, leaf, minibatch, dialect, states)
-        leaves = [leaf] if states is None else [leaf, states]
-        slope, *of_states = torch.autograd.grad(target.loss, leaves)
-        further = state_slope(*whole, of_states[0]) if of_states else None
         values = measured(settings, minibatch, target, logp, entropy)
         if self._is_shown(self.state.step + 1):
             force = beta_effective(settings, dialect, logp, minibatch)
@@ -433,7 +471,9 @@ class Training:
         staleness = float(self.state.step - version)
         values |= {"rollout/staleness_mean": staleness, "rollout/staleness_max": staleness}
         self._values, self._loss = values, target.loss.detach()
-        return slope * minibatch.mask, further
+        if states is None:
+            return CellLoss(target.loss, leaf)
+        return CellLoss(target.loss, leaf, states, partial(state_slope, *whole))
 
     def update(self, gradient: Tensor) -> dict[str, float]:
         """Update the policy once. Return the metrics of the train step. Raise _Diverged."""
@@ -498,9 +538,12 @@ class Training:
                 torch.lerp(state.reference, state.policy, moving.share),
                 None,
             )
-        if due(self._cell.cadence.checkpoint_every_steps) and not last:
+        if last:
+            return
+        if due(self._cell.cadence.checkpoint_every_steps):
+            # It has the state too, and training goes on from the newest of both files.
             self._checkpoint(state.step, state.policy, resumable=True)
-        if due(ROLLING_STEPS) and not last:
+        elif due(ROLLING_STEPS):
             save_state(state, self._place.checkpoints_dir / disk.RESUME, self._cell.id)
 
     def _is_shown(self, step: int) -> bool:

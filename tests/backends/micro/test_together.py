@@ -1,6 +1,6 @@
 """Many cells at once: the numbers of one policy under autograd, and of each cell by itself."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from backends.micro import BACKEND, disk, huggingface, kernels, passes, rollout, train
+from backends.micro.evaluation import Divergence
 from backends.micro.experience import Trainee, collect
 from backends.micro.objective import in_loss, objective, state_kl
 from backends.micro.policy import one_quiet_core, weights
@@ -245,14 +246,14 @@ def test_cells_of_one_policy_are_evaluated_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before the first train step they have the one that they start from."""
-    accuracies, evaluated = train.evaluation.accuracies, list[int]()
+    metrics, evaluated = train.evaluation.metrics, list[int]()
 
-    def counted(policy: passes.Policies) -> Any:
-        exact = accuracies(policy)
+    def counted(of_cells: Sequence[Divergence], policy: passes.Policies) -> Any:
+        exact = metrics(of_cells, policy)
         evaluated.append(len(exact))
         return exact
 
-    monkeypatch.setattr(train.evaluation, "accuracies", counted)
+    monkeypatch.setattr(train.evaluation, "metrics", counted)
     cells = [cell_of(each, evaluate_every_steps=14) for each in varied(embedded)]
     places = [place_at(tmp_path / str(number)) for number in range(len(cells))]
     train.run_together(list(zip(cells, places, strict=True)), Kept())
@@ -325,14 +326,14 @@ def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
     places = [place_at(tmp_path / f"{number} 'x' é") for number in range(len(cells))]
     alone = place_at(tmp_path / "alone")
     train.run(cells[0], alone)
-    slope = train.Training.slope
+    loss = train.Training.loss
 
-    def failing(self: train.Training, *args: Any) -> Tensor:
+    def failing(self: train.Training, *args: Any) -> train.CellLoss:
         if self.number == 3 and self.state.step == 4:
             raise MemoryError("of this cell alone")
-        return slope(self, *args)
+        return loss(self, *args)
 
-    monkeypatch.setattr(train.Training, "slope", failing)
+    monkeypatch.setattr(train.Training, "loss", failing)
 
     def leave(watch: Kept) -> Collection[int]:
         return (4,) if len(watch.results) >= 2 else ()
@@ -351,6 +352,35 @@ def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
     assert outcome_of(places[0], lines)[0] == lines(alone)
     assert torch.equal(outcome_of(places[0], lines)[1], outcome_of(alone, lines)[1])
     assert len(lines(places[4])) < 8, "it left on its way"
+
+
+def test_a_loss_that_cannot_be_differentiated_ends_its_cell_alone(
+    embedded: Make,
+    cell_of: Callable[..., Cell],
+    place_at: Callable[..., AttemptPaths],
+    lines: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = [cell_of(embedded(num_train_steps=3, seed=seed)) for seed in range(3)]
+    alone = place_at(tmp_path / "alone")
+    train.run(cells[2], alone)
+    loss = train.Training.loss
+
+    def failing(self: train.Training, *args: Any) -> train.CellLoss:
+        of_cell = loss(self, *args)
+        if self.number == 1 and self.state.step == 1:
+            return of_cell._replace(value=of_cell.value.detach())
+        return of_cell
+
+    monkeypatch.setattr(train.Training, "loss", failing)
+    places = [place_at(tmp_path / str(number)) for number in range(3)]
+    watch = Kept()
+    train.run_together(list(zip(cells, places, strict=True)), watch)
+    assert isinstance(watch.results[1], RuntimeError)
+    assert len(lines(places[1])) == 2
+    assert isinstance(watch.results[0], Outcome)
+    assert lines(places[2]) == lines(alone)
 
 
 def test_killed_together_and_resumed_in_other_company(
