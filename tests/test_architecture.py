@@ -29,6 +29,7 @@ HEAVY = {
     "transformers",
     "mlflow",
     "lm_eval",
+    "aiohttp",
     "hydra",
     "omegaconf",
     "optuna",

@@ -28,7 +28,7 @@ from orchestrator.evaluate import items, models
 from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards
 from orchestrator.identity import digest
-from orchestrator.records import Engine
+from orchestrator.records import Engine, Sampling
 
 LOGITS_AT_ONCE = 2**28
 """Entries of one float32 tensor [tokens, vocabulary]: 1 GiB."""
@@ -139,7 +139,7 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
 def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[Response]:
     """Return one response to each prompt, sampled from the policy without top_p or min_p, at
     temperature 1."""
-    torch.manual_seed(seed)
+    models.seed_torch(seed, policy.device.type)
     ends = policy.model.generation_config.eos_token_id
     stops = set(ends if isinstance(ends, list) else [ends])
     responses: list[Response] = []
@@ -190,19 +190,31 @@ def sums(
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
         # Sums over long responses lose digits in float32.
         kl, entropy = kl.double(), entropy.double()
-        for row, (place, one) in enumerate(zip(places, batch, strict=True)):
-            # the distribution of a token is at the position before the token
-            start = len(one.prompt) - 1
-            columns = slice(start, start + len(one.tokens))
-            sums_[place] = ResponseSums(
-                kl[row, columns].sum().item(), entropy[row, columns].sum().item()
+        for rows, columns in _equal_spans(batch):
+            totals = zip(
+                rows,
+                kl[rows, columns].sum(-1).tolist(),
+                entropy[rows, columns].sum(-1).tolist(),
+                strict=True,
             )
+            sums_ |= {places[row]: ResponseSums(k, e) for row, k, e in totals}
         if sum(each.numel() for each in computed) > LOGITS_KEPT:
             computed.clear()
             kept = None
     if kept is not None and not known:
         kept.extend(computed)
     return [sums_[place] for place in range(len(responses))]
+
+
+def _equal_spans(batch: Sequence[Response]) -> Iterator[tuple[list[int], slice]]:
+    """Yield the positions of responses, with the rows that have these positions."""
+    rows: dict[tuple[int, int], list[int]] = {}
+    for row, one in enumerate(batch):
+        # the distribution of a token is at the position before the token
+        start = len(one.prompt) - 1
+        rows.setdefault((start, start + len(one.tokens)), []).append(row)
+    for (start, end), of_span in rows.items():
+        yield of_span, slice(start, end)
 
 
 def _logps(model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -264,7 +276,7 @@ def _reference(path: str, engine: Engine) -> Any:
     """Return the reference policy. It stays loaded until the process needs another one."""
     if path not in _REFERENCES:
         _REFERENCES.clear()
-        _REFERENCES[path] = models.HarnessPolicy(Path(path), engine)
+        _REFERENCES[path] = models.HarnessPolicy(Path(path), engine, Sampling())
     return _REFERENCES[path]
 
 

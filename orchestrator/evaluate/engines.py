@@ -193,3 +193,13 @@ def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sa
             f"task {task} is asked without a chat template, and evaluation.engine 'chat' always "
             "applies one; use the server's /v1/completions with evaluation.engine.name=completions"
         )
+
+
+class Seeded:
+    """The common part of servers and vLLM: a seed, from which each prompt and repeat gets one."""
+
+    seed = 0
+
+    def seeded(self, seed: int) -> None:
+        """Keep the seed of the requests that follow."""
+        self.seed = seed

@@ -5,6 +5,7 @@ the seeds, works slice by slice so that a kill loses only one slice, and checks 
 discarded.
 """
 
+import json
 import time
 from collections.abc import Mapping
 from copy import deepcopy
@@ -31,8 +32,37 @@ CLOSED_FORM = 1
 """lm-eval's `bootstrap_iters`. With 0, lm-eval would also leave out the standard error of a mean,
 which it computes without a bootstrap."""
 
+ITEMS_KEPT = 2048
+
 SLICES_KEPT = 16
 """Slices of a task whose requests are kept."""
+
+
+class _KeptTexts:
+    """The module `json`, as lm-eval's evaluator uses it: for a hash of each item.
+
+    The items of all checkpoints are the same objects, and writing one as JSON with an indent takes
+    Python longer than scoring its responses.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[int, tuple[object, str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(json, name)
+
+    def dumps(self, item: object, **named: Any) -> str:
+        """Return the item as JSON. Its text is kept with the item, so that no other has its id."""
+        kept = self._texts.get(id(item))
+        if kept is None:
+            if len(self._texts) >= ITEMS_KEPT:
+                self._texts.clear()
+            kept = self._texts[id(item)] = item, json.dumps(item, **named)
+        return kept[1]
+
+
+evaluator.json = _KeptTexts()
+evaluator.hash_string = lru_cache(4 * ITEMS_KEPT)(evaluator.hash_string)
 
 VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")}
 

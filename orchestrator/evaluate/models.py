@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lm_eval.models import huggingface
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
-from lm_eval.models.utils import Collator
+from lm_eval.models.utils import Collator, normalize_gen_kwargs
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
-from orchestrator.evaluate import engines, heads, vllm_build
+from orchestrator.evaluate import engines, heads, small_llama, vllm_build
 from orchestrator.evaluate.checkpoint import texts_hash
 from orchestrator.evaluate.shared_rows import share_rows
+from orchestrator.evaluate.small_llama import SmallLlama
 from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
@@ -59,20 +59,32 @@ class RequestOrder(Collator):  # type: ignore[misc]  # lm-eval has no types
 huggingface.Collator = RequestOrder
 
 
+class _PreparedBatches(NamedTuple):
+    """Requests that are sorted, batched and tokenized."""
+
+    batches: list[tuple[torch.Tensor, torch.Tensor]]
+    """Token ids and attention mask of each batch, both [B, n]."""
+    places: list[int]
+    """For each request, its row in the batches, one after the other."""
+    longest: int
+    """Tokens of the longest response."""
+    settings: dict[str, Any]
+
+
 class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """A checkpoint as lm-eval's `hf` model.
 
     It caches the tokenizer's results, because the k responses to an item, and the checkpoints of a
     study, need the same ones. Another checkpoint's weights may replace its own (`take`).
+
+    sampling: how all responses are drawn; None: it may change from call to call. A small policy
+    that is only sampled plainly is computed without Transformers' modules (small_llama.py).
     """
 
-    def __init__(self, path: Path, engine: Engine | None = None):
-        device = engine.device if engine else "cpu"
-        model, tokenizer = load(path, engine.dtype if engine else "auto")
-        model = model.to(device)
+    def __init__(self, path: Path, engine: Engine | None = None, sampling: Sampling | None = None):
+        device, dtype = (engine.device, engine.dtype) if engine else ("cpu", "auto")
+        model, tokenizer = load(path, device, dtype, sampling)
         _refuse_infinite(model, path)
-        if device == "cpu":
-            share_rows(model)
         ends = model.generation_config
         # A checkpoint may bring sampling settings of its own (top_k, repetition_penalty); the
         # spec's are the only ones that count.
@@ -88,22 +100,26 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
             add_bos_token=tokenizer.bos_token is not None,
         )
         self._kind = texts_hash(path), engine
+        self._ends_alone = isinstance(model, SmallLlama) and _is_alone(tokenizer)
         self._decode_rows = tokenizer.batch_decode
         tokenizer.batch_decode = self._decoded_rows  # lm-eval's stopping rule calls it
         self._ids: dict[Any, list[int]] = {}
         self._batches: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._prepared: dict[Any, _PreparedBatches | None] = {}
         self._texts: dict[Any, Any] = {}
         self._num_tokens = max(len(tokenizer), model.config.get_text_config().vocab_size)
         self._texts_of_codes: dict[int, dict[int, str]] = {}
         """Number of tokens -> code of a row of that length -> its text."""
 
-    def take(self, path: Path, engine: Engine) -> bool:
+    def take(self, path: Path, engine: Engine, sampling: Sampling) -> bool:
         """Put the weights of another checkpoint in place of these: the same bits as a fresh load.
 
         Return False, with nothing changed, if it is another kind of policy: another config or
-        tokenizer, another engine, other tensors.
+        tokenizer, another engine, other tensors, or a sampling that this policy does not do.
         """
         if (texts_hash(path), engine) != self._kind:
+            return False
+        if isinstance(self.model, SmallLlama) and not small_llama.samples_plainly(sampling):
             return False
         try:
             fresh = load_file(path / "model.safetensors")
@@ -168,8 +184,63 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
 
     def generate_until(self, requests: list[Any], **_: Any) -> list[str]:
         """Return a response to each request. No progress is shown: nobody sees this process."""
-        responses: list[str] = super().generate_until(requests, disable_tqdm=True)
-        return responses
+        prepared = self._prepared_batches(requests) if self._ends_alone else None
+        if prepared is None:
+            responses: list[str] = super().generate_until(requests, disable_tqdm=True)
+            return responses
+        texts: list[str] = []
+        for ids, mask in prepared.batches:
+            # Without lm-eval's criterion, which decodes every row after each token: it ends a batch
+            # when each row has the end's text, and the policy when each row has its token.
+            rows = self.model.generate(
+                ids,
+                mask,
+                pad_token_id=self.tokenizer.pad_token_id,
+                max_length=ids.shape[1] + prepared.longest,
+                **prepared.settings,
+            )
+            texts += self._decoded_rows(rows[:, ids.shape[1] :])
+        end = self.tokenizer.eos_token
+        return [texts[place].split(end, 1)[0] for place in prepared.places]
+
+    def _prepared_batches(self, requests: list[Any]) -> "_PreparedBatches | None":
+        """Return the batches that lm-eval makes of these requests, kept for the next checkpoint.
+
+        None: other texts than the end's end a response, or settings differ, and lm-eval's own
+        function generates.
+        """
+        arguments = [request.args for request in requests]
+        settings = arguments[0][1]
+        if settings.get("until") or any(each[1] != settings for each in arguments):
+            return None
+        key = tuple(each[0] for each in arguments), repr(settings)
+        if key not in self._prepared:
+            _make_room(self._prepared, BATCHES_KEPT)
+            self._prepared[key] = self._prepare(arguments)
+        return self._prepared[key]
+
+    def _prepare(self, arguments: list[Any]) -> "_PreparedBatches | None":
+        settings = dict(normalize_gen_kwargs(arguments[0][1], self.max_gen_toks))
+        longest: int = settings.pop("max_gen_toks")
+        del settings["until"]
+        if longest >= self.max_length:  # lm-eval's sentence says so
+            return None
+        order = RequestOrder(
+            arguments,
+            sort_fn=lambda each: (-len(self.tok_encode(each[0])), each[0]),
+            group_by="gen_kwargs",
+            group_fn=lambda each: each[1],
+        )
+        batches = [
+            self.tok_batch_encode(
+                [text for text, _ in chunk],
+                left_truncate_len=self.max_length - longest,
+                truncation=self.truncation,
+            )
+            for chunk in order.get_batched(n=self.batch_size)
+        ]
+        places = order.get_original(list(range(len(arguments))))
+        return _PreparedBatches(batches, places, longest, settings)
 
     def has_template(self) -> bool:
         """Return True if the tokenizer has a chat template."""
@@ -177,97 +248,7 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
 
     def seeded(self, seed: int) -> None:
         """Seed torch's generator, from which the model samples."""
-        torch.manual_seed(seed)
-
-
-class _Seeded:
-    """The common part of servers and vLLM: a seed for each prompt and repeat."""
-
-    seed = 0
-
-    def seeded(self, seed: int) -> None:
-        self.seed = seed
-
-
-class _Server(_Seeded):
-    """An OpenAI-compatible server. It gets k rounds over the prompts, one for each repeat."""
-
-    engine: Engine
-    repeat = 0
-    generate_until: Any
-
-    def _rounds(self, generate: Any, requests: Sequence[Any]) -> list[str]:
-        """Send the k copies of a request with k seeds; lm-eval alone would use one seed."""
-        responses: list[str] = [""] * len(requests)
-        # The loop sets the attribute itself: `_create_payload` reads it when lm-eval calls it.
-        for self.repeat, places in enumerate(engines.rounds([id(each) for each in requests])):
-            try:
-                answers = generate([requests[place] for place in places], disable_tqdm=True)
-            except Exception as error:
-                raise _unreachable(self.engine, error) from error
-            for place, answer in zip(places, answers, strict=True):
-                responses[place] = answer
-        return responses
-
-
-class Completions(_Server, LocalCompletionsAPI):  # type: ignore[misc]  # lm-eval has no types
-    """`/v1/completions`. orch applies the chat template, with the checkpoint's tokenizer."""
-
-    def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
-        super().__init__(**engines.server_args(engine, str(checkpoint), sampling))
-        self.engine = engine
-        self._texts: Any = None
-        self._checkpoint = checkpoint
-        self._templated: set[str] = set()
-
-    def has_template(self) -> bool:
-        """Return True if the checkpoint's tokenizer has a chat template."""
-        return self._tokens().chat_template is not None
-
-    def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> str:
-        """Return the text of a chat, and record that the text contains its special tokens."""
-        text: str = self._tokens().apply_chat_template(
-            chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
-        )
-        self._templated.add(text)
-        return text
-
-    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """Return one response for each request, as the server returns them."""
-        return self._rounds(super().generate_until, requests)
-
-    def _create_payload(self, messages: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
-        named["seed"] = engines.request_seed(self.seed, messages, self.repeat)
-        payload: dict[str, Any] = super()._create_payload(messages, *arguments, **named)
-        if self.engine.extensions and messages in self._templated:
-            payload["add_special_tokens"] = False  # the template wrote them already
-        return payload
-
-    def _tokens(self) -> Any:
-        if self._texts is None:
-            self._texts = tokenizer_of(self._checkpoint)
-        return self._texts
-
-
-class Chat(_Server, LocalChatCompletion):  # type: ignore[misc]  # lm-eval has no types
-    """`/v1/chat/completions`. The server applies its chat template."""
-
-    def __init__(self, checkpoint: Path, engine: Engine, sampling: Sampling):
-        super().__init__(**engines.server_args(engine, str(checkpoint), sampling))
-        self.engine = engine
-
-    def has_template(self) -> bool:
-        """Return True: the server has a template, or refuses the request."""
-        return True
-
-    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """Return one response for each request, as the server returns them."""
-        return self._rounds(super().generate_until, requests)
-
-    def _create_payload(self, messages: Any, *arguments: Any, **named: Any) -> dict[str, Any]:
-        named["seed"] = engines.request_seed(self.seed, messages, self.repeat)
-        payload: dict[str, Any] = super()._create_payload(messages, *arguments, **named)
-        return payload
+        seed_torch(seed, self.device.type)
 
 
 def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
@@ -277,14 +258,24 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
     """
     if engine.name == "vllm":
         return _vllm(checkpoint, engine, sampling)
-    if engine.name == "completions":
-        return Completions(checkpoint, engine, sampling)
-    if engine.name == "chat":
-        return Chat(checkpoint, engine, sampling)
-    if not (_LAST and _LAST[0].take(checkpoint, engine)):
+    if engine.name in ("completions", "chat"):
+        from orchestrator.evaluate import servers
+
+        server = servers.Completions if engine.name == "completions" else servers.Chat
+        return server(checkpoint, engine, sampling)
+    if not (_LAST and _LAST[0].take(checkpoint, engine, sampling)):
         _LAST[:] = []  # its memory first
-        _LAST[:] = [HarnessPolicy(checkpoint, engine)]
+        _LAST[:] = [HarnessPolicy(checkpoint, engine, sampling)]
     return _LAST[0]
+
+
+def seed_torch(seed: int, device: str) -> None:
+    """Seed the generator of a device."""
+    if device == "cpu":
+        # torch.manual_seed would note for each other device which line has called it.
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def end(policy: Any) -> None:
@@ -339,7 +330,7 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
             "checkpoint and use evaluation.engine.name=completions"
         ) from error
 
-    class Vllm(_Seeded, VLLM):  # type: ignore[misc]  # lm-eval has no types
+    class Vllm(engines.Seeded, VLLM):  # type: ignore[misc]  # lm-eval has no types
         """lm-eval's vLLM model, with one request for all k responses to a prompt."""
 
         def has_template(self) -> bool:
@@ -382,34 +373,38 @@ class _Single:
         self.outputs = outputs
 
 
-def _unreachable(engine: Engine, error: Exception) -> Exception:
-    """Raise an error with a sentence if the server does not respond. Re-raise any other error."""
-    import aiohttp
-    import requests
+def load(
+    path: Path, device: str = "cpu", dtype: str = "auto", sampling: Sampling | None = None
+) -> tuple[Any, Any]:
+    """Return model and tokenizer. Raise CheckpointError if they cannot be loaded.
 
-    if not isinstance(
-        error, (aiohttp.ClientError, requests.RequestException, TimeoutError, ConnectionError)
-    ):
-        return error
-    sentence = " ".join(str(error).split()) or type(error).__name__
-    return EnvironmentFault(
-        f"the server at {engine.base_url} did not answer: {sentence[:300]}. What is scored stays "
-        "scored; see that it serves "
-        f"{'model ' + engine.model if engine.model else 'this checkpoint'} and run it again"
-    )
+    sampling: how all responses are drawn; None: not known.
+    """
+    if device == "cpu" and dtype in ("auto", "float32") and sampling is not None:
+        small = small_llama.opened(path) if small_llama.samples_plainly(sampling) else None
+        if small is not None:
+            return small
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-
-def load(path: Path, dtype: str = "auto") -> tuple[Any, Any]:
-    """Return model and tokenizer, on the CPU. Raise CheckpointError if they cannot be loaded."""
     try:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype), tokenizer_of(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(path)
     except Exception as error:  # what the libraries raise for a bad file is not of one kind
         raise CheckpointError(
             f"checkpoint {path} cannot be loaded (cut in half?): "
             f"{' '.join(str(error).split())[:200]}. `orch retry` trains the cell again"
         ) from error
+    model = model.to(device)
+    if device == "cpu":
+        share_rows(model)
+    return model, tokenizer
 
 
-def tokenizer_of(path: Path) -> Any:
-    """Return the tokenizer of a Hugging Face directory."""
-    return AutoTokenizer.from_pretrained(path)
+def _is_alone(tokenizer: Any) -> bool:
+    """Return True if a text contains the end's text only where it has the end token."""
+    end, text = tokenizer.eos_token_id, tokenizer.eos_token
+    if text is None or tokenizer.decode([end]) != text:
+        return False
+    beginnings = tuple(text[:length] for length in range(1, len(text)))
+    others = (tokenizer.decode([token]) for token in range(len(tokenizer)) if token != end)
+    return not any(text in other or other.endswith(beginnings) for other in others)

@@ -10,13 +10,8 @@ from functools import wraps
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
-MULTIPLE = 16
-"""Number of rows that a policy computes is a multiple of this. The last row of another number, and
-each of one to three rows, takes another path in the CPU's matrix products: its last bits differ
-from those of the same row inside a large batch. So they do near the end of a thread's part."""
+from orchestrator.evaluate.small_llama import MULTIPLE
 
 
 class SharedRows:
@@ -35,6 +30,8 @@ class SharedRows:
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Return what the policy returns for the whole batch."""
+        from transformers import DynamicCache
+
         ids, cache = named.get("input_ids"), named.get("past_key_values")
         if arguments or ids is None or not isinstance(cache, DynamicCache):
             return self._forward(*arguments, **named)
@@ -104,6 +101,8 @@ def _is_plain(named: Any) -> bool:
     The batch is one thread's, with a multiple of rows; each tensor has one row for each text; the
     cache holds keys and values and nothing else.
     """
+    from transformers.cache_utils import DynamicLayer
+
     size = len(named["input_ids"])
     return (
         size % MULTIPLE == 0

@@ -12,11 +12,12 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from multiprocessing import get_context
 from typing import TextIO
 
 from orchestrator.errors import OrchError
+from orchestrator.evaluate.deferred import deferred_imports
 from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.launch.processes import die_with
 
@@ -27,7 +28,8 @@ def main(parent: int, workers: int) -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the harness prints
     jobs = [ScoringJob.model_validate_json(line) for line in sys.stdin]
-    from orchestrator.evaluate import harness
+    with deferred_imports() if all(map(_is_light, jobs)) else nullcontext():
+        from orchestrator.evaluate import harness
 
     on_cores = [place for place, job in enumerate(jobs) if _is_light(job)]
     if on_cores:

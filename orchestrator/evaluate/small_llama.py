@@ -1,0 +1,392 @@
+"""A small Llama on the CPU: its forward pass and sampling, in torch alone. Slow to import.
+
+The embedded policies are Llamas of 50,000 parameters. Of their evaluation by Transformers, half was
+Python around small operations, and importing its Llama took longer than ten checkpoints. Here the
+same operations of torch run in the same order on the same shapes, so that logits and samples have
+the same bits. A text that occurs several times in a batch is computed once (see MULTIPLE), and a
+text that has ended is not computed any more.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers.configuration_utils import PreTrainedConfig
+
+from orchestrator.records import Sampling
+
+MULTIPLE = 16
+"""Number of rows that a policy computes is a multiple of this. The last row of another number, and
+each of one to three rows, takes another path in the CPU's matrix products: its last bits differ
+from those of the same row inside a large batch. So they do near the end of a thread's part."""
+
+MOST_BYTES = 2**24
+"""Largest file of weights: in a larger policy the products cost more than what is around them."""
+
+PLAIN: dict[str, tuple[object, ...]] = {
+    "architectures": (["LlamaForCausalLM"],),
+    "model_type": ("llama",),
+    "dtype": ("float32",),
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "tie_word_embeddings": (False,),
+    "use_cache": (True,),
+}
+"""Keys of a config.json -> the values that this module computes. Each key must be there."""
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+)
+"""Keys of a config.json whose value is a size. Each key must be there."""
+OTHERS = ("rope_parameters", "rope_theta", "pad_token_id", "bos_token_id", "eos_token_id")
+TOKENIZER = "PreTrainedTokenizerFast"
+
+_STEP = (
+    "input_layernorm",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
+)
+"""Weights of a layer, in the order in which they are used."""
+
+
+class Generated(NamedTuple):
+    """The result of a forward pass, under Transformers' name."""
+
+    logits: Tensor
+
+
+class SmallLlama:
+    """A policy. Its attributes have the names that lm-eval reads from a model of Transformers."""
+
+    device = torch.device("cpu")
+
+    def __init__(
+        self, config: PreTrainedConfig, weights: dict[str, Tensor], generation: GenerationConfig
+    ):
+        self.config, self.generation_config = config, generation
+        self._weights = weights
+        self._eps = config.rms_norm_eps
+        self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
+        self._width = config.head_dim
+        base = config.rope_parameters["rope_theta"]
+        exponents = torch.arange(0, self._width, 2, dtype=torch.float) / self._width
+        self._frequencies = 1.0 / (base**exponents)
+        self._batches: list[tuple[Tensor, Tensor, int, Tensor]] = []
+        """Prompts and masks seen last, each with its number of kinds and the kind of each row."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights by name."""
+        return dict(self._weights)
+
+    def parameters(self) -> Sequence[Tensor]:
+        """Return the weights."""
+        return list(self._weights.values())
+
+    def load_state_dict(self, weights: dict[str, Tensor]) -> None:
+        """Take these weights, which have the names and shapes of the present ones."""
+        self._weights = dict(weights)
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Generated:
+        """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side."""
+        positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
+        hidden = self.hidden(input_ids, attention_mask, positions, None)
+        return Generated(self.logits(hidden))
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        pad_token_id: int,
+        max_length: int | None = None,
+        max_new_tokens: int = 0,
+        stopping_criteria: Sequence[Callable[[Tensor, None], bool]] = (),
+        **named: Any,
+    ) -> Tensor:
+        """Return texts [B, n] with sampled responses, as Transformers' `generate` does.
+
+        Raise ValueError for a sampling that is not the plain one (`samples_plainly`).
+        """
+        if {**_PLAIN_SAMPLING, **named} != _PLAIN_SAMPLING:
+            raise ValueError(f"a small Llama samples as {_PLAIN_SAMPLING}, not as {named}")
+        ends = self.generation_config.eos_token_id
+        stops = torch.tensor(ends if isinstance(ends, list) else [ends])
+        texts, longest = input_ids, max_length or input_ids.shape[1] + max_new_tokens
+        is_open = torch.ones(len(texts), dtype=torch.bool)
+        batch = _Batch(self, input_ids, attention_mask)
+        while True:
+            probabilities = functional.softmax(batch.logits, dim=-1)
+            tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
+            tokens = torch.where(is_open, tokens, pad_token_id)
+            texts = torch.cat([texts, tokens[:, None]], dim=-1)
+            is_open = is_open & ~torch.isin(tokens, stops)
+            # Each is called, as Transformers calls each: they count what they have seen.
+            stopped = [bool(stop(texts, None)) for stop in stopping_criteria]
+            if texts.shape[1] >= longest or any(stopped) or not is_open.any():
+                return texts
+            batch.take(tokens, is_open)
+
+    def kinds_of(self, ids: Tensor, mask: Tensor) -> tuple[int, Tensor]:
+        """Return the number of different texts of a batch, and the kind of each row.
+
+        With several threads a row's bits depend on its place, so there each row is a kind.
+        """
+        if torch.get_num_threads() > 1 or len(ids) % MULTIPLE:
+            return len(ids), torch.arange(len(ids))
+        for known, known_mask, number, place in self._batches:
+            if torch.equal(known, ids) and torch.equal(known_mask, mask):
+                return number, place
+        kinds, place = torch.unique(torch.cat([ids, mask], dim=1), dim=0, return_inverse=True)
+        del self._batches[: len(self._batches) - BATCHES_KEPT + 1]
+        self._batches.append((ids.clone(), mask.clone(), len(kinds), place))
+        return len(kinds), place
+
+    def hidden(
+        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: "list[_Keys] | None"
+    ) -> Tensor:
+        """Return the last layer's output [B, n, H]. A cache has an entry for each layer.
+
+        mask: [B, m], of all m tokens so far. positions: [1 or B, n].
+        """
+        weights = self._weights
+        hidden = functional.embedding(ids, weights["model.embed_tokens.weight"])
+        angles = positions[..., None].float() * self._frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+        allowed = _allowed(mask, ids.shape[1])
+        for layer in range(self.config.num_hidden_layers):
+            names = [f"model.layers.{layer}.{name}.weight" for name in _STEP]
+            before, q, k, v, o, after, gate, up, down = (weights[name] for name in names)
+            normed = self._normed(hidden, before)
+            mixed = self._attention(
+                normed, (q, k, v), (cos, sin), allowed, None if cache is None else cache[layer]
+            )
+            hidden = hidden + functional.linear(mixed, o)
+            normed = self._normed(hidden, after)
+            inner = functional.silu(functional.linear(normed, gate))
+            hidden = hidden + functional.linear(inner * functional.linear(normed, up), down)
+        return self._normed(hidden, weights["model.norm.weight"])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [B, n, V] of a last layer's output."""
+        return functional.linear(hidden, self._weights["lm_head.weight"])
+
+    def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        return weight * (hidden * torch.rsqrt(variance + self._eps))
+
+    def _attention(
+        self,
+        hidden: Tensor,
+        weights: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        allowed: Tensor | None,
+        cache: "_Keys | None",
+    ) -> Tensor:
+        size, length, _ = hidden.shape
+        query, key, value = (
+            functional.linear(hidden, weight).view(size, length, -1, self._width).transpose(1, 2)
+            for weight in weights
+        )
+        query, key = _rotated(query, rotation), _rotated(key, rotation)
+        if cache is not None:
+            key, value = cache.grown(key, value)
+        mixed = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=allowed,
+            scale=self._width**-0.5,
+            is_causal=allowed is None and length > 1,
+        )
+        return mixed.transpose(1, 2).reshape(size, length, -1)
+
+
+class _Keys:
+    """Keys and values of one layer, [kinds, heads, n, width]."""
+
+    def __init__(self) -> None:
+        self.key: Tensor | None = None
+        self.value: Tensor | None = None
+        self.rows: Tensor | None = None
+        """The present row of each row of the next call. None: they stay."""
+
+    def grown(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append the keys and values of further tokens, and return all."""
+        if self.key is not None and self.value is not None:
+            old, rows = (self.key, self.value), self.rows
+            if rows is not None:
+                old = old[0].index_select(0, rows), old[1].index_select(0, rows)
+            key, value = torch.cat([old[0], key], dim=2), torch.cat([old[1], value], dim=2)
+        self.key, self.value = key, value
+        return key, value
+
+
+class _Batch:
+    """A batch of texts that grows.
+
+    `logits`: of the next token, [B, V]. Those of an ended row mean nothing.
+    """
+
+    def __init__(self, model: SmallLlama, ids: Tensor, mask: Tensor):
+        self._model = model
+        number, self._place = model.kinds_of(ids, mask)
+        self._shares = number < len(ids) or not len(ids) % MULTIPLE
+        self._shares = self._shares and torch.get_num_threads() == 1
+        chosen = self._one_of_each(number, self._place, torch.arange(len(ids)))
+        self._mask = mask[chosen]
+        self._cache = [_Keys() for _ in range(model.config.num_hidden_layers)]
+        positions = (self._mask.cumsum(-1) - 1).masked_fill(self._mask == 0, 0)
+        self._next = positions[:, -1:]
+        self.logits = torch.empty(0)
+        self._compute(ids[chosen], positions)
+
+    def take(self, tokens: Tensor, is_open: Tensor) -> None:
+        """Append a token to each text. Ended texts are left out of what follows."""
+        if self._shares:
+            # One number for a pair: the row's kind before this token, and the token.
+            pairs = self._place * self._model.config.vocab_size + tokens
+            # An ended row stands for any open one: its logits are not looked at.
+            pairs = torch.where(is_open, pairs, pairs[is_open.long().argmax()])
+            kinds, place = torch.unique(pairs, return_inverse=True)
+            chosen = self._one_of_each(len(kinds), place, is_open.nonzero()[:, 0])
+        else:
+            place = chosen = torch.arange(len(tokens))
+        rows = self._place[chosen]
+        self._place = place
+        for keys in self._cache:
+            keys.rows = rows
+        self._next = self._next[rows] + 1
+        self._mask = functional.pad(self._mask[rows], (0, 1), value=1)
+        self._compute(tokens[chosen][:, None], self._next)
+
+    def _compute(self, ids: Tensor, positions: Tensor) -> None:
+        hidden = self._model.hidden(ids, self._mask, positions, self._cache)
+        self.logits = self._model.logits(hidden[:, -1:])[:, 0][self._place]
+
+    def _one_of_each(self, number: int, place: Tensor, rows: Tensor) -> Tensor:
+        """Return one of these rows for each kind, the last one again up to a multiple."""
+        chosen = torch.empty(number, dtype=torch.long)
+        chosen[place[rows]] = rows  # any row of a kind: they are equal
+        if not self._shares:
+            return chosen
+        return torch.cat([chosen, chosen[-1:].expand(-number % MULTIPLE)])
+
+
+BATCHES_KEPT = 8
+_PLAIN_SAMPLING = {
+    "do_sample": True,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "use_cache": True,
+}
+
+
+def samples_plainly(sampling: Sampling) -> bool:
+    """Return True if responses are drawn from the policy itself."""
+    return (sampling.temperature, sampling.top_p, sampling.min_p) == (1.0, 1.0, 0.0)
+
+
+def opened(path: Path) -> tuple[SmallLlama, Any] | None:
+    """Return a policy and its tokenizer. None: it is not one for this module, or cannot be read."""
+    file = path / "model.safetensors"
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        of_tokenizer = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if not _is_plain(config) or of_tokenizer.get("tokenizer_class") != TOKENIZER:
+            return None
+        if file.stat().st_size > MOST_BYTES or (path / "adapter_config.json").exists():
+            return None
+        weights = load_file(file)
+        generation = GenerationConfig.from_pretrained(path)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    except (OSError, ValueError, SafetensorError):  # the loader of Transformers says what is wrong
+        return None
+    if {name: (list(x.shape), x.dtype) for name, x in weights.items()} != {
+        name: (shape, torch.float32) for name, shape in _shapes(config).items()
+    }:
+        return None
+    return SmallLlama(PreTrainedConfig.from_dict(config), weights, generation), tokenizer
+
+
+def _is_plain(config: dict[str, Any]) -> bool:
+    rope = config.get("rope_parameters")
+    known = {*PLAIN, *SIZES, *OTHERS, "transformers_version", "initializer_range", "pretraining_tp"}
+    return (
+        all(key in config and config[key] in values for key, values in PLAIN.items())
+        and all(key in config for key in SIZES)
+        and config["num_key_value_heads"] == config["num_attention_heads"]
+        and isinstance(rope, dict)
+        and set(rope) == {"rope_type", "rope_theta"}
+        and rope["rope_type"] == "default"
+        and set(config) <= known
+    )
+
+
+def _shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner, vocabulary = (
+        config[key] for key in ("hidden_size", "intermediate_size", "vocab_size")
+    )
+    heads = config["num_attention_heads"] * config["head_dim"]
+    of_layer = (
+        [hidden],
+        *[[heads, hidden]] * 3,
+        [hidden, heads],
+        [hidden],
+        *[[inner, hidden]] * 2,
+        [hidden, inner],
+    )
+    shapes = {
+        f"model.layers.{layer}.{name}.weight": shape
+        for layer in range(config["num_hidden_layers"])
+        for name, shape in zip(_STEP, of_layer, strict=True)
+    }
+    ends = {
+        "model.embed_tokens": [vocabulary, hidden],
+        "model.norm": [hidden],
+        "lm_head": [vocabulary, hidden],
+    }
+    return shapes | {f"{name}.weight": shape for name, shape in ends.items()}
+
+
+def _allowed(mask: Tensor, length: int) -> Tensor | None:
+    """Return which keys each of the last `length` tokens may look at, [B, 1, n, m].
+
+    None: all up to its own, as attention knows without a mask.
+    """
+    if mask.all():
+        return None
+    whole = mask.shape[1]
+    queries = torch.arange(whole - length, whole)[:, None]
+    causal = torch.arange(whole)[None, :] <= queries
+    return causal & mask.bool()[:, None, None, :]
+
+
+def _rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rotation
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos) + (turned * sin)
