@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 from orchestrator.cli import COMMANDS
 from orchestrator.evaluate.run import OFFLINE, ON_CORES, QUIET
 from orchestrator.launch.fork_server import ONE_THREAD
-from orchestrator.report import libraries
+from orchestrator.report.laboratory import laboratory_data
 
 MODULE_NAMES = {"import": "import_"}
 ALWAYS = ("hydra", "numpy", "scipy.special")
@@ -139,7 +139,7 @@ def import_with_settings(names: Sequence[str]) -> None:
     for name in names:
         import_module(name)
     if DRAWING[0] in sys.modules:
-        libraries.laboratory_data()  # kept from now on: a second of every report
+        laboratory_data()
     os.environ.clear()
     os.environ.update(kept)
     gc.freeze()

@@ -22,7 +22,7 @@ from orchestrator.records import (
     PublishedPanel,
     PublishedStatement,
 )
-from orchestrator.report import Context, Origin, Report, markdown, report
+from orchestrator.report import Context, Origin, Report, laboratory, markdown, report
 from orchestrator.report.figures import MIN_POINTS, setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.report.provenance import changes_section
@@ -591,3 +591,22 @@ def test_thinned_steps_keep_both_ends(count: int, most: int) -> None:
     assert at[0] == 0
     assert at[-1] == count - 1
     assert len(at) == len(set(at)) == min(count, most)
+
+
+def test_the_stored_laboratory_is_what_the_laboratory_derives() -> None:
+    """If this fails, write laboratory.json anew, as laboratory.py says."""
+    stored, derived = laboratory.laboratory_data(), laboratory.derived_laboratory_data()
+    assert {**stored, "rows": None} == {**derived, "rows": None}
+    for ours, theirs in zip(stored["rows"], derived["rows"], strict=True):
+        assert ours["label"] == theirs["label"]
+        for parameter in laboratory.PARAMETERS:
+            # The last digit of a rounded number depends on the machine's sums.
+            assert ours[parameter] == pytest.approx(theirs[parameter], rel=2e-3, abs=1e-6)
+
+
+def test_a_new_estimator_has_its_laboratory_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laboratory, "extended", lambda: ())
+    monkeypatch.setattr(laboratory, "derived_laboratory_data", lambda: {"rows": "derived"})
+    laboratory.laboratory_data.cache_clear()
+    assert laboratory.laboratory_data() == {"rows": "derived"}
+    laboratory.laboratory_data.cache_clear()

@@ -20,10 +20,10 @@ from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
 from orchestrator.report.front import cards, missing, plates
+from orchestrator.report.laboratory import laboratory_data
 from orchestrator.report.libraries import (
     capability_section,
     gradients_section,
-    laboratory_data,
     laboratory_figure,
     libraries_section,
     library_panels,

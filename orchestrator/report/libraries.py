@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
@@ -29,6 +28,7 @@ from orchestrator.probes.cells import Release, releases
 from orchestrator.probes.evidence import objective_text
 from orchestrator.probes.matrix import STATUS_MARKS, CapabilityRow, matrix
 from orchestrator.report.figures import axis_label, rounded
+from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
 from orchestrator.spec.rehearse import verdict_on
 
@@ -58,7 +58,6 @@ LEGEND = (
 OWN = "The KL terms of this experiment, on samples of the policy itself"
 OLDER = "... and on samples of an older policy (minibatches, staleness)"
 GRADIENTS_TITLE = "What the KL terms optimise"
-PARAMETERS = ("a", "b")
 
 
 # ---------------------------------------------------------------- the same cells in every library
@@ -468,27 +467,6 @@ def _measured_text(row: CapabilityRow, off_policy: bool) -> str:
 
 
 # ---------------------------------------------------------------- gradients
-
-
-@cache
-def laboratory_data() -> Mapping[str, Any]:
-    """Return the data of Fig. 1: exact and sampled values by configuration and parameter.
-
-    It is the same in every report and takes a second, so a process computes it once.
-    """
-    from orchestrator.kl.figures import figure1
-
-    figure = figure1()
-    keys = ("bias", "sampled_bias", "variance", "sampled_variance")
-    rows = [
-        {"label": row["label"], "paper": row["in_paper"], "placement": row["placement"]}
-        | {p: {key: rounded(row[p][key]) for key in keys} for p in PARAMETERS}
-        for row in figure["configurations"]
-        if row["ratio"] == "token"
-    ]
-    return {key: figure[key] for key in ("caveat", "setting", "trials", "sequences", "seed")} | {
-        "rows": rows
-    }
 
 
 def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
