@@ -1,6 +1,7 @@
 """Synthetic experiments: records and scores as training and evaluation would leave them."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -39,6 +40,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("shared machine")
 """A busy machine is no fault of the code: speed is measured in benchmarks/, not by tests."""
+
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+"""As a rehearsal sets it for its process: commands of later tests then need no imports of their
+own (tests/command_line.py)."""
 
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
 

@@ -179,7 +179,7 @@ def test_drawn_cells_are_valid_for_prime_rl(prime_rl: Any, changed: Any) -> None
         ('type = "filesystem"', 'type = "nccl"', None, "max_async_level"),
         ("rollouts_per_example", "rollout_per_example", False, "did you mean"),
         ("[orchestrator.buffer]\nseed = 0", "[orchestrator.buffer]\nseed = 0\n", True, ""),
-        ("strict_async_level = false", "strict_async_level = false\nseed = 7", True, "read by"),
+        ("strict_async_level = false", "strict_async_level = false\nseed = 7", True, "not read it"),
         ("temperature = 1.0", "temperature = 1.0\nseed = 7", True, "same random numbers"),
         ("num_teacher_gpus = 1", "", True, "reference policy"),
         ("max_off_policy_steps = 10\n", "", True, "cancels rollouts"),
