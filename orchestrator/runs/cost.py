@@ -39,10 +39,11 @@ PEAK_FLOPS: Mapping[str, float] = {
     "a10": 125e12,
 }
 """FLOP/s of one GPU, dense bf16, from the vendor's data sheets, by the start of its name."""
-CPU_SECONDS_PER_UPDATE = 0.016
+CPU_SECONDS_PER_UPDATE = 0.0033
 """One train step of the embedded trainer with its share of start and evaluations, on one core:
-101.8 CPU seconds over the 6,300 train steps of the comedy grid's 61 cells (benchmarks/grid.py).
-Only for cells of shapes not run yet."""
+20.5 CPU seconds over the 6,300 train steps of the comedy grid's 61 cells (benchmarks/grid.py), with
+the C kernels. Where there is no compiler, torch takes several times as long. Only for cells of
+shapes not run yet."""
 
 Basis = Literal["measured", "declared", "model", "unknown"]
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
