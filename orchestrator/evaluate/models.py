@@ -381,7 +381,7 @@ def load(
     sampling: how all responses are drawn; None: not known.
     """
     if device == "cpu" and dtype in ("auto", "float32") and sampling is not None:
-        small = small_llama.opened(path) if small_llama.samples_plainly(sampling) else None
+        small = small_llama.load(path) if small_llama.samples_plainly(sampling) else None
         if small is not None:
             return small
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -3,8 +3,8 @@
 The embedded policies are Llamas of 50,000 parameters. Of their evaluation by Transformers, half was
 Python around small operations, and importing its Llama took longer than ten checkpoints. Here the
 same operations of torch run in the same order on the same shapes, so that logits and samples have
-the same bits. A text that occurs several times in a batch is computed once (see MULTIPLE), and a
-text that has ended is not computed any more.
+the same bits (tests/evaluate/test_small_llama.py compares them). A text that occurs several times
+in a batch is computed once (see MULTIPLE), and a text that has ended is not computed any more.
 """
 
 import json
@@ -56,6 +56,17 @@ SIZES = (
 OTHERS = ("rope_parameters", "rope_theta", "pad_token_id", "bos_token_id", "eos_token_id")
 TOKENIZER = "PreTrainedTokenizerFast"
 
+BATCHES_KEPT = 8
+"""Prompts whose equal rows are known."""
+PLAIN_SAMPLING = {
+    "do_sample": True,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "use_cache": True,
+}
+"""The arguments of `generate` for responses that are drawn from the policy itself."""
+
 _STEP = (
     "input_layernorm",
     "self_attn.q_proj",
@@ -70,8 +81,8 @@ _STEP = (
 """Weights of a layer, in the order in which they are used."""
 
 
-class Generated(NamedTuple):
-    """The result of a forward pass, under Transformers' name."""
+class ForwardResult(NamedTuple):
+    """The result of a forward pass. Its field has Transformers' name."""
 
     logits: Tensor
 
@@ -108,11 +119,11 @@ class SmallLlama:
         self._weights = dict(weights)
 
     @torch.no_grad()
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Generated:
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> ForwardResult:
         """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side."""
         positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
         hidden = self.hidden(input_ids, attention_mask, positions, None)
-        return Generated(self.logits(hidden))
+        return ForwardResult(self.logits(hidden))
 
     @torch.no_grad()
     def generate(
@@ -129,8 +140,8 @@ class SmallLlama:
 
         Raise ValueError for a sampling that is not the plain one (`samples_plainly`).
         """
-        if {**_PLAIN_SAMPLING, **named} != _PLAIN_SAMPLING:
-            raise ValueError(f"a small Llama samples as {_PLAIN_SAMPLING}, not as {named}")
+        if {**PLAIN_SAMPLING, **named} != PLAIN_SAMPLING:
+            raise ValueError(f"a small Llama samples as {PLAIN_SAMPLING}, not as {named}")
         ends = self.generation_config.eos_token_id
         stops = torch.tensor(ends if isinstance(ends, list) else [ends])
         texts, longest = input_ids, max_length or input_ids.shape[1] + max_new_tokens
@@ -295,22 +306,12 @@ class _Batch:
         return torch.cat([chosen, chosen[-1:].expand(-number % MULTIPLE)])
 
 
-BATCHES_KEPT = 8
-_PLAIN_SAMPLING = {
-    "do_sample": True,
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "use_cache": True,
-}
-
-
 def samples_plainly(sampling: Sampling) -> bool:
     """Return True if responses are drawn from the policy itself."""
     return (sampling.temperature, sampling.top_p, sampling.min_p) == (1.0, 1.0, 0.0)
 
 
-def opened(path: Path) -> tuple[SmallLlama, Any] | None:
+def load(path: Path) -> tuple[SmallLlama, Any] | None:
     """Return a policy and its tokenizer. None: it is not one for this module, or cannot be read."""
     file = path / "model.safetensors"
     try:
