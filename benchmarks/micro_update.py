@@ -85,8 +85,9 @@ def update(state: State, *, packed: bool) -> None:
     loss = objective(SETTINGS.loss, SETTINGS.kl, scored.logp, batch).loss
     (gradient,) = torch.autograd.grad(loss, flat)
     state.policy, state.step = flat.detach(), state.step + 1
-    clipped, _ = optimizer.clip(gradient, 1.0)
-    optimizer.update(state.policy, clipped, state.moments, SETTINGS.optimizer, state.step, 1e-3)
+    clipped, _ = optimizer.clip(gradient[None], [1.0])
+    how = state.moments, SETTINGS.optimizer, state.step, 1e-3
+    state.policy = optimizer.update(state.policy, clipped[0], *how)
 
 
 class Quiet:

@@ -135,14 +135,14 @@ def adamw(
     rate: float,
     *,
     decays_norms: bool,
-) -> bool:
-    """Do `optimizer.update` if the kernels can, and return True; else return False."""
+) -> Tensor | None:
+    """Return `optimizer.update`, or None if the kernels cannot compute it."""
     library = _library(flat)
     tensors = flat, gradient, *moments
     if library is None or flat.shape != (NUM_PARAMETERS,):
-        return False
+        return None
     if not all(one.is_contiguous() and one.dtype == flat.dtype for one in tensors):
-        return False
+        return None
     how = _Adam(
         optimizer.beta1,
         optimizer.beta2,
@@ -152,8 +152,9 @@ def adamw(
         step,
         decays_norms,
     )
-    library.adamw(*map(_at, tensors), ctypes.byref(how))
-    return True
+    updated = torch.empty_like(flat)
+    library.adamw(*map(_at, (*tensors, updated)), ctypes.byref(how))
+    return updated
 
 
 def packed(flat: Tensor) -> Packed | None:

@@ -963,8 +963,9 @@ typedef struct {
     int64_t step, decays_norms;
 } adam;
 
-INLINE void adamw_part(real *restrict flat, const real *restrict slope, real *restrict first,
-                       real *restrict second, const long count, const adam *how, real shrink)
+INLINE void adamw_part(const real *restrict flat, const real *restrict slope, real *restrict first,
+                       real *restrict second, real *restrict to, const long count, const adam *how,
+                       real shrink)
 {
     const real beta2 = (real)how->beta2, epsilon = (real)how->epsilon;
     const real fresh = (real)(1 - how->beta1), fresh2 = (real)(1 - how->beta2);
@@ -976,12 +977,13 @@ INLINE void adamw_part(real *restrict flat, const real *restrict slope, real *re
         /* epsilon is added after the bias correction and the root */
         const real spread = (sizeof(real) == 4 ? (real)sqrtf((float)(second[i] / seen))
                                                : (real)sqrt((double)(second[i] / seen)));
-        flat[i] = flat[i] * shrink - rate * (first[i] / (spread + epsilon));
+        to[i] = flat[i] * shrink - rate * (first[i] / (spread + epsilon));
     }
 }
 
-/* One step of AdamW on a flat vector, in place; see optimizer.py. */
-void adamw(real *flat, const real *slope, real *first, real *second, const adam *how)
+/* One step of AdamW, from one flat vector to another; the moments in place. See optimizer.py. */
+void adamw(const real *flat, const real *slope, real *first, real *second, real *to,
+           const adam *how)
 {
     const struct { long size; int is_norm; } parts[] = {
         {WIDTH, 1}, {MLP_NORM - QKV_MATRIX, 0},
@@ -989,7 +991,7 @@ void adamw(real *flat, const real *slope, real *first, real *second, const adam 
     };
     long at = 0;
 #define PART(count, is_norm)                                                                  \
-    adamw_part(flat + at, slope + at, first + at, second + at, count, how,                    \
+    adamw_part(flat + at, slope + at, first + at, second + at, to + at, count, how,           \
                (is_norm) && !how->decays_norms ? 1 : (real)how->shrink),                      \
         at += (count)
     PART(TOKENS * WIDTH, 0);

@@ -1,7 +1,9 @@
 """Compute advantages and the loss: turn rewards and the KL term into one gradient.
 
 A `Dialect` parameter has the differences of a library. `PLAIN` is this trainer's own dialect.
-Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0 everywhere.
+Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0 everywhere. What
+`objective` takes may have a leading dimension of cells, [C, P, G, T]: then its sums and means are
+those of each cell, [C].
 """
 
 from typing import NamedTuple
@@ -193,10 +195,12 @@ def objective(
     batch: Experience,
     dialect: Dialect = PLAIN,
     of_states: Tensor | None = None,
+    betas: Tensor | None = None,
 ) -> Objective:
     """Return the loss of a minibatch, differentiable in `logp` [P, G, T].
 
     `of_states`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
+    `betas`: beta of each cell [C], where cells differ in it; None: that of `kl`.
     """
     if dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl):
         loss = loss.but(ratio_level="sequence")
@@ -212,15 +216,15 @@ def objective(
         surrogate = surrogate * batch.weight
     policy = aggregate(loss, surrogate, batch.mask, dialect, batch.batch_tokens)
     if not in_loss(kl):
-        return Objective(policy, policy, policy.new_zeros(()), ratio, clipped)
+        return Objective(policy, policy, torch.zeros_like(policy), ratio, clipped)
     if of_states is None:
         of_states = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect, batch.mask)
     if batch.weight is not None and _corrects(loss, "kl"):
         of_states = of_states * batch.weight
     per_token = of_states * batch.mask
     of_kl = of_the_kl(loss, dialect), per_token, batch.mask, dialect, batch.batch_tokens
-    total = policy + kl.beta * aggregate(*of_kl)
-    return Objective(total, policy, per_token.sum(-1).mean(), ratio, clipped)
+    total = policy + (kl.beta if betas is None else betas) * aggregate(*of_kl)
+    return Objective(total, policy, mean_over_responses(per_token.sum(-1)), ratio, clipped)
 
 
 def _corrects(loss: Loss, part: Corrected) -> bool:
@@ -331,15 +335,28 @@ def aggregate(
     """
     masked = per_token * mask
     if loss.aggregation == "sequence_mean":
-        return (masked.sum(-1) / mask.sum(-1)).mean()
+        return mean_over_responses(masked.sum(-1) / mask.sum(-1))
     if loss.aggregation == "token_mean":
         if batch_tokens is not None and dialect.mean_over == "batch":
-            return masked.sum() / batch_tokens
+            return sum_over_tokens(masked) / batch_tokens
         if dialect.micro_batch is not None:
-            parts = (torch.split(x.sum(-1).flatten(), dialect.micro_batch) for x in (masked, mask))
-            return torch.stack([a.sum() / b.sum() for a, b in zip(*parts, strict=True)]).mean()
+            parts = (
+                torch.split(x.sum(-1).flatten(-2), dialect.micro_batch, -1) for x in (masked, mask)
+            )
+            means = [a.sum(-1) / b.sum(-1) for a, b in zip(*parts, strict=True)]
+            return torch.stack(means, -1).mean(-1)
     if loss.aggregation == "token_mean" or dialect.constant_is_tokens:
-        return masked.sum() / mask.sum()
+        return sum_over_tokens(masked) / sum_over_tokens(mask)
     if loss.constant_tokens is None:
         raise TypeError("aggregation 'constant' without constant_tokens passed the settings")
-    return masked.sum(-1).mean() / loss.constant_tokens
+    return mean_over_responses(masked.sum(-1)) / loss.constant_tokens
+
+
+def sum_over_tokens(per_token: Tensor) -> Tensor:
+    """Return the sum [...] of values per token [..., P, G, T]."""
+    return per_token.flatten(-3).sum(-1)
+
+
+def mean_over_responses(per_response: Tensor) -> Tensor:
+    """Return the mean [...] of values per response [..., P, G]."""
+    return per_response.flatten(-2).mean(-1)

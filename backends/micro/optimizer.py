@@ -1,6 +1,7 @@
 """AdamW on a flat vector, and its learning-rate schedule."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -60,12 +61,16 @@ def update(
     step: int,
     rate: float,
     dialect: Dialect = PLAIN,
-) -> None:
-    """Apply one AdamW step to `flat` in place. `step` counts from 1. Loshchilov & Hutter 2019."""
+) -> Tensor:
+    """Return `flat` after one AdamW step. `step` counts from 1. Loshchilov & Hutter 2019.
+
+    The moments are updated in place.
+    """
     decays_norms = dialect.decay_of == "all"
     given = flat, gradient, moments, optimizer, step, rate
-    if fused.adamw(*given, decays_norms=decays_norms):
-        return
+    updated = fused.adamw(*given, decays_norms=decays_norms)
+    if updated is not None:
+        return updated
     first, second = moments
     first.lerp_(gradient, 1 - optimizer.beta1)
     second.mul_(optimizer.beta2).addcmul_(gradient, gradient, value=1 - optimizer.beta2)
@@ -73,18 +78,19 @@ def update(
     spread = second.div(1 - optimizer.beta2**step).sqrt_().add_(optimizer.epsilon)
     if optimizer.weight_decay:
         shrink = 1 - rate * optimizer.weight_decay
-        if decays_norms:
-            flat.mul_(shrink)
-        else:
-            flat.copy_(torch.where(norms(flat.device), flat, flat * shrink))
-    flat.addcdiv_(first, spread, value=-rate / (1 - optimizer.beta1**step))
+        shrunk = flat * shrink
+        flat = shrunk if decays_norms else torch.where(norms(flat.device), flat, shrunk)
+    return flat.addcdiv(first, spread, value=-rate / (1 - optimizer.beta1**step))
 
 
-def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
-    """Return the gradient scaled to a norm of at most `max_norm`, and its norm before scaling."""
-    norm = gradient.norm()
-    if max_norm is None:
-        return gradient, norm
+@torch.no_grad()
+def clip(gradients: Tensor, max_norms: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+    """Return C gradients [C, N], each scaled to a norm of at most its bound, and their norms [C].
+
+    The norms are those before the scaling. None: no bound.
+    """
+    norms = torch.linalg.vector_norm(gradients, dim=1)
+    bounds = norms.new_tensor([math.inf if bound is None else bound for bound in max_norms])
     # As in torch.nn.utils.clip_grad_norm_, with its 1e-6.
-    factor = max_norm / (norm + 1e-6)
-    return (gradient if bool(factor >= 1) else gradient * factor), norm
+    factors = (bounds / (norms + 1e-6)).clamp(max=1.0)
+    return gradients * factors[:, None], norms

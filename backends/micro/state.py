@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 from torch import Tensor
 
 from backends.micro import disk
@@ -61,7 +61,7 @@ def save_state(state: State, path: Path, cell_id: str) -> None:
         "earlier": torch.stack(kept),
         "trace": torch.tensor(state.trace, dtype=torch.float64),
     }
-    on_cpu = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    on_cpu = {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
     with disk.replacing(path) as temporary:
         about = {"cell": cell_id, "step": str(state.step)}
         if state.beta is not None:

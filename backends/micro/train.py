@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 import torch
@@ -28,6 +29,7 @@ from backends.micro import (
     passes,
     theory,
 )
+from backends.micro.batched import PackedScores
 from backends.micro.collapse import Moment
 from backends.micro.evaluation import Divergence
 from backends.micro.experience import Collected, Trainee, collect, differs, temperatures
@@ -37,9 +39,11 @@ from backends.micro.objective import (
     Objective,
     in_loss,
     in_reward,
+    mean_over_responses,
     objective,
     state_kl,
     state_slope,
+    sum_over_tokens,
 )
 from backends.micro.policy import device, one_quiet_core
 from backends.micro.rollout import Scored
@@ -47,6 +51,7 @@ from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import State, newest_state, save_state
 from backends.micro.version import dialect_of
 from orchestrator.errors import EnvironmentFault, RunFolderError
+from orchestrator.kl.library_semantics import Dialect
 from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import BetaController, Settings
 
@@ -182,35 +187,68 @@ class _Watching:
         return True
 
 
-class CellLoss(NamedTuple):
-    """The loss of a cell's minibatch, and what it is differentiated by."""
+class LossInput(NamedTuple):
+    """What the loss of a cell's minibatch is computed from."""
+
+    minibatch: Experience
+    scored: Scored
+    """By the policy in training."""
+    entropy: Tensor
+    """[P, G, T], of the policy at each token."""
+
+
+class GroupLoss(NamedTuple):
+    """The losses of C cells' minibatches, computed at once, and what differentiates them."""
 
     value: Tensor
+    """[C]"""
     logp: Tensor
-    """[P, G, T], of the tokens."""
+    """[C, P, G, T], of the tokens."""
+    metrics: list[dict[str, float]]
+    """`measured` of each cell."""
     states: Tensor | None = None
-    """[P, G, T], the KL of each token's state, or None."""
+    """[C, P, G, T], the KL of each token's state, or None."""
     of_states: Callable[[Tensor], Tensor] | None = None
     """The slope in the log-probabilities of the whole vocabulary, of a slope in `states`."""
 
 
-def _slopes(losses: Mapping[int, CellLoss]) -> dict[int, tuple[Tensor, Tensor | None]]:
-    """Return each loss's slope in the log-probabilities of the tokens, [P, G, T].
+Slopes = tuple[Tensor, Tensor | None]
+"""The slope of a cell's loss in the log-probabilities of the tokens, [P, G, T], and that in those
+of the whole vocabulary at each packed position, or None."""
 
-    The second value is the slope in those of the whole vocabulary at each packed position, or
-    None.
+
+def group_loss(
+    settings: Sequence[Settings], dialect: Dialect, inputs: Sequence[LossInput]
+) -> GroupLoss:
+    """Return the losses of C cells whose minibatches have one form (`Training.loss_form`).
+
+    What each cell gets does not depend on the others: sums and means are those of its own rows.
     """
-    if not losses:
-        return {}
-    leaves = [x for loss in losses.values() for x in (loss.logp, loss.states) if x is not None]
-    # One call for all cells: the start of a backward pass costs more than its operations. The
-    # graphs are kept for a second call, should one of them fail.
-    values = [loss.value for loss in losses.values()]
-    slopes = iter(torch.autograd.grad(values, leaves, retain_graph=True))
-    return {
-        place: (next(slopes), None if loss.of_states is None else loss.of_states(next(slopes)))
-        for place, loss in losses.items()
-    }
+    fields = zip(*(one.minibatch for one in inputs), strict=True)
+    minibatch = Experience(
+        *(None if parts[0] is None else torch.stack(parts) for parts in fields)  # type: ignore[arg-type]  # zip loses the types
+    )
+    loss, kl = settings[0].loss, settings[0].kl
+    logp = torch.stack([one.scored.logp for one in inputs])
+    betas = logp.new_tensor([one.kl.beta for one in settings])
+    leaf = logp.detach().requires_grad_()
+    states = whole = None
+    if minibatch.logps_ref is not None and in_loss(kl):
+        logps = torch.cat([one.scored.logps for one in inputs])
+        whole = kl.estimator, logps, minibatch.logps_ref.flatten(0, 1)
+        of_prompts = state_kl(*whole, logp.flatten(0, 1).shape)
+        states = of_prompts.view(logp.shape).requires_grad_()
+    target = objective(loss, kl, leaf, minibatch, dialect, states, betas)
+    entropy = torch.stack([one.entropy for one in inputs])
+    metrics = measured(settings, minibatch, target, logp, entropy, betas)
+    if states is None or whole is None:
+        return GroupLoss(target.loss, leaf, metrics)
+
+    def of_states(slope: Tensor) -> Tensor:
+        of_logps = state_slope(*whole, slope.flatten(0, 1))
+        return of_logps.view(len(slope), -1, *of_logps.shape[1:])
+
+    return GroupLoss(target.loss, leaf, metrics, states, of_states)
 
 
 class Together:
@@ -294,43 +332,91 @@ class Together:
                 for part in ("prompts", "mask")
             )
             scored = passes.score(policy, prompts, tokens, mask, temperature, keep=True)
-        entropy = scored.entropy()
-        losses: dict[int, CellLoss] = {}
-        for place, member in enumerate(self.members):
-            if member.number not in self._over:
-                with member.watched(self):
-                    losses[place] = member.loss(
-                        minibatches[place],
-                        Scored(scored.logp[place], scored.logps[place]),
-                        entropy[place],
-                        began[place],
-                        collected.versions[place],
-                    )
         slopes = torch.zeros_like(scored.logp)
         further: list[Tensor | None] = [None] * len(self.members)
-        for place, (of_logp, of_logps) in self._slopes(losses).items():
+        inputs = self._loss_inputs(minibatches, scored, began, collected.versions)
+        for place, (of_logp, of_logps) in self._slopes(inputs).items():
             slopes[place], further[place] = of_logp * minibatches[place].mask, of_logps
         gradients = passes.gradient(policy, scored, tokens, slopes, temperature, further)
+        bounds = [member.settings.optimizer.max_grad_norm for member in self.members]
+        clipped, norms = optimizer.clip(gradients, bounds)
         metrics = {}
-        for place, member in enumerate(self.members):
+        for place, (member, norm) in enumerate(zip(self.members, norms.tolist(), strict=True)):
             if member.number not in self._over:
                 with member.watched(self):
                     try:
-                        metrics[member.number] = member.update(gradients[place])
+                        metrics[member.number] = member.update(clipped[place], norm)
                     except _Diverged as what:
                         self.end(member.number, member.diverged(str(what)))
         return metrics
 
-    def _slopes(self, losses: Mapping[int, CellLoss]) -> dict[int, tuple[Tensor, Tensor | None]]:
-        """Return `_slopes` of the cells whose loss can be differentiated. The others end."""
+    def _loss_inputs(
+        self,
+        minibatches: Sequence[Experience],
+        scored: PackedScores,
+        began: Sequence[int],
+        versions: Sequence[int],
+    ) -> dict[int, LossInput]:
+        """Return the input of the loss of each cell that is still present, by its place."""
+        entropy, inputs = scored.entropy(), {}
+        for place, member in enumerate(self.members):
+            if member.number not in self._over:
+                with member.watched(self):
+                    inputs[place] = member.loss_input(
+                        minibatches[place],
+                        Scored(scored.logp[place], scored.logps[place]),
+                        entropy[place],
+                        began[place],
+                        versions[place],
+                    )
+        return inputs
+
+    def _slopes(self, inputs: Mapping[int, LossInput]) -> dict[int, Slopes]:
+        """Return the slopes of each cell's loss. A cell whose loss has none ends."""
+        groups: list[tuple[object, list[int]]] = []
+        for place, one in inputs.items():
+            form = self.members[place].loss_form(one.minibatch)
+            alike = next((places for known, places in groups if known == form), None)
+            if alike is None:
+                groups.append((form, [place]))
+            else:
+                alike.append(place)
         try:
-            return _slopes(losses)
+            return self._slopes_of_groups([places for _, places in groups], inputs)
         except Exception:  # one by one, so that the cell at fault ends alone
-            slopes: dict[int, tuple[Tensor, Tensor | None]] = {}
-            for place, loss in losses.items():
+            slopes: dict[int, Slopes] = {}
+            for place in inputs:
                 with self.members[place].watched(self):
-                    slopes |= _slopes({place: loss})
+                    slopes |= self._slopes_of_groups([[place]], inputs)
             return slopes
+
+    def _slopes_of_groups(
+        self, groups: Sequence[list[int]], inputs: Mapping[int, LossInput]
+    ) -> dict[int, Slopes]:
+        """Return the slopes of the cells in groups of one form. Give each cell its metrics."""
+        losses = []
+        for places in groups:
+            of_these = [self.members[place] for place in places]
+            settings = [member.settings for member in of_these]
+            dialect = of_these[0].trainee.dialect
+            losses.append(group_loss(settings, dialect, [inputs[place] for place in places]))
+        if not losses:
+            return {}
+        leaves = [x for loss in losses for x in (loss.logp, loss.states) if x is not None]
+        # Sums, because torch imports half of itself for a loss that is not a number. One call for
+        # all cells: the start of a backward pass costs more than its operations.
+        sums = [loss.value.sum() for loss in losses]
+        by_leaf = iter(torch.autograd.grad(sums, leaves))
+        slopes: dict[int, Slopes] = {}
+        for places, loss in zip(groups, losses, strict=True):
+            of_logp = next(by_leaf)
+            of_logps = None if loss.of_states is None else loss.of_states(next(by_leaf))
+            is_finite = loss.value.isfinite().tolist()
+            for number, place in enumerate(places):
+                further = None if of_logps is None else of_logps[number]
+                slopes[place] = of_logp[number], further
+                self.members[place].take(loss.metrics[number], is_finite=is_finite[number])
+        return slopes
 
     def _between_batches(
         self, began: dict["Training", int], metrics: dict[int, dict[str, float]]
@@ -439,14 +525,24 @@ class Training:
                 f"KL to the reference {values['eval/kl_reverse']:.3f}\n"
             )
 
-    def loss(
+    def loss_form(self, minibatch: Experience) -> object:
+        """Return what cells must have in common to compute their losses at once, but for beta."""
+        settings, dialect = self.settings, self.trainee.dialect
+        kl = settings.kl
+        of_kl = None
+        if in_loss(kl) or dialect.ratio_level == "sequence_if_kl_reward":
+            of_kl = kl.estimator, kl.placement, kl.ratio_level, kl.reference, in_loss(kl)
+        shapes = [None if part is None else part.shape for part in minibatch]
+        return settings.loss, of_kl, dialect, shapes
+
+    def loss_input(
         self, minibatch: Experience, scored: Scored, entropy: Tensor, began: int, version: int
-    ) -> "CellLoss":
-        """Return the loss of a minibatch.
+    ) -> LossInput:
+        """Return the input of the loss of a minibatch. Keep what the metrics have besides.
 
         scored: the policy's log-probabilities of the responses. entropy [P, G, T]: of the policy
         at each token. began: train steps before the batch. version: train steps behind the rollout
-        policy. `update` returns the metrics of this call.
+        policy.
         """
         settings, dialect, logp = self.settings, self.trainee.dialect, scored.logp
         own = dialect.ratio_to == "batch_start"
@@ -454,13 +550,7 @@ class Training:
         if (began if own else version) == self.state.step and (own or samples):
             # its own log-probabilities, so the ratio is 1 exactly
             minibatch = minibatch._replace(logp_old=logp)
-        leaf = logp.detach().requires_grad_()
-        states = None
-        if minibatch.logps_ref is not None and in_loss(settings.kl):
-            whole = settings.kl.estimator, scored.logps, minibatch.logps_ref
-            states = state_kl(*whole, logp.shape).requires_grad_()
-        target = objective(settings.loss, settings.kl, leaf, minibatch, dialect, states)
-        values = measured(settings, minibatch, target, logp, entropy)
+        values: dict[str, float] = {}
         if self._is_shown(self.state.step + 1):
             force = beta_effective(settings, dialect, logp, minibatch)
             values |= {} if force is None else {"train/beta_effective": force}
@@ -470,33 +560,31 @@ class Training:
             values["train/beta"] = settings.kl.beta
         staleness = float(self.state.step - version)
         values |= {"rollout/staleness_mean": staleness, "rollout/staleness_max": staleness}
-        self._values, self._loss = values, target.loss.detach()
-        if states is None:
-            return CellLoss(target.loss, leaf)
-        return CellLoss(target.loss, leaf, states, partial(state_slope, *whole))
+        self._values = values
+        return LossInput(minibatch, scored, entropy)
 
-    def update(self, gradient: Tensor) -> dict[str, float]:
-        """Update the policy once. Return the metrics of the train step. Raise _Diverged."""
+    def take(self, of_loss: Mapping[str, float], *, is_finite: bool) -> None:
+        """Take the metrics of the loss, which `update` returns. is_finite: of the loss's value."""
+        self._values, self._has_finite_loss = {**of_loss, **self._values}, is_finite
+
+    def update(self, gradient: Tensor, norm: float) -> dict[str, float]:
+        """Update the policy once, by a gradient that had this norm before it was clipped.
+
+        Return the metrics of the train step. Raise _Diverged.
+        """
         state, settings, values = self.state, self.settings, self._values
-        clipped, norm = optimizer.clip(gradient, settings.optimizer.max_grad_norm)
-        values["train/grad_norm"] = norm.item()
-        if not (torch.isfinite(self._loss) and torch.isfinite(norm)):
+        values["train/grad_norm"] = norm
+        if not (self._has_finite_loss and isfinite(norm)):
             raise _Diverged("the loss or its gradient")
-        # `optimizer.update` changes the policy in place.
-        before, step = state.policy.clone(), state.step + 1
+        before, step = state.policy, state.step + 1
         self._healthy = state.step, before
         rate = optimizer.rate_of(settings, step, self.trainee.dialect)
-        optimizer.update(
-            state.policy,
-            clipped,
-            state.moments,
-            settings.optimizer,
-            step,
-            rate,
-            self.trainee.dialect,
+        updated = optimizer.update(
+            before, gradient, state.moments, settings.optimizer, step, rate, self.trainee.dialect
         )
-        if not _is_finite(state.policy):
+        if not _is_finite(updated):
             raise _Diverged("the updated policy")
+        state.policy = updated
         if settings.max_staleness_steps:
             state.earlier = [*state.earlier, before][-settings.max_staleness_steps :]
         state.step = step
@@ -609,28 +697,46 @@ def followed(controller: BetaController, beta: float, current: float, responses:
 
 @torch.no_grad()
 def measured(
-    settings: Settings, batch: Experience, target: Objective, logp: Tensor, entropy: Tensor
-) -> dict[str, float]:
-    """Return the metrics of a minibatch under canonical names, for the policy before its update."""
-    mask, tokens = batch.mask, batch.mask.sum()
-    lengths = mask.sum(-1)
-    values: dict[str, Tensor] = {
-        "train/reward_mean": batch.reward.mean(),
-        "train/kl_reference": ((logp - batch.logp_ref) * mask).sum(-1).mean(),
-        "train/entropy": (entropy * mask).sum() / tokens,
-        "train/policy_loss": target.policy_loss,
-        "train/clip_fraction": (target.clipped * mask).sum() / tokens,
-        "train/ratio_max": (target.ratio * mask).max(),
-        "rollout/response_tokens": lengths.mean(),
+    settings: Sequence[Settings],
+    batch: Experience,
+    target: Objective,
+    logp: Tensor,
+    entropy: Tensor,
+    betas: Tensor,
+) -> list[dict[str, float]]:
+    """Return the metrics of C cells' minibatches under canonical names, for the policies before
+    their updates.
+
+    betas: [C]. All else has a leading dimension of cells.
+    """
+    mask = batch.mask
+    tokens, lengths = sum_over_tokens(mask), mask.sum(-1)
+    means = {
+        "train/reward_mean": batch.reward,
+        "train/kl_reference": ((logp - batch.logp_ref) * mask).sum(-1),
+        "rollout/response_tokens": lengths,
+        "train/shaped_reward_mean": batch.reward - betas[:, None, None] * batch.penalty,
+        "train/kl_term": batch.penalty,
     }
-    if in_reward(settings.kl):
-        values["train/shaped_reward_mean"] = (
-            batch.reward - settings.kl.beta * batch.penalty
-        ).mean()
-        values["train/kl_term"] = batch.penalty.mean()
-    if in_loss(settings.kl):
-        values["train/kl_term"] = target.kl_term
-    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+    values = {name: mean_over_responses(of_responses) for name, of_responses in means.items()}
+    values |= {
+        "train/entropy": sum_over_tokens(entropy * mask) / tokens,
+        "train/policy_loss": target.policy_loss,
+        "train/clip_fraction": sum_over_tokens(target.clipped * mask) / tokens,
+        "train/ratio_max": (target.ratio * mask).flatten(1).amax(1),
+        "loss/kl_term": target.kl_term,
+    }
+    rows = torch.stack(list(values.values()), 1).tolist()
+    metrics = []
+    for one, row in zip(settings, rows, strict=True):
+        of_cell = dict(zip(values, row, strict=True))
+        of_loss = of_cell.pop("loss/kl_term")
+        if not in_reward(one.kl):
+            del of_cell["train/shaped_reward_mean"], of_cell["train/kl_term"]
+        if in_loss(one.kl):
+            of_cell["train/kl_term"] = of_loss
+        metrics.append(of_cell)
+    return metrics
 
 
 @torch.no_grad()

@@ -57,6 +57,43 @@ def test_what_means_are_taken_over() -> None:
     assert tokens.item() == pytest.approx(45 / 9)
 
 
+@pytest.mark.parametrize(
+    ("loss", "fields"),
+    [
+        (Loss(), {}),
+        (Loss(), {"micro_batch": 3}),
+        (Loss(), {"mean_over": "batch"}),
+        (Loss(), {"kl_loss_mean": "sequence_mean"}),
+        (Loss(aggregation="sequence_mean"), {}),
+        (Loss(aggregation="constant", constant_tokens=7), {}),
+        (Loss(aggregation="constant", constant_tokens=7), {"constant_is_tokens": True}),
+        (Loss(clip=Clip(dual=3.0)), {"ratio_bound": 0.4}),
+        (Loss(ratio_level="sequence"), {}),
+    ],
+)
+@pytest.mark.parametrize("kl", [Kl(estimator="none"), Kl(estimator="k3", placement="loss", beta=1)])
+def test_the_losses_of_many_cells_are_those_of_each_bit_for_bit(
+    loss: Loss, fields: dict[str, Any], kl: Kl
+) -> None:
+    random = torch.Generator().manual_seed(1)
+    shape = 3, 4, 5, 7  # cells, prompts, rollouts, tokens
+    logp, old, reference = (-torch.rand(shape, generator=random) for _ in range(3))
+    lengths = torch.randint(1, 8, shape[:3], generator=random)
+    mask = (torch.arange(7) < lengths[..., None]).float()
+    reward, tokens = torch.rand(shape[:3], generator=random), mask.flatten(1).sum(-1) / 2
+    betas = torch.tensor([0.05, 0.3, 1.0])
+    whole = Experience(
+        logp, logp, mask, old, reference, reward, reward, reward[..., None], batch_tokens=tokens
+    )
+    of_all = objective(loss, kl, logp, whole, dialect(**fields), None, betas)
+    for cell, beta in enumerate(betas.tolist()):
+        own = kl if kl.estimator == "none" else kl.model_copy(update={"beta": beta})
+        one = Experience(*(None if part is None else part[cell] for part in whole))
+        alone = objective(loss, own, logp[cell], one, dialect(**fields))
+        for together, apart in zip(of_all, alone, strict=True):
+            assert torch.equal(together[cell], apart)
+
+
 def batch_of(x: float, ratio: float = 1.0) -> tuple[torch.Tensor, Experience]:
     """Two rollouts of 2 and 4 tokens, log pi / pi_ref = x, advantages 1."""
     mask = torch.tensor([[[1.0, 1, 0, 0], [1, 1, 1, 1]]])
@@ -144,7 +181,7 @@ def test_decay_of_matrices_leaves_norms_alone() -> None:
     flat = initial(0)
     settings = Optimizer(learning_rate=1e-2, weight_decay=0.5)
     moments = optimizer.Moments.zeros(flat)
-    optimizer.update(
+    flat = optimizer.update(
         flat, torch.zeros_like(flat), moments, settings, 1, 1e-2, dialect(decay_of="matrices")
     )
     was = initial(0)

@@ -55,10 +55,11 @@ def killed_at(cell: Cell, place: AttemptPaths, call: int, monkeypatch: pytest.Mo
     left = iter(range(call))
     update = train.optimizer.update
 
-    def interrupted(*args: Any) -> None:
-        update(*args)
+    def interrupted(*args: Any) -> Tensor:
+        updated = update(*args)
         if next(left, None) is None:
             raise Killed
+        return updated
 
     with monkeypatch.context() as patch:
         patch.setattr(train.optimizer, "update", interrupted)

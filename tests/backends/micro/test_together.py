@@ -146,7 +146,7 @@ def test_gradients_are_those_of_one_policy_under_autograd(
     monkeypatch.setenv(kernels.ENGINE, engines[0])
     wanted: dict[int, Tensor] = {}
 
-    def compared(self: train.Training, gradient: Tensor) -> dict[str, float]:
+    def compared(self: train.Training, gradient: Tensor, _norm: float) -> dict[str, float]:
         expected = wanted[self.number]
         assert (gradient - expected).abs().max() <= SAME_SLOPE[real] * expected.abs().max()
         wanted[self.number] = torch.zeros(1)
@@ -158,12 +158,13 @@ def test_gradients_are_those_of_one_policy_under_autograd(
             embedded(
                 estimator,
                 placement,
-                0.3,
+                0.1 * (1 + number),
                 loss=loss,
                 seed=number,
                 batch=Batch(num_prompts=2 * minibatches, num_minibatches=minibatches),
                 max_staleness_steps=lag,
                 num_train_steps=100,
+                optimizer=Optimizer(learning_rate=1e-3, max_grad_norm=None),
             )
             for number, (placement, loss) in enumerate(
                 (p, x) for p in get_args(Placement) for x in LOSSES
@@ -326,14 +327,14 @@ def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
     places = [place_at(tmp_path / f"{number} 'x' é") for number in range(len(cells))]
     alone = place_at(tmp_path / "alone")
     train.run(cells[0], alone)
-    loss = train.Training.loss
+    loss_input = train.Training.loss_input
 
-    def failing(self: train.Training, *args: Any) -> train.CellLoss:
+    def failing(self: train.Training, *args: Any) -> train.LossInput:
         if self.number == 3 and self.state.step == 4:
             raise MemoryError("of this cell alone")
-        return loss(self, *args)
+        return loss_input(self, *args)
 
-    monkeypatch.setattr(train.Training, "loss", failing)
+    monkeypatch.setattr(train.Training, "loss_input", failing)
 
     def leave(watch: Kept) -> Collection[int]:
         return (4,) if len(watch.results) >= 2 else ()
@@ -365,15 +366,16 @@ def test_a_loss_that_cannot_be_differentiated_ends_its_cell_alone(
     cells = [cell_of(embedded(num_train_steps=3, seed=seed)) for seed in range(3)]
     alone = place_at(tmp_path / "alone")
     train.run(cells[2], alone)
-    loss = train.Training.loss
+    loss_of_group, calls = train.group_loss, iter(range(100))
 
-    def failing(self: train.Training, *args: Any) -> train.CellLoss:
-        of_cell = loss(self, *args)
-        if self.number == 1 and self.state.step == 1:
-            return of_cell._replace(value=of_cell.value.detach())
-        return of_cell
+    def failing(settings: Any, *args: Any) -> train.GroupLoss:
+        loss = loss_of_group(settings, *args)
+        # The first call is of the first train step, in which all cells have one loss.
+        if next(calls) and any(one.seed == 1 for one in settings):
+            return loss._replace(value=loss.value.detach())
+        return loss
 
-    monkeypatch.setattr(train.Training, "loss", failing)
+    monkeypatch.setattr(train, "group_loss", failing)
     places = [place_at(tmp_path / str(number)) for number in range(3)]
     watch = Kept()
     train.run_together(list(zip(cells, places, strict=True)), watch)
@@ -396,10 +398,10 @@ def test_killed_together_and_resumed_in_other_company(
     train.run_together(list(zip(cells, whole, strict=True)), Kept())
     update, calls = train.optimizer.update, iter(range(50))
 
-    def killed(*args: Any) -> None:
+    def killed(*args: Any) -> Tensor:
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        update(*args)
+        return update(*args)
 
     first = [place_at(tmp_path / str(seed)) for seed in range(3)]
     with monkeypatch.context() as patch:
