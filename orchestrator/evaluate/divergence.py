@@ -27,6 +27,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import items, models
 from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards
+from orchestrator.evaluate.small_llama import SmallLlama
 from orchestrator.identity import digest
 from orchestrator.records import Engine, Sampling
 
@@ -183,14 +184,16 @@ def sums(
     for number, places in enumerate(_batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))):
         batch = [responses[place] for place in places]
         tokens, mask = _packed(batch, ours.device)
-        logps = known[number] if known else _logps(ours, tokens, mask)
-        others = _logps(theirs, tokens, mask)
+        # The distribution of a token is at the position before the token.
+        first = min(len(one.prompt) for one in batch) - 1
+        logps = known[number] if known else _logps(ours, tokens, mask, first)
+        others = _logps(theirs, tokens, mask, first)
         computed.append(logps)
         # A token of probability 0 has the logarithm -inf, and 0 · -inf is NaN; its term is 0.
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
         # Sums over long responses lose digits in float32.
         kl, entropy = kl.double(), entropy.double()
-        for rows, columns in _equal_spans(batch):
+        for rows, columns in _equal_spans(batch, first):
             totals = zip(
                 rows,
                 kl[rows, columns].sum(-1).tolist(),
@@ -206,19 +209,24 @@ def sums(
     return [sums_[place] for place in range(len(responses))]
 
 
-def _equal_spans(batch: Sequence[Response]) -> Iterator[tuple[list[int], slice]]:
-    """Yield the positions of responses, with the rows that have these positions."""
+def _equal_spans(batch: Sequence[Response], first: int) -> Iterator[tuple[list[int], slice]]:
+    """Yield the positions of responses, counted from `first`, with the rows that have these
+    positions."""
     rows: dict[tuple[int, int], list[int]] = {}
     for row, one in enumerate(batch):
-        # the distribution of a token is at the position before the token
-        start = len(one.prompt) - 1
+        start = len(one.prompt) - 1 - first
         rows.setdefault((start, start + len(one.tokens)), []).append(row)
     for (start, end), of_span in rows.items():
         yield of_span, slice(start, end)
 
 
-def _logps(model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
-    logits = model(input_ids=tokens.to(model.device), attention_mask=mask.to(model.device)).logits
+def _logps(model: Any, tokens: Tensor, mask: Tensor, first: int) -> Tensor:
+    """Return the log-probabilities after each token from `first` on."""
+    # In a small policy the others are not computed, and these keep their bits.
+    kept = {"logits_to_keep": tokens.shape[1] - first} if isinstance(model, SmallLlama) else {}
+    texts = tokens.to(model.device), mask.to(model.device)
+    logits = model(input_ids=texts[0], attention_mask=texts[1], **kept).logits
+    logits = logits[:, first - tokens.shape[1] :]
     return torch.log_softmax(logits.float(), -1).to(tokens.device)
 
 
@@ -233,13 +241,10 @@ def _finite(logps: Tensor) -> Tensor:
 
 def _packed(batch: Sequence[Response], device: Any) -> tuple[Tensor, Tensor]:
     """Return token ids and mask [B, L], padded on the right: positions need no correction."""
-    longest = max(len(one.prompt) + len(one.tokens) for one in batch)
-    tokens = torch.zeros(len(batch), longest, dtype=torch.long)
-    mask = torch.zeros(len(batch), longest, dtype=torch.long)
-    for row, one in enumerate(batch):
-        whole = one.prompt + one.tokens
-        tokens[row, : len(whole)] = torch.tensor(whole)
-        mask[row, : len(whole)] = 1
+    texts = [one.prompt + one.tokens for one in batch]
+    longest = max(map(len, texts))
+    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
     return tokens.to(device), mask.to(device)
 
 

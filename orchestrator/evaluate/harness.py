@@ -179,7 +179,7 @@ def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int
     results = evaluator.evaluate(
         lm=policy,
         task_dict={"tasks": {score_key.task.name: task}},
-        samples={score_key.task.name: list(part)},
+        samples={score_key.task.name: part},  # lm-eval looks each item up in it: a range is fast
         bootstrap_iters=CLOSED_FORM,
         apply_chat_template=score_key.chat_template and policy.has_template(),
     )

@@ -71,6 +71,13 @@ class _PreparedBatches(NamedTuple):
     settings: dict[str, Any]
 
 
+class _KnownRequests(NamedTuple):
+    """Requests of an earlier call, kept so that no others have their ids, and their batches."""
+
+    requests: list[Any]
+    batches: _PreparedBatches | None
+
+
 class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """A checkpoint as lm-eval's `hf` model.
 
@@ -101,11 +108,14 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         )
         self._kind = texts_hash(path), engine
         self._ends_alone = isinstance(model, SmallLlama) and _is_alone(tokenizer)
+        self._decodes_plainly = isinstance(model, SmallLlama) and (
+            not tokenizer.clean_up_tokenization_spaces
+        )
         self._decode_rows = tokenizer.batch_decode
         tokenizer.batch_decode = self._decoded_rows  # lm-eval's stopping rule calls it
         self._ids: dict[Any, list[int]] = {}
         self._batches: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._prepared: dict[Any, _PreparedBatches | None] = {}
+        self._prepared: dict[Any, _KnownRequests] = {}
         self._texts: dict[Any, Any] = {}
         self._num_tokens = max(len(tokenizer), model.config.get_text_config().vocab_size)
         self._texts_of_codes: dict[int, dict[int, str]] = {}
@@ -161,7 +171,10 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         key = *tokens, skip_special_tokens
         if key not in self._texts:
             _make_room(self._texts, RESPONSES_KEPT)
-            self._texts[key] = super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
+            # The tokenizer's own function, which Transformers' calls after a look at each token.
+            plain = self.tokenizer.backend_tokenizer if self._decodes_plainly else None
+            decode = super().tok_decode if plain is None else plain.decode
+            self._texts[key] = decode(tokens, skip_special_tokens=skip_special_tokens)
         return self._texts[key]
 
     def _decoded_rows(self, rows: Any, **named: Any) -> Any:
@@ -209,18 +222,18 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
         None: other texts than the end's end a response, or settings differ, and lm-eval's own
         function generates.
         """
-        arguments = [request.args for request in requests]
+        key = tuple(map(id, requests))
+        if key not in self._prepared:
+            _make_room(self._prepared, BATCHES_KEPT)
+            batches = self._prepare([request.args for request in requests])
+            self._prepared[key] = _KnownRequests(requests, batches)
+        return self._prepared[key].batches
+
+    def _prepare(self, arguments: list[Any]) -> "_PreparedBatches | None":
         settings = arguments[0][1]
         if settings.get("until") or any(each[1] != settings for each in arguments):
             return None
-        key = tuple(each[0] for each in arguments), repr(settings)
-        if key not in self._prepared:
-            _make_room(self._prepared, BATCHES_KEPT)
-            self._prepared[key] = self._prepare(arguments)
-        return self._prepared[key]
-
-    def _prepare(self, arguments: list[Any]) -> "_PreparedBatches | None":
-        settings = dict(normalize_gen_kwargs(arguments[0][1], self.max_gen_toks))
+        settings = dict(normalize_gen_kwargs(settings, self.max_gen_toks))
         longest: int = settings.pop("max_gen_toks")
         del settings["until"]
         if longest >= self.max_length:  # lm-eval's sentence says so

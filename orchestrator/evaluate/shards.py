@@ -81,6 +81,7 @@ class Shards:
                     f"{mean.value}: its policy gives no finite probabilities, so nothing was kept"
                 )
         items = joined(shards)
+        items_path = f"eval/{score_key.stem}.jsonl"
         scores = tuple(
             Score(
                 cell_id=job.cell_id,
@@ -97,7 +98,7 @@ class Shards:
                 task_version=score_key.task_version,
                 harness=score_key.harness,
                 seconds=sum(part["seconds"] for part in shards),
-                items_path=f"eval/{score_key.stem}.jsonl",
+                items_path=items_path,
             )
             for metric, mean in means.items()
         )
@@ -113,8 +114,10 @@ class Shards:
         lines = "".join(_ENCODED(item) + "\n" for item in items)
         write_text(self.target.with_suffix(".jsonl"), lines)  # first: scores have their items
         write_text(self.target, result.model_dump_json() + "\n")
-        for path in self.target.parent.glob(f"{self.target.stem}.part-*"):
-            path.unlink(missing_ok=True)
+        # A glob would compile a pattern of its own for each result.
+        for path in self.target.parent.iterdir():
+            if path.name.startswith(f"{self.target.stem}.part-"):
+                path.unlink(missing_ok=True)
 
     def _path(self, part: range) -> Path:
         return self.target.with_name(f"{self.target.stem}.part-{part.start}-{part.stop}")

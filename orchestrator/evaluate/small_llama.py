@@ -57,7 +57,7 @@ OTHERS = ("rope_parameters", "rope_theta", "pad_token_id", "bos_token_id", "eos_
 TOKENIZER = "PreTrainedTokenizerFast"
 
 BATCHES_KEPT = 8
-"""Prompts whose equal rows are known."""
+"""Prompts whose equal rows are known, and prompts whose forward pass is."""
 PLAIN_SAMPLING = {
     "do_sample": True,
     "temperature": 1.0,
@@ -87,6 +87,38 @@ class ForwardResult(NamedTuple):
     logits: Tensor
 
 
+class _Layer(NamedTuple):
+    """The weights of a layer."""
+
+    before: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    after: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+class _KeysValues(NamedTuple):
+    """Keys and values of a layer, [B, heads, n, width]."""
+
+    key: Tensor
+    value: Tensor
+
+
+class _Prompts(NamedTuple):
+    """Prompts [kinds, n] and their forward pass."""
+
+    ids: Tensor
+    mask: Tensor
+    logits: Tensor
+    """Of the next token, [kinds, V]."""
+    cache: "list[_KeysValues]"
+    """Of each layer."""
+
+
 class SmallLlama:
     """A policy. Its attributes have the names that lm-eval reads from a model of Transformers."""
 
@@ -96,15 +128,18 @@ class SmallLlama:
         self, config: PreTrainedConfig, weights: dict[str, Tensor], generation: GenerationConfig
     ):
         self.config, self.generation_config = config, generation
-        self._weights = weights
         self._eps = config.rms_norm_eps
-        self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
         self._width = config.head_dim
         base = config.rope_parameters["rope_theta"]
         exponents = torch.arange(0, self._width, 2, dtype=torch.float) / self._width
         self._frequencies = 1.0 / (base**exponents)
+        self._cos = self._sin = torch.empty(0)
+        """Cosine and sine at each position, [positions, width]."""
         self._batches: list[tuple[Tensor, Tensor, int, Tensor]] = []
         """Prompts and masks seen last, each with its number of kinds and the kind of each row."""
+        self._prompts: list[_Prompts] = []
+        """Prompts that the present weights have seen last."""
+        self.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights by name."""
@@ -117,12 +152,23 @@ class SmallLlama:
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
         """Take these weights, which have the names and shapes of the present ones."""
         self._weights = dict(weights)
+        self._layers = []
+        for layer in range(self.config.num_hidden_layers):
+            names = [f"model.layers.{layer}.{name}.weight" for name in _STEP]
+            self._layers.append(_Layer(*(weights[name] for name in names)))
+        self._prompts.clear()
 
     @torch.no_grad()
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> ForwardResult:
-        """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side."""
-        positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
-        hidden = self.hidden(input_ids, attention_mask, positions, None)
+    def __call__(
+        self, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int = 0
+    ) -> ForwardResult:
+        """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side.
+
+        logits_to_keep: only those of the last so many tokens; 0: of all.
+        """
+        length = input_ids.shape[1]
+        last = logits_to_keep or length
+        hidden = self.hidden(input_ids, attention_mask, torch.arange(length)[None], None, last)
         return ForwardResult(self.logits(hidden))
 
     @torch.no_grad()
@@ -148,8 +194,7 @@ class SmallLlama:
         is_open = torch.ones(len(texts), dtype=torch.bool)
         batch = _Batch(self, input_ids, attention_mask)
         while True:
-            probabilities = functional.softmax(batch.logits, dim=-1)
-            tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
+            tokens = torch.multinomial(batch.probabilities(), num_samples=1).squeeze(1)
             tokens = torch.where(is_open, tokens, pad_token_id)
             texts = torch.cat([texts, tokens[:, None]], dim=-1)
             is_open = is_open & ~torch.isin(tokens, stops)
@@ -162,117 +207,112 @@ class SmallLlama:
     def kinds_of(self, ids: Tensor, mask: Tensor) -> tuple[int, Tensor]:
         """Return the number of different texts of a batch, and the kind of each row.
 
-        With several threads a row's bits depend on its place, so there each row is a kind.
+        Where a row's bits depend on its place, each row is a kind.
         """
-        if torch.get_num_threads() > 1 or len(ids) % MULTIPLE:
+        if not _keeps_bits(len(ids)):
             return len(ids), torch.arange(len(ids))
         for known, known_mask, number, place in self._batches:
             if torch.equal(known, ids) and torch.equal(known_mask, mask):
                 return number, place
         kinds, place = torch.unique(torch.cat([ids, mask], dim=1), dim=0, return_inverse=True)
-        del self._batches[: len(self._batches) - BATCHES_KEPT + 1]
-        self._batches.append((ids.clone(), mask.clone(), len(kinds), place))
+        _append(self._batches, (ids.clone(), mask.clone(), len(kinds), place))
         return len(kinds), place
 
-    def hidden(
-        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: "list[_Keys] | None"
-    ) -> Tensor:
-        """Return the last layer's output [B, n, H]. A cache has an entry for each layer.
+    def prompts(self, ids: Tensor, mask: Tensor) -> _Prompts:
+        """Return the forward pass of prompts, which tasks and divergences have in common."""
+        for known in self._prompts:
+            if torch.equal(known.ids, ids) and torch.equal(known.mask, mask):
+                return known
+        cache: list[_KeysValues] = []
+        positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
+        hidden = self.hidden(ids, mask, positions, cache, 1)
+        prompts = _Prompts(ids, mask, self.logits(hidden)[:, 0], cache)
+        _append(self._prompts, prompts)
+        return prompts
 
-        mask: [B, m], of all m tokens so far. positions: [1 or B, n].
+    def hidden(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        cache: list[_KeysValues] | None,
+        last: int,
+    ) -> Tensor:
+        """Return the last layer's output [B, last, H] for the last tokens of `ids`, [B, n].
+
+        mask: [B, m], of all m tokens so far. positions: [1 or B, n]. cache: for each layer, of the
+        m - n tokens before these; these are appended. An empty list is filled.
         """
-        weights = self._weights
-        hidden = functional.embedding(ids, weights["model.embed_tokens.weight"])
-        angles = positions[..., None].float() * self._frequencies
-        angles = torch.cat((angles, angles), dim=-1)
-        cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+        rotation = self._rotation(positions, mask.shape[1])
         allowed = _allowed(mask, ids.shape[1])
-        for layer in range(self.config.num_hidden_layers):
-            names = [f"model.layers.{layer}.{name}.weight" for name in _STEP]
-            before, q, k, v, o, after, gate, up, down = (weights[name] for name in names)
-            normed = self._normed(hidden, before)
-            mixed = self._attention(
-                normed, (q, k, v), (cos, sin), allowed, None if cache is None else cache[layer]
+        is_beginning = not cache
+        hidden = functional.embedding(ids, self._weights["model.embed_tokens.weight"])
+        for number, layer in enumerate(self._layers):
+            normed = self._normed(hidden, layer.before)
+            query, key, value = (
+                functional.linear(normed, weight).view(*ids.shape, -1, self._width).transpose(1, 2)
+                for weight in (layer.query, layer.key, layer.value)
             )
-            hidden = hidden + functional.linear(mixed, o)
-            normed = self._normed(hidden, after)
-            inner = functional.silu(functional.linear(normed, gate))
-            hidden = hidden + functional.linear(inner * functional.linear(normed, up), down)
-        return self._normed(hidden, weights["model.norm.weight"])
+            query, key = _rotated(query, rotation), _rotated(key, rotation)
+            if cache is not None and is_beginning:
+                cache.append(_KeysValues(key, value))
+            elif cache is not None:
+                key = torch.cat([cache[number].key, key], dim=2)
+                value = torch.cat([cache[number].value, value], dim=2)
+                cache[number] = _KeysValues(key, value)
+            mixed = functional.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=allowed,
+                scale=self._width**-0.5,
+                is_causal=allowed is None and ids.shape[1] > 1,
+            )
+            mixed = mixed.transpose(1, 2).reshape(*ids.shape, -1)
+            if number == len(self._layers) - 1 and last < ids.shape[1] and _keeps_bits(len(ids)):
+                # What follows takes each token for itself.
+                mixed, hidden = (part[:, -last:].contiguous() for part in (mixed, hidden))
+            hidden = hidden + functional.linear(mixed, layer.output)
+            normed = self._normed(hidden, layer.after)
+            inner = functional.silu(functional.linear(normed, layer.gate))
+            hidden = hidden + functional.linear(
+                inner * functional.linear(normed, layer.up), layer.down
+            )
+        return self._normed(hidden, self._weights["model.norm.weight"])[:, -last:]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [B, n, V] of a last layer's output."""
         return functional.linear(hidden, self._weights["lm_head.weight"])
 
     def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        variance = hidden.pow(2).mean(-1, keepdim=True)
-        return weight * (hidden * torch.rsqrt(variance + self._eps))
+        return functional.rms_norm(hidden, weight.shape, weight, self._eps)
 
-    def _attention(
-        self,
-        hidden: Tensor,
-        weights: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        allowed: Tensor | None,
-        cache: "_Keys | None",
-    ) -> Tensor:
-        size, length, _ = hidden.shape
-        query, key, value = (
-            functional.linear(hidden, weight).view(size, length, -1, self._width).transpose(1, 2)
-            for weight in weights
-        )
-        query, key = _rotated(query, rotation), _rotated(key, rotation)
-        if cache is not None:
-            key, value = cache.grown(key, value)
-        mixed = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=allowed,
-            scale=self._width**-0.5,
-            is_causal=allowed is None and length > 1,
-        )
-        return mixed.transpose(1, 2).reshape(size, length, -1)
-
-
-class _Keys:
-    """Keys and values of one layer, [kinds, heads, n, width]."""
-
-    def __init__(self) -> None:
-        self.key: Tensor | None = None
-        self.value: Tensor | None = None
-        self.rows: Tensor | None = None
-        """The present row of each row of the next call. None: they stay."""
-
-    def grown(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of further tokens, and return all."""
-        if self.key is not None and self.value is not None:
-            old, rows = (self.key, self.value), self.rows
-            if rows is not None:
-                old = old[0].index_select(0, rows), old[1].index_select(0, rows)
-            key, value = torch.cat([old[0], key], dim=2), torch.cat([old[1], value], dim=2)
-        self.key, self.value = key, value
-        return key, value
+    def _rotation(self, positions: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine at positions below `longest`, [1 or B, 1, n, width]."""
+        if len(self._cos) < longest:
+            angles = torch.arange(longest)[:, None].float() * self._frequencies
+            angles = torch.cat((angles, angles), dim=-1)
+            self._cos, self._sin = angles.cos(), angles.sin()
+        cos, sin = (functional.embedding(positions, each) for each in (self._cos, self._sin))
+        return cos.unsqueeze(1), sin.unsqueeze(1)
 
 
 class _Batch:
-    """A batch of texts that grows.
-
-    `logits`: of the next token, [B, V]. Those of an ended row mean nothing.
-    """
+    """A batch of texts that grows."""
 
     def __init__(self, model: SmallLlama, ids: Tensor, mask: Tensor):
         self._model = model
         number, self._place = model.kinds_of(ids, mask)
-        self._shares = number < len(ids) or not len(ids) % MULTIPLE
-        self._shares = self._shares and torch.get_num_threads() == 1
+        self._shares = _keeps_bits(len(ids))
         chosen = self._one_of_each(number, self._place, torch.arange(len(ids)))
-        self._mask = mask[chosen]
-        self._cache = [_Keys() for _ in range(model.config.num_hidden_layers)]
-        positions = (self._mask.cumsum(-1) - 1).masked_fill(self._mask == 0, 0)
-        self._next = positions[:, -1:]
-        self.logits = torch.empty(0)
-        self._compute(ids[chosen], positions)
+        prompts = model.prompts(ids[chosen], mask[chosen])
+        self._mask, self._logits, self._cache = prompts.mask, prompts.logits, list(prompts.cache)
+        self._next = self._mask.sum(-1, keepdim=True) - 1
+
+    def probabilities(self) -> Tensor:
+        """Return the probabilities of the next token, [B, V]. Those of an ended row mean
+        nothing."""
+        return functional.softmax(self._logits, dim=-1)[self._place]
 
     def take(self, tokens: Tensor, is_open: Tensor) -> None:
         """Append a token to each text. Ended texts are left out of what follows."""
@@ -287,15 +327,15 @@ class _Batch:
             place = chosen = torch.arange(len(tokens))
         rows = self._place[chosen]
         self._place = place
-        for keys in self._cache:
-            keys.rows = rows
+        self._cache = [
+            _KeysValues(key.index_select(0, rows), value.index_select(0, rows))
+            for key, value in self._cache
+        ]
         self._next = self._next[rows] + 1
         self._mask = functional.pad(self._mask[rows], (0, 1), value=1)
-        self._compute(tokens[chosen][:, None], self._next)
-
-    def _compute(self, ids: Tensor, positions: Tensor) -> None:
-        hidden = self._model.hidden(ids, self._mask, positions, self._cache)
-        self.logits = self._model.logits(hidden[:, -1:])[:, 0][self._place]
+        ids = tokens[chosen][:, None]
+        hidden = self._model.hidden(ids, self._mask, self._next, self._cache, 1)
+        self._logits = self._model.logits(hidden)[:, 0]
 
     def _one_of_each(self, number: int, place: Tensor, rows: Tensor) -> Tensor:
         """Return one of these rows for each kind, the last one again up to a multiple."""
@@ -304,6 +344,18 @@ class _Batch:
         if not self._shares:
             return chosen
         return torch.cat([chosen, chosen[-1:].expand(-number % MULTIPLE)])
+
+
+def _keeps_bits(rows: int) -> bool:
+    """Return True if a row of a batch has the same bits in any other batch for which this is
+    True."""
+    return rows % MULTIPLE == 0 and torch.get_num_threads() == 1
+
+
+def _append(kept: list[Any], newest: object) -> None:
+    """Append to the last few."""
+    del kept[: max(0, len(kept) - BATCHES_KEPT + 1)]
+    kept.append(newest)
 
 
 def samples_plainly(sampling: Sampling) -> bool:

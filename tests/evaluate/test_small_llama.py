@@ -98,6 +98,67 @@ def test_a_stop_that_lm_eval_gives_ends_the_batch(models: ModuleType) -> None:
     assert texts.shape == (16, 6)
 
 
+@pytest.mark.parametrize("rows", [48, 5])
+def test_logits_of_the_last_tokens_are_those_of_all(models: ModuleType, rows: int) -> None:
+    """In a batch of another number of rows too, where a smaller product would change bits."""
+    torch, model = models.torch, loaded(models, ELDER, Sampling()).model
+    ids = torch.randint(3, len(skills.VOCABULARY), (rows, 14), generator=torch.manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[: rows // 2, -2:] = 0
+    whole = model(ids, mask).logits
+    assert torch.equal(model(ids, mask, logits_to_keep=7).logits, whole[:, 7:])
+
+
+def test_prompts_are_computed_once_for_a_checkpoint(
+    models: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a task with repeats and as a divergence, and anew with the next checkpoint's weights."""
+    torch, model = models.torch, loaded(models, ELDER, Sampling()).model
+    numbers = torch.randint(3, len(skills.VOCABULARY), (6, 32, 8), generator=torch.manual_seed(1))
+    lengths: list[int] = []
+    hidden = type(model).hidden
+
+    def counted_hidden(self: Any, ids: Any, *arguments: Any) -> Any:
+        lengths.append(ids.shape[1])
+        return hidden(self, ids, *arguments)
+
+    monkeypatch.setattr(type(model), "hidden", counted_hidden)
+
+    def sampled() -> list[Any]:
+        texts = []
+        for prompts in numbers:
+            for ids in (prompts, prompts.repeat_interleave(4, 0)):
+                torch.manual_seed(3)
+                mask = torch.ones_like(ids)
+                texts.append(model.generate(ids, mask, pad_token_id=0, max_new_tokens=3))
+        return texts
+
+    first = sampled()
+    assert lengths.count(8) == len(numbers), "the prompts of a task are those of its divergence"
+    weights = model.state_dict()
+    model.load_state_dict({name: weight * 2 for name, weight in weights.items()})
+    others = sampled()
+    assert lengths.count(8) == 2 * len(numbers)
+    assert not all(map(torch.equal, first, others)), "the weights are others"
+    model.load_state_dict(weights)
+    assert all(map(torch.equal, first, sampled()))
+
+
+def test_equal_rows_of_as_many_batches_as_are_kept_are_known(
+    models: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The four tasks and two divergences of a checkpoint are six batches."""
+    torch, model = models.torch, loaded(models, ELDER, Sampling()).model
+    kept = models.small_llama.BATCHES_KEPT
+    batches = [torch.full((16, 4), 3 + number) for number in range(kept)]
+    for ids in batches:
+        model.kinds_of(ids, torch.ones_like(ids))
+    monkeypatch.setattr(torch, "unique", None)  # nothing is searched again
+    for ids in batches:
+        number, place = model.kinds_of(ids, torch.ones_like(ids))
+        assert (number, place.tolist()) == (1, [0] * 16)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
