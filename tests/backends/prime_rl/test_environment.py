@@ -1,8 +1,6 @@
 """The environment that travels with a plan: its prompts and its rewards."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ from backends.prime_rl import BACKEND, environment
 from backends.prime_rl.manifest import ENVIRONMENT
 from orchestrator import scoring
 from orchestrator.records import AttemptPaths, Cell
+from tests.backends import child
 from tests.backends.environments import library_python
 from tests.backends.shipped import WORTH, rewards
 
@@ -77,7 +76,7 @@ def test_another_number_of_prompts_is_refused(prompts: Path) -> None:
 
 
 @pytest.mark.slow
-def test_verifiers_itself_serves_it(tmp_path: Path) -> None:
+def test_verifiers_itself_serves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version Prime-RL 0.5.0 is locked to, in an environment of its own."""
     python = library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])
     rows = {
@@ -96,22 +95,16 @@ def test_verifiers_itself_serves_it(tmp_path: Path) -> None:
                 (folder / file).write_text(text)
         (folder / f"{ENVIRONMENT}.py").write_text(Path(environment.__file__).read_text())
         (folder / environment.PROMPTS).write_text("".join(json.dumps(r) + "\n" for r in made))
-    done = [
-        subprocess.run(
-            [str(python), str(Path(__file__).with_name("served.py")), str(tmp_path / rule), rule],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")},
-        )
-        for rule in rows
-    ]
-    assert not any(each.returncode for each in done), (
-        done[0].stderr[-2000:] + done[1].stderr[-2000:]
-    )
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    parent = child.Imported(python, ("datasets", "verifiers"))
+    served = Path(__file__).with_name("served.py")
     found: dict[str, Any] = {}
-    for each in done:
-        found |= json.loads(each.stdout.splitlines()[-1])
+    for rule in rows:
+        arguments = (served, tmp_path / rule, rule)
+        done = child.forked(parent, child.RUN_AS_SCRIPT, arguments, tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found |= json.loads(done.stdout.splitlines()[-1])
     assert found == {
         "prompts": ["1/4 + 1/4? Box it.", "2? Box it."],
         "right": 1.0,
