@@ -111,7 +111,10 @@ class Commands:
                 return
             line += part
         request = json.loads(line)
-        import_with_settings(ALSO.get("".join(request["arguments"][:1]), ()))
+        modules = ALSO.get("".join(request["arguments"][:1]), ())
+        if "SLURM_CONF" in request["environment"]:  # jobs train and score, each in a new Python
+            modules = tuple(name for name in modules if name not in SCORING)
+        import_with_settings(modules)
         child = os.fork()
         if not child:
             signal.set_wakeup_fd(-1)

@@ -156,6 +156,9 @@ class AskedLaunch:
         self.script, self.options, self.shipped = script, options, shipped
 
 
+NOT_SCORED: "tuple[None, dict[str, Any], None, dict[str, Any]]" = (None, {}, None, {})
+
+
 class Trl:
     """Both trainers, and the configurations that their scripts parse."""
 
@@ -164,6 +167,8 @@ class Trl:
         import torch
 
         self.torch, self.sources = torch, sources
+        self._scored: tuple[Any, Mapping[str, Any], Any, dict[str, Any]] = NOT_SCORED
+        """The launch, the rollouts, the trainer and the scores of the last `advantages`."""
         utils = sources.load(UTILS, ["pad", "nanstd", "nanmin", "nanmax"], torch=torch, np=np)
         own = {
             **{name: getattr(utils, name) for name in ("pad", "nanstd", "nanmin", "nanmax")},
@@ -248,6 +253,8 @@ class Trl:
             raise ValueError(f"the launch has groups of {size}, and the batch has not")
         trainer = self._trainer(launch, batch)
         scored = trainer.scored(len(batch["rewards"]))
+        rollouts = {key: value for key, value in batch.items() if key != "logp"}
+        self._scored = (launch, rollouts, trainer, scored)
         rewards = batch["rewards"].clone()
         if launch.script == "rloo" and trainer.beta.multiplied is not None:
             rewards -= float(trainer.beta) * trainer.beta.multiplied[: len(rewards)]
@@ -258,7 +265,13 @@ class Trl:
         return at_end, gains.expand_as(batch["mask"]).clone()
 
     def loss(self, launch: AskedLaunch, batch: Mapping[str, Any]) -> Any:
-        """Return _compute_loss of one micro-batch that is the whole minibatch."""
+        """Return _compute_loss of one micro-batch that is the whole minibatch.
+
+        After `advantages` of the same launch and rollouts, the rollouts are scored already.
+        """
+        (of_launch, rollouts, trainer, scored), self._scored = self._scored, NOT_SCORED
+        if of_launch is launch and all(batch.get(key) is value for key, value in rollouts.items()):
+            return self._loss_of(trainer, scored, batch)
         return self._loss(self._trainer(launch, batch), batch)
 
     def moved_reference(self, launch: AskedLaunch) -> list[float]:
@@ -284,7 +297,9 @@ class Trl:
         return weights
 
     def _loss(self, trainer: Any, batch: Mapping[str, Any]) -> Any:
-        inputs = trainer.scored(len(batch["logp"]))
+        return self._loss_of(trainer, trainer.scored(len(batch["logp"])), batch)
+
+    def _loss_of(self, trainer: Any, inputs: dict[str, Any], batch: Mapping[str, Any]) -> Any:
         of_tokens = inputs["advantages"].dim() == 2
         inputs["advantages"] = batch["advantages"] if of_tokens else batch["advantages"][:, 0]
         trainer.now = batch["logp"]

@@ -64,7 +64,7 @@ class Sources:
         self.folder = folder
         self.used: dict[str, dict[str, Any]] = {}
         """`file:definition` -> its first line and the hash of its text."""
-        self._texts: dict[str, str] = {}
+        self._lines: dict[str, list[bytes]] = {}
         self._trees: dict[str, ast.Module] = {}
         self._code: dict[tuple[object, ...], tuple[types.CodeType, list[str]]] = {}
 
@@ -113,8 +113,9 @@ class Sources:
 
     def _tree(self, file: str) -> ast.Module:
         if file not in self._trees:
-            self._texts[file] = (self.folder / file).read_text(encoding="utf-8")
-            self._trees[file] = ast.parse(self._texts[file])
+            text = (self.folder / file).read_text(encoding="utf-8")
+            self._lines[file] = text.encode().split(b"\n")
+            self._trees[file] = ast.parse(text)
         return self._trees[file]
 
     def assigned(self, file: str, method: str, attribute: str, within: Mapping[str, Any]) -> Any:
@@ -130,9 +131,17 @@ class Sources:
         if f"{file}:{name}" in self.used:
             return
         node = _find(self._tree(file), name, file)
-        segment = ast.get_source_segment(self._texts[file], node) or ""
+        segment = _text_of(node, self._lines[file])
         digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
         self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
+
+
+def _text_of(node: Any, lines: list[bytes]) -> str:
+    """Return the source of a definition; `ast.get_source_segment` takes a file apart each time."""
+    text = lines[node.lineno - 1 : node.end_lineno]
+    text[-1] = text[-1][: node.end_col_offset]
+    text[0] = text[0][node.col_offset :]
+    return b"\n".join(text).decode()
 
 
 def _find(tree: ast.Module, name: str, file: str) -> Any:

@@ -21,7 +21,9 @@ def test_the_same_day_as_a_plain_user(tmp_path: Path) -> None:
     if fault := missing() or no_plain_user():
         pytest.skip(fault)
     own = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "SLURM", "XDG"))}
-    environment = {**own, "HOME": str(tmp_path), "USER": "nobody", "LOGNAME": "nobody"}
+    kept = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    named = {"HOME": str(tmp_path), "USER": "nobody", "LOGNAME": "nobody"}
+    environment = {**own, **named, "XDG_CACHE_HOME": kept}  # the compiled kernels are in it
     done = subprocess.run(
         [
             *NAMESPACE,
