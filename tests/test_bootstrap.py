@@ -54,7 +54,7 @@ def test_real_libraries_train_in_a_phase_of_their_own_files(
     assert bootstrap.test([]) == 0
     rest, real = ([*words] for program, *words in calls if Path(str(program)).name == "pytest")
     assert rest[:2] == ["-m", "not real"]
-    assert real[:4] == ["-m", "real", "-n", 2]
+    assert real[:4] == ["-m", "real", "-n", 3]
     files = {path for path in real if isinstance(path, Path)}
     assert not {path for path in rest if isinstance(path, Path)}
     marks = re.compile(r"mark\.real\b")

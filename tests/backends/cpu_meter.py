@@ -11,6 +11,8 @@ from typing import NamedTuple, Self
 
 EVERY_SECONDS = 0.25
 """What a process computes after the last look is lost: at most this much of each."""
+KEEPS_RECORDS = "ORCH_KEEP_RECORDS"
+"""The variable with which tests keep records of their runs, CPU seconds included (trained.py)."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -68,6 +70,25 @@ class CpuMeter:
             return self._token in Path(f"/proc/{process.number}/environ").read_bytes()
         except OSError:
             return False
+
+
+class Unmeasured:
+    """A meter that never looks."""
+
+    seconds: None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def meter_of_record(token: str) -> CpuMeter | Unmeasured:
+    """Return a meter for the record of a run, which never looks if no record is kept.
+
+    A look costs 7 ms: 3 % of a processor for as long as the run takes.
+    """
+    return CpuMeter(token) if os.environ.get(KEEPS_RECORDS) else Unmeasured()
 
 
 def _processes() -> list[_Process]:

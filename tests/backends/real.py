@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Cadence, Resources, Settings
-from tests.backends.cpu_meter import CpuMeter
+from tests.backends import child, ray_forks
+from tests.backends.cpu_meter import meter_of_record
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -47,8 +49,8 @@ class Trained(NamedTuple):
     points: list[MetricPoint]
     checkpoints: list[Checkpoint]
     stdout: str
-    cpu_seconds: float
-    """Of all its processes, Ray's too."""
+    cpu_seconds: float | None
+    """Of all its processes, Ray's too. None: not counted."""
 
     def values(self, name: str) -> list[float]:
         """A metric of every step."""
@@ -132,7 +134,10 @@ def _gpus(settings: Settings) -> int:
 def train(
     library: str, version: str, python: Path, folder: Path, changes: Mapping[str, Any]
 ) -> Trained:
-    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
+    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails.
+
+    The workers of its Ray fork, if the library is in ray_forks.MODULES and the cell is on policy.
+    """
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
     trained = cell(library, version, model, prompts(folder / "prompts"), changes)
@@ -151,10 +156,14 @@ def train(
     prepared.prepare(wanted.data, [wanted.format], folder / "prepared")
     prepared.link(place.plan_dir, folder / "prepared")
     log = place.attempt_dir / "stdout"
-    with log.open("w") as out, CpuMeter(str(folder)) as meter:
+    variables = _environment(python, folder) | dict(changed.plan.env)
+    forks: AbstractContextManager[dict[str, str]] = ray_forks.of_library(library, variables)
+    if trained.settings.max_staleness_steps:  # what it trains depends on when its workers are ready
+        forks = nullcontext(variables)
+    with log.open("w") as out, meter_of_record(str(folder)) as meter, forks as variables:
         process = held(
             list(changed.plan.argv),
-            env=_environment(python, folder) | dict(changed.plan.env),
+            env=variables,
             cwd=folder,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -221,7 +230,8 @@ for policy in {list(map(str, policies))!r}:
     means.append(sum(chances) / {count})
 print(json.dumps(means))
 """
-    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    parent = child.Imported(python, ("torch", "transformers.models.llama.modeling_llama"))
+    done = child.forked(parent, program, (), Path.cwd())
     assert done.returncode == 0, done.stderr[-2000:]
     means: list[float] = json.loads(done.stdout.splitlines()[-1])
     return means

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
 from orchestrator.prove.text import stored
+from tests.backends.cpu_meter import KEEPS_RECORDS
 
 FOLDER = Path(__file__).parent
 RECORDS = "trained.json"
@@ -63,7 +64,7 @@ def hold(
     rounded = None if cpu_seconds is None else float(round(cpu_seconds))
     ours = TrainedRecord(test, release, cell, steps, rounded)
     records = {(each.test, each.cell): each for each in kept(library)}
-    if os.environ.get("ORCH_KEEP_RECORDS"):
+    if os.environ.get(KEEPS_RECORDS):
         records[test, cell] = ours
         rows = [each._asdict() for _, each in sorted(records.items())]
         write_text(FOLDER / library / RECORDS, json.dumps({"runs": rows}, indent=1) + "\n")

@@ -82,7 +82,7 @@ def answers(scores: Mapping[Skill, MicroScore]) -> dict[Skill, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.long(80)
+@pytest.mark.long(180)
 @pytest.mark.real
 def test_engines_agree_item_by_item_when_greedy_and_within_sampling_error_otherwise(
     tmp_path: Path, server: str, python: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ from tests.backends.trained import hold
 from tests.backends.trl.cells import cell
 from tests.spec.spec_files import ROOT
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(150)]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(80)]
 
 K1 = Kl(estimator="k1", placement="reward", beta=0.2)
 K3 = Kl(estimator="k3", placement="loss", beta=0.2)

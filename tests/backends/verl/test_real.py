@@ -16,7 +16,7 @@ from orchestrator.prove import real
 from orchestrator.prove.checks import checks
 from orchestrator.records import Engine, Sampling
 from tests.backends import proven
-from tests.backends.cpu_meter import CpuMeter
+from tests.backends.cpu_meter import meter_of_record
 from tests.backends.environments import cpu_python, root
 from tests.backends.trained import hold
 from tests.evaluate.micro_scores import micro_scores
@@ -128,7 +128,7 @@ def test_somebodys_script_is_rehearsed(
     script = tmp_path / "it's mine.sh"
     script.write_text(VERL)
     (chosen,) = real.chosen_of_script(script, folder / "script")
-    with CpuMeter(str(folder / "script")) as meter:
+    with meter_of_record(str(folder / "script")) as meter:
         outcome = real.rehearse(chosen, folder / "script")
     steps = chosen.small.cell.settings.num_train_steps
     hold("verl", "0.9.1", "somebody's script, rehearsed", steps, meter.seconds)
