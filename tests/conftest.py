@@ -1,5 +1,6 @@
 """Synthetic experiments: records and scores as training and evaluation would leave them."""
 
+import gc
 import math
 import os
 import sys
@@ -47,11 +48,42 @@ own (tests/command_line.py)."""
 
 TASKS = (("micro_sort", "in"), ("micro_reverse", "out"), ("micro_copy", "out"))
 
+gc.disable()
+"""Until the tests are collected (`pytest_collection_finish`): what is imported stays."""
 
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Begin, in each of several processes, with other files: what one compiles, the others read."""
+    config = session.config
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    config.args = [str(path) for path in files[first:] + files[:first]]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported to no later garbage collection: one would read a million objects."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen_modules() -> Iterator[None]:
+    """Leave what a file's tests imported to no garbage collection of the next file's tests."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, the longest of them at the very start: what is left for the end is short.
 
-    A cluster's tests mostly wait, so that they begin early, beside what computes.
+    A cluster's tests mostly wait, so that they begin early, beside what computes. Files of the same
+    length come by name, in whatever order they were collected.
     """
     seconds: dict[Path, float] = {}
     for item in items:
@@ -60,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         expected = float(mark.args[0] if mark.args else 60) if mark else 30.0 * waits
         slow = item.get_closest_marker("slow") is not None
         seconds[item.path] = max(seconds.get(item.path, 0), expected, slow)
-    items.sort(key=lambda item: -seconds[item.path])
+    items.sort(key=lambda item: (-seconds[item.path], item.path))
     for item in items:
         if item.get_closest_marker("real"):
             # the first of a library's tests installs its environment
