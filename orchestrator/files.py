@@ -5,6 +5,7 @@ Writes replace a whole file or append whole lines; reads give a sentence for wha
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -165,6 +166,37 @@ def remove_tree(path: Path) -> None:
     with telling(path):
         path.replace(doomed)
         shutil.rmtree(doomed)
+
+
+def cache_folder() -> Path | None:
+    """Return the user's folder for files that orch can make again, which only this user can write.
+
+    Return None without one.
+    """
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (root if root.is_absolute() else Path.home() / ".cache") / "orch"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+        if about.st_uid != os.geteuid():
+            return None
+        if about.st_mode & 0o077:
+            folder.chmod(0o700)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    return folder
+
+
+def short_digest(file: Path) -> str:
+    """Return the hash of a file's content that a name in the cache folder ends with."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def is_kept(file: Path) -> bool:
+    """Return True if this user owns the file, and it has the content that its name ends with."""
+    about = file.lstat()
+    own = file.is_file() and not file.is_symlink() and about.st_uid == os.geteuid()
+    return own and file.stem.rpartition("-")[2] == short_digest(file)
 
 
 def _not_an_object(path: Path) -> str:

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from backends.micro import shape, skills
 from orchestrator.errors import EnvironmentFault
+from orchestrator.files import cache_folder, is_kept, short_digest
 
 ENGINE = "ORCH_MICRO_ENGINE"
 """Environment variable: `torch` keeps the kernels out."""
@@ -90,7 +91,7 @@ def _attempt(real: Real) -> Kernels | Unavailable:
         compilations = [
             _compilation(compiler, banner, flag, real) for flag in (*FOR_THIS_CPU, None)
         ]
-        folder = _cache_folder()
+        folder = cache_folder()
         if folder is not None:
             with suppress(OSError):
                 return _from_folder(folder, compilations)
@@ -171,29 +172,13 @@ def _cpu() -> Iterator[str]:
     yield from first.values()
 
 
-def _cache_folder() -> Path | None:
-    """Return the folder for compiled files, which only this user can write; None without one."""
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = (root if root.is_absolute() else Path.home() / ".cache") / "orch"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.stat()
-        if about.st_uid != os.geteuid():
-            return None
-        if about.st_mode & 0o077:
-            folder.chmod(0o700)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        return None
-    return folder
-
-
 def _from_folder(folder: Path, compilations: list[Compilation]) -> Kernels:
     """Return the kernels of the first compilation that works, kept in the folder or new."""
     faults = []
     for compilation in compilations:
         for file in sorted(folder.glob(f"kernels-{compilation.key}-*.so")):
             # Its name has its digest: the loader crashes on a file that was cut in half.
-            if _is_ours(file) and file.stem.rpartition("-")[2] == _digest(file):
+            if is_kept(file):
                 with suppress(OSError):
                     return _opened(file, compilation)
             with suppress(OSError):
@@ -205,22 +190,13 @@ def _from_folder(folder: Path, compilations: list[Compilation]) -> Kernels:
             done = _finished([*compilation.command, "-o", name, "-lm"])
             if done.returncode == 0:
                 unfinished.chmod(0o700)
-                file = folder / f"kernels-{compilation.key}-{_digest(unfinished)}.so"
+                file = folder / f"kernels-{compilation.key}-{short_digest(unfinished)}.so"
                 unfinished.replace(file)
                 return _opened(file, compilation)
             faults.append(next(iter(done.stderr.strip().splitlines()), "no message"))
         finally:
             unfinished.unlink(missing_ok=True)
     raise Unavailable(f"{compilations[0].command[0]} cannot compile the kernels: {faults[0]}")
-
-
-def _is_ours(file: Path) -> bool:
-    about = file.lstat()
-    return file.is_file() and not file.is_symlink() and about.st_uid == os.geteuid()
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _opened(file: Path, compilation: Compilation) -> Kernels:

@@ -13,13 +13,15 @@ the store is a server, `writer_of` returns None and MLflow's client writes every
 
 import itertools
 import math
+import re
 import secrets
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
 _ROW = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
 """The columns of both tables of metrics, in MLflow's order. In `metrics` they are also the primary
 key."""
-_TABLES = {
-    "SqlMetric": {*_ROW},
-    "SqlLatestMetric": {*_ROW},
-    "SqlParam": {"key", "value", "run_uuid"},
-    "SqlTag": {"key", "value", "run_uuid"},
-    "SqlRun": {
+TABLES = {
+    "metrics": {*_ROW},
+    "latest_metrics": {*_ROW},
+    "params": {"key", "value", "run_uuid"},
+    "tags": {"key", "value", "run_uuid"},
+    "runs": {
         "run_uuid",
         "name",
         "source_type",
@@ -49,7 +51,7 @@ _TABLES = {
         "artifact_uri",
         "experiment_id",
     },
-    "SqlDataset": {
+    "datasets": {
         "dataset_uuid",
         "experiment_id",
         "name",
@@ -59,7 +61,7 @@ _TABLES = {
         "dataset_schema",
         "dataset_profile",
     },
-    "SqlInput": {
+    "inputs": {
         "input_uuid",
         "source_type",
         "source_id",
@@ -67,8 +69,8 @@ _TABLES = {
         "destination_id",
         "step",
     },
-    "SqlInputTag": {"input_uuid", "name", "value"},
-    "SqlLoggedModel": {
+    "input_tags": {"input_uuid", "name", "value"},
+    "logged_models": {
         "model_id",
         "experiment_id",
         "name",
@@ -81,7 +83,7 @@ _TABLES = {
         "source_run_id",
         "status_message",
     },
-    "SqlLoggedModelMetric": {
+    "logged_model_metrics": {
         "model_id",
         "metric_name",
         "metric_timestamp_ms",
@@ -93,22 +95,27 @@ _TABLES = {
         "dataset_name",
         "dataset_digest",
     },
-    "SqlLoggedModelParam": {"model_id", "experiment_id", "param_key", "param_value"},
-    "SqlLoggedModelTag": {"model_id", "experiment_id", "tag_key", "tag_value"},
+    "logged_model_params": {"model_id", "experiment_id", "param_key", "param_value"},
+    "logged_model_tags": {"model_id", "experiment_id", "tag_key", "tag_value"},
 }
-"""MLflow's class of each table, and the columns that orch knows."""
+"""MLflow's tables, and the columns that orch knows."""
 _NEEDED = (
     "ManagedSessionMaker",
     "_get_run",
     "_check_run_is_active",
     "_get_experiment",
     "_check_experiment_is_active",
-    "sanitize_metric_value",
     "_update_latest_metrics_if_necessary",
-    "MODELS_FOLDER_NAME",
-    "ARTIFACTS_FOLDER_NAME",
 )
 """Members of MLflow's store that are used here."""
+_LARGEST = 1.7976931348623157e308
+_STORED = {math.inf: (False, _LARGEST), -math.inf: (False, -_LARGEST)}
+_STORED_NAN = (True, 0)
+"""What MLflow stores for values that a database does not take, as `sanitize_metric_value` does."""
+_MODELS_FOLDER, _ARTIFACTS_FOLDER = "models", "artifacts"
+"""Folders of a model's artifacts, as MLflow's store names them."""
+_READY = 2
+"""The status of a model that is ready."""
 _DIALECTS = ("sqlite", "postgresql")
 
 _ARRAYS = """
@@ -172,12 +179,50 @@ class Points:
                     yield key, value, at, step
 
 
-class NewRun(NamedTuple):
-    """A run that the store does not have yet. `run` and `dataset` are MLflow's own objects."""
+class RunInfo(NamedTuple):
+    """What identifies a run, with MLflow's names. Times are in Unix milliseconds."""
 
-    run: Any
-    dataset: Any = None
-    """A DatasetInput, or None."""
+    run_id: str
+    experiment_id: str
+    user_id: str
+    status: str
+    start_time: int
+    artifact_uri: str
+    run_name: str
+    end_time: int | None = None
+    lifecycle_stage: str = "active"
+
+
+class RunData(NamedTuple):
+    """The tags and params of a run, with MLflow's names."""
+
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+
+
+class UnwrittenRun(NamedTuple):
+    """A run as `create_run` makes it, with the names of MLflow's object."""
+
+    info: RunInfo
+    data: RunData
+    inputs: None = None
+
+
+class NewDataset(NamedTuple):
+    """A data set of a run, with MLflow's names, and its role."""
+
+    name: str
+    digest: str
+    source_type: str
+    source: str
+    tags: Sequence[tuple[str, str]] = ()
+
+
+class NewRun(NamedTuple):
+    """A run that the store does not have yet."""
+
+    run: UnwrittenRun
+    dataset: NewDataset | None = None
 
 
 class NewModel(NamedTuple):
@@ -194,8 +239,9 @@ class NewModel(NamedTuple):
     """Its metrics."""
 
 
-_CACHE_KIB = 262_144
-"""SQLite's own cache of pages for a connection is 2 MB: less than what a batch touches."""
+IN_MEMORY = ("PRAGMA cache_size=-262144", "PRAGMA temp_store=MEMORY")
+"""Statements that let SQLite keep 256 MiB of pages, and temporary tables, in memory. Its own cache
+of pages for a connection is 2 MB: less than what a batch touches."""
 _WIDTH = 500
 """Most columns of values in a temporary table of SQLite, which takes 2,000 columns."""
 _ROWS_A_STATEMENT = 150_000
@@ -212,14 +258,11 @@ class RunEnd(NamedTuple):
     tag: tuple[str, str]
 
 
-def new_run(experiment: Any, started: int, tags: Mapping[str, str], name: str) -> Any:
-    """Return MLflow's object of a run as `create_run` makes it, without writing it.
+def new_run(experiment: Any, started: int, tags: Mapping[str, str], name: str) -> UnwrittenRun:
+    """Return a run as `create_run` makes it, without writing it.
 
     experiment: MLflow's object. started: Unix milliseconds.
     """
-    from mlflow.entities import Run, RunData, RunInfo, RunTag
-    from mlflow.utils.uri import append_to_uri_path
-
     run_id = _new_run_id()
     info = RunInfo(
         run_id=run_id,
@@ -227,13 +270,24 @@ def new_run(experiment: Any, started: int, tags: Mapping[str, str], name: str) -
         user_id=tags.get("mlflow.user", "unknown"),
         status="RUNNING",
         start_time=started,
-        end_time=None,
-        lifecycle_stage="active",
-        artifact_uri=append_to_uri_path(experiment.artifact_location, run_id, "artifacts"),
+        artifact_uri=_below(experiment.artifact_location, run_id, _ARTIFACTS_FOLDER),
         run_name=name,
     )
-    named = {"mlflow.runName": name, **tags}
-    return Run(info, RunData(tags=[RunTag(key, value) for key, value in named.items()]))
+    return UnwrittenRun(info, RunData({"mlflow.runName": name, **tags}, {}))
+
+
+def _below(location: str, *parts: str) -> str:
+    """Return the address of a folder below an address."""
+    if is_plain(location):
+        return "/".join([location, *parts])
+    from mlflow.utils.uri import append_to_uri_path
+
+    return str(append_to_uri_path(location, *parts))
+
+
+def is_plain(location: str) -> bool:
+    """Return True for a folder of this machine whose address needs no rule but a slash."""
+    return re.fullmatch(r"file://(/[\w.~-]+)+", location, re.ASCII) is not None
 
 
 def _new_run_id() -> str:
@@ -245,11 +299,114 @@ def _new_run_id() -> str:
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
+class Transaction(Protocol):
+    """An open transaction of a database that has MLflow's tables."""
+
+    dialect: str
+    takes_arrays: bool
+    """True if a parameter of a statement may be an array."""
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Insert rows, all with the same columns. Existing rows stay."""
+
+    def execute(self, statement: str, parameters: Any = ()) -> Any:
+        """Execute a statement of the database's driver, once or for each of several rows."""
+
+    def check_run(self, run_id: str) -> None:
+        """Raise an error if this existing run was deleted."""
+
+    def check_experiment(self, experiment_id: str) -> None:
+        """Raise an error if this experiment was deleted."""
+
+    def dataset_ids(self, keys: Collection[tuple[int, str, str]]) -> dict[Any, str]:
+        """Return (experiment, name, digest) -> id of data sets; others may be among them."""
+
+    def update_latest(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep these values of existing runs as the latest, where they are."""
+
+    def end_runs(self, ends: "Sequence[RunEnd]") -> None:
+        """Set status, end time and a tag of each run."""
+
+
+class _MlflowTransaction:
+    """A transaction of MLflow's own store, which was opened with SQLAlchemy."""
+
+    def __init__(self, store: Any, session: Any):
+        from mlflow.store.tracking.dbmodels import models
+
+        self.dialect = str(store.engine.dialect.name)
+        # psycopg, psycopg2
+        self.takes_arrays = store.engine.dialect.paramstyle == "pyformat"
+        self._store, self._session, self._connection = store, session, session.connection()
+        self._models, self._tables = models, models.Base.metadata.tables
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
+        if rows:
+            self._connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
+
+    def _insert(self, table: str) -> Any:
+        """Return the database's own INSERT, which handles an existing row."""
+        from sqlalchemy.dialects import postgresql, sqlite
+
+        inserts: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+        return inserts[self.dialect](self._tables[table])
+
+    def execute(self, statement: str, parameters: Any = ()) -> None:
+        self._connection.exec_driver_sql(statement, parameters)
+
+    def check_run(self, run_id: str) -> None:
+        run = self._store._get_run(run_uuid=run_id, session=self._session)  # noqa: SLF001  (as log_batch does)
+        self._store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
+
+    def check_experiment(self, experiment_id: str) -> None:
+        from mlflow.entities import ViewType
+
+        experiment = self._store._get_experiment(self._session, experiment_id, ViewType.ALL)  # noqa: SLF001  as create_run does
+        self._store._check_experiment_is_active(experiment)  # noqa: SLF001  as its create_run does
+
+    def dataset_ids(self, keys: Collection[tuple[int, str, str]]) -> dict[Any, str]:
+        from sqlalchemy import select
+
+        of = self._tables["datasets"].c
+        return {
+            (row.experiment_id, row.name, row.digest): row.dataset_uuid
+            for row in self._connection.execute(
+                select(of.experiment_id, of.name, of.digest, of.dataset_uuid)
+                .where(of.experiment_id.in_({key[0] for key in keys}))
+                .where(of.name.in_({key[1] for key in keys}))
+                .where(of.digest.in_({key[2] for key in keys}))
+            )
+        }
+
+    def update_latest(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        metrics = [self._models.SqlMetric(**row) for row in rows]
+        self._store._update_latest_metrics_if_necessary(metrics, self._session)  # noqa: SLF001  as its log_batch does
+
+    def end_runs(self, ends: "Sequence[RunEnd]") -> None:
+        from sqlalchemy import bindparam, update
+
+        tagging = self._insert("tags")
+        tagging = tagging.on_conflict_do_update(
+            index_elements=["key", "run_uuid"], set_={"value": tagging.excluded.value}
+        )
+        runs = self._tables["runs"]
+        ending = (
+            update(runs)
+            .where(runs.c.run_uuid == bindparam("run"))
+            .values(status=bindparam("ended"), end_time=bindparam("at"))
+        )
+        self._connection.execute(
+            ending, [{"run": e.run_id, "ended": e.status, "at": e.end_time} for e in ends]
+        )
+        rows = [{"key": e.tag[0], "value": e.tag[1], "run_uuid": e.run_id} for e in ends]
+        self._connection.execute(tagging, rows)
+
+
 class BulkWriter:
     """A writer of many runs into one store at once."""
 
-    def __init__(self, store: Any):
-        self._store = store
+    def __init__(self, begin: Callable[[], AbstractContextManager[Transaction]]):
+        self._begin = begin
 
     def __call__(
         self,
@@ -263,120 +420,121 @@ class BulkWriter:
         Each mapping is run id -> data to log, of new and of existing runs. Existing rows stay.
         Raise MlflowException for a run or an experiment that was deleted.
         """
-        _write(self._store, points, params or {}, new, models)
+        with self._begin() as transaction:
+            _write(transaction, points, params or {}, new, models)
 
     def finish(self, ends: Sequence[RunEnd]) -> None:
         """Set status, end time and a tag of runs to which `log` has written, all or none."""
-        from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
-        from sqlalchemy import bindparam, update
-
-        tagging = _insert_of(self._store)(SqlTag.__table__)
-        tagging = tagging.on_conflict_do_update(
-            index_elements=["key", "run_uuid"], set_={"value": tagging.excluded.value}
-        )
-        ending = (
-            update(SqlRun.__table__)
-            .where(SqlRun.__table__.c.run_uuid == bindparam("run"))
-            .values(status=bindparam("ended"), end_time=bindparam("at"))
-        )
-        with self._store.ManagedSessionMaker(read_only=False) as session:
-            connection = session.connection()
-            connection.execute(
-                ending, [{"run": e.run_id, "ended": e.status, "at": e.end_time} for e in ends]
-            )
-            rows = [{"key": e.tag[0], "value": e.tag[1], "run_uuid": e.run_id} for e in ends]
-            connection.execute(tagging, rows)
+        with self._begin() as transaction:
+            transaction.end_runs(ends)
 
 
 def writer_of(client: Any) -> BulkWriter | None:
     """Return a writer for a client's store, or None if MLflow's client must write everything."""
-    store = getattr(getattr(client, "_tracking_client", None), "store", None)
+    own = getattr(client, "bulk", None)
+    if isinstance(own, BulkWriter):
+        return own
+    store: Any = getattr(getattr(client, "_tracking_client", None), "store", None)
     engine = getattr(store, "engine", None)
     if engine is None or not all(hasattr(store, name) for name in _NEEDED):
         return None
-    if engine.dialect.name not in _DIALECTS or not _has_known_tables():
+    if engine.dialect.name not in _DIALECTS:
         return None
-    return BulkWriter(store)
+    if not _has_known_tables() or not _has_known_values(store):
+        return None
+
+    @contextmanager
+    def begin() -> Iterator[Transaction]:
+        with store.ManagedSessionMaker(read_only=False) as session:
+            transaction = _MlflowTransaction(store, session)
+            if transaction.dialect == "sqlite":
+                # Before the first row, because a transaction takes no such setting.
+                for setting in IN_MEMORY:
+                    transaction.execute(setting)
+            yield transaction
+
+    return BulkWriter(begin)
 
 
 def _has_known_tables() -> bool:
-    from mlflow.store.tracking.dbmodels import models
+    from mlflow.store.tracking.dbmodels.models import Base
 
-    tables = {name: getattr(models, name, None) for name in _TABLES}
+    tables = Base.metadata.tables
     if not all(
-        table is not None and set(table.__table__.columns.keys()) == _TABLES[name]
-        for name, table in tables.items()
+        name in tables and set(tables[name].columns.keys()) == columns
+        for name, columns in TABLES.items()
     ):
         return False
-    metrics, datasets = models.SqlMetric.__table__, models.SqlDataset.__table__
+    metrics, datasets = tables["metrics"], tables["datasets"]
     return (
-        metrics.name == "metrics"
-        and tuple(metrics.columns.keys()) == _ROW
+        tuple(metrics.columns.keys()) == _ROW
         and set(metrics.primary_key.columns.keys()) == set(_ROW)
         and set(datasets.primary_key.columns.keys()) == {"experiment_id", "name", "digest"}
     )
 
 
+def _has_known_values(store: Any) -> bool:
+    """Return True if the store writes the values that are constants here."""
+    from mlflow.entities import LoggedModelStatus
+
+    sanitized = getattr(store, "sanitize_metric_value", None)
+    folders = [getattr(store, f"{name}_FOLDER_NAME", "") for name in ("MODELS", "ARTIFACTS")]
+    return (
+        sanitized is not None
+        and all(sanitized(value) == stored for value, stored in _STORED.items())
+        and sanitized(math.nan) == _STORED_NAN
+        and folders == [_MODELS_FOLDER, _ARTIFACTS_FOLDER]
+        and LoggedModelStatus.READY.to_int() == _READY
+    )
+
+
 def _write(
-    store: Any,
+    transaction: Transaction,
     points: Mapping[str, Points],
     params: Mapping[str, Mapping[str, str]],
     new: Sequence[NewRun],
     models: Sequence[NewModel],
 ) -> None:
-    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam
-
     created = {each.run.info.run_id for each in new}
-    with store.ManagedSessionMaker(read_only=False) as session:
-        if store.engine.dialect.name == "sqlite":
-            _use_memory(session.connection())
-        for run_id in dict.fromkeys((*points, *params)):
-            if run_id not in created:
-                run = store._get_run(run_uuid=run_id, session=session)  # noqa: SLF001  (as log_batch does)
-                store._check_run_is_active(run)  # noqa: SLF001  as its log_batch does
-        _insert_runs(session, store, new)
-        _insert_models(session.connection(), store, models)
-        if store.engine.dialect.name == "sqlite":
-            _insert_into_sqlite(session.connection(), store, points)
+    for run_id in dict.fromkeys((*points, *params)):
+        if run_id not in created:
+            transaction.check_run(run_id)
+    insert_runs(transaction, new)
+    _insert_models(transaction, models)
+    if transaction.dialect == "sqlite":
+        _insert_into_sqlite(transaction, points)
+    else:
+        _insert_metrics(transaction, points)
+    transaction.insert(
+        "params",
+        [
+            {"key": key, "value": value, "run_uuid": run_id}
+            for run_id, of_run in params.items()
+            for key, value in of_run.items()
+        ],
+    )
+    first: list[dict[str, object]] = []
+    for run_id, of_run in points.items():
+        latest = [dict(zip(_ROW, row, strict=True)) for row in _latest(run_id, of_run)]
+        if run_id in created:
+            first += latest
         else:
-            _insert_metrics(session.connection(), store, points)
-        _insert(
-            session.connection(),
-            store,
-            SqlParam,
-            [
-                {"key": key, "value": value, "run_uuid": run_id}
-                for run_id, of_run in params.items()
-                for key, value in of_run.items()
-            ],
-        )
-        first: list[dict[str, object]] = []
-        for run_id, of_run in points.items():
-            rows = _latest(store, run_id, of_run)
-            latest = [dict(zip(_ROW, row, strict=True)) for row in rows]
-            if run_id in created:
-                first += latest
-            else:
-                metrics = [SqlMetric(**row) for row in latest]
-                store._update_latest_metrics_if_necessary(metrics, session)  # noqa: SLF001  as its log_batch does
-        _insert(session.connection(), store, SqlLatestMetric, first)
+            transaction.update_latest(latest)
+    transaction.insert("latest_metrics", first)
 
 
 _Row = tuple[str, float, int, int, bool, str]
 """Values in the order of _ROW."""
 
 
-def _rows(store: Any, run_id: str, points: Points) -> Iterator[_Row]:
+def _rows(run_id: str, points: Points) -> Iterator[_Row]:
     """Yield the rows of a run."""
     for key, value, at, step in points:
-        # Most values are finite, and need no call of MLflow's function.
-        is_nan, stored = (
-            (False, value) if math.isfinite(value) else store.sanitize_metric_value(value)
-        )
+        is_nan, stored = (False, value) if math.isfinite(value) else _STORED.get(value, _STORED_NAN)
         yield key, float(stored), at, step, is_nan, run_id  # an array of PostgreSQL is of one type
 
 
-def _latest(store: Any, run_id: str, points: Points) -> list[_Row]:
+def _latest(run_id: str, points: Points) -> list[_Row]:
     """Return the latest row of each metric: that of the largest step, time and value, and the first
     of equal ones."""
     latest: dict[str, _Row] = {}
@@ -390,7 +548,7 @@ def _latest(store: Any, run_id: str, points: Points) -> list[_Row]:
             [block.timestamps[i] for i in ends],
             [block.steps[i] for i in ends],
         )
-        for row in _rows(store, run_id, Points([end])):
+        for row in _rows(run_id, Points([end])):
             if row[0] not in latest or _rank(row) > _rank(latest[row[0]]):
                 latest[row[0]] = row
     return list(latest.values())
@@ -401,29 +559,11 @@ def _rank(row: _Row) -> tuple[int, int, float]:
     return step, at, value
 
 
-def _insert_of(store: Any) -> Any:
-    """Return the database's own INSERT, which handles an existing row."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    inserts: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-    return inserts[store.engine.dialect.name]
-
-
-def _insert(connection: Any, store: Any, model: Any, rows: Sequence[Mapping[str, object]]) -> None:
-    """Insert rows into the table of one of MLflow's classes. Existing rows stay."""
-    if rows:
-        connection.execute(_insert_of(store)(model.__table__).on_conflict_do_nothing(), rows)
-
-
-def _insert_runs(session: Any, store: Any, new: Sequence[NewRun]) -> None:
+def insert_runs(transaction: Transaction, new: Sequence[NewRun]) -> None:
     """Insert runs with their tags and data sets, as `create_run` and `log_inputs` do."""
-    from mlflow.entities import ViewType
-    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
-
     infos = [each.run.info for each in new]
     for experiment_id in {info.experiment_id for info in infos}:
-        experiment = store._get_experiment(session, experiment_id, ViewType.ALL)  # noqa: SLF001  as create_run does
-        store._check_experiment_is_active(experiment)  # noqa: SLF001  as its create_run does
+        transaction.check_experiment(experiment_id)
     runs = [
         {
             "run_uuid": info.run_id,
@@ -449,17 +589,18 @@ def _insert_runs(session: Any, store: Any, new: Sequence[NewRun]) -> None:
         for each in new
         for key, value in each.run.data.tags.items()
     ]
-    _insert(session.connection(), store, SqlRun, runs)
-    _insert(session.connection(), store, SqlTag, tags)
-    _insert_inputs(session.connection(), store, [each for each in new if each.dataset is not None])
+    transaction.insert("runs", runs)
+    transaction.insert("tags", tags)
+    _insert_inputs(transaction, new)
 
 
-def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
+def _insert_inputs(transaction: Transaction, new: Sequence[NewRun]) -> None:
     """Insert the data sets that the experiment lacks, and an input of each run."""
-    from mlflow.store.tracking.dbmodels.models import SqlDataset, SqlInput, SqlInputTag
-    from sqlalchemy import select
-
-    named = [(int(each.run.info.experiment_id), each.dataset.dataset) for each in new]
+    named = [
+        (each.run.info, int(each.run.info.experiment_id), each.dataset)
+        for each in new
+        if each.dataset is not None
+    ]
     datasets = {
         (experiment_id, one.name, one.digest): {
             "dataset_uuid": uuid.uuid4().hex,
@@ -468,25 +609,16 @@ def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
             "digest": one.digest,
             "dataset_source_type": one.source_type,
             "dataset_source": one.source,
-            "dataset_schema": one.schema,
-            "dataset_profile": one.profile,
+            "dataset_schema": None,
+            "dataset_profile": None,
         }
-        for experiment_id, one in named
+        for _, experiment_id, one in named
     }
-    _insert(connection, store, SqlDataset, list(datasets.values()))
-    of = SqlDataset.__table__.c
+    transaction.insert("datasets", list(datasets.values()))
     # Read back, because a data set that was there before has an id of its own.
-    ids = {
-        (row.experiment_id, row.name, row.digest): row.dataset_uuid
-        for row in connection.execute(
-            select(of.experiment_id, of.name, of.digest, of.dataset_uuid)
-            .where(of.experiment_id.in_({key[0] for key in datasets}))
-            .where(of.name.in_({key[1] for key in datasets}))
-            .where(of.digest.in_({key[2] for key in datasets}))
-        )
-    }
+    ids = transaction.dataset_ids(datasets)
     inputs, tags = [], []
-    for each, (experiment_id, one) in zip(new, named, strict=True):
+    for info, experiment_id, one in named:
         input_id = uuid.uuid4().hex
         inputs.append(
             {
@@ -494,27 +626,21 @@ def _insert_inputs(connection: Any, store: Any, new: Sequence[NewRun]) -> None:
                 "source_type": "DATASET",
                 "source_id": ids[experiment_id, one.name, one.digest],
                 "destination_type": "RUN",
-                "destination_id": each.run.info.run_id,
+                "destination_id": info.run_id,
+                "step": 0,
             }
         )
-        tags += [
-            {"input_uuid": input_id, "name": tag.key, "value": tag.value}
-            for tag in each.dataset.tags
-        ]
-    _insert(connection, store, SqlInput, inputs)
-    _insert(connection, store, SqlInputTag, tags)
+        tags += [{"input_uuid": input_id, "name": name, "value": value} for name, value in one.tags]
+    transaction.insert("inputs", inputs)
+    transaction.insert("input_tags", tags)
 
 
-def _insert_models(connection: Any, store: Any, models: Sequence[NewModel]) -> None:
+def _insert_models(transaction: Transaction, models: Sequence[NewModel]) -> None:
     """Insert models that are ready, each an output of its run, with their metrics.
 
     These are the rows of `create_logged_model`, `log_outputs`, `finalize_logged_model`, and of
     `log_batch` for points that name a model.
     """
-    from mlflow.entities import LoggedModelStatus
-    from mlflow.store.tracking.dbmodels import models as tables
-    from mlflow.utils.uri import append_to_uri_path
-
     now = time.time_ns() // 1_000_000
     rows, outputs, tags, params, metrics = [], [], [], [], []
     for each in models:
@@ -522,11 +648,11 @@ def _insert_models(connection: Any, store: Any, models: Sequence[NewModel]) -> N
             "model_id": f"m-{uuid.uuid4().hex}",
             "experiment_id": int(each.experiment.experiment_id),
         }
-        location = append_to_uri_path(
+        location = _below(
             each.experiment.artifact_location,
-            store.MODELS_FOLDER_NAME,
-            named["model_id"],
-            store.ARTIFACTS_FOLDER_NAME,
+            _MODELS_FOLDER,
+            str(named["model_id"]),
+            _ARTIFACTS_FOLDER,
         )
         rows.append(
             {
@@ -535,7 +661,7 @@ def _insert_models(connection: Any, store: Any, models: Sequence[NewModel]) -> N
                 "artifact_location": location,
                 "creation_timestamp_ms": now,
                 "last_updated_timestamp_ms": now,
-                "status": LoggedModelStatus.READY.to_int(),
+                "status": _READY,
                 "lifecycle_stage": "active",
                 "model_type": "checkpoint",
                 "source_run_id": each.run_id,
@@ -566,24 +692,16 @@ def _insert_models(connection: Any, store: Any, models: Sequence[NewModel]) -> N
                 "dataset_name": None,
                 "dataset_digest": None,
             }
-            for key, value, at, step, _, run_id in _rows(store, each.run_id, each.points)
+            for key, value, at, step, _, run_id in _rows(each.run_id, each.points)
         ]
-    _insert(connection, store, tables.SqlLoggedModel, rows)
-    _insert(connection, store, tables.SqlInput, outputs)
-    _insert(connection, store, tables.SqlLoggedModelTag, tags)
-    _insert(connection, store, tables.SqlLoggedModelParam, params)
-    _insert(connection, store, tables.SqlLoggedModelMetric, metrics)
+    transaction.insert("logged_models", rows)
+    transaction.insert("inputs", outputs)
+    transaction.insert("logged_model_tags", tags)
+    transaction.insert("logged_model_params", params)
+    transaction.insert("logged_model_metrics", metrics)
 
 
-def _use_memory(connection: Any) -> None:
-    """Let SQLite keep pages and temporary tables in memory. Call this before a transaction, which
-    takes no such setting."""
-    # A negative cache_size is in KiB.
-    connection.exec_driver_sql(f"PRAGMA cache_size=-{_CACHE_KIB}")
-    connection.exec_driver_sql("PRAGMA temp_store=MEMORY")
-
-
-def _insert_into_sqlite(connection: Any, store: Any, points: Mapping[str, Points]) -> None:
+def _insert_into_sqlite(transaction: Transaction, points: Mapping[str, Points]) -> None:
     """Insert points of runs into the metrics of an SQLite database. Existing rows stay.
 
     A temporary table gets one row for each step of a run, with all values. From it, one statement
@@ -593,13 +711,11 @@ def _insert_into_sqlite(connection: Any, store: Any, points: Mapping[str, Points
     import numpy as np
 
     # SQLite takes NaN for NULL, and the statements below put MLflow's value for NaN there.
-    _, instead_of_nan = store.sanitize_metric_value(math.nan)
-    _, largest = store.sanitize_metric_value(math.inf)
-    _, smallest = store.sanitize_metric_value(-math.inf)
+    _, instead_of_nan = _STORED_NAN
     by_keys: dict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
     for run_id, of_run in points.items():
         for block in of_run.blocks:
-            finite = np.nan_to_num(block.values, nan=math.nan, posinf=largest, neginf=smallest)
+            finite = np.nan_to_num(block.values, nan=math.nan, posinf=_LARGEST, neginf=-_LARGEST)
             for start in range(0, len(block.keys), _WIDTH):
                 part = slice(start, start + _WIDTH)
                 by_keys[block.keys[part]] += [
@@ -612,16 +728,16 @@ def _insert_into_sqlite(connection: Any, store: Any, points: Mapping[str, Points
         columns = [f"v{i}" for i in range(len(keys))]
         marks = ", ".join("?" * (3 + len(columns)))
         # Without a transaction before it, a failure could have left one.
-        connection.exec_driver_sql("DROP TABLE IF EXISTS temp.orch_steps")
-        connection.exec_driver_sql(
+        transaction.execute("DROP TABLE IF EXISTS temp.orch_steps")
+        transaction.execute(
             f"CREATE TEMP TABLE orch_steps (run_uuid, timestamp, step, {', '.join(columns)})"
         )
-        connection.exec_driver_sql(
+        transaction.execute(
             f"INSERT INTO temp.orch_steps VALUES ({marks})",  # noqa: S608  (question marks)
             rows,
         )
         for key, column in sorted(zip(keys, columns, strict=True)):
-            connection.exec_driver_sql(
+            transaction.execute(
                 f"""
                 INSERT INTO metrics ("key", value, timestamp, step, is_nan, run_uuid)
                 SELECT ?, coalesce({column}, ?), timestamp, step, {column} IS NULL, run_uuid
@@ -630,21 +746,18 @@ def _insert_into_sqlite(connection: Any, store: Any, points: Mapping[str, Points
                 """,  # noqa: S608  (a column's number)
                 (key, float(instead_of_nan)),
             )
-        connection.exec_driver_sql("DROP TABLE temp.orch_steps")
+        transaction.execute("DROP TABLE temp.orch_steps")
 
 
-def _insert_metrics(connection: Any, store: Any, points: Mapping[str, Points]) -> None:
+def _insert_metrics(transaction: Transaction, points: Mapping[str, Points]) -> None:
     """Insert points of runs into the metrics of PostgreSQL. Existing rows stay."""
-    from mlflow.store.tracking.dbmodels.models import SqlMetric
-
     each_row = itertools.chain.from_iterable(
-        _rows(store, run_id, of_run) for run_id, of_run in points.items()
+        _rows(run_id, of_run) for run_id, of_run in points.items()
     )
-    statement = _insert_of(store)(SqlMetric.__table__).on_conflict_do_nothing()
     while rows := list(itertools.islice(each_row, _ROWS_A_STATEMENT)):
-        if store.engine.dialect.paramstyle == "pyformat":  # psycopg, psycopg2
+        if transaction.takes_arrays:
             by_column = zip(*rows, strict=True)
             columns = {name: list(one) for name, one in zip(_ROW, by_column, strict=True)}
-            connection.exec_driver_sql(_ARRAYS, columns)
+            transaction.execute(_ARRAYS, columns)
         else:
-            connection.execute(statement, [dict(zip(_ROW, row, strict=True)) for row in rows])
+            transaction.insert("metrics", [dict(zip(_ROW, row, strict=True)) for row in rows])

@@ -36,6 +36,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.tracking.backpressure import MOST_AT_ONCE, Gate, PatientClient
 from orchestrator.tracking.bulk import (
     Block,
+    NewDataset,
     NewModel,
     NewRun,
     Points,
@@ -53,6 +54,7 @@ from orchestrator.tracking.content import (
     milliseconds,
 )
 from orchestrator.tracking.names import allowed_name, tag_text
+from orchestrator.tracking.new_store import NewStore, opened
 from orchestrator.tracking.runs import pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
@@ -135,7 +137,7 @@ def mirror(
         if mark.matches(content):
             report.unchanged = len(wanted)
             return report
-        with connected(store) as client:
+        with opened(store, folder.experiment) as client:
             patient = PatientClient(client, Gate()) if store.is_server else client
             _Mirror(patient, store, report, ready).make(wanted, pruned, on_progress)
         mark.write(content)
@@ -461,14 +463,14 @@ class _Mirror:
 
     def _fill(self, run: Any, content: Content, resumed: bool) -> "_Opened":
         """Log artifacts, params and data set. Return the run with the points that MLflow lacks."""
-        from mlflow.entities import Param
-
         run_id = run.info.run_id
         if not self._has_artifacts(run, content):
             self._upload(run, content)  # first: MLflow may read the run before, all of it
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
         params = {k: v for k, v in content.params.items() if k not in run.data.params}
         if not self.bulk:
+            from mlflow.entities import Param
+
             self.client.log_batch(run_id, params=[Param(k, v) for k, v in params.items()])
         if content.dataset is not None and not _has_dataset(run, content):
             self._log_dataset(run_id, content.dataset)
@@ -554,7 +556,7 @@ class _Mirror:
             scores = columns(scored[model.step] for model in lacking)
             points[each.run_id] = Points([*each.points.blocks, *scores.blocks])
             if each.is_new:
-                dataset = None if content.dataset is None else _input(content.dataset)
+                dataset = None if content.dataset is None else _new_dataset(content.dataset)
                 new.append(NewRun(each.run, dataset))
         points = {run_id: of_run for run_id, of_run in points.items() if of_run}
         params = {each.run_id: each.params for each in waiting if each.params}
@@ -581,6 +583,9 @@ class _Mirror:
     def _upload(self, run: Any, content: Content) -> None:
         """Upload all artifacts in one call. The staged files are links: MLflow copies their
         targets."""
+        if isinstance(self.client, NewStore):
+            self.client.copy_artifacts(run, content.texts, content.files)
+            return
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         with tempfile.TemporaryDirectory() as staging:
@@ -669,13 +674,19 @@ def _has_dataset(run: Any, content: Content) -> bool:
     return wanted is None or (wanted.name, wanted.digest) in [(d.name, d.digest) for d in known]
 
 
+_TRAINING = ("mlflow.data.context", "training")
+
+
 def _input(wanted: Dataset) -> Any:
     """Return MLflow's own data set object, with the role of training data."""
     from mlflow.entities import Dataset as MlflowDataset
     from mlflow.entities import DatasetInput, InputTag
 
-    dataset = MlflowDataset(wanted.name, wanted.digest, wanted.source_type, wanted.source)
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
+    return DatasetInput(MlflowDataset(*wanted), [InputTag(*_TRAINING)])
+
+
+def _new_dataset(wanted: Dataset) -> NewDataset:
+    return NewDataset(*wanted, tags=[_TRAINING])
 
 
 def _below(root: str, name: str) -> Path:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from orchestrator.files import telling
 from orchestrator.rundir import RunFolder
 from orchestrator.spec.redaction import HIDDEN, hide_userinfo
 
-_SETTINGS: Mapping[str, str] = {
+SETTINGS: Mapping[str, str] = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -96,17 +97,17 @@ def connected(store: Store) -> Iterator[Any]:
     A request that MLflow finds malformed is a bug of orch and keeps its traceback.
     """
     with _settings(store):
-        with _raising_sentences(store, opening=True):
+        with raising_sentences(store, opening=True):
             import mlflow  # noqa: F401  (it sets its loggers up, and only then can they be quiet)
 
             with _quiet():
                 client = _client(store)
-        with _raising_sentences(store), _quiet(), _frozen_heap():
+        with raising_sentences(store), _quiet(), frozen_heap():
             yield client
 
 
 @contextmanager
-def _frozen_heap() -> Iterator[None]:
+def frozen_heap() -> Iterator[None]:
     """Freeze the objects in memory, so that Python's garbage collector skips them.
 
     SQLAlchemy makes many objects: without this, collecting took a quarter of the time of logging.
@@ -119,7 +120,11 @@ def _frozen_heap() -> Iterator[None]:
 
 
 @contextmanager
-def _raising_sentences(store: Store, *, opening: bool = False) -> Iterator[None]:
+def raising_sentences(store: Store, *, opening: bool = False) -> Iterator[None]:
+    """Raise EnvironmentFault for an error of MLflow, of the network or of a database.
+
+    opening: a request that MLflow finds malformed is such an error too.
+    """
     try:
         yield
     except Exception as error:
@@ -160,7 +165,8 @@ def _probe(store: Store) -> None:
 
 def _sentence(error: Exception, opening: bool) -> str | None:
     """Return the error in one line; None for a bug of orch."""
-    if not isinstance(error, OSError | ImportError):  # what requests raises is an OSError
+    # What requests raises is an OSError.
+    if not isinstance(error, OSError | ImportError | sqlite3.Error):
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -195,7 +201,7 @@ def _passwords(uri: str) -> list[str]:
 @contextmanager
 def _settings(store: Store) -> Iterator[None]:
     """Set the environment variables that configure MLflow; restore them afterwards."""
-    wanted = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
+    wanted = {name: value for name, value in SETTINGS.items() if name not in os.environ}
     parts = urlsplit(store.uri) if store.is_server else None
     if parts is not None and "@" in parts.netloc:
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")

@@ -116,9 +116,9 @@ def test_a_server_and_unknown_tables_are_left_to_log_batch(
     assert bulk.writer_of(open_store("http://127.0.0.1:9")) is None
     client = open_store(f"sqlite:///{tmp_path}/mlflow.db")
     assert bulk.writer_of(client) is not None
-    for name in bulk._TABLES:
+    for name in bulk.TABLES:
         with monkeypatch.context() as patched:
-            patched.setitem(bulk._TABLES, name, {*bulk._TABLES[name], "new"})
+            patched.setitem(bulk.TABLES, name, {*bulk.TABLES[name], "new"})
             assert bulk.writer_of(client) is None
 
 
@@ -155,7 +155,10 @@ def test_a_new_run_is_that_of_create_run(tmp_path: Path, known: bool) -> None:
             runs.append(run)
         if name == "ours":
             each = {run.info.run_id: bulk.Points.of(metrics) for run in runs}
-            write(each, dict.fromkeys(each, params), [bulk.NewRun(run, dataset) for run in runs])
+            named = bulk.NewDataset(
+                "math", "d1", "hf", '{"path": "math"}', [("mlflow.data.context", "t")]
+            )
+            write(each, dict.fromkeys(each, params), [bulk.NewRun(run, named) for run in runs])
         for run in runs:
             assert run.info.artifact_uri == f"file://{tmp_path}/a%20b/{run.info.run_id}/artifacts"
         ids.append(home.experiment_id)
