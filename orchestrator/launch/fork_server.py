@@ -223,6 +223,7 @@ class ForkServerLoop:
                 self._signal(signal.SIGKILL)
 
     def _prepare(self, modules: list[str]) -> None:
+        gc.disable()  # what an import makes stays: collecting took a twelfth of importing torch
         for name in modules:
             try:
                 import_module(name)
@@ -233,6 +234,7 @@ class ForkServerLoop:
         worker.one_thread()
         provenance.commit()  # of the code that was just imported; workers inherit the answer
         gc.freeze()  # a collection would touch, and so copy, every page that workers share
+        gc.enable()
         self.orch.send({"ready": True})
 
     def _fork(self, order: Order) -> None:

@@ -193,7 +193,7 @@ def _is_empty(file: Path) -> bool:
 
 
 def _keep(store: Store, client: Any) -> None:
-    """Keep a copy of the database that MLflow has just made, if its tables are known."""
+    """Keep a copy of the database that MLflow has just source, if its tables are known."""
     folder, pattern = cache_folder(), _pattern()
     if folder is None or pattern is None or store.database is None or writer_of(client) is None:
         return
@@ -203,10 +203,10 @@ def _keep(store: Store, client: Any) -> None:
         os.close(handle)
         unfinished = Path(name)
         with (
-            closing(sqlite3.connect(f"{store.database.as_uri()}?mode=ro", uri=True)) as made,
+            closing(sqlite3.connect(f"{store.database.as_uri()}?mode=ro", uri=True)) as source,
             closing(_connection(unfinished)) as copy,
         ):
-            made.backup(copy)
+            source.backup(copy)
         if _is_empty(unfinished):
             unfinished.replace(folder / f"{pattern}-{short_digest(unfinished)}.db")
     if unfinished is not None:
@@ -227,7 +227,7 @@ class NewStore:
     def __init__(self, database: Path, experiment: str, location: str):
         self._connection = _connection(database)
         self._name, self._location = experiment, location
-        self._made: Experiment | None = None
+        self._made: NewExperiment | None = None
         self.bulk = BulkWriter(self._begin)
 
     def close(self) -> None:
@@ -246,11 +246,11 @@ class NewStore:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def get_experiment_by_name(self, _name: str) -> "Experiment | None":
+    def get_experiment_by_name(self, _name: str) -> "NewExperiment | None":
         """Return the experiment, or None before it is made."""
         return self._made
 
-    def get_experiment(self, _experiment_id: str) -> "Experiment":
+    def get_experiment(self, _experiment_id: str) -> "NewExperiment":
         """Return the experiment, which was made before."""
         if self._made is None:
             raise LookupError("the experiment was not made yet")
@@ -268,7 +268,7 @@ class NewStore:
             )
             id_ = str(row.lastrowid)
             transaction.set_tags("experiment", [(*tag, id_) for tag in tags.items()])
-        self._made = Experiment(id_, name, location, dict(tags))
+        self._made = NewExperiment(id_, name, location, dict(tags))
         return id_
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
@@ -319,7 +319,7 @@ class NewStore:
                 shutil.copyfile(file, folder / name)
 
 
-class Experiment(NamedTuple):
+class NewExperiment(NamedTuple):
     """An experiment, with MLflow's names."""
 
     experiment_id: str
