@@ -64,7 +64,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported to no later garbage collection: one would read half a million objects."""
+    """Freeze what is imported: each later garbage collection would read half a million objects."""
     gc.collect()
     gc.freeze()
     gc.enable()
