@@ -193,7 +193,7 @@ def _is_empty(file: Path) -> bool:
 
 
 def _keep(store: Store, client: Any) -> None:
-    """Keep a copy of the database that MLflow has just source, if its tables are known."""
+    """Keep a copy of the database that MLflow has just made, if its tables are known."""
     folder, pattern = cache_folder(), _pattern()
     if folder is None or pattern is None or store.database is None or writer_of(client) is None:
         return
