@@ -76,7 +76,7 @@ def opened(store: Store, experiment: str) -> Iterator[Any]:
         return
     is_missing = _is_default(store) and _is_absent(store)
     with connected(store) as client:
-        if is_missing:
+        if is_missing and _kept() is None:
             _keep(store, client)
         yield client
 

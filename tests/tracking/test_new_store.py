@@ -242,6 +242,17 @@ def test_what_is_unusual_is_left_to_mlflow(
     assert new_store._new_store(other, house.folder.experiment) is None
 
 
+def test_one_copy_is_kept_of_all_stores_that_mlflow_makes(
+    kept: House, make_house: Callable[..., House], cache: Path, tmp_path: Path
+) -> None:
+    before = list(cache.iterdir())
+    quoted = make_house(tmp_path / "a b" / "runs")  # an address that is left to MLflow
+    quoted.database.unlink()
+    quoted.attempt(quoted.cells[0], range(2))
+    assert quoted.mirror().created > 0
+    assert list(cache.iterdir()) == before
+
+
 def test_a_damaged_copy_is_removed_and_kept_anew(
     kept: House, cache: Path, make: Callable[[str], House]
 ) -> None:
