@@ -415,7 +415,7 @@ class Together:
             for number, place in enumerate(places):
                 further = None if of_logps is None else of_logps[number]
                 slopes[place] = of_logp[number], further
-                self.members[place].take(loss.metrics[number], is_finite=is_finite[number])
+                self.members[place].add_metrics(loss.metrics[number], is_finite=is_finite[number])
         return slopes
 
     def _between_batches(
@@ -563,8 +563,8 @@ class Training:
         self._values = values
         return LossInput(minibatch, scored, entropy)
 
-    def take(self, of_loss: Mapping[str, float], *, is_finite: bool) -> None:
-        """Take the metrics of the loss, which `update` returns. is_finite: of the loss's value."""
+    def add_metrics(self, of_loss: Mapping[str, float], *, is_finite: bool) -> None:
+        """Add the metrics of the loss to those that `update` returns. is_finite: its value."""
         self._values, self._has_finite_loss = {**of_loss, **self._values}, is_finite
 
     def update(self, gradient: Tensor, norm: float) -> dict[str, float]:

@@ -54,7 +54,7 @@ from orchestrator.tracking.content import (
     milliseconds,
 )
 from orchestrator.tracking.names import allowed_name, tag_text
-from orchestrator.tracking.new_store import NewStore, opened
+from orchestrator.tracking.new_store import NewStore, client_of
 from orchestrator.tracking.runs import pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
@@ -137,7 +137,7 @@ def mirror(
         if mark.matches(content):
             report.unchanged = len(wanted)
             return report
-        with opened(store, folder.experiment) as client:
+        with client_of(store) as client:
             patient = PatientClient(client, Gate()) if store.is_server else client
             _Mirror(patient, store, report, ready).make(wanted, pruned, on_progress)
         mark.write(content)

@@ -67,9 +67,9 @@ _BUSY_SECONDS = 60.0
 
 
 @contextmanager
-def opened(store: Store, experiment: str) -> Iterator[Any]:
+def client_of(store: Store) -> Iterator[Any]:
     """Yield a client of the store: a NewStore if possible, else MLflow's own."""
-    new = _new_store(store, experiment)
+    new = _new_store(store)
     if new is not None:
         with closing(new), raising_sentences(store), frozen_heap():
             yield new
@@ -91,7 +91,7 @@ def _is_absent(store: Store) -> bool:
     return store.database is not None and not os.path.lexists(store.database)
 
 
-def _new_store(store: Store, experiment: str) -> "NewStore | None":
+def _new_store(store: Store) -> "NewStore | None":
     """Return a store that was made now, or None if MLflow must make it or has made it."""
     if store.database is None or store.artifacts is None:
         return None
@@ -107,7 +107,7 @@ def _new_store(store: Store, experiment: str) -> "NewStore | None":
     try:
         if not _copied(empty, store.database):
             return None
-        return NewStore(store.database, experiment, location)
+        return NewStore(store.database)
     except (OSError, sqlite3.Error):  # MLflow tries, and says what is wrong
         return None
 
@@ -224,10 +224,9 @@ class NewStore:
     anything is written.
     """
 
-    def __init__(self, database: Path, experiment: str, location: str):
+    def __init__(self, database: Path):
         self._connection = _connection(database)
-        self._name, self._location = experiment, location
-        self._made: NewExperiment | None = None
+        self._experiment: NewExperiment | None = None
         self.bulk = BulkWriter(self._begin)
 
     def close(self) -> None:
@@ -248,13 +247,13 @@ class NewStore:
 
     def get_experiment_by_name(self, _name: str) -> "NewExperiment | None":
         """Return the experiment, or None before it is made."""
-        return self._made
+        return self._experiment
 
     def get_experiment(self, _experiment_id: str) -> "NewExperiment":
         """Return the experiment, which was made before."""
-        if self._made is None:
+        if self._experiment is None:
             raise LookupError("the experiment was not made yet")
-        return self._made
+        return self._experiment
 
     def create_experiment(self, name: str, location: str, tags: Mapping[str, str]) -> str:
         """Make the experiment, and return its id."""
@@ -268,7 +267,7 @@ class NewStore:
             )
             id_ = str(row.lastrowid)
             transaction.set_tags("experiment", [(*tag, id_) for tag in tags.items()])
-        self._made = NewExperiment(id_, name, location, dict(tags))
+        self._experiment = NewExperiment(id_, name, location, dict(tags))
         return id_
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tracking_house import T0, House, curve, dump, grow
+from tracking_house import T0, House, curve, dump, dying, grow
 
 from orchestrator.records import Cell
 from orchestrator.tracking import bulk
@@ -403,23 +403,6 @@ CALLS = [
 ]
 OF_THE_CLIENT = ("log_batch", "create_logged_model", "log_outputs", "finalize_logged_model")
 """Calls instead of which rows are written at once, if MLflow's tables are known."""
-
-
-def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[..., Any]:
-    """The same call, killed at its `calls`th time, before or after it is done."""
-    left = calls
-
-    def call(*args: Any, **more: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0 and not after:
-            raise KeyboardInterrupt
-        result = real(*args, **more)
-        if left == 0:
-            raise KeyboardInterrupt
-        return result
-
-    return call
 
 
 @pytest.fixture(scope="module")

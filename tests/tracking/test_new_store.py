@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_house import House, dump
+from tracking_house import House, dump, dying
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import short_digest
@@ -169,7 +169,7 @@ def test_an_empty_store_is_that_of_mlflow(
 
     ours = make("ours00")
     store = store_of(ours.folder, None)
-    made = new_store._new_store(store, ours.folder.experiment)
+    made = new_store._new_store(store)
     assert made is not None
     made.close()
     theirs = make("theirs")
@@ -189,7 +189,7 @@ def test_the_status_of_a_run_that_has_not_ended_is_set(
     from mlflow.tracking import MlflowClient
 
     store = store_of(make("ours00").folder, None)
-    made = new_store._new_store(store, "e")
+    made = new_store._new_store(store)
     assert made is not None
     with closing(made):
         id_ = made.create_experiment("e", "file:///nowhere/e", {})
@@ -200,7 +200,7 @@ def test_the_status_of_a_run_that_has_not_ended_is_set(
 
 
 def is_used(house: House) -> bool:
-    made = new_store._new_store(store_of(house.folder, None), house.folder.experiment)
+    made = new_store._new_store(store_of(house.folder, None))
     if made is not None:
         made.close()
     return made is not None
@@ -239,7 +239,7 @@ def test_what_is_unusual_is_left_to_mlflow(
     assert is_used(house)
     assert not is_used(house), "it is there now"
     other = store_of(house.folder, f"sqlite:///{tmp_path}/another.db")
-    assert new_store._new_store(other, house.folder.experiment) is None
+    assert new_store._new_store(other) is None
 
 
 def test_one_copy_is_kept_of_all_stores_that_mlflow_makes(
@@ -301,20 +301,9 @@ def test_mlflow_completes_what_a_kill_left(
     owner: Any = BulkWriter if call in ("__call__", "finish") else NewStore
     real = getattr(owner, call)
     for number, after in ((1, False), (2, True)):
-        house, left = make(f"killed{number}"), number
-
-        def dying(*args: Any, _after: bool = after, **more: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0 and not _after:
-                raise KeyboardInterrupt
-            result = real(*args, **more)
-            if left == 0:
-                raise KeyboardInterrupt
-            return result
-
+        house = make(f"killed{number}")
         with monkeypatch.context() as patched:
-            patched.setattr(owner, call, dying)
+            patched.setattr(owner, call, dying(real, number, after=after))
             try:
                 house.mirror()
             except KeyboardInterrupt:

@@ -193,3 +193,20 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
             "metrics": sorted((m.key, m.step, m.timestamp, repr(m.value)) for m in model.metrics),
         }
     return runs
+
+
+def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[..., Any]:
+    """The same call, killed at its `calls`th time, before or after it is done."""
+    left = calls
+
+    def call(*args: Any, **more: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0 and not after:
+            raise KeyboardInterrupt
+        result = real(*args, **more)
+        if left == 0:
+            raise KeyboardInterrupt
+        return result
+
+    return call
