@@ -181,13 +181,17 @@ def sums(
     sums_: dict[int, ResponseSums] = {}
     known = list(kept or ())
     computed: list[Tensor] = []
-    for number, places in enumerate(_batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))):
+    batches = (
+        _by_number(len(responses))
+        if isinstance(ours, SmallLlama)
+        else _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))
+    )
+    for number, places in enumerate(batches):
         batch = [responses[place] for place in places]
-        tokens, mask = _packed(batch, ours.device)
         # The distribution of a token is at the position before the token.
         first = min(len(one.prompt) for one in batch) - 1
-        logps = known[number] if known else _logps(ours, tokens, mask, first)
-        others = _logps(theirs, tokens, mask, first)
+        logps = known[number] if known else _logps(ours, batch, first)
+        others = _logps(theirs, batch, first).to(logps.device)
         computed.append(logps)
         # A token of probability 0 has the logarithm -inf, and 0 · -inf is NaN; its term is 0.
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
@@ -220,14 +224,16 @@ def _equal_spans(batch: Sequence[Response], first: int) -> Iterator[tuple[list[i
         yield of_span, slice(start, end)
 
 
-def _logps(model: Any, tokens: Tensor, mask: Tensor, first: int) -> Tensor:
-    """Return the log-probabilities after each token from `first` on."""
-    # In a small policy the others are not computed, and these keep their bits.
-    kept = {"logits_to_keep": tokens.shape[1] - first} if isinstance(model, SmallLlama) else {}
-    texts = tokens.to(model.device), mask.to(model.device)
-    logits = model(input_ids=texts[0], attention_mask=texts[1], **kept).logits
-    logits = logits[:, first - tokens.shape[1] :]
-    return torch.log_softmax(logits.float(), -1).to(tokens.device)
+def _logps(model: Any, batch: Sequence[Response], first: int) -> Tensor:
+    """Return the log-probabilities [B, n, V] after each token from `first` on."""
+    if isinstance(model, SmallLlama) and all(len(one.prompt) == first + 1 for one in batch):
+        prompts = torch.tensor([one.prompt for one in batch])
+        logits = model.logits_in_responses(prompts, _packed([one.tokens for one in batch])[0])
+    else:
+        tokens, mask = _packed([one.prompt + one.tokens for one in batch])
+        texts = tokens.to(model.device), mask.to(model.device)
+        logits = model(input_ids=texts[0], attention_mask=texts[1]).logits[:, first:]
+    return torch.log_softmax(logits.float(), -1)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
@@ -239,13 +245,18 @@ def _finite(logps: Tensor) -> Tensor:
     return logps.masked_fill(torch.isneginf(logps), 0.0)
 
 
-def _packed(batch: Sequence[Response], device: Any) -> tuple[Tensor, Tensor]:
+def _packed(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return token ids and mask [B, L], padded on the right: positions need no correction."""
-    texts = [one.prompt + one.tokens for one in batch]
     longest = max(map(len, texts))
-    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
     mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
-    return tokens.to(device), mask.to(device)
+    return tokens, mask
+
+
+def _by_number(count: int) -> Iterator[list[int]]:
+    """Yield indices in the order of `sample`, whose prompts a small policy still knows."""
+    for first in range(0, count, SEQUENCES_AT_ONCE):
+        yield list(range(first, min(first + SEQUENCES_AT_ONCE, count)))
 
 
 def _batches(responses: Sequence[Response], tokens_at_once: int) -> Iterator[list[int]]:

@@ -159,17 +159,20 @@ class SmallLlama:
         self._prompts.clear()
 
     @torch.no_grad()
-    def __call__(
-        self, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int = 0
-    ) -> ForwardResult:
-        """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side.
-
-        logits_to_keep: only those of the last so many tokens; 0: of all.
-        """
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> ForwardResult:
+        """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side."""
         length = input_ids.shape[1]
-        last = logits_to_keep or length
-        hidden = self.hidden(input_ids, attention_mask, torch.arange(length)[None], None, last)
+        hidden = self.hidden(input_ids, attention_mask, torch.arange(length)[None], None, length)
         return ForwardResult(self.logits(hidden))
+
+    @torch.no_grad()
+    def logits_in_responses(self, prompts: Tensor, responses: Tensor) -> Tensor:
+        """Return the logits [B, n, V] for each token of responses [B, n] to prompts [B, m].
+
+        The forward pass of prompts is that of sampling and is kept (`prompts`). Rounding differs
+        from that of a pass over the whole texts.
+        """
+        return _Batch(self, prompts, torch.ones_like(prompts)).logits_in(responses)
 
     @torch.no_grad()
     def generate(
@@ -337,6 +340,21 @@ class _Batch:
         hidden = self._model.hidden(ids, self._mask, self._next, self._cache, 1)
         self._logits = self._model.logits(hidden)[:, 0]
 
+    def logits_in(self, responses: Tensor) -> Tensor:
+        """Return the logits [B, n, V] for each token of responses [B, n] to the texts."""
+        rows, length = self._place, responses.shape[1] - 1
+        first = self._logits[rows][:, None]
+        if not length:
+            return first
+        cache = [
+            _KeysValues(key.index_select(0, rows), value.index_select(0, rows))
+            for key, value in self._cache
+        ]
+        mask = functional.pad(self._mask[rows], (0, length), value=1)
+        positions = self._next[rows] + 1 + torch.arange(length)
+        hidden = self._model.hidden(responses[:, :-1], mask, positions, cache, length)
+        return torch.cat([first, self._model.logits(hidden)], dim=1)
+
     def _one_of_each(self, number: int, place: Tensor, rows: Tensor) -> Tensor:
         """Return one of these rows for each kind, the last one again up to a multiple."""
         chosen = torch.empty(number, dtype=torch.long)
@@ -426,16 +444,16 @@ def _shapes(config: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def _allowed(mask: Tensor, length: int) -> Tensor | None:
-    """Return which keys each of the last `length` tokens may look at, [B, 1, n, m].
+    """Return which keys each of the last `length` tokens may look at, [1 or B, 1, n, m].
 
     None: all up to its own, as attention knows without a mask.
     """
-    if mask.all():
+    whole, is_full = mask.shape[1], bool(mask.all())
+    if is_full and length in (1, whole):
         return None
-    whole = mask.shape[1]
     queries = torch.arange(whole - length, whole)[:, None]
-    causal = torch.arange(whole)[None, :] <= queries
-    return causal & mask.bool()[:, None, None, :]
+    causal = (torch.arange(whole)[None, :] <= queries)[None, None]
+    return causal if is_full else causal & mask.bool()[:, None, None, :]
 
 
 def _rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

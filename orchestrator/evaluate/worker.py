@@ -28,6 +28,7 @@ def main(parent: int, workers: int) -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the harness prints
     jobs = [ScoringJob.model_validate_json(line) for line in sys.stdin]
+    gc.disable()  # what an import makes stays
     with deferred_imports() if all(map(_is_light, jobs)) else nullcontext():
         from orchestrator.evaluate import harness
 
@@ -38,6 +39,7 @@ def main(parent: int, workers: int) -> None:
         # The workers' collector need not look at half a million objects of libraries, nor write
         # into their pages, which the workers share with this process.
         gc.freeze()
+    gc.enable()
     _do(jobs, on_cores, workers, replies)
     for place, job in enumerate(jobs):
         if not _is_light(job):  # alone, in a process that leaves the GPU with its end

@@ -1,5 +1,8 @@
 """The fork server: a process that imports the trainers once and forks a worker for each cell.
 
+It may outlive a launch (`KeptForkServer`): then a later program of the run is a fork of it too, and
+need not import torch once more.
+
     orch (local.py)  <-- channel -->  fork server  <-- channel -->  worker, one per cell
 
 It is started as `python -m orchestrator.launch.fork_server`. It never starts a thread, so that
@@ -8,6 +11,7 @@ claims, the ledger and exit records are on disk. Messages to the fork server:
 
     {"do": "prepare", "modules": [...]}    import these; answered by `ready` or `refused`
     {"do": "start", "order": {...}}        fork a worker; see Order
+    {"do": "run", "program": {...}}        fork a program; see Program. Its three files come along
     {"do": "stop"}                         SIGTERM to workers: they write what they have
     {"do": "kill"}                         SIGKILL to workers
 
@@ -22,6 +26,8 @@ import gc
 import json
 import os
 import re
+import runpy
+import secrets
 import select
 import signal
 import socket
@@ -30,8 +36,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
@@ -45,6 +51,8 @@ from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RESUMABLE, RunFolder
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+NUM_STREAMS = 3
+"""Files of a program: its input, its output, its errors."""
 
 
 class Channel:
@@ -56,12 +64,21 @@ class Channel:
     def __init__(self, end: socket.socket):
         self.socket = end
         self.open = True
+        self.files: list[int] = []
+        """Descriptors that came with messages and that nobody has taken."""
         self._rest = b""
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message. Close the channel if the other end is closed."""
+    def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
+        """Send a message, and descriptors of files. Close the channel if the other end is closed.
+
+        A message with files is shorter than the socket's buffer.
+        """
+        line = json.dumps(message).encode() + b"\n"
         try:
-            self.socket.sendall(json.dumps(message).encode() + b"\n")
+            if files:
+                socket.send_fds(self.socket, [line], list(files))
+            else:
+                self.socket.sendall(line)
         except OSError:
             self.open = False
 
@@ -73,9 +90,10 @@ class Channel:
         if not select.select([self.socket], [], [], timeout_seconds)[0]:
             return []
         try:
-            raw = self.socket.recv(1 << 16)
+            raw, files, _, _ = socket.recv_fds(self.socket, 1 << 16, NUM_STREAMS)
         except OSError:
-            raw = b""
+            raw, files = b"", []
+        self.files += files
         self.open = self.open and bool(raw)
         # The last part is a message that has not arrived completely.
         *lines, self._rest = (self._rest + raw).split(b"\n")
@@ -94,6 +112,15 @@ class Order(NamedTuple):
     """The core on which the worker stays; None: any core."""
     others: tuple[tuple[str, str], ...] = ()
     """Submission and cell, as JSON, of the other cells that the same process trains."""
+
+
+class Program(NamedTuple):
+    """A module to run as `python -P -m` would. Its input, output and errors come along."""
+
+    submission: str
+    module: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
 
 
 # In orch
@@ -168,6 +195,84 @@ def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
             server.stop()
 
 
+class KeptForkServer:
+    """A fork server that several stages of a run use. It starts when a launch first needs it.
+
+    Leaving the context ends it, and whatever it has forked.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._server: ForkServer | None = None
+
+    def __enter__(self) -> "KeptForkServer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def serving(self, modules: Iterable[str]) -> ForkServer:
+        """Return the fork server. It imports these modules, and reports `ready` or `refused`."""
+        wanted = sorted(set(modules))
+        if self._server is None or not self._server.channel.open:
+            self._server = self._stack.enter_context(fork_server(wanted))
+        else:
+            self._server.channel.send({"do": "prepare", "modules": wanted})
+        return self._server
+
+    def run(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: IO[bytes],
+        stderr: IO[bytes],
+    ) -> "ForkedProgram | None":
+        """Run a module as a fork of the server, in a session of its own.
+
+        Its first argument is the id of the process whose end must end it. Return None if no server
+        is there: then nothing is gained by a fork.
+        """
+        server = self._server
+        if server is None or not server.channel.open:
+            return None
+        reading, writing = os.pipe()
+        try:
+            whole = (str(server.process.pid), *arguments)
+            program = Program(secrets.token_hex(8), module, whole, dict(environment))
+            files = (stdin.fileno(), writing, stderr.fileno())
+            server.channel.send({"do": "run", "program": program._asdict()}, files)
+        finally:
+            os.close(writing)
+        return ForkedProgram(server, program.submission, os.fdopen(reading, "rb"))
+
+
+class ForkedProgram:
+    """A program that the fork server runs, as seen by orch."""
+
+    def __init__(self, server: ForkServer, submission: str, stdout: IO[bytes]):
+        self.stdout = stdout
+        self._server, self._submission = server, submission
+        self._code: int | None = None
+
+    def wait(self) -> int:
+        """Return its exit code, once it has ended; that of a kill if the server was killed."""
+        while self._code is None:
+            for message in self._server.channel.receive(1):
+                if message.get("submission") == self._submission and "ended" in message:
+                    self._code = message["ended"]
+            if self._code is None and not self._server.channel.open:
+                self._code = -signal.SIGKILL
+        return self._code
+
+    def end(self) -> None:
+        """Close its output. If it has not ended, kill it, and with it the server."""
+        self.stdout.close()
+        if self._code is None:
+            self._server.kill()
+            self._server.channel.open = False
+
+
 def import_fault(message: str) -> EnvironmentFault:
     """Return the error for a backend's entry module that cannot be imported."""
     absent = re.search(r"No module named '([\w.]+)'", message)
@@ -215,6 +320,8 @@ class ForkServerLoop:
                 self._prepare(message["modules"])
             case "start":
                 self._fork(Order(**message["order"]))
+            case "run":
+                self._fork(Program(**message["program"]))
             case "stop":
                 self.closing = True
                 self._signal(signal.SIGTERM)
@@ -237,7 +344,8 @@ class ForkServerLoop:
         gc.enable()
         self.orch.send({"ready": True})
 
-    def _fork(self, order: Order) -> None:
+    def _fork(self, order: Order | Program) -> None:
+        files = [self.orch.files.pop(0) for _ in range(NUM_STREAMS * isinstance(order, Program))]
         if self.closing:
             return
         server = os.getpid()
@@ -250,7 +358,12 @@ class ForkServerLoop:
             ours.close()
             for other in self.workers.values():
                 other.channel.socket.close()
+            if isinstance(order, Program):
+                # It keeps its end of the channel, whose closing tells that it has ended.
+                run_program(order, files)
             run_worker(order, Channel(theirs))
+        for each in files:
+            os.close(each)
         theirs.close()
         self.workers[pid] = ForkedWorker(pid, ours, order.submission)
 
@@ -275,6 +388,34 @@ class ForkServerLoop:
     def _signal(self, number: int) -> None:
         for pid in self.workers:
             os.kill(pid, number)
+
+
+# In a program
+
+
+def run_program(program: Program, files: Sequence[int]) -> NoReturn:
+    """Be `python -P -m MODULE ARGUMENTS` with this environment and these files, and end."""
+    os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(program.environment)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  (it has no path)
+    sys.argv = [program.module, *program.arguments]
+    code = 1
+    try:
+        runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as asked:
+        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)  # not the server's exit handlers
 
 
 # In a worker

@@ -27,17 +27,20 @@ from orchestrator.spec.redaction import hide_userinfo
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
+    from orchestrator.launch.fork_server import KeptForkServer
     from orchestrator.records import Cell
     from orchestrator.rundir import CellState, RunFolder
     from orchestrator.runs.plan import Plan, PlanRow
     from orchestrator.spec.site_options import SlurmOptions
 
 
-def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
+def on_this_machine(
+    experiment: Experiment, plan: "Plan", kept: "KeptForkServer | None" = None
+) -> int:
     """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0.
 
     plan: a plan that contains at least these cells. A cell that has ended by this plan is not read
-    again.
+    again. kept: a fork server for this stage and later ones.
     """
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
@@ -46,7 +49,7 @@ def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
     pending = [row.cell for row in rows if row.pending and row.cell is not None]
     begun = [row.cell for row in rows if may_run(row) and row.cell is not None]
     with watch(pending) as display:
-        done = launch(begun, folder, workers=spec.site.workers, on_event=display.show)
+        done = launch(begun, folder, workers=spec.site.workers, on_event=display.show, kept=kept)
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130
@@ -71,12 +74,16 @@ def train(
     wait: bool,
     take_over: bool = False,
     budget: float | None = None,
+    kept: "KeptForkServer | None" = None,
 ) -> tuple[int, bool]:
-    """Train the chosen cells that are missing, where the site says. See `on_cluster`."""
+    """Train the chosen cells that are missing, where the site says.
+
+    See `on_this_machine` and `on_cluster`.
+    """
     if chosen.where == "slurm":
         return on_cluster(experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget)
     affordable = paid_part(budget, experiment, chosen, plan)
-    return on_this_machine(affordable, plan), True
+    return on_this_machine(affordable, plan, kept), True
 
 
 def on_cluster(

@@ -111,7 +111,7 @@ def do_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.evaluate import harness, run
     from orchestrator.evaluate.scores import ScoringJob
 
-    def work(jobs: Sequence[ScoringJob], _workers: int) -> Generator[tuple[int, str]]:
+    def work(jobs: Sequence[ScoringJob], *_how: object) -> Generator[tuple[int, str]]:
         for place, job in enumerate(jobs):
             try:
                 harness.answer(ScoringJob.model_validate_json(job.model_dump_json()))

@@ -15,6 +15,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
+from orchestrator.launch.fork_server import KeptForkServer
 from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
 
@@ -254,28 +255,32 @@ def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
 def test_a_killed_process_loses_nothing(
     folder: RunFolder, train: Train, ask: AskFor, from_here_in_process: Callable[[], None]
 ) -> None:
-    """One of the processes that score is killed, then the one that holds them."""
+    """One of the processes that score is killed, then the one that holds them: a fork of the server
+    that trained, and a new Python."""
     records = [train(seed) for seed in range(5)]
     evaluation = ask(repeats=6, max_items=256)
     strangers = set(children(os.getpid()))  # this process may hold children of other tests
     seen: list[int] = []
 
-    def kill(whom: Callable[[int], int]) -> Callable[[EvaluationEvent], None]:
+    def kill(
+        whom: Callable[[int], int], server: int | None = None
+    ) -> Callable[[EvaluationEvent], None]:
         def on_event(event: EvaluationEvent) -> None:
             if event.done == 1:
-                (holder,) = set(children(os.getpid())) - strangers
+                (holder,) = set(children(server or os.getpid())) - strangers
                 seen.extend([holder, *children(holder)])
                 os.kill(whom(holder), signal.SIGKILL)
 
         return on_event
 
-    with pytest.raises(UnscoredError, match="was killed") as caught:
+    with KeptForkServer() as kept, pytest.raises(UnscoredError, match="was killed") as caught:
         evaluate(
             records,
             evaluation,
             folder,
             workers=2,
-            on_event=kill(lambda holder: children(holder)[0]),
+            on_event=kill(lambda holder: children(holder)[0], kept.serving(["torch"]).process.pid),
+            kept=kept,
         )
     assert {score.cell_id for score in caught.value.scores}
     with pytest.raises(EnvironmentFault, match="ended with code -9"):

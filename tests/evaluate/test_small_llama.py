@@ -99,14 +99,19 @@ def test_a_stop_that_lm_eval_gives_ends_the_batch(models: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("rows", [48, 5])
-def test_logits_of_the_last_tokens_are_those_of_all(models: ModuleType, rows: int) -> None:
-    """In a batch of another number of rows too, where a smaller product would change bits."""
+@pytest.mark.parametrize("length", [1, 6])
+def test_logits_in_responses_are_those_of_the_whole_texts(
+    models: ModuleType, rows: int, length: int
+) -> None:
     torch, model = models.torch, loaded(models, ELDER, Sampling()).model
-    ids = torch.randint(3, len(skills.VOCABULARY), (rows, 14), generator=torch.manual_seed(1))
-    mask = torch.ones_like(ids)
-    mask[: rows // 2, -2:] = 0
-    whole = model(ids, mask).logits
-    assert torch.equal(model(ids, mask, logits_to_keep=7).logits, whole[:, 7:])
+    ids = torch.randint(
+        3, len(skills.VOCABULARY), (rows, 8 + length), generator=torch.manual_seed(1)
+    )
+    ids[1::3, :8] = ids[0, :8]  # several responses to one prompt
+    whole = model(ids, torch.ones_like(ids)).logits
+    of_responses = model.logits_in_responses(ids[:, :8], ids[:, 8:])
+    assert of_responses.shape == (rows, length, len(skills.VOCABULARY))
+    assert torch.allclose(of_responses, whole[:, 7:-1], rtol=1e-5, atol=1e-5)
 
 
 def test_prompts_are_computed_once_for_a_checkpoint(
