@@ -31,7 +31,7 @@ class Micro(LibraryBackend):
     )
     tasks_dir = Path(__file__).parent / "tasks"
     policies_dir = shipped.POLICIES
-    shared_process = SharedProcess("backends.micro.train:run_together", 16, plan.shape)
+    shared_process = SharedProcess("backends.micro.train:run_together", 32, plan.shape)
     translate = staticmethod(plan.translate)
     parse = staticmethod(plan.parse)
     read_metrics = staticmethod(disk.read_metrics)

@@ -56,7 +56,9 @@ from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import BetaController, Settings
 
 ROLLING_STEPS = 10
-"""A kill loses at most about this many train steps."""
+ROLLING_SECONDS = 2.0
+"""A kill loses about so many train steps at most, or the train steps of so many seconds if those are
+more."""
 
 
 class _Diverged(Exception):
@@ -488,6 +490,8 @@ class Training:
         """The divergence to the reference policy, or None before the first is computed."""
         self._cell, self._place, self._journal, self._say = cell, place, journal, say
         self._healthy = state.step, state.policy.clone()
+        self._saved = time.monotonic()
+        """When its newest saved state was written, or loaded."""
         optimum = theory.predicted(cell.settings)
         self.prediction = (
             {}
@@ -631,8 +635,9 @@ class Training:
         if due(self._cell.cadence.checkpoint_every_steps):
             # It has the state too, and training goes on from the newest of both files.
             self._checkpoint(state.step, state.policy, resumable=True)
-        elif due(ROLLING_STEPS):
+        elif due(ROLLING_STEPS) and time.monotonic() - self._saved >= ROLLING_SECONDS:
             save_state(state, self._place.checkpoints_dir / disk.RESUME, self._cell.id)
+            self._saved = time.monotonic()
 
     def _is_shown(self, step: int) -> bool:
         """Return True for the last train step, and for a step that ends with an evaluation."""
@@ -648,6 +653,7 @@ class Training:
             huggingface.write(temporary, policy)
             if resumable:
                 save_state(self.state, temporary / disk.STATE, self._cell.id)
+                self._saved = time.monotonic()
 
 
 def _distinct(members: Sequence[Training]) -> tuple[list[Training], list[int]]:

@@ -50,6 +50,12 @@ def policies(place: AttemptPaths) -> dict[int, Tensor]:
     return {checkpoint.step: huggingface.read(checkpoint.path) for checkpoint in found}
 
 
+@pytest.fixture(autouse=True)
+def _each_rolling_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These cells are so small that all their train steps take less than the seconds between two."""
+    monkeypatch.setattr(train, "ROLLING_SECONDS", 0)
+
+
 def killed_at(cell: Cell, place: AttemptPaths, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains until the optimizer is called for the `call`-th time."""
     left = iter(range(call))
@@ -88,6 +94,22 @@ def test_killed_anywhere_training_goes_on_bit_for_bit(
         assert seen == {line["step"]: line["values"] for line in lines(uninterrupted)}
         for step, policy in policies(uninterrupted).items():
             assert torch.equal(policies(last)[step], policy)
+
+
+def test_quick_steps_are_saved_once_in_some_seconds(
+    cell: Cell,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place_at: Callable[..., AttemptPaths],
+) -> None:
+    """The first state is a checkpoint's, at step 12; a rolling one would be due at step 20."""
+    monkeypatch.setattr(train, "ROLLING_SECONDS", 3600)
+    place = place_at(tmp_path)
+    killed_at(cell, place, 23, monkeypatch)
+    assert [path.name for path in place.checkpoints_dir.iterdir()] == ["step-12"]
+    resumed = place_at(tmp_path, 2)
+    train.run(cell, resumed)
+    assert next(disk.read_metrics(resumed.attempt_dir)).step == 13
 
 
 def test_a_kill_loses_few_steps(
