@@ -57,8 +57,7 @@ from orchestrator.settings import BetaController, Settings
 
 ROLLING_STEPS = 10
 ROLLING_SECONDS = 2.0
-"""A kill loses about so many train steps at most, or the train steps of so many seconds if those are
-more."""
+"""A kill loses about so many train steps at most, or those of so many seconds if they are more."""
 
 
 class _Diverged(Exception):

@@ -136,7 +136,7 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
     return means_
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[Response]:
     """Return one response to each prompt, sampled from the policy without top_p or min_p, at
     temperature 1."""
@@ -162,7 +162,7 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
     return responses
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def sums(
     ours: Any, theirs: Any, responses: Sequence[Response], kept: list[Tensor] | None = None
 ) -> list[ResponseSums]:

@@ -68,9 +68,9 @@ def work(
     interpreters = {job.engine.python for job in jobs}
     for python in sorted(interpreters, key=str):
         places = [place for place, job in enumerate(jobs) if job.engine.python == python]
-        here = kept if python is None else None
+        server = kept if python is None else None
         of_python = [jobs[place] for place in places]
-        done = _one_process(of_python, workers, python or sys.executable, here)
+        done = _one_process(of_python, workers, python or sys.executable, server)
         with closing(done) as answers:
             for place, fault in answers:
                 yield places[place], fault

@@ -158,14 +158,14 @@ class SmallLlama:
             self._layers.append(_Layer(*(weights[name] for name in names)))
         self._prompts.clear()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> ForwardResult:
         """Return the logits [B, n, V] of texts [B, n]; the mask may have zeros on either side."""
         length = input_ids.shape[1]
         hidden = self.hidden(input_ids, attention_mask, torch.arange(length)[None], None, length)
         return ForwardResult(self.logits(hidden))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def logits_in_responses(self, prompts: Tensor, responses: Tensor) -> Tensor:
         """Return the logits [B, n, V] for each token of responses [B, n] to prompts [B, m].
 
@@ -174,7 +174,7 @@ class SmallLlama:
         """
         return _Batch(self, prompts, torch.ones_like(prompts)).logits_in(responses)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
         self,
         input_ids: Tensor,
@@ -330,14 +330,12 @@ class _Batch:
             place = chosen = torch.arange(len(tokens))
         rows = self._place[chosen]
         self._place = place
-        self._cache = [
-            _KeysValues(key.index_select(0, rows), value.index_select(0, rows))
-            for key, value in self._cache
-        ]
+        cache = self._cache_of(rows)
         self._next = self._next[rows] + 1
         self._mask = functional.pad(self._mask[rows], (0, 1), value=1)
         ids = tokens[chosen][:, None]
-        hidden = self._model.hidden(ids, self._mask, self._next, self._cache, 1)
+        hidden = self._model.hidden(ids, self._mask, self._next, cache, 1)
+        self._cache = cache
         self._logits = self._model.logits(hidden)[:, 0]
 
     def logits_in(self, responses: Tensor) -> Tensor:
@@ -346,14 +344,20 @@ class _Batch:
         first = self._logits[rows][:, None]
         if not length:
             return first
-        cache = [
+        mask = functional.pad(self._mask[rows], (0, length), value=1)
+        positions = self._next[rows] + 1 + torch.arange(length)
+        cache = self._cache_of(rows)
+        hidden = self._model.hidden(responses[:, :-1], mask, positions, cache, length)
+        return torch.cat([first, self._model.logits(hidden)], dim=1)
+
+    def _cache_of(self, rows: Tensor) -> list[_KeysValues]:
+        """Return the keys and values of these rows. The list is new."""
+        if torch.equal(rows, torch.arange(len(self._mask))):
+            return list(self._cache)
+        return [
             _KeysValues(key.index_select(0, rows), value.index_select(0, rows))
             for key, value in self._cache
         ]
-        mask = functional.pad(self._mask[rows], (0, length), value=1)
-        positions = self._next[rows] + 1 + torch.arange(length)
-        hidden = self._model.hidden(responses[:, :-1], mask, positions, cache, length)
-        return torch.cat([first, self._model.logits(hidden)], dim=1)
 
     def _one_of_each(self, number: int, place: Tensor, rows: Tensor) -> Tensor:
         """Return one of these rows for each kind, the last one again up to a multiple."""

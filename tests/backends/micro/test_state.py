@@ -52,7 +52,7 @@ def policies(place: AttemptPaths) -> dict[int, Tensor]:
 
 @pytest.fixture(autouse=True)
 def _each_rolling_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These cells are so small that all their train steps take less than the seconds between two."""
+    """All train steps of these cells take less time than lies between two rolling states."""
     monkeypatch.setattr(train, "ROLLING_SECONDS", 0)
 
 

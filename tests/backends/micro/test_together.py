@@ -405,6 +405,7 @@ def test_killed_together_and_resumed_in_other_company(
 
     first = [place_at(tmp_path / str(seed)) for seed in range(3)]
     with monkeypatch.context() as patch:
+        patch.setattr(train, "ROLLING_SECONDS", 0)
         patch.setattr(train.optimizer, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             train.run_together(list(zip(cells, first, strict=True)), Kept())

@@ -171,6 +171,7 @@ def test_a_kill_behind_a_saved_state_loses_no_train_step(
     cell = cell_of(embedded(num_train_steps=25))
     killed, resumed = place_at(tmp_path), place_at(tmp_path, 2)
     with monkeypatch.context() as patched:
+        patched.setattr(train, "ROLLING_SECONDS", 0)
         patched.setattr(train, "save_state", saved_and_killed)
         with pytest.raises(Killed):
             train.run(cell, killed)
