@@ -33,20 +33,21 @@ TIMES = {
 """Columns with the time at which a row was written."""
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def without_settings(patch: pytest.MonkeyPatch, cache_home: Path) -> None:
     """An empty cache folder, and no settings of MLflow but those of orch."""
     for name in list(os.environ):
         if "MLFLOW_" in name:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "orch"
+            patch.delenv(name)
+    patch.setenv("XDG_CACHE_HOME", str(cache_home))
 
 
-@pytest.fixture
-def kept(cache: Path, make_house: Callable[..., House], tmp_path: Path) -> House:
-    """A house whose store MLflow made, so that the empty database is kept."""
-    house = make_house(tmp_path / "mlflows" / "runs")
+@pytest.fixture(scope="module")
+def mlflows(
+    make_house: Callable[..., House], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[House, Path]:
+    """A house whose store MLflow made, and the empty database that was kept then."""
+    root = tmp_path_factory.mktemp("mlflows")
+    house = make_house(root / "runs")
     house.database.unlink()
     first, second, third, fourth = house.cells
     house.attempt(first, range(8))
@@ -58,8 +59,26 @@ def kept(cache: Path, make_house: Callable[..., House], tmp_path: Path) -> House
     house.score(second, 3, float("inf"))
     house.folder.report.mkdir()
     (house.folder.report / "index.html").write_text("<p>β</p>")
-    house.mirror()
-    assert [path.suffix for path in cache.iterdir()] == [".db"]
+    with pytest.MonkeyPatch.context() as patch:
+        without_settings(patch, root / "cache")
+        house.mirror()
+    (file,) = (root / "cache" / "orch").iterdir()
+    assert file.suffix == ".db"
+    return house, file
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    without_settings(monkeypatch, tmp_path / "cache")
+    return tmp_path / "cache" / "orch"
+
+
+@pytest.fixture
+def kept(cache: Path, mlflows: tuple[House, Path]) -> House:
+    """A house whose store MLflow made; the empty database is in this test's cache folder."""
+    house, file = mlflows
+    cache.mkdir(parents=True, mode=file.parent.stat().st_mode)
+    shutil.copy2(file, cache)
     return house
 
 

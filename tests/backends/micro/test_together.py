@@ -142,7 +142,10 @@ def test_gradients_are_those_of_one_policy_under_autograd(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every placement x aggregation x minibatches x staleness; eighteen cells of two shapes."""
+    """Every placement x aggregation x minibatches x staleness; eighteen cells of two shapes.
+
+    Each estimator has two of the four pairs of minibatches and staleness, its neighbour the others.
+    """
     monkeypatch.setenv(kernels.ENGINE, engines[0])
     wanted: dict[int, Tensor] = {}
 
@@ -153,7 +156,8 @@ def test_gradients_are_those_of_one_policy_under_autograd(
         return {}
 
     monkeypatch.setattr(train.Training, "update", compared)
-    for minibatches, lag in ((1, 0), (1, 3), (2, 0), (2, 3)):
+    is_odd = sorted(names()).index(estimator) % 2
+    for minibatches, lag in (((1, 0), (2, 3)), ((1, 3), (2, 0)))[is_odd]:
         settings = [
             embedded(
                 estimator,
