@@ -40,6 +40,8 @@ ON_CORES = {
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 """Environment variables if policies and items are on this machine, so that libraries look nothing
 up."""
+READ_AT_IMPORT = ("huggingface_hub", "datasets", "transformers", "tokenizers", "lm_eval")
+"""Modules that read such variables when they are imported."""
 
 
 def harness_version() -> str:
@@ -131,7 +133,8 @@ def _forked(
     """Start the process as a fork of one that has imported torch; None if that cannot be."""
     if kept is None or not _all_on_cores(jobs):
         return None
-    return kept.run(WORKER, (str(workers),), environment(jobs), orders, noise)
+    given = (str(workers),), environment(jobs), orders, noise
+    return kept.run(WORKER, *given, without=READ_AT_IMPORT)
 
 
 class _NewPython:
@@ -146,23 +149,20 @@ class _NewPython:
         noise: IO[bytes],
     ):
         argv = [python, "-P", "-m", WORKER, str(os.getpid()), str(workers)]
+        orders.seek(0)  # a fork whose server was killed may have read some
+        reading, writing = os.pipe()
+        self.stdout = os.fdopen(reading, "rb")
         try:
             self._process = subprocess.Popen(
-                argv,
-                stdin=orders,
-                stdout=subprocess.PIPE,
-                stderr=noise,
-                env=env,
-                start_new_session=True,
+                argv, stdin=orders, stdout=writing, stderr=noise, env=env, start_new_session=True
             )
         except OSError as error:
             raise EnvironmentFault(
                 f"the interpreter {python} (evaluation.engine.python) cannot be started: "
                 f"{error.strerror}"
             ) from error
-        if self._process.stdout is None:
-            raise TypeError("subprocess.PIPE made no pipe")
-        self.stdout = self._process.stdout
+        finally:
+            os.close(writing)
 
     def wait(self) -> int:
         """Return its exit code, once it has ended."""

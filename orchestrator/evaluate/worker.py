@@ -27,6 +27,7 @@ def main(parent: int, workers: int) -> None:
     die_with(parent)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the harness prints
+    _forget_progress_bars()
     jobs = [ScoringJob.model_validate_json(line) for line in sys.stdin]
     gc.disable()  # what an import makes stays
     with deferred_imports() if all(map(_is_light, jobs)) else nullcontext():
@@ -45,6 +46,13 @@ def main(parent: int, workers: int) -> None:
         if not _is_light(job):  # alone, in a process that leaves the GPU with its end
             _do(jobs, [place], 1, replies)
     os._exit(0)  # unloading the libraries would take another second
+
+
+def _forget_progress_bars() -> None:
+    """Let tqdm be imported anew: it reads TQDM_DISABLE then. In a fork of a process that trained,
+    torch has imported it before."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tqdm"]:
+        del sys.modules[name]
 
 
 def _is_light(job: ScoringJob) -> bool:

@@ -20,6 +20,7 @@ Messages from it, each with the submission of its worker:
     {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
     {"finished": true}                     one cell of several has its exit record
     {"ended": exit code}                   the process is gone, however it ended
+    {"forked": true}  {"declined": [...]}  a program has begun, or these modules are in its way
 """
 
 import gc
@@ -69,10 +70,7 @@ class Channel:
         self._rest = b""
 
     def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
-        """Send a message, and descriptors of files. Close the channel if the other end is closed.
-
-        A message with files is shorter than the socket's buffer.
-        """
+        """Send a message and open files. Close the channel if the other end is closed."""
         line = json.dumps(message).encode() + b"\n"
         try:
             if files:
@@ -121,6 +119,9 @@ class Program(NamedTuple):
     module: str
     arguments: tuple[str, ...]
     environment: dict[str, str]
+    without: tuple[str, ...] = ()
+    """Modules that read the environment when they are imported. If the server has imported one with
+    its own environment, it forks nothing."""
 
 
 # In orch
@@ -227,11 +228,12 @@ class KeptForkServer:
         environment: Mapping[str, str],
         stdin: IO[bytes],
         stderr: IO[bytes],
+        without: Sequence[str] = (),
     ) -> "ForkedProgram | None":
         """Run a module as a fork of the server, in a session of its own.
 
         Its first argument is the id of the process whose end must end it. Return None if no server
-        is there: then nothing is gained by a fork.
+        is there, or if it has imported a module of `without`: then nothing has begun.
         """
         server = self._server
         if server is None or not server.channel.open:
@@ -239,12 +241,14 @@ class KeptForkServer:
         reading, writing = os.pipe()
         try:
             whole = (str(server.process.pid), *arguments)
-            program = Program(secrets.token_hex(8), module, whole, dict(environment))
+            submission = secrets.token_hex(8)
+            program = Program(submission, module, whole, dict(environment), tuple(without))
             files = (stdin.fileno(), writing, stderr.fileno())
             server.channel.send({"do": "run", "program": program._asdict()}, files)
         finally:
             os.close(writing)
-        return ForkedProgram(server, program.submission, os.fdopen(reading, "rb"))
+        forked = ForkedProgram(server, submission, os.fdopen(reading, "rb"))
+        return forked if forked.has_begun() else None
 
 
 class ForkedProgram:
@@ -254,16 +258,30 @@ class ForkedProgram:
         self.stdout = stdout
         self._server, self._submission = server, submission
         self._code: int | None = None
+        self._has_begun: bool | None = None
+
+    def has_begun(self) -> bool:
+        """Return False if the server declined it or is gone. Wait for the answer."""
+        while self._has_begun is None and self._code is None:
+            self._read()
+        return bool(self._has_begun)
 
     def wait(self) -> int:
         """Return its exit code, once it has ended; that of a kill if the server was killed."""
         while self._code is None:
-            for message in self._server.channel.receive(1):
-                if message.get("submission") == self._submission and "ended" in message:
-                    self._code = message["ended"]
-            if self._code is None and not self._server.channel.open:
-                self._code = -signal.SIGKILL
+            self._read()
         return self._code
+
+    def _read(self) -> None:
+        for message in self._server.channel.receive(1):
+            if message.get("submission") != self._submission:
+                continue
+            if "ended" in message:
+                self._code = message["ended"]
+            elif "forked" in message or "declined" in message:
+                self._has_begun = "forked" in message
+        if self._code is None and not self._server.channel.open:
+            self._code = -signal.SIGKILL
 
     def end(self) -> None:
         """Close its output. If it has not ended, kill it, and with it the server."""
@@ -321,7 +339,7 @@ class ForkServerLoop:
             case "start":
                 self._fork(Order(**message["order"]))
             case "run":
-                self._fork(Program(**message["program"]))
+                self._run(Program(**message["program"]))
             case "stop":
                 self.closing = True
                 self._signal(signal.SIGTERM)
@@ -344,8 +362,18 @@ class ForkServerLoop:
         gc.enable()
         self.orch.send({"ready": True})
 
-    def _fork(self, order: Order | Program) -> None:
-        files = [self.orch.files.pop(0) for _ in range(NUM_STREAMS * isinstance(order, Program))]
+    def _run(self, program: Program) -> None:
+        files = [self.orch.files.pop(0) for _ in range(NUM_STREAMS)]
+        in_the_way = [name for name in program.without if name in sys.modules]
+        if in_the_way:
+            self.orch.send({"declined": in_the_way, "submission": program.submission})
+        else:
+            self.orch.send({"forked": True, "submission": program.submission})
+            self._fork(program, files)
+        for file in files:
+            os.close(file)
+
+    def _fork(self, order: Order | Program, files: Sequence[int] = ()) -> None:
         if self.closing:
             return
         server = os.getpid()
@@ -362,8 +390,6 @@ class ForkServerLoop:
                 # It keeps its end of the channel, whose closing tells that it has ended.
                 run_program(order, files)
             run_worker(order, Channel(theirs))
-        for each in files:
-            os.close(each)
         theirs.close()
         self.workers[pid] = ForkedWorker(pid, ours, order.submission)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -292,6 +293,27 @@ def test_a_killed_process_loses_nothing(
     assert kept.items() <= files(folder).items()
     assert len(seen) == 5
     assert not [pid for pid in seen if is_alive(pid)]
+
+
+@pytest.mark.slow
+def test_no_progress_bar_is_drawn_in_a_fork_of_a_process_that_imported_torch(
+    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """torch imports tqdm, which reads then whether it may draw."""
+    begun: list[KeptForkServer] = []
+    fork = KeptForkServer.run
+
+    def with_errors_kept(self: KeptForkServer, *given: Any, without: Any) -> Any:
+        begun.append(self)
+        with (tmp_path / "errors").open("wb") as errors:
+            return fork(self, *given[:-1], errors, without=without)
+
+    monkeypatch.setattr(KeptForkServer, "run", with_errors_kept)
+    with KeptForkServer() as kept:
+        kept.serving(["torch"])
+        assert evaluate([train(0)], ask(), folder, workers=1, kept=kept)
+    assert begun == [kept]
+    assert "it/s]" not in (tmp_path / "errors").read_text()
 
 
 @pytest.mark.slow

@@ -74,6 +74,22 @@ def test_a_program_has_its_own_files_arguments_and_environment(running: Running)
         program.end()
 
 
+def test_a_module_that_has_read_another_environment_is_in_the_way(running: Running) -> None:
+    with tempfile.TemporaryFile() as nothing:
+        given = "words", (), running.environment, nothing, nothing
+        assert running.server.run(*given, without=["decimal", "words"]) is None
+        program = running.server.run(*given, without=["words"])
+    assert program is not None
+    assert program.wait() == 3
+
+
+def test_a_large_environment_comes_whole(running: Running) -> None:
+    environment = {f"LARGE_{number}": "x" * 100_000 for number in range(10)} | running.environment
+    program = running._replace(environment=environment).start("word\n")
+    assert json.loads(program.stdout.readline())[2] == WORD
+    assert program.wait() == 3
+
+
 def test_nothing_is_forked_before_a_launch() -> None:
     with KeptForkServer() as kept, tempfile.TemporaryFile() as nothing:
         assert kept.run("words", (), {}, nothing, nothing) is None
