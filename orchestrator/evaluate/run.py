@@ -59,18 +59,18 @@ def harness_version() -> str:
 
 
 def work(
-    jobs: Sequence[ScoringJob], workers: int, kept: KeptForkServer | None = None
+    jobs: Sequence[ScoringJob], workers: int, kept_server: KeptForkServer | None = None
 ) -> Generator[tuple[int, str]]:
     """Run the jobs. When a job ends, yield its index and "", or a sentence about its fault.
 
-    Jobs with another interpreter run in a process of their own. kept: the process for jobs on the
-    CPU is a fork of its server, if one runs. The processes end with this
-    generator. Raise RuntimeError, with the traceback, for a bug.
+    Jobs with another interpreter run in a process of their own. kept_server: the process for jobs
+    on the CPU is a fork of its server, if one runs. The processes end with this generator. Raise
+    RuntimeError, with the traceback, for a bug.
     """
     interpreters = {job.engine.python for job in jobs}
     for python in sorted(interpreters, key=str):
         places = [place for place, job in enumerate(jobs) if job.engine.python == python]
-        server = kept if python is None else None
+        server = kept_server if python is None else None
         of_python = [jobs[place] for place in places]
         done = _one_process(of_python, workers, python or sys.executable, server)
         with closing(done) as answers:
@@ -101,12 +101,12 @@ def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
 
 
 def _one_process(
-    jobs: Sequence[ScoringJob], workers: int, python: str, kept: KeptForkServer | None
+    jobs: Sequence[ScoringJob], workers: int, python: str, kept_server: KeptForkServer | None
 ) -> Generator[tuple[int, str]]:
     with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as noise:
         orders.writelines(job.model_dump_json().encode() + b"\n" for job in jobs)
         orders.seek(0)
-        process = _forked(jobs, workers, kept, orders, noise) or _NewPython(
+        process = _forked(jobs, workers, kept_server, orders, noise) or _NewPython(
             python, workers, environment(jobs), orders, noise
         )
         try:
@@ -126,15 +126,15 @@ def _one_process(
 def _forked(
     jobs: Sequence[ScoringJob],
     workers: int,
-    kept: KeptForkServer | None,
+    kept_server: KeptForkServer | None,
     orders: IO[bytes],
     noise: IO[bytes],
 ) -> ForkedProgram | None:
     """Start the process as a fork of one that has imported torch; None if that cannot be."""
-    if kept is None or not _all_on_cores(jobs):
+    if kept_server is None or not _all_on_cores(jobs):
         return None
     given = (str(workers),), environment(jobs), orders, noise
-    return kept.run(WORKER, *given, without=READ_AT_IMPORT)
+    return kept_server.run(WORKER, *given, without=READ_AT_IMPORT)
 
 
 class _NewPython:
@@ -283,7 +283,7 @@ def evaluate(
     site: Site | None = None,
     workers: int | None = None,
     on_event: Callable[[EvaluationEvent], None] = lambda _: None,
-    kept: KeptForkServer | None = None,
+    kept_server: KeptForkServer | None = None,
 ) -> list[Score]:
     """Return every score that the spec needs of these records' checkpoints; make those that are
     missing.
@@ -291,9 +291,10 @@ def evaluate(
     `last` scores the last checkpoint of cells that have succeeded, `all` every checkpoint. A cell's
     backend may replace the spec's tasks by tasks of its own (the micro skills). `baselines` are
     records of models before training (see baselines.py), which have no divergences. `workers` None:
-    a process per core. `kept`: see `work`. Scores come in the order of the records, baselines last.
-    Raise EnvironmentFault before anything is done if the harness or a task file is missing, and
-    UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
+    a process per core. `kept_server`: see `work`. Scores come in the order of the records,
+    baselines last. Raise EnvironmentFault before anything is done if the harness or a task file is
+    missing, and UnscoredError at the end, with the scores that could be made, if a checkpoint
+    cannot be loaded.
     """
     parts = _surveys(records, evaluation, folder, baselines, site)
     faults: list[str] = []
@@ -311,7 +312,7 @@ def evaluate(
         faults += survey.faults
     if todo:
         on_event(EvaluationEvent("started", 0, len(todo)))
-        _work(todo, workers or cores(), faults, on_event, kept)
+        _work(todo, workers or cores(), faults, on_event, kept_server)
     scores = [score for survey, _ in parts for score in survey.all_scores()]
     if faults:
         raise UnscoredError(faults, scores)
@@ -323,9 +324,9 @@ def _work(
     workers: int,
     faults: list[str],
     on_event: Callable[[EvaluationEvent], None],
-    kept: KeptForkServer | None,
+    kept_server: KeptForkServer | None,
 ) -> None:
-    with closing(work([each.job for each in todo], workers, kept)) as answers:
+    with closing(work([each.job for each in todo], workers, kept_server)) as answers:
         for done, (place, fault) in enumerate(answers, start=1):
             survey, cell, job = todo[place]
             survey.take(job)

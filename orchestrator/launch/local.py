@@ -62,7 +62,7 @@ def launch(
     *,
     workers: int | None = None,
     on_event: Callable[[LaunchEvent], None] = lambda _event: None,
-    kept: KeptForkServer | None = None,
+    kept_server: KeptForkServer | None = None,
 ) -> Launched:
     """Train every cell that still needs training. Return when all have ended.
 
@@ -70,7 +70,7 @@ def launch(
     cell, or several of one shape where their backend can. Failed and cancelled cells
     are left to `retry`. If another orch is training a cell, wait for it, and take the cell over if
     that orch dies. The first Ctrl-C lets workers write what they have, the second ends them at
-    once. kept: its fork server is used, and stays; None: one of the launch's own.
+    once. kept_server: its fork server is used, and stays; None: one of the launch's own.
 
     Raise OrchError, before anything starts, for cells that a backend cannot express. Raise
     EnvironmentFault if the trainer cannot be imported, and RunFolderError if the folder cannot be
@@ -84,8 +84,8 @@ def launch(
     if waiting or elsewhere:
         entries = check_launchable([*waiting, *elsewhere], folder, NodeOptions())
         count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
-        own = nullcontext(kept.serving(entries)) if kept else fork_server(entries)
-        with processes.Stop().listening() as stop, own as server:
+        serving = nullcontext(kept_server.serving(entries)) if kept_server else fork_server(entries)
+        with processes.Stop().listening() as stop, serving as server:
             LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event).work()
         interrupted = stop.asked > 0
         states = _states(cells, folder)

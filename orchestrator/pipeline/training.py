@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 def on_this_machine(
-    experiment: Experiment, plan: "Plan", kept: "KeptForkServer | None" = None
+    experiment: Experiment, plan: "Plan", kept_server: "KeptForkServer | None" = None
 ) -> int:
     """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0.
 
     plan: a plan that contains at least these cells. A cell that has ended by this plan is not read
-    again. kept: a fork server for this stage and later ones.
+    again. kept_server: a fork server for this stage and later ones.
     """
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
@@ -49,7 +49,9 @@ def on_this_machine(
     pending = [row.cell for row in rows if row.pending and row.cell is not None]
     begun = [row.cell for row in rows if may_run(row) and row.cell is not None]
     with watch(pending) as display:
-        done = launch(begun, folder, workers=spec.site.workers, on_event=display.show, kept=kept)
+        done = launch(
+            begun, folder, workers=spec.site.workers, on_event=display.show, kept_server=kept_server
+        )
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130
@@ -74,7 +76,7 @@ def train(
     wait: bool,
     take_over: bool = False,
     budget: float | None = None,
-    kept: "KeptForkServer | None" = None,
+    kept_server: "KeptForkServer | None" = None,
 ) -> tuple[int, bool]:
     """Train the chosen cells that are missing, where the site says.
 
@@ -83,7 +85,7 @@ def train(
     if chosen.where == "slurm":
         return on_cluster(experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget)
     affordable = paid_part(budget, experiment, chosen, plan)
-    return on_this_machine(affordable, plan, kept), True
+    return on_this_machine(affordable, plan, kept_server), True
 
 
 def on_cluster(

@@ -281,7 +281,7 @@ def test_a_killed_process_loses_nothing(
             folder,
             workers=2,
             on_event=kill(lambda holder: children(holder)[0], kept.serving(["torch"]).process.pid),
-            kept=kept,
+            kept_server=kept,
         )
     assert {score.cell_id for score in caught.value.scores}
     with pytest.raises(EnvironmentFault, match="ended with code -9"):
@@ -311,7 +311,7 @@ def test_no_progress_bar_is_drawn_in_a_fork_of_a_process_that_imported_torch(
     monkeypatch.setattr(KeptForkServer, "run", with_errors_kept)
     with KeptForkServer() as kept:
         kept.serving(["torch"])
-        assert evaluate([train(0)], ask(), folder, workers=1, kept=kept)
+        assert evaluate([train(0)], ask(), folder, workers=1, kept_server=kept)
     assert begun == [kept]
     assert "it/s]" not in (tmp_path / "errors").read_text()
 
