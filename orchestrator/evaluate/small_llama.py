@@ -56,6 +56,8 @@ SIZES = (
 OTHERS = ("rope_parameters", "rope_theta", "pad_token_id", "bos_token_id", "eos_token_id")
 TOKENIZER = "PreTrainedTokenizerFast"
 
+TOKENS_OF_ROOM = 8
+"""A full cache of keys and values gets room for at least as many tokens."""
 BATCHES_KEPT = 8
 """Prompts whose equal rows are known, and prompts whose forward pass is."""
 PLAIN_SAMPLING = {
@@ -68,17 +70,14 @@ PLAIN_SAMPLING = {
 """The arguments of `generate` for responses that are drawn from the policy itself."""
 
 _STEP = (
-    "input_layernorm",
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-    "post_attention_layernorm",
-    "mlp.gate_proj",
-    "mlp.up_proj",
-    "mlp.down_proj",
+    ("input_layernorm",),
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("post_attention_layernorm",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
 )
-"""Weights of a layer, in the order in which they are used."""
+"""Weights of a layer, in the order in which they are used. Those of one product are together."""
 
 
 class ForwardResult(NamedTuple):
@@ -91,21 +90,11 @@ class _Layer(NamedTuple):
     """The weights of a layer."""
 
     before: Tensor
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    query_key_value: Tensor
     output: Tensor
     after: Tensor
-    gate: Tensor
-    up: Tensor
+    gate_up: Tensor
     down: Tensor
-
-
-class _KeysValues(NamedTuple):
-    """Keys and values of a layer, [B, heads, n, width]."""
-
-    key: Tensor
-    value: Tensor
 
 
 class _Prompts(NamedTuple):
@@ -115,8 +104,8 @@ class _Prompts(NamedTuple):
     mask: Tensor
     logits: Tensor
     """Of the next token, [kinds, V]."""
-    cache: "list[_KeysValues]"
-    """Of each layer."""
+    cache: Tensor
+    """Keys and values, [kinds, layers, 2, heads, n, width]."""
 
 
 class SmallLlama:
@@ -154,8 +143,12 @@ class SmallLlama:
         self._weights = dict(weights)
         self._layers = []
         for layer in range(self.config.num_hidden_layers):
-            names = [f"model.layers.{layer}.{name}.weight" for name in _STEP]
-            self._layers.append(_Layer(*(weights[name] for name in names)))
+            parts = [
+                [weights[f"model.layers.{layer}.{name}.weight"] for name in names]
+                for names in _STEP
+            ]
+            one_each = (each[0] if len(each) == 1 else each for each in parts)
+            self._layers.append(_Layer(*one_each))
         self._prompts.clear()
 
     @torch.inference_mode()
@@ -226,43 +219,47 @@ class SmallLlama:
         for known in self._prompts:
             if torch.equal(known.ids, ids) and torch.equal(known.mask, mask):
                 return known
-        cache: list[_KeysValues] = []
+        cache = self.cache(*ids.shape)
         positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
         hidden = self.hidden(ids, mask, positions, cache, 1)
         prompts = _Prompts(ids, mask, self.logits(hidden)[:, 0], cache)
         _append(self._prompts, prompts)
         return prompts
 
+    def cache(self, rows: int, length: int) -> Tensor:
+        """Return room for keys and values, [rows, layers, 2, heads, length, width]."""
+        heads = self.config.num_attention_heads
+        return torch.empty(rows, len(self._layers), 2, heads, length, self._width)
+
     def hidden(
         self,
         ids: Tensor,
         mask: Tensor,
         positions: Tensor,
-        cache: list[_KeysValues] | None,
+        cache: Tensor | None,
         last: int,
     ) -> Tensor:
         """Return the last layer's output [B, last, H] for the last tokens of `ids`, [B, n].
 
-        mask: [B, m], of all m tokens so far. positions: [1 or B, n]. cache: for each layer, of the
-        m - n tokens before these; these are appended. An empty list is filled.
+        mask: [B, m], of all m tokens so far. positions: [1 or B, n]. cache: keys and values of the
+        m - n tokens before these (see `cache`); those of these tokens are written behind them.
         """
-        rotation = self._rotation(positions, mask.shape[1])
+        whole, heads = mask.shape[1], self.config.num_attention_heads
+        begin = whole - ids.shape[1]
+        cos, sin = self._rotation(positions, whole)
         allowed = _allowed(mask, ids.shape[1])
-        is_beginning = not cache
         hidden = functional.embedding(ids, self._weights["model.embed_tokens.weight"])
         for number, layer in enumerate(self._layers):
             normed = self._normed(hidden, layer.before)
             query, key, value = (
                 functional.linear(normed, weight).view(*ids.shape, -1, self._width).transpose(1, 2)
-                for weight in (layer.query, layer.key, layer.value)
+                for weight in layer.query_key_value
             )
-            query, key = _rotated(query, rotation), _rotated(key, rotation)
-            if cache is not None and is_beginning:
-                cache.append(_KeysValues(key, value))
-            elif cache is not None:
-                key = torch.cat([cache[number].key, key], dim=2)
-                value = torch.cat([cache[number].value, value], dim=2)
-                cache[number] = _KeysValues(key, value)
+            query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+            if cache is not None:
+                of_layer = cache[:, number]
+                of_layer[:, 0, :, begin:whole], of_layer[:, 1, :, begin:whole] = key, value
+                key, value = of_layer[:, 0, :, :whole], of_layer[:, 1, :, :whole]
             mixed = functional.scaled_dot_product_attention(
                 query,
                 key,
@@ -277,9 +274,9 @@ class SmallLlama:
                 mixed, hidden = (part[:, -last:].contiguous() for part in (mixed, hidden))
             hidden = hidden + functional.linear(mixed, layer.output)
             normed = self._normed(hidden, layer.after)
-            inner = functional.silu(functional.linear(normed, layer.gate))
+            inner = functional.silu(functional.linear(normed, layer.gate_up[0]))
             hidden = hidden + functional.linear(
-                inner * functional.linear(normed, layer.up), layer.down
+                inner * functional.linear(normed, layer.gate_up[1]), layer.down
             )
         return self._normed(hidden, self._weights["model.norm.weight"])[:, -last:]
 
@@ -291,11 +288,15 @@ class SmallLlama:
         return functional.rms_norm(hidden, weight.shape, weight, self._eps)
 
     def _rotation(self, positions: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine at positions below `longest`, [1 or B, 1, n, width]."""
+        """Return cosine and sine at positions below `longest`, [1 or B, 1, n, width].
+
+        The first half of the sines is negative (see `_rotated`).
+        """
         if len(self._cos) < longest:
             angles = torch.arange(longest)[:, None].float() * self._frequencies
             angles = torch.cat((angles, angles), dim=-1)
             self._cos, self._sin = angles.cos(), angles.sin()
+            self._sin[:, : self._width // 2].neg_()
         cos, sin = (functional.embedding(positions, each) for each in (self._cos, self._sin))
         return cos.unsqueeze(1), sin.unsqueeze(1)
 
@@ -309,7 +310,7 @@ class _Batch:
         self._shares = _keeps_bits(len(ids))
         chosen = self._one_of_each(number, self._place, torch.arange(len(ids)))
         prompts = model.prompts(ids[chosen], mask[chosen])
-        self._mask, self._logits, self._cache = prompts.mask, prompts.logits, list(prompts.cache)
+        self._mask, self._logits, self._cache = prompts.mask, prompts.logits, prompts.cache
         self._next = self._mask.sum(-1, keepdim=True) - 1
 
     def probabilities(self) -> Tensor:
@@ -330,12 +331,11 @@ class _Batch:
             place = chosen = torch.arange(len(tokens))
         rows = self._place[chosen]
         self._place = place
-        cache = self._cache_of(rows)
+        self._cache = self._cache_of(rows, 1)
         self._next = self._next[rows] + 1
         self._mask = functional.pad(self._mask[rows], (0, 1), value=1)
         ids = tokens[chosen][:, None]
-        hidden = self._model.hidden(ids, self._mask, self._next, cache, 1)
-        self._cache = cache
+        hidden = self._model.hidden(ids, self._mask, self._next, self._cache, 1)
         self._logits = self._model.logits(hidden)[:, 0]
 
     def logits_in(self, responses: Tensor) -> Tensor:
@@ -346,18 +346,18 @@ class _Batch:
             return first
         mask = functional.pad(self._mask[rows], (0, length), value=1)
         positions = self._next[rows] + 1 + torch.arange(length)
-        cache = self._cache_of(rows)
+        cache = self._cache_of(rows, length)
         hidden = self._model.hidden(responses[:, :-1], mask, positions, cache, length)
         return torch.cat([first, self._model.logits(hidden)], dim=1)
 
-    def _cache_of(self, rows: Tensor) -> list[_KeysValues]:
-        """Return the keys and values of these rows. The list is new."""
-        if torch.equal(rows, torch.arange(len(self._mask))):
-            return list(self._cache)
-        return [
-            _KeysValues(key.index_select(0, rows), value.index_select(0, rows))
-            for key, value in self._cache
-        ]
+    def _cache_of(self, rows: Tensor, further: int) -> Tensor:
+        """Return the keys and values of these rows, with room for further tokens."""
+        length = self._mask.shape[1]
+        if self._cache.shape[-2] >= length + further:
+            return self._cache.index_select(0, rows)
+        cache = self._model.cache(len(rows), length + max(further, TOKENS_OF_ROOM))
+        cache[..., :length, :] = self._cache[..., :length, :].index_select(0, rows)
+        return cache
 
     def _one_of_each(self, number: int, place: Tensor, rows: Tensor) -> Tensor:
         """Return one of these rows for each kind, the last one again up to a multiple."""
@@ -437,7 +437,7 @@ def _shapes(config: dict[str, Any]) -> dict[str, list[int]]:
     shapes = {
         f"model.layers.{layer}.{name}.weight": shape
         for layer in range(config["num_hidden_layers"])
-        for name, shape in zip(_STEP, of_layer, strict=True)
+        for name, shape in zip((name for names in _STEP for name in names), of_layer, strict=True)
     }
     ends = {
         "model.embed_tokens": [vocabulary, hidden],
@@ -460,8 +460,7 @@ def _allowed(mask: Tensor, length: int) -> Tensor | None:
     return causal if is_full else causal & mask.bool()[:, None, None, :]
 
 
-def _rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = rotation
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return (x * cos) + (turned * sin)
+    exchanged = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos) + (exchanged * sin)
