@@ -56,6 +56,18 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def keep_text(path: Path, text: str) -> None:
+    """Write a text as `write_text` does, unless the file has it: to read costs less than to make a
+    file."""
+    with telling(path, passing=()):
+        try:
+            is_there = path.read_bytes() == text.encode()
+        except (FileNotFoundError, NotADirectoryError):
+            is_there = False
+    if not is_there:
+        write_text(path, text)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file as a whole: a reader sees the old content or the new one, never a part."""
     # beside the file, because a rename is atomic only within one file system; named by the process,

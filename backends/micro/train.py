@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from math import isfinite
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -491,6 +492,8 @@ class Training:
         self._healthy = state.step, state.policy.clone()
         self._saved = time.monotonic()
         """When its newest saved state was written, or loaded."""
+        self._newest: Path | None = None
+        """The newest checkpoint that this process has written."""
         optimum = theory.predicted(cell.settings)
         self.prediction = (
             {}
@@ -649,10 +652,11 @@ class Training:
         if disk.is_whole(target):
             return
         with disk.replacing(target) as temporary:
-            huggingface.write(temporary, policy)
+            huggingface.write(temporary, policy, self._newest)
             if resumable:
                 save_state(self.state, temporary / disk.STATE, self._cell.id)
                 self._saved = time.monotonic()
+        self._newest = target
 
 
 def _distinct(members: Sequence[Training]) -> tuple[list[Training], list[int]]:
@@ -675,7 +679,7 @@ def _distinct(members: Sequence[Training]) -> tuple[list[Training], list[int]]:
 
 def _is_finite(x: Tensor) -> bool:
     """Return True if all elements are finite."""
-    return bool(x.sum().isfinite()) or bool(x.isfinite().all())  # the sum alone may overflow
+    return isfinite(x.sum().item()) or bool(x.isfinite().all())  # the sum alone may overflow
 
 
 class _Due:

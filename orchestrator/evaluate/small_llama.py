@@ -70,14 +70,17 @@ PLAIN_SAMPLING = {
 """The arguments of `generate` for responses that are drawn from the policy itself."""
 
 _STEP = (
-    ("input_layernorm",),
-    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    ("self_attn.o_proj",),
-    ("post_attention_layernorm",),
-    ("mlp.gate_proj", "mlp.up_proj"),
-    ("mlp.down_proj",),
+    "input_layernorm",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
 )
-"""Weights of a layer, in the order in which they are used. Those of one product are together."""
+"""Weights of a layer, in the order in which they are used."""
 
 
 class ForwardResult(NamedTuple):
@@ -90,10 +93,13 @@ class _Layer(NamedTuple):
     """The weights of a layer."""
 
     before: Tensor
-    query_key_value: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
     output: Tensor
     after: Tensor
-    gate_up: Tensor
+    gate: Tensor
+    up: Tensor
     down: Tensor
 
 
@@ -143,12 +149,8 @@ class SmallLlama:
         self._weights = dict(weights)
         self._layers = []
         for layer in range(self.config.num_hidden_layers):
-            parts = [
-                [weights[f"model.layers.{layer}.{name}.weight"] for name in names]
-                for names in _STEP
-            ]
-            one_each = (each[0] if len(each) == 1 else each for each in parts)
-            self._layers.append(_Layer(*one_each))
+            names = [f"model.layers.{layer}.{name}.weight" for name in _STEP]
+            self._layers.append(_Layer(*(weights[name] for name in names)))
         self._prompts.clear()
 
     @torch.inference_mode()
@@ -244,7 +246,7 @@ class SmallLlama:
         mask: [B, m], of all m tokens so far. positions: [1 or B, n]. cache: keys and values of the
         m - n tokens before these (see `cache`); those of these tokens are written behind them.
         """
-        whole, heads = mask.shape[1], self.config.num_attention_heads
+        whole = mask.shape[1]
         begin = whole - ids.shape[1]
         cos, sin = self._rotation(positions, whole)
         allowed = _allowed(mask, ids.shape[1])
@@ -253,7 +255,7 @@ class SmallLlama:
             normed = self._normed(hidden, layer.before)
             query, key, value = (
                 functional.linear(normed, weight).view(*ids.shape, -1, self._width).transpose(1, 2)
-                for weight in layer.query_key_value
+                for weight in (layer.query, layer.key, layer.value)
             )
             query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
             if cache is not None:
@@ -274,9 +276,9 @@ class SmallLlama:
                 mixed, hidden = (part[:, -last:].contiguous() for part in (mixed, hidden))
             hidden = hidden + functional.linear(mixed, layer.output)
             normed = self._normed(hidden, layer.after)
-            inner = functional.silu(functional.linear(normed, layer.gate_up[0]))
+            inner = functional.silu(functional.linear(normed, layer.gate))
             hidden = hidden + functional.linear(
-                inner * functional.linear(normed, layer.gate_up[1]), layer.down
+                inner * functional.linear(normed, layer.up), layer.down
             )
         return self._normed(hidden, self._weights["model.norm.weight"])[:, -last:]
 
@@ -351,10 +353,14 @@ class _Batch:
         return torch.cat([first, self._model.logits(hidden)], dim=1)
 
     def _cache_of(self, rows: Tensor, further: int) -> Tensor:
-        """Return the keys and values of these rows, with room for further tokens."""
+        """Return the keys and values of these rows, with room for further tokens.
+
+        It may be the present cache. That of prompts, which others use, has no room.
+        """
         length = self._mask.shape[1]
         if self._cache.shape[-2] >= length + further:
-            return self._cache.index_select(0, rows)
+            is_same = torch.equal(rows, torch.arange(len(self._mask)))
+            return self._cache if is_same else self._cache.index_select(0, rows)
         cache = self._model.cache(len(rows), length + max(further, TOKENS_OF_ROOM))
         cache[..., :length, :] = self._cache[..., :length, :].index_select(0, rows)
         return cache
@@ -437,7 +443,7 @@ def _shapes(config: dict[str, Any]) -> dict[str, list[int]]:
     shapes = {
         f"model.layers.{layer}.{name}.weight": shape
         for layer in range(config["num_hidden_layers"])
-        for name, shape in zip((name for names in _STEP for name in names), of_layer, strict=True)
+        for name, shape in zip(_STEP, of_layer, strict=True)
     }
     ends = {
         "model.embed_tokens": [vocabulary, hidden],

@@ -1,7 +1,9 @@
 """The policy against Hugging Face's, packing against plain sequences, sampling against chances."""
 
+import errno
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +80,30 @@ def test_a_policy_survives_its_files_bit_for_bit(flat: Tensor, tmp_path: Path) -
     huggingface.write(tmp_path, flat)
     assert torch.equal(huggingface.read(tmp_path), flat)
     assert len(flat) == NUM_PARAMETERS == 49_728
+
+
+def test_policies_share_the_files_that_are_equal(
+    flat: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the other one is gone, or the file system has no links."""
+    first, second, third, fourth = (tmp_path / name for name in "abcd")
+    huggingface.write(first, flat)
+    huggingface.write(second, flat + 1, first)
+    shutil.rmtree(first)
+    huggingface.write(third, flat, first)
+    monkeypatch.setattr(Path, "hardlink_to", _no_links)
+    huggingface.write(fourth, flat, third)
+    assert torch.equal(huggingface.read(second), flat + 1)
+    texts = [
+        {file.name: file.read_text() for file in folder.iterdir() if file.suffix == ".json"}
+        for folder in (second, third, fourth)
+    ]
+    assert len(texts[0]) == 4
+    assert texts[0] == texts[1] == texts[2]
+
+
+def _no_links(self: Path, target: Path) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted", str(target))
 
 
 def test_the_tokenizer_gives_our_tokens_and_takes_them_back(tmp_path: Path) -> None:
