@@ -56,8 +56,6 @@ SIZES = (
 OTHERS = ("rope_parameters", "rope_theta", "pad_token_id", "bos_token_id", "eos_token_id")
 TOKENIZER = "PreTrainedTokenizerFast"
 
-TOKENS_OF_ROOM = 8
-"""A full cache of keys and values gets room for at least as many tokens."""
 BATCHES_KEPT = 8
 """Prompts whose equal rows are known, and prompts whose forward pass is."""
 PLAIN_SAMPLING = {
@@ -103,6 +101,13 @@ class _Layer(NamedTuple):
     down: Tensor
 
 
+class _KeysValues(NamedTuple):
+    """Keys and values of a layer, [B, heads, n, width]."""
+
+    key: Tensor
+    value: Tensor
+
+
 class _Prompts(NamedTuple):
     """Prompts [kinds, n] and their forward pass."""
 
@@ -110,8 +115,8 @@ class _Prompts(NamedTuple):
     mask: Tensor
     logits: Tensor
     """Of the next token, [kinds, V]."""
-    cache: Tensor
-    """Keys and values, [kinds, layers, 2, heads, n, width]."""
+    cache: "list[_KeysValues]"
+    """Of each layer."""
 
 
 class SmallLlama:
@@ -221,35 +226,29 @@ class SmallLlama:
         for known in self._prompts:
             if torch.equal(known.ids, ids) and torch.equal(known.mask, mask):
                 return known
-        cache = self.cache(*ids.shape)
+        cache: list[_KeysValues] = []
         positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
         hidden = self.hidden(ids, mask, positions, cache, 1)
         prompts = _Prompts(ids, mask, self.logits(hidden)[:, 0], cache)
         _append(self._prompts, prompts)
         return prompts
 
-    def cache(self, rows: int, length: int) -> Tensor:
-        """Return room for keys and values, [rows, layers, 2, heads, length, width]."""
-        heads = self.config.num_attention_heads
-        return torch.empty(rows, len(self._layers), 2, heads, length, self._width)
-
     def hidden(
         self,
         ids: Tensor,
         mask: Tensor,
         positions: Tensor,
-        cache: Tensor | None,
+        cache: list[_KeysValues] | None,
         last: int,
     ) -> Tensor:
         """Return the last layer's output [B, last, H] for the last tokens of `ids`, [B, n].
 
-        mask: [B, m], of all m tokens so far. positions: [1 or B, n]. cache: keys and values of the
-        m - n tokens before these (see `cache`); those of these tokens are written behind them.
+        mask: [B, m], of all m tokens so far. positions: [1 or B, n]. cache: for each layer, of the
+        m - n tokens before these; these are appended. An empty list is filled.
         """
-        whole = mask.shape[1]
-        begin = whole - ids.shape[1]
-        cos, sin = self._rotation(positions, whole)
+        rotation = self._rotation(positions, mask.shape[1])
         allowed = _allowed(mask, ids.shape[1])
+        is_beginning = not cache
         hidden = functional.embedding(ids, self._weights["model.embed_tokens.weight"])
         for number, layer in enumerate(self._layers):
             normed = self._normed(hidden, layer.before)
@@ -257,11 +256,13 @@ class SmallLlama:
                 functional.linear(normed, weight).view(*ids.shape, -1, self._width).transpose(1, 2)
                 for weight in (layer.query, layer.key, layer.value)
             )
-            query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
-            if cache is not None:
-                of_layer = cache[:, number]
-                of_layer[:, 0, :, begin:whole], of_layer[:, 1, :, begin:whole] = key, value
-                key, value = of_layer[:, 0, :, :whole], of_layer[:, 1, :, :whole]
+            query, key = _rotated(query, rotation), _rotated(key, rotation)
+            if cache is not None and is_beginning:
+                cache.append(_KeysValues(key, value))
+            elif cache is not None:
+                key = torch.cat([cache[number].key, key], dim=2)
+                value = torch.cat([cache[number].value, value], dim=2)
+                cache[number] = _KeysValues(key, value)
             mixed = functional.scaled_dot_product_attention(
                 query,
                 key,
@@ -290,15 +291,11 @@ class SmallLlama:
         return functional.rms_norm(hidden, weight.shape, weight, self._eps)
 
     def _rotation(self, positions: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine at positions below `longest`, [1 or B, 1, n, width].
-
-        The first half of the sines is negative (see `_rotated`).
-        """
+        """Return cosine and sine at positions below `longest`, [1 or B, 1, n, width]."""
         if len(self._cos) < longest:
             angles = torch.arange(longest)[:, None].float() * self._frequencies
             angles = torch.cat((angles, angles), dim=-1)
             self._cos, self._sin = angles.cos(), angles.sin()
-            self._sin[:, : self._width // 2].neg_()
         cos, sin = (functional.embedding(positions, each) for each in (self._cos, self._sin))
         return cos.unsqueeze(1), sin.unsqueeze(1)
 
@@ -312,7 +309,7 @@ class _Batch:
         self._shares = _keeps_bits(len(ids))
         chosen = self._one_of_each(number, self._place, torch.arange(len(ids)))
         prompts = model.prompts(ids[chosen], mask[chosen])
-        self._mask, self._logits, self._cache = prompts.mask, prompts.logits, prompts.cache
+        self._mask, self._logits, self._cache = prompts.mask, prompts.logits, list(prompts.cache)
         self._next = self._mask.sum(-1, keepdim=True) - 1
 
     def probabilities(self) -> Tensor:
@@ -333,11 +330,12 @@ class _Batch:
             place = chosen = torch.arange(len(tokens))
         rows = self._place[chosen]
         self._place = place
-        self._cache = self._cache_of(rows, 1)
+        cache = self._cache_of(rows)
         self._next = self._next[rows] + 1
         self._mask = functional.pad(self._mask[rows], (0, 1), value=1)
         ids = tokens[chosen][:, None]
-        hidden = self._model.hidden(ids, self._mask, self._next, self._cache, 1)
+        hidden = self._model.hidden(ids, self._mask, self._next, cache, 1)
+        self._cache = cache
         self._logits = self._model.logits(hidden)[:, 0]
 
     def logits_in(self, responses: Tensor) -> Tensor:
@@ -348,22 +346,18 @@ class _Batch:
             return first
         mask = functional.pad(self._mask[rows], (0, length), value=1)
         positions = self._next[rows] + 1 + torch.arange(length)
-        cache = self._cache_of(rows, length)
+        cache = self._cache_of(rows)
         hidden = self._model.hidden(responses[:, :-1], mask, positions, cache, length)
         return torch.cat([first, self._model.logits(hidden)], dim=1)
 
-    def _cache_of(self, rows: Tensor, further: int) -> Tensor:
-        """Return the keys and values of these rows, with room for further tokens.
-
-        It may be the present cache. That of prompts, which others use, has no room.
-        """
-        length = self._mask.shape[1]
-        if self._cache.shape[-2] >= length + further:
-            is_same = torch.equal(rows, torch.arange(len(self._mask)))
-            return self._cache if is_same else self._cache.index_select(0, rows)
-        cache = self._model.cache(len(rows), length + max(further, TOKENS_OF_ROOM))
-        cache[..., :length, :] = self._cache[..., :length, :].index_select(0, rows)
-        return cache
+    def _cache_of(self, rows: Tensor) -> list[_KeysValues]:
+        """Return the keys and values of these rows. The list is new."""
+        if torch.equal(rows, torch.arange(len(self._mask))):
+            return list(self._cache)
+        return [
+            _KeysValues(key.index_select(0, rows), value.index_select(0, rows))
+            for key, value in self._cache
+        ]
 
     def _one_of_each(self, number: int, place: Tensor, rows: Tensor) -> Tensor:
         """Return one of these rows for each kind, the last one again up to a multiple."""
@@ -466,7 +460,8 @@ def _allowed(mask: Tensor, length: int) -> Tensor | None:
     return causal if is_full else causal & mask.bool()[:, None, None, :]
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rotation
     half = x.shape[-1] // 2
-    exchanged = torch.cat((x[..., half:], x[..., :half]), dim=-1)
-    return (x * cos) + (exchanged * sin)
+    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return (x * cos) + (turned * sin)
