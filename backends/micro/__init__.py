@@ -10,6 +10,7 @@ from orchestrator.kl.library_semantics import Dialect, Semantics
 from orchestrator.library.protocol import (
     BatchPrediction,
     LibraryBackend,
+    PolicyKernels,
     SharedProcess,
     ShippedPrompts,
 )
@@ -48,6 +49,12 @@ class Micro(LibraryBackend):
 
         rows = problem_sets.prompts(task, count)
         return None if rows is None else ShippedPrompts(*rows)
+
+    def policy_kernels(self, checkpoint: Path) -> PolicyKernels | None:
+        """Return the kernels for a policy of the embedded trainer; loads torch."""
+        from backends.micro import policy_kernels
+
+        return policy_kernels.of(checkpoint)
 
     def replay(
         self,

@@ -206,13 +206,33 @@ def sample(
     prompts, uniforms = prompts.contiguous(), uniforms.float().contiguous()
     policy.library.sample(
         ctypes.byref(trees.given),
-        _at(prompts),
-        _at(uniforms),
+        *map(_at, (prompts, uniforms, None)),
         (c_double * len(top_p))(*top_p),
         *map(_at, (tokens, mask, logp, entropy, logps)),
     )
     scored = PackedScores(logp, logps, trees, entropy)
     return Sampled(Rollouts(prompts, tokens, mask, logp), scored)
+
+
+@torch.no_grad()
+def raced(policy: Packed, prompts: Tensor, races: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a response of one policy to each prompt [P, S]: tokens [P, T], and a mask of them.
+
+    races [T, P, V]: exponential numbers. A token is the one whose probability by its number is the
+    largest, as in torch.multinomial.
+    """
+    longest, count, _ = races.shape
+    trees = Trees(policy, (1, count, 1, longest), torch.ones(1, 1, 1, 1), 0, keep=False)
+    tokens = torch.empty(count, longest, dtype=torch.long)
+    mask, logp = torch.empty(count, longest), policy.flat.new_empty(count, longest)
+    prompts, races = prompts.contiguous(), races.contiguous()
+    policy.library.sample(
+        ctypes.byref(trees.given),
+        *map(_at, (prompts, None, races)),
+        (c_double * 1)(1.0),
+        *map(_at, (tokens, mask, logp, None, None)),
+    )
+    return tokens, mask.bool()
 
 
 @torch.no_grad()

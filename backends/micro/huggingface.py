@@ -4,6 +4,7 @@ The files are written from fixed texts, so that training never imports transform
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,14 @@ def _linked(file: Path, to: Path) -> bool:
     return True
 
 
+def is_own(directory: Path) -> bool:
+    """Return True if a policy has the shape and the tokenizer of the embedded trainer's."""
+    try:
+        return all((directory / name).read_text("utf-8") == text for name, text in _texts().items())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def read(directory: Path) -> Tensor:
     """Return the flat vector of a directory.
 
@@ -176,7 +185,7 @@ def to_tensors(flat: Tensor) -> dict[str, Tensor]:
     }
 
 
-def from_tensors(tensors: dict[str, Tensor]) -> Tensor:
+def from_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the flat vector of tensors that have Hugging Face names."""
     flat = torch.empty(sum(part.numel() for part in tensors.values()))
     for name, part in _named(weights(flat), apart=False).items():

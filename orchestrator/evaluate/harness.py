@@ -74,7 +74,7 @@ def answer(job: ScoringJob) -> None:
         for ask in job.asks:
             if ask.asked.kind == "divergence":
                 task, own = load_task(Path(ask.task_file))
-                divergence.answer(policy, task, own["max_gen_toks"], job, ask, VERSIONS)
+                divergence.answer(policy, task, own["max_gen_toks"], job, ask, _software(policy))
             else:
                 _answer(policy, job, ask)
     finally:
@@ -168,8 +168,18 @@ def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
             shards.keep(part, done)
         responses.append(done)
     shards.finish(
-        job, score_key, responses, means(joined(responses), score_key.task.repeats), VERSIONS
+        job,
+        score_key,
+        responses,
+        means(joined(responses), score_key.task.repeats),
+        _software(policy),
     )
+
+
+def _software(policy: Any) -> dict[str, str]:
+    """Return what generates the policy's responses: packages, and the kernels if they compute."""
+    kernels = getattr(getattr(policy, "model", None), "kernels", None)
+    return VERSIONS if kernels is None else {**VERSIONS, "kernels": kernels.name}
 
 
 def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:

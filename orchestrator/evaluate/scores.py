@@ -101,7 +101,8 @@ class Result(Frozen):
     scores: tuple[Score, ...] = Field(strict=False)
     cpu_seconds: NonNegativeFloat
     versions: dict[str, str]
-    """Package -> version, of the software that generated the responses."""
+    """Package -> version, of the software that generated the responses. `kernels`: those of the
+    embedded trainer, if they did."""
     items: str = ""
     """Hash of the prompts and targets; empty in results of an older orch."""
     shares: tuple[float, ...] = Field(default=(), strict=False)

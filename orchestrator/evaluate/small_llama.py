@@ -5,6 +5,10 @@ Python around small operations, and importing its Llama took longer than ten che
 same operations of torch run in the same order on the same shapes, so that logits and samples have
 the same bits (tests/evaluate/test_small_llama.py compares them). A text that occurs several times
 in a batch is computed once (see MULTIPLE), and a text that has ended is not computed any more.
+
+Where the embedded trainer's kernels can be used, they compute the responses to prompts of its own
+tasks, by the same draws. Their logits differ in the last digits, so a token can be another one
+where two are equally near (docs/decisions/118).
 """
 
 import json
@@ -20,6 +24,8 @@ from torch.nn import functional
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.configuration_utils import PreTrainedConfig
 
+from orchestrator import plugins
+from orchestrator.library.protocol import PolicyKernels
 from orchestrator.records import Sampling
 
 MULTIPLE = 16
@@ -125,9 +131,13 @@ class SmallLlama:
     device = torch.device("cpu")
 
     def __init__(
-        self, config: PreTrainedConfig, weights: dict[str, Tensor], generation: GenerationConfig
+        self,
+        config: PreTrainedConfig,
+        weights: dict[str, Tensor],
+        generation: GenerationConfig,
+        kernels: PolicyKernels | None = None,
     ):
-        self.config, self.generation_config = config, generation
+        self.config, self.generation_config, self.kernels = config, generation, kernels
         self._eps = config.rms_norm_eps
         self._width = config.head_dim
         base = config.rope_parameters["rope_theta"]
@@ -157,6 +167,8 @@ class SmallLlama:
             names = [f"model.layers.{layer}.{name}.weight" for name in _STEP]
             self._layers.append(_Layer(*(weights[name] for name in names)))
         self._prompts.clear()
+        if self.kernels is not None:
+            self.kernels.take(weights)
 
     @torch.inference_mode()
     def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> ForwardResult:
@@ -169,9 +181,14 @@ class SmallLlama:
     def logits_in_responses(self, prompts: Tensor, responses: Tensor) -> Tensor:
         """Return the logits [B, n, V] for each token of responses [B, n] to prompts [B, m].
 
-        The forward pass of prompts is that of sampling and is kept (`prompts`). Rounding differs
-        from that of a pass over the whole texts.
+        Those behind the end of a response mean nothing. By torch, the forward pass of prompts is
+        that of sampling and is kept (`prompts`). Rounding differs from that of a pass over the
+        whole texts. By the kernels, the logits are log-probabilities.
         """
+        kernels = self._kernels_for(torch.ones_like(prompts), responses.shape[1])
+        if kernels is not None:
+            is_end = torch.isin(responses, self._stops())
+            return kernels.logps(prompts, responses, is_end.cumsum(1) - is_end.long() == 0)
         return _Batch(self, prompts, torch.ones_like(prompts)).logits_in(responses)
 
     @torch.inference_mode()
@@ -191,9 +208,12 @@ class SmallLlama:
         """
         if {**PLAIN_SAMPLING, **named} != PLAIN_SAMPLING:
             raise ValueError(f"a small Llama samples as {PLAIN_SAMPLING}, not as {named}")
-        ends = self.generation_config.eos_token_id
-        stops = torch.tensor(ends if isinstance(ends, list) else [ends])
         texts, longest = input_ids, max_length or input_ids.shape[1] + max_new_tokens
+        kernels = self._kernels_for(attention_mask, longest - input_ids.shape[1])
+        if kernels is not None and not stopping_criteria:
+            responses = self._raced(kernels, input_ids, longest - input_ids.shape[1])
+            return torch.cat([input_ids, responses.masked_fill(responses < 0, pad_token_id)], 1)
+        stops = self._stops()
         is_open = torch.ones(len(texts), dtype=torch.bool)
         batch = _Batch(self, input_ids, attention_mask)
         while True:
@@ -206,6 +226,30 @@ class SmallLlama:
             if texts.shape[1] >= longest or any(stopped) or not is_open.any():
                 return texts
             batch.take(tokens, is_open)
+
+    def _raced(self, kernels: PolicyKernels, prompts: Tensor, longest: int) -> Tensor:
+        """Return sampled responses [B, n], -1 behind their ends. torch's generator is left as by
+        sampling token by token."""
+        shape = len(prompts), self.config.vocab_size
+        races, states = [], []
+        for _ in range(longest):
+            races.append(torch.empty(shape).exponential_())  # what torch.multinomial draws
+            states.append(torch.default_generator.get_state())
+        tokens, is_token = kernels.sample(prompts, torch.stack(races))
+        drawn = int(is_token.sum(1).max())
+        torch.default_generator.set_state(states[drawn - 1])
+        return tokens.masked_fill(~is_token, -1)[:, :drawn]
+
+    def _kernels_for(self, mask: Tensor, longest: int) -> PolicyKernels | None:
+        """Return the kernels if they can compute responses to prompts with this mask."""
+        kernels = self.kernels
+        if kernels is None or mask.shape[1] != kernels.prompt_tokens or not mask.all():
+            return None
+        return kernels if 0 < longest <= kernels.longest else None
+
+    def _stops(self) -> Tensor:
+        ends = self.generation_config.eos_token_id
+        return torch.tensor(ends if isinstance(ends, list) else [ends])
 
     def kinds_of(self, ids: Tensor, mask: Tensor) -> tuple[int, Tensor]:
         """Return the number of different texts of a batch, and the kind of each row.
@@ -404,7 +448,8 @@ def load(path: Path) -> tuple[SmallLlama, Any] | None:
         name: (shape, torch.float32) for name, shape in _shapes(config).items()
     }:
         return None
-    return SmallLlama(PreTrainedConfig.from_dict(config), weights, generation), tokenizer
+    kernels = plugins.load("micro").policy_kernels(path)
+    return SmallLlama(PreTrainedConfig.from_dict(config), weights, generation, kernels), tokenizer
 
 
 def _is_plain(config: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from backends import micro
 from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.identity import fingerprint
@@ -80,7 +81,10 @@ def ask() -> Callable[..., EvaluationSpec]:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The backend of every cell here: the micro tasks, and no tasks in place of the spec's."""
     backend = SimpleNamespace(
-        tasks_dir=TASKS, policies_dir=TASKS.parent / "policies", rehearse_tasks=lambda _: ()
+        tasks_dir=TASKS,
+        policies_dir=TASKS.parent / "policies",
+        rehearse_tasks=lambda _: (),
+        policy_kernels=micro.BACKEND.policy_kernels,
     )
     monkeypatch.setattr(plugins, "load", lambda _: backend)
     return backend

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends import micro
 from backends.micro import problem_sets, skills
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
@@ -100,6 +102,9 @@ def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) 
     assert scores["pass@6"].value == pytest.approx(correct.any(1).mean())
     assert scores["distinct@6"].value == np.mean([len(set(i["responses"])) for i in items]) > 1
     assert all(score.num_items == 5 and score.repeats == 6 for score in result.scores)
+    assert result.versions["lm_eval"] == version("lm_eval")
+    by = micro.BACKEND.computed_by()
+    assert result.versions.get("kernels") == (None if by.startswith("torch") else by)
 
 
 def test_the_whole_task_is_what_the_trainer_evaluates_exactly(harness: ModuleType) -> None:

@@ -1,11 +1,12 @@
-"""The small Llama against Transformers' own, bit for bit, and the policies that it is not for."""
+"""The small Llama, by torch, against Transformers' own, bit for bit; the policies that it is not
+for. The kernels: test_policy_kernels.py."""
 
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ pytestmark = pytest.mark.slow
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 ELDER = POLICIES / "elder"
+
+
+@pytest.fixture(autouse=True)
+def without_kernels(stand_in: SimpleNamespace) -> None:
+    stand_in.policy_kernels = lambda _: None
 
 
 @pytest.fixture(scope="module")
