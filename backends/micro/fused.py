@@ -215,11 +215,11 @@ def sample(
 
 
 @torch.no_grad()
-def raced(policy: Packed, prompts: Tensor, races: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a response of one policy to each prompt [P, S]: tokens [P, T], and a mask of them.
+def raced(policy: Packed, prompts: Tensor, races: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a response of one policy to each prompt [P, S]: tokens, mask and logp, each [P, T].
 
     races [T, P, V]: exponential numbers. A token is the one whose probability by its number is the
-    largest, as in torch.multinomial.
+    largest, as in torch.multinomial. It means nothing where its logp is not a number.
     """
     longest, count, _ = races.shape
     trees = Trees(policy, (1, count, 1, longest), torch.ones(1, 1, 1, 1), 0, keep=False)
@@ -232,7 +232,7 @@ def raced(policy: Packed, prompts: Tensor, races: Tensor) -> tuple[Tensor, Tenso
         (c_double * 1)(1.0),
         *map(_at, (tokens, mask, logp, None, None)),
     )
-    return tokens, mask.bool()
+    return tokens, mask.bool(), logp
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from torch import Tensor
 from backends.micro import fused, huggingface, kernels
 from backends.micro.shape import MAX_TOKENS
 from backends.micro.skills import PROMPT_TOKENS
+from orchestrator.errors import CheckpointError
 
 
 def of(checkpoint: Path) -> "KernelPolicy | None":
@@ -39,8 +40,17 @@ class KernelPolicy:
         self._policy = fused.packed(huggingface.from_tensors(weights)[None])
 
     def sample(self, prompts: Tensor, races: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens [B, T] of responses to prompts, and which are responses."""
-        return fused.raced(self._packed(), prompts, races)
+        """Return tokens [B, T] of responses to prompts, and which are responses.
+
+        Raise CheckpointError if the policy's probabilities are not numbers.
+        """
+        tokens, is_token, logp = fused.raced(self._packed(), prompts, races)
+        if not logp.isfinite().all():
+            raise CheckpointError(
+                "the policy gives probabilities that are not numbers: its run diverged, and there "
+                "is no policy to evaluate; an earlier checkpoint may be whole"
+            )
+        return tokens, is_token
 
     def logps(self, prompts: Tensor, tokens: Tensor, is_token: Tensor) -> Tensor:
         """Return the log-probabilities [B, T, V] at each token of responses."""

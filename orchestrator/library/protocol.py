@@ -93,7 +93,8 @@ class PolicyKernels(Protocol):
         """Return responses to prompts [B, prompt_tokens]: tokens [B, T], and which are responses.
 
         races [T, B, V]: exponential numbers. A token is the one whose probability by its number
-        is the largest, as torch.multinomial draws.
+        is the largest, as torch.multinomial draws. Raise CheckpointError if the probabilities are
+        not numbers.
         """
         ...
 

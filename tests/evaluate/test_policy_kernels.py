@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from backends.micro import kernels, skills
+from orchestrator.errors import CheckpointError
 from orchestrator.records import Engine, Sampling
 
 pytestmark = [
@@ -101,6 +102,20 @@ def test_the_next_checkpoint_has_its_own_weights(
     after = policy.logits_in_responses(ids, responses)
     assert torch.equal(after, other.logits_in_responses(ids, responses))
     assert not torch.equal(after, before)
+
+
+def test_probabilities_that_are_not_numbers_are_told(
+    models: ModuleType, stand_in: SimpleNamespace
+) -> None:
+    """The weights are finite, and their products are not."""
+    policy = small(models, ELDER, stand_in, by_torch=False)
+    weights = policy.state_dict()
+    largest = {name: weights[name] * 1e25 for name in ("model.norm.weight", "lm_head.weight")}
+    policy.load_state_dict(weights | largest)
+    assert all(each.isfinite().all() for each in policy.parameters())
+    ids = prompts(models, 16, 1)
+    with pytest.raises(CheckpointError, match="not numbers: its run diverged"):
+        policy.generate(ids, models.torch.ones_like(ids), pad_token_id=0, max_new_tokens=7)
 
 
 @pytest.mark.parametrize("case", ["shorter prompts", "padded", "stopped", "too long"])
