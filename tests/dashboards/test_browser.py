@@ -518,6 +518,7 @@ def test_narrow_screens_scroll_one_way(phone: Opened) -> None:
         assert phone.fits(), width
         if width == 390:
             answers_within(phone, 2 * 844)
+    phone.ready()  # a narrower plot is drawn anew
     assert phone.page.locator(".plot canvas").count() > 9
     assert phone.said == []
 
