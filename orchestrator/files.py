@@ -56,7 +56,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def keep_text(path: Path, text: str) -> None:
+def write_changed_text(path: Path, text: str) -> None:
     """Write a text as `write_text` does, unless the file has it: to read costs less than to make a
     file."""
     with telling(path, passing=()):

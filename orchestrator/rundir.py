@@ -41,8 +41,8 @@ from typing import IO, Any, NamedTuple
 from orchestrator import __version__
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line as append_line
-from orchestrator.files import keep_text, read_json, read_object, write_text
 from orchestrator.files import parsed as parsed
+from orchestrator.files import read_json, read_object, write_changed_text, write_text
 from orchestrator.files import read_lines as read_lines
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
@@ -234,7 +234,7 @@ class CellDir:
         self._write_cell(cell)
 
     def _write_cell(self, cell: Cell) -> None:
-        keep_text(self.cell, cell.model_dump_json(indent=1) + "\n")
+        write_changed_text(self.cell, cell.model_dump_json(indent=1) + "\n")
 
     def attempts(self) -> list[AttemptDir]:
         """Return every attempt, oldest first."""

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import append_line, read_lines, read_tail, write_text
+from orchestrator.files import (
+    append_line,
+    read_lines,
+    read_tail,
+    write_changed_text,
+    write_text,
+)
 from orchestrator.records import LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
 from tests.launch.kit import ended, leave, make_cell
@@ -20,6 +26,18 @@ from tests.launch.kit import ended, leave, make_cell
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "a 'b\" $c\nβ" / "test")
+
+
+@pytest.mark.parametrize("before", [None, "", "a wörd", "a wörd\n"])
+def test_a_text_that_is_there_is_not_written_again(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "a 'b' é" / "text"
+    if before is not None:
+        write_text(path, before)
+    inode = path.stat().st_ino if before is not None else None
+    write_changed_text(path, "a wörd\n")
+    assert path.read_text() == "a wörd\n"
+    assert (path.stat().st_ino == inode) == (before == "a wörd\n")
+    assert [each.name for each in path.parent.iterdir()] == ["text"]
 
 
 def test_scales_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Micro(LibraryBackend):
         """Return the kernels for a policy of the embedded trainer; loads torch."""
         from backends.micro import policy_kernels
 
-        return policy_kernels.of(checkpoint)
+        return policy_kernels.for_checkpoint(checkpoint)
 
     def replay(
         self,

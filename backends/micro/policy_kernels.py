@@ -12,7 +12,7 @@ from backends.micro.skills import PROMPT_TOKENS
 from orchestrator.errors import CheckpointError
 
 
-def of(checkpoint: Path) -> "KernelPolicy | None":
+def for_checkpoint(checkpoint: Path) -> "KernelPolicy | None":
     """Return the kernels for policies like a checkpoint's.
 
     None: it is not one of the embedded trainer's own, or this machine has no kernels.
@@ -39,12 +39,12 @@ class KernelPolicy:
         """Take the weights of a checkpoint, by their names."""
         self._policy = fused.packed(huggingface.from_tensors(weights)[None])
 
-    def sample(self, prompts: Tensor, races: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, prompts: Tensor, exponentials: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens [B, T] of responses to prompts, and which are responses.
 
         Raise CheckpointError if the policy's probabilities are not numbers.
         """
-        tokens, is_token, logp = fused.raced(self._packed(), prompts, races)
+        tokens, is_token, logp = fused.sample_as_multinomial(self._packed(), prompts, exponentials)
         if not logp.isfinite().all():
             raise CheckpointError(
                 "the policy gives probabilities that are not numbers: its run diverged, and there "

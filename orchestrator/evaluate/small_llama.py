@@ -211,7 +211,7 @@ class SmallLlama:
         texts, longest = input_ids, max_length or input_ids.shape[1] + max_new_tokens
         kernels = self._kernels_for(attention_mask, longest - input_ids.shape[1])
         if kernels is not None and not stopping_criteria:
-            responses = self._raced(kernels, input_ids, longest - input_ids.shape[1])
+            responses = self._sampled_by(kernels, input_ids, longest - input_ids.shape[1])
             return torch.cat([input_ids, responses.masked_fill(responses < 0, pad_token_id)], 1)
         stops = self._stops()
         is_open = torch.ones(len(texts), dtype=torch.bool)
@@ -227,15 +227,15 @@ class SmallLlama:
                 return texts
             batch.take(tokens, is_open)
 
-    def _raced(self, kernels: PolicyKernels, prompts: Tensor, longest: int) -> Tensor:
+    def _sampled_by(self, kernels: PolicyKernels, prompts: Tensor, longest: int) -> Tensor:
         """Return sampled responses [B, n], -1 behind their ends. torch's generator is left as by
         sampling token by token."""
         shape = len(prompts), self.config.vocab_size
-        races, states = [], []
+        exponentials, states = [], []
         for _ in range(longest):
-            races.append(torch.empty(shape).exponential_())  # what torch.multinomial draws
+            exponentials.append(torch.empty(shape).exponential_())  # what torch.multinomial draws
             states.append(torch.default_generator.get_state())
-        tokens, is_token = kernels.sample(prompts, torch.stack(races))
+        tokens, is_token = kernels.sample(prompts, torch.stack(exponentials))
         drawn = int(is_token.sum(1).max())
         torch.default_generator.set_state(states[drawn - 1])
         return tokens.masked_fill(~is_token, -1)[:, :drawn]

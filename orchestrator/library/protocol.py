@@ -89,12 +89,12 @@ class PolicyKernels(Protocol):
         """Take the weights of a checkpoint, by their names."""
         ...
 
-    def sample(self, prompts: "Tensor", races: "Tensor") -> "tuple[Tensor, Tensor]":
+    def sample(self, prompts: "Tensor", exponentials: "Tensor") -> "tuple[Tensor, Tensor]":
         """Return responses to prompts [B, prompt_tokens]: tokens [B, T], and which are responses.
 
-        races [T, B, V]: exponential numbers. A token is the one whose probability by its number
-        is the largest, as torch.multinomial draws. Raise CheckpointError if the probabilities are
-        not numbers.
+        exponentials [T, B, V]: exponential numbers. A token is the one whose probability, divided
+        by its number, is the largest, as torch.multinomial draws. Raise CheckpointError if the
+        probabilities are not numbers.
         """
         ...
 

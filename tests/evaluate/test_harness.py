@@ -84,6 +84,7 @@ def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
 
 
 def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) -> None:
+    harness.models._LAST[:] = []  # a policy of another test may have been loaded without kernels
     task = EvalTask(name="micro_increment", domain="out", repeats=6, max_items=5)
     result, items = answered(harness, asking(tmp_path, task=task))
     assert [item["item"] for item in items] == [0, 1, 2, 3, 4]

@@ -12,12 +12,7 @@ from backends.micro import kernels, skills
 from orchestrator.errors import CheckpointError
 from orchestrator.records import Engine, Sampling
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        kernels.described().startswith("torch"), reason="this machine has no kernels"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 ELDER = POLICIES / "elder"
