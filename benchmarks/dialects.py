@@ -21,7 +21,7 @@ from measure import ORCH, measure
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from orchestrator import plugins  # noqa: E402  (after the path is set)
-from orchestrator.probes.protocol import ProbeTarget  # noqa: E402  (after the path is set)
+from orchestrator.lab.probes.protocol import ProbeTarget  # noqa: E402  (after the path is set)
 from tests.backends import dialects  # noqa: E402  (after the path is set)
 from tests.backends.openrlhf.cells import environment as openrlhf  # noqa: E402  (after the path is set)
 from tests.backends.skyrl.library import python as skyrl  # noqa: E402  (after the path is set)

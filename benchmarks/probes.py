@@ -12,8 +12,8 @@ from pathlib import Path
 from measure import ORCH, measure
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes.cells import releases
-from orchestrator.probes.protocol import sources
+from orchestrator.lab.probes.cells import releases
+from orchestrator.lab.probes.protocol import sources
 
 ROOT = Path(__file__).parents[1]
 GRID = ROOT / "experiments" / "comedy_full.yaml"
@@ -46,8 +46,8 @@ def main() -> None:
 _MEASURE = """
 import sys
 from pathlib import Path
-from orchestrator.probes.protocol import ProbeTarget
-from orchestrator.probes.measure import measure
+from orchestrator.lab.probes.protocol import ProbeTarget
+from orchestrator.lab.probes.measure import measure
 library, version, folder = sys.argv[1:]
 measure(library, version, ProbeTarget(Path(sys.executable), Path(folder)))
 """

@@ -145,7 +145,7 @@ def folder(name: str) -> Path:
 
 
 def probes_file(name: str) -> Path:
-    """Return the module of a backend that runs its library's functions (orchestrator.probes).
+    """Return the module of a backend that runs its library's functions (orchestrator.lab.probes).
 
     Raise EnvironmentFault if the backend has none, as the embedded trainer has none.
     """

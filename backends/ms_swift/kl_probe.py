@@ -1,4 +1,4 @@
-"""ms-swift's own KL statements, for orchestrator/probes/runner.py.
+"""ms-swift's own KL statements, for orchestrator/lab/probes/runner.py.
 
 Two statements inside a method of its trainer compute the KL of a token. The probe takes them out
 and runs them, without an import of orch or ms-swift.

@@ -1,4 +1,4 @@
-"""open-instruct's own KL functions, for orchestrator/probes/runner.py.
+"""open-instruct's own KL functions, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on a checkout, without an import of orch or open-instruct.
 """

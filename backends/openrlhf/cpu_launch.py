@@ -21,8 +21,8 @@ from backends.openrlhf.flags import (
     words,
 )
 from orchestrator.errors import Fault
-from orchestrator.library import cpu
-from orchestrator.library.cpu import CpuLaunch, Deviation, Trimmed, differences, reason_to_leave_out
+from orchestrator.lab import cpu
+from orchestrator.lab.cpu import CpuLaunch, Deviation, Trimmed, differences, reason_to_leave_out
 from orchestrator.library.manifest import equal
 from orchestrator.records import AttemptPaths, LaunchPlan
 

@@ -1,4 +1,4 @@
-"""OpenRLHF's own parser, KL, experience, advantages and loss, for orchestrator/probes/runner.py.
+"""OpenRLHF's own parser, KL, experience, advantages, loss, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on OpenRLHF's installed source, without an import of orch. Parser,
 RemoteExperienceMaker and ActorPPOTrainer.training_step are the library's. Ray, DeepSpeed and the

@@ -10,8 +10,8 @@ from typing import Any
 from backends.prime_rl import config
 from backends.prime_rl.config import RL
 from backends.prime_rl.releases import OLD
-from orchestrator.library import cpu
-from orchestrator.library.cpu import CpuLaunch, Deviation, differences
+from orchestrator.lab import cpu
+from orchestrator.lab.cpu import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 MODULE = "orch_cpu_prime_rl"

@@ -1,4 +1,4 @@
-"""Prime-RL's own loss and advantages, for orchestrator/probes/runner.py.
+"""Prime-RL's own loss and advantages, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on a checkout's src/prime_rl, without an import of orch. compute_loss
 and the advantages are the library's, with the hooks that a launch names. Namespaces with the

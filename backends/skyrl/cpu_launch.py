@@ -9,8 +9,8 @@ from pathlib import Path
 
 from backends.skyrl.manifest import ENGINE, OUR_STEPS, STEPS
 from backends.skyrl.overrides import read, write, written
-from orchestrator.library import cpu
-from orchestrator.library.cpu import (
+from orchestrator.lab import cpu
+from orchestrator.lab.cpu import (
     CpuLaunch,
     Deviation,
     Trimmed,

@@ -1,4 +1,4 @@
-"""SkyRL's own KL, rewards, advantages and policy loss, for orchestrator/probes/runner.py.
+"""SkyRL's own KL, rewards, advantages and policy loss, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on SkyRL's installed source, without an import of orch. The methods of
 trainer and policy worker are SkyRL's. Ray and the model are stand-ins: a forward pass returns the

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from backends.trl.options import SCRIPTS
 from backends.trl.translate import CONFIG, PROGRAM
-from orchestrator.library.cpu import CpuLaunch, Deviation, differences
+from orchestrator.lab.cpu import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 CHANGES = {"use_cpu": "true", "gradient_checkpointing": "false"}

@@ -1,4 +1,4 @@
-"""TRL's own GRPO loss in any release since 0.15.0, for orchestrator/probes/runner.py.
+"""TRL's own GRPO loss in any release since 0.15.0, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on TRL's source, without an import of orch or TRL. The function is
 GRPOTrainer's. A launch is `grpo`, its options, and the release's defaults as `defaults.json`.

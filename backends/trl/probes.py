@@ -1,4 +1,4 @@
-"""TRL's own rewards, advantages and loss of both trainers, for orchestrator/probes/runner.py.
+"""TRL's own rewards, advantages and loss of both trainers, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on TRL's source, without an import of orch or TRL. The configuration,
 `_generate_and_score_completions`, `_calculate_rewards` and `_compute_loss` are the library's.

@@ -11,8 +11,8 @@ from backends.trl.options import Script, defaults, script_table
 from backends.trl.translate import CONFIG, PROGRAM, as_yaml, shipped
 from orchestrator.errors import SpecError
 from orchestrator.files import read_json
+from orchestrator.lab.cpu import Deviation, ProgramResult
 from orchestrator.library import rollout_dump
-from orchestrator.library.cpu import Deviation, ProgramResult
 from orchestrator.library.needs import NEEDS, needs_file
 from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Data

@@ -13,8 +13,8 @@ from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, STEPS, TABLES, W
 from backends.verl.overrides import read, write
 from backends.verl.translate import MAIN
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import cpu
-from orchestrator.library.cpu import (
+from orchestrator.lab import cpu
+from orchestrator.lab.cpu import (
     CpuLaunch,
     Deviation,
     Trimmed,

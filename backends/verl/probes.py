@@ -1,4 +1,4 @@
-"""verl's own KL, rewards, advantages and policy loss, for orchestrator/probes/runner.py.
+"""verl's own KL, rewards, advantages and policy loss, for orchestrator/lab/probes/runner.py.
 
 A Python with torch runs it on verl's installed source, without an import of orch. The functions are
 verl's. Only the containers of tensors between them (DataProto, TensorDict, metrics) are stand-ins.

@@ -176,7 +176,7 @@ _OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
 _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
 LABORATORY = "the laboratory's rollout policy, one tenth nearer the reference policy"
-"""The setting in which the laboratory computed its off-policy numbers (kl/derivation.py: NEAR)."""
+"""The setting in which the laboratory computed its off-policy numbers (derivation.py: NEAR)."""
 MOST_NAMED = 3
 """Maximum number of keys that one sentence names."""
 

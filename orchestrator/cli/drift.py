@@ -8,8 +8,8 @@ from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
-from orchestrator.probes.cells import releases
-from orchestrator.probes.drift import (
+from orchestrator.lab.probes.cells import releases
+from orchestrator.lab.probes.drift import (
     cells_of_library,
     code_changes,
     drift,
@@ -23,7 +23,7 @@ from orchestrator.probes.drift import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.probes.cells import Release
+    from orchestrator.lab.probes.cells import Release
 
 
 @click.command(short_help="Show what a new release of a library changes for a spec or a script.")

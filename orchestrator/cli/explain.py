@@ -39,7 +39,7 @@ ASKED = (
     "gspo+k3",
     "group-std",
 )
-"""The names of kl/questions.py, which loads NumPy; a test holds the two equal."""
+"""The names of lab/exact/questions.py, which loads NumPy; a test holds the two equal."""
 
 
 def _question(words: Sequence[str]) -> str | None:
@@ -187,7 +187,7 @@ def command(
 
 
 def _answer(name: str, picture: Path | None, as_json: bool) -> None:
-    from orchestrator.kl.questions import QUESTIONS, SETTINGS, draw, tables
+    from orchestrator.lab.exact.questions import QUESTIONS, SETTINGS, draw, tables
 
     question = QUESTIONS[name]
     answers = list(tables(question))
@@ -224,7 +224,7 @@ def _print_logged(name: str, as_json: bool) -> None:
 
 
 def _draw(estimator: str, path: Path) -> None:
-    from orchestrator.kl.figures import draw_terms
+    from orchestrator.lab.exact.figures import draw_terms
 
     draw_terms([estimator], path)
     common.say(f"drawn: {path}")

@@ -52,11 +52,11 @@ def command(
     The paper does not state its parameters, and the ordering in its Fig. 1 depends on them.
     """
     if verdicts:
-        from orchestrator.kl.derivation import as_text, derive
+        from orchestrator.lab.exact.derivation import as_text, derive
 
         click.echo(as_text(derive()))
     elif page:
-        from orchestrator.kl import beyond
+        from orchestrator.lab.exact import beyond
 
         click.echo(beyond.page(sections()), nl=False)
     elif comedy:
@@ -70,7 +70,7 @@ def command(
 def _figure(
     out: tuple[Path, ...], as_json: bool, *, trials: int, sequences: int, seed: int, **model: Any
 ) -> None:
-    from orchestrator.kl.figures import draw, figure1
+    from orchestrator.lab.exact.figures import draw, figure1
 
     data = figure1(_setting(**model), trials=trials, sequences=sequences, seed=seed)
     for path in out:
@@ -88,8 +88,8 @@ def _setting(
     rollout: tuple[float, float] | None,
     tokens: int | None,
 ) -> Any:
-    from orchestrator.kl.figures import DEFAULT
-    from orchestrator.kl.laboratory import LabSetting, ToyPolicy
+    from orchestrator.lab.exact.figures import DEFAULT
+    from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy
 
     return LabSetting(
         ToyPolicy(*policy) if policy else DEFAULT.policy,
@@ -136,8 +136,8 @@ def _row(each: dict[str, Any]) -> list[str]:
 
 
 def _sweep(draws: int, tokens: int | None, seed: int, as_json: bool) -> None:
-    from orchestrator.kl.figures import DEFAULT
-    from orchestrator.kl.montecarlo import sweep
+    from orchestrator.lab.exact.figures import DEFAULT
+    from orchestrator.lab.exact.montecarlo import sweep
 
     num_tokens = DEFAULT.num_tokens if tokens is None else tokens
     data = sweep(draws=draws, num_tokens=num_tokens, seed=seed)

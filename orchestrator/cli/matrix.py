@@ -7,9 +7,9 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.probes import drift, undriven
-from orchestrator.probes.cells import Release, releases
-from orchestrator.probes.matrix import (
+from orchestrator.lab.probes import drift, undriven
+from orchestrator.lab.probes.cells import Release, releases
+from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
     CapabilityRow,
     correction_rows,
@@ -96,7 +96,7 @@ def command(
     if measure:
         if source and len(chosen) + len(read_only) != 1:
             raise click.UsageError("--source is the source of one release: name it with --library")
-        from orchestrator.probes.measure import measure_again  # NumPy
+        from orchestrator.lab.probes.measure import measure_again  # NumPy
 
         for file in measure_again(chosen, python, source, environments, say):
             click.echo(file)

@@ -9,16 +9,16 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.kl import library_semantics
-from orchestrator.prove import text
-from orchestrator.prove.proof import read_run
-from orchestrator.prove.real import release_runs
-from orchestrator.prove.text import page as proofs_page
-from orchestrator.prove.text import store
+from orchestrator.lab.prove import text
+from orchestrator.lab.prove.proof import read_run
+from orchestrator.lab.prove.real import release_runs
+from orchestrator.lab.prove.text import page as proofs_page
+from orchestrator.lab.prove.text import store
 from orchestrator.rundir import CellDir
 
 if TYPE_CHECKING:
     from orchestrator.kl.library_semantics import Dialect
-    from orchestrator.prove.proof import Run
+    from orchestrator.lab.prove.proof import Run
 
 
 @click.command(short_help="Replay the rollouts of a run: does the library do what orch predicts?")

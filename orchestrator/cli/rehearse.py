@@ -11,6 +11,10 @@ from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.cli.run import print_review
 from orchestrator.errors import OrchError
+from orchestrator.lab.prove import real as real_run
+from orchestrator.lab.prove import text
+from orchestrator.lab.prove.program import ProgramRehearsal
+from orchestrator.lab.prove.real import RealRehearsal
 from orchestrator.pipeline.rehearsal import (
     as_declared,
     foreseen_troubles,
@@ -20,16 +24,12 @@ from orchestrator.pipeline.rehearsal import (
     rehearse_file,
     run_rehearsal,
 )
-from orchestrator.prove import real as real_run
-from orchestrator.prove import text
-from orchestrator.prove.program import ProgramRehearsal
-from orchestrator.prove.real import RealRehearsal
 
 if TYPE_CHECKING:
-    from orchestrator.library.cpu import Deviation
+    from orchestrator.lab.cpu import Deviation
+    from orchestrator.lab.prove.checks import Check
+    from orchestrator.lab.prove.proof import Proof
     from orchestrator.pipeline.stages import Review
-    from orchestrator.prove.checks import Check
-    from orchestrator.prove.proof import Proof
 
 
 @click.command(short_help="Run the whole plan at micro scale, and report what would go wrong.")

@@ -207,7 +207,7 @@ def _of_the_mean(
     estimator: str, placement: Placement, on_policy: bool, reward_kl_of: str
 ) -> Mapping[str, Any]:
     """Derive and return the row for GSPO's ratio, which verdicts.json lacks."""
-    from orchestrator.kl.derivation import judged
+    from orchestrator.lab.exact.derivation import judged
 
     configuration = KlConfiguration(
         estimator, placement, ratio="sequence_mean", reward_kl_of=reward_kl_of
@@ -229,7 +229,7 @@ def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
     """Derive and return the rows of an estimator that verdicts.json lacks, or no rows."""
     if is_stored(estimator):
         return {}
-    from orchestrator.kl.derivation import derive_one
+    from orchestrator.lab.exact.derivation import derive_one
 
     return {tuple(row[key] for key in _KEYS): row for row in derive_one(entry(estimator))}
 

@@ -5,7 +5,7 @@ another distribution that names it in the entry-point group `orch.backends` (orc
 Its folder may also hold data files, all of them optional:
 
     environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
-    probes.py                              runs the library's own functions (orchestrator.probes)
+    probes.py                              runs the library's own functions (`orch matrix`)
     evidence/<version>.json                results measured with probes.py (`orch matrix`)
 
 Requirements for every member:
@@ -40,7 +40,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
-from orchestrator.library.cpu import CpuLaunch, Trimmed
+from orchestrator.lab.cpu import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
@@ -252,7 +252,7 @@ class Backend(Protocol):
         """Return a plan of `translate` as it runs on a machine without an accelerator. Pure.
 
         `paths`: those for which the plan was made. Every difference is listed
-        (orchestrator.library.cpu). Return None for a release that orch cannot run so.
+        (orchestrator.lab.cpu). Return None for a release that orch cannot run so.
         """
         ...
 

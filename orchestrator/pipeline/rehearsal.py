@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.errors import OrchError
+from orchestrator.lab.prove import program, real
+from orchestrator.lab.prove.program import ProgramRehearsal
+from orchestrator.lab.prove.real import RealRehearsal
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.pipeline import training
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.stages import Review, review
-from orchestrator.prove import program, real
-from orchestrator.prove.program import ProgramRehearsal
-from orchestrator.prove.real import RealRehearsal
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment, site_of

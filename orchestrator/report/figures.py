@@ -582,7 +582,7 @@ def _predicted(figure: Figure, data: FigureData) -> Iterator[ChartView]:
 
 
 def _gradients(figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    from orchestrator.kl.figures import gradient_views  # NumPy
+    from orchestrator.lab.exact.figures import gradient_views  # NumPy
 
     rows = [r for r in data["laboratory"] if r["paper"] or "paper" not in figure.metrics]
     yield from gradient_views(rows)

@@ -17,8 +17,8 @@ from audit.scripts import (
 )
 from orchestrator.audit.render import headline
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.kl.surrogates import FAR_AHEAD, RARE, PolicyLoss, forces, weight_effect
 from orchestrator.kl.verdicts import verdict as laboratory
+from orchestrator.lab.exact.surrogates import FAR_AHEAD, RARE, PolicyLoss, forces, weight_effect
 from orchestrator.settings import Kl, Placement
 
 RLOO = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo"
@@ -394,7 +394,7 @@ def test_certain_needs_the_release_s_own_keys(
 
 
 def test_the_group_deviation_has_the_laboratorys_number() -> None:
-    from orchestrator.kl.surrogates import group_std
+    from orchestrator.lab.exact.surrogates import group_std
 
     text = f"{VERL} {IN_REWARD}=True algorithm.adv_estimator=grpo {N8} {ON_POLICY}"
     told = " ".join(each.text for each in only(text).effects)

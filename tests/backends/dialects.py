@@ -18,8 +18,8 @@ from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import Dialect, relevant
-from orchestrator.probes.protocol import Inquiry, ProbeTarget
-from orchestrator.probes.protocol import ProbeBatch as Asked
+from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget
+from orchestrator.lab.probes.protocol import ProbeBatch as Asked
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
     Advantage,

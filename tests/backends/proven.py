@@ -16,11 +16,11 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
+from orchestrator.lab.prove.proof import Run, read_run
+from orchestrator.lab.prove.small import cell_of, cells_of, on_few_gpus, small, train
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.library.rollout_dump import VARIABLE
-from orchestrator.prove.proof import Run, read_run
-from orchestrator.prove.small import cell_of, cells_of, on_few_gpus, small, train
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions

@@ -19,8 +19,8 @@ from backends.prime_rl.releases import NAME as PRIME_RL
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
+from orchestrator.lab.cpu import Deviation
 from orchestrator.library import prompt_recipe, rollout_dump
-from orchestrator.library.cpu import Deviation
 from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
@@ -216,7 +216,7 @@ def scores(policies: Sequence[Path], python: Path, count: int = 64) -> list[floa
     environment: of words that no prompt has, and without sampling."""
     program = f"""
 import sys, json, math
-sys.path.insert(0, {str(Path(__file__).parents[2] / "orchestrator" / "library" / "cpu")!r})
+sys.path.insert(0, {str(Path(__file__).parents[2] / "orchestrator" / "lab" / "cpu")!r})
 from orch_cpu_sampler import Sampler
 words = {[word(number) for number in range(1000, 1000 + count)]!r}
 means = []

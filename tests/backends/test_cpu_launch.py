@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.library import cpu
+from orchestrator.lab import cpu
 from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Cadence

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
-from orchestrator.prove.text import stored
+from orchestrator.lab.prove.text import stored
 from tests.backends.cpu_meter import KEEPS_RECORDS
 
 FOLDER = Path(__file__).parent

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.laboratory import LabSetting
+from orchestrator.lab.exact.laboratory import LabSetting
 
 
 def sequences(setting: LabSetting, xp: Any) -> Iterator[SimpleNamespace]:

@@ -20,11 +20,11 @@ from backends.micro.objective import Experience, objective, shaped_advantages
 from orchestrator import estimators
 from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm, names
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration, every_form
-from orchestrator.kl.derivation import FAR, FAR_WIDE
 from orchestrator.kl.estimators import vocabulary_kl
-from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.kl.montecarlo import monte_carlo
-from orchestrator.kl.objectives import WIDE
+from orchestrator.lab.exact.derivation import FAR, FAR_WIDE
+from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.lab.exact.montecarlo import monte_carlo
+from orchestrator.lab.exact.objectives import WIDE
 from orchestrator.settings import Kl, Loss
 
 TWO = (ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), ToyPolicy(0.6, -0.05))

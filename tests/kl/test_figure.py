@@ -7,10 +7,10 @@ import pytest
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import extended
-from orchestrator.kl.figures import DEFAULT, draw, figure1
-from orchestrator.kl.laboratory import LabSetting, ToyPolicy
-from orchestrator.kl.montecarlo import ORDERINGS, sweep
 from orchestrator.kl.shares import wilson
+from orchestrator.lab.exact.figures import DEFAULT, draw, figure1
+from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy
+from orchestrator.lab.exact.montecarlo import ORDERINGS, sweep
 
 DATA = figure1(trials=20, sequences=100)
 

@@ -15,7 +15,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.estimators import Clamp
-from orchestrator.kl.laboratory import (
+from orchestrator.lab.exact.laboratory import (
     Exact,
     LabSetting,
     ToyPolicy,
@@ -25,7 +25,7 @@ from orchestrator.kl.laboratory import (
     sums_of,
     tables,
 )
-from orchestrator.kl.objectives import gradients
+from orchestrator.lab.exact.objectives import gradients
 from tests.kl import enumeration
 
 XP = SimpleNamespace(exp=math.exp, log=math.log, mpf=float)
@@ -266,7 +266,7 @@ def test_figure_1_at_the_default_parameters() -> None:
 def test_a_clamp_takes_the_gradient_away_where_it_binds(clamp: Clamp) -> None:
     """Against torch's own clamp and autograd, over every sequence."""
     from orchestrator.kl.estimators import token_kl
-    from orchestrator.kl.probe import probe
+    from orchestrator.lab.exact.probe import probe
 
     far = LabSetting(ToyPolicy(2.5, 0.4), ToyPolicy(-2.0, -0.3), 5)
     for estimator in ("k1", "k3"):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from orchestrator.estimators import vocabulary_names
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.kl.objectives import distances, generic_settings, gradients, name_objective
 from orchestrator.kl.verdicts import stored_rows
+from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.lab.exact.objectives import distances, generic_settings, gradients, name_objective
 from tests.kl import enumeration
 
 Q, P, MU = ToyPolicy(0.31, -0.12), ToyPolicy(-0.4, 0.2), ToyPolicy(0.6, 0.07)

@@ -10,10 +10,10 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE, names
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import token_kl
-from orchestrator.kl.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.kl.objectives import generic_settings
-from orchestrator.kl.probe import NUM_TOKENS, probe
 from orchestrator.kl.verdicts import stored_rows
+from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.lab.exact.objectives import generic_settings
+from orchestrator.lab.exact.probe import NUM_TOKENS, probe
 
 
 def ours(estimator: str) -> Any:

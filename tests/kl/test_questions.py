@@ -14,13 +14,13 @@ from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import NONE, TABLE, choices
-from orchestrator.kl import beyond
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.derivation import NEAR, NEAR_WIDE, NUM_TOKENS
-from orchestrator.kl.figures import curves_of, draw_terms
-from orchestrator.kl.laboratory import LabSetting, exact
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.questions import QUESTIONS, tables
+from orchestrator.lab.exact import beyond
+from orchestrator.lab.exact.derivation import NEAR, NEAR_WIDE, NUM_TOKENS
+from orchestrator.lab.exact.figures import curves_of, draw_terms
+from orchestrator.lab.exact.laboratory import LabSetting, exact
+from orchestrator.lab.exact.objectives import gradients
+from orchestrator.lab.exact.questions import QUESTIONS, tables
 
 
 def test_every_question_has_a_name_that_no_estimator_has_and_numbers() -> None:

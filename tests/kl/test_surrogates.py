@@ -10,9 +10,9 @@ import pytest
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.kl.laboratory import LabSetting, exact
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.surrogates import (
+from orchestrator.lab.exact.laboratory import LabSetting, exact
+from orchestrator.lab.exact.objectives import gradients
+from orchestrator.lab.exact.surrogates import (
     MISMATCH,
     PolicyLoss,
     PolicyRatio,

@@ -23,11 +23,11 @@ from orchestrator.errors import EnvironmentFault, LaboratoryError
 from orchestrator.estimators import TABLE, EstimatorEntry, elementwise, straight_through, weighted
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import extended
-from orchestrator.kl.derivation import derive, problems
 from orchestrator.kl.estimators import token_kl
-from orchestrator.kl.figures import figure1
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.kl.verdicts import stored_rows, verdict
+from orchestrator.lab.exact.derivation import derive, problems
+from orchestrator.lab.exact.figures import figure1
 from orchestrator.settings import Kl
 from orchestrator.spec.schema import schema
 

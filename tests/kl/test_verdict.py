@@ -10,8 +10,6 @@ import pytest
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.kl.derivation import as_text, derive
-from orchestrator.kl.laboratory import LabSetting, estimates
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.kl.paper import OBSERVATIONS
 from orchestrator.kl.verdicts import (
@@ -23,6 +21,8 @@ from orchestrator.kl.verdicts import (
     verdict,
     verdict_of,
 )
+from orchestrator.lab.exact.derivation import as_text, derive
+from orchestrator.lab.exact.laboratory import LabSetting, estimates
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -78,7 +78,7 @@ def test_the_stored_table_is_complete_and_every_row_is_named() -> None:
 
 
 def test_near_and_far_are_as_far_as_the_words_say() -> None:
-    from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS
+    from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
 
     kls = [estimates(LabSetting(*each[:2], NUM_TOKENS))["k1"][0] for each in (NEAR, FAR)]
     assert kls == [pytest.approx(0.08, abs=0.005), pytest.approx(18, abs=0.5)]

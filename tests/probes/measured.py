@@ -7,9 +7,9 @@ import pytest
 
 from orchestrator.environments import lock_of
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes import evidence
-from orchestrator.probes.measure import measure
-from orchestrator.probes.protocol import ProbeSource, sources
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.measure import measure
+from orchestrator.lab.probes.protocol import ProbeSource, sources
 from tests.backends.environments import contract_python, root
 
 

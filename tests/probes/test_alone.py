@@ -14,9 +14,9 @@ from orchestrator import plugins
 from orchestrator.cli.matrix import command
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
-from orchestrator.probes import undriven
-from orchestrator.probes.evidence import differences
-from orchestrator.probes.undriven import measure
+from orchestrator.lab.probes import undriven
+from orchestrator.lab.probes.evidence import differences
+from orchestrator.lab.probes.undriven import measure
 
 RELEASES = undriven.chosen(())
 OBJECTIVES = {"k1": "zero", "k2": "token_reverse_kl", "k3": "token_forward_kl"}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from orchestrator import plugins
-from orchestrator.probes import evidence, matrix
-from orchestrator.probes.cells import BETA, releases
-from orchestrator.probes.surroundings import (
+from orchestrator.lab.probes import evidence, matrix
+from orchestrator.lab.probes.cells import BETA, releases
+from orchestrator.lab.probes.surroundings import (
     HORIZON,
     AskedSurrounding,
     followed_kls,

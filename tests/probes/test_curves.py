@@ -8,9 +8,9 @@ import torch
 
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, token_kl
-from orchestrator.probes.evidence import curve_text
-from orchestrator.probes.measure import FORMS, WEIGHTS, classify
-from orchestrator.probes.protocol import CURVE, NEAR
+from orchestrator.lab.probes.evidence import curve_text
+from orchestrator.lab.probes.measure import FORMS, WEIGHTS, classify
+from orchestrator.lab.probes.protocol import CURVE, NEAR
 
 
 def answers(form: Any, clamp: Clamp = UNCLAMPED, weight_bound: float | None = None) -> Any:

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.probes import evidence
-from orchestrator.probes.cells import releases
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.cells import releases
 
 RELEASES = releases()
 KL_REWARD = {

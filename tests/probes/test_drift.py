@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import plugins
-from orchestrator.probes import evidence
-from orchestrator.probes.cells import settings, term
-from orchestrator.probes.drift import arguments, changes, drift
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.cells import settings, term
+from orchestrator.lab.probes.drift import arguments, changes, drift
 from orchestrator.records import Cell
 from orchestrator.settings import Resources
 from orchestrator.spec import load

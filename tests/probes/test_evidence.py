@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.verdicts import verdict
-from orchestrator.probes import evidence
-from orchestrator.probes.cells import (
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.cells import (
     ADVANTAGES,
     AGGREGATIONS,
     accepted,
@@ -22,7 +22,7 @@ from orchestrator.probes.cells import (
     settings,
     terms,
 )
-from orchestrator.probes.measure import TOLERANCE
+from orchestrator.lab.probes.measure import TOLERANCE
 from orchestrator.settings import Kl
 
 RELEASES = releases()

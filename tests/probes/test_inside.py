@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.probes import protocol
-from orchestrator.probes.protocol import ProbeBatch, ProbeLaunch, ProbeQuestion, ProbeTarget
-from orchestrator.probes.runner import Sources
+from orchestrator.lab.probes import protocol
+from orchestrator.lab.probes.protocol import ProbeBatch, ProbeLaunch, ProbeQuestion, ProbeTarget
+from orchestrator.lab.probes.runner import Sources
 
 LIBRARY = '''
 """A library."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SelectionError
-from orchestrator.probes.cells import releases, term, terms
-from orchestrator.probes.evidence import objective_text
-from orchestrator.probes.matrix import row, short
+from orchestrator.lab.probes.cells import releases, term, terms
+from orchestrator.lab.probes.evidence import objective_text
+from orchestrator.lab.probes.matrix import row, short
 from tests.command_line import ROOT, orch
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.probes import evidence
-from orchestrator.probes.measure import measure
-from orchestrator.probes.protocol import sources
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.measure import measure
+from orchestrator.lab.probes.protocol import sources
 from tests.backends.environments import contract_python, root
 
 pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own

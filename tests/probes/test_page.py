@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.probes import drift, evidence, undriven
-from orchestrator.probes.cells import releases
-from orchestrator.probes.matrix import findings, page
+from orchestrator.lab.probes import drift, evidence, undriven
+from orchestrator.lab.probes.cells import releases
+from orchestrator.lab.probes.matrix import findings, page
 
 DOCS = Path(__file__).parents[2] / "docs" / "kl_in_libraries.md"
 VERL = [("verl", "0.9.1")]

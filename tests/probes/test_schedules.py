@@ -23,9 +23,9 @@ from orchestrator.environments import lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import relevant
-from orchestrator.probes.cells import releases
-from orchestrator.probes.protocol import sources
-from orchestrator.probes.runner import Sources
+from orchestrator.lab.probes.cells import releases
+from orchestrator.lab.probes.protocol import sources
+from orchestrator.lab.probes.runner import Sources
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.settings import (
     Advantage,

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from orchestrator import plugins
 from orchestrator.cli.matrix import command
 from orchestrator.kl.estimators import EngineWeight, slope, weights
-from orchestrator.probes import evidence
-from orchestrator.probes.cells import BETA, releases
-from orchestrator.probes.matrix import correction_rows
-from orchestrator.probes.protocol import Inquiry
-from orchestrator.probes.surroundings import (
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.cells import BETA, releases
+from orchestrator.lab.probes.matrix import correction_rows
+from orchestrator.lab.probes.protocol import Inquiry
+from orchestrator.lab.probes.surroundings import (
     CLOSE,
     HYPOTHESES,
     INVERSE,

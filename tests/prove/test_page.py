@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from orchestrator.prove.proof import QUANTITIES
-from orchestrator.prove.text import page, stored
+from orchestrator.lab.prove.proof import QUANTITIES
+from orchestrator.lab.prove.text import page, stored
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.kl.library_semantics import Dialect, parse
-from orchestrator.prove.checks import Check, checks
-from orchestrator.prove.proof import NotReplayed, Proof, Quantity, Run, prove, read_run
+from orchestrator.lab.prove.checks import Check, checks
+from orchestrator.lab.prove.proof import NotReplayed, Proof, Quantity, Run, prove, read_run
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Settings
 from orchestrator.spec.site_options import NodeOptions

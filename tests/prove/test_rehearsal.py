@@ -10,11 +10,9 @@ import pytest
 from backends.verl.cpu_launch import split
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError, UnsupportedSetting
-from orchestrator.launch.endings import Ending
-from orchestrator.library.cpu import CpuLaunch
-from orchestrator.library.launches import UnreadableScript
-from orchestrator.prove import real
-from orchestrator.prove.small import (
+from orchestrator.lab.cpu import CpuLaunch
+from orchestrator.lab.prove import real
+from orchestrator.lab.prove.small import (
     NOWHERE,
     WANTED,
     cell_of,
@@ -23,6 +21,8 @@ from orchestrator.prove.small import (
     on_cpu,
     small,
 )
+from orchestrator.launch.endings import Ending
+from orchestrator.library.launches import UnreadableScript
 from orchestrator.settings import Kl
 from tests.backends.specs import declared
 from tests.command_line import ROOT, orch

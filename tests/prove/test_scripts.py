@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import EnvironmentFault, SpecError
-from orchestrator.prove import real
-from orchestrator.prove.small import NOWHERE, on_cpu
+from orchestrator.lab.prove import real
+from orchestrator.lab.prove.small import NOWHERE, on_cpu
 from orchestrator.settings import Kl
 from tests.prove.scripts import OPENRLHF, SKYRL, VERL
 

@@ -10,10 +10,10 @@ import torch
 from backends.micro.objective import Experience, objective
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.laboratory import LabSetting, Sequences, ToyPolicy, exact, tables
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.kl.verdicts import verdict_of
+from orchestrator.lab.exact.laboratory import LabSetting, Sequences, ToyPolicy, exact, tables
+from orchestrator.lab.exact.objectives import gradients
+from orchestrator.lab.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.settings import Batch, Kl, Loss, Settings
 
 POLICY, SAMPLER, REFERENCE = ToyPolicy(0.5, -0.1), ToyPolicy(0.1, 0.05), ToyPolicy(-0.2, 0.1)

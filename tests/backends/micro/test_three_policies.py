@@ -19,10 +19,10 @@ from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
 from orchestrator.kl.estimators import EngineWeight, weight_of, weights
-from orchestrator.kl.laboratory import LabSetting, Sequences, tables
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.surrogates import MISMATCH, Force, PolicyLoss, forces
+from orchestrator.lab.exact.laboratory import LabSetting, Sequences, tables
+from orchestrator.lab.exact.objectives import gradients
+from orchestrator.lab.exact.surrogates import MISMATCH, Force, PolicyLoss, forces
 from orchestrator.settings import (
     CorrectionKind,
     EngineCorrection,

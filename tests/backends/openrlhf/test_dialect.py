@@ -10,7 +10,7 @@ from backends.openrlhf.flags import FLAT, VERSIONS
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.probes.protocol import Inquiry, ProbeBatch
+from orchestrator.lab.probes.protocol import Inquiry, ProbeBatch
 from orchestrator.settings import Kl, Loss
 from tests.backends import dialects
 from tests.backends.openrlhf.cells import environment

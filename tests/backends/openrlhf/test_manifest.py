@@ -9,8 +9,8 @@ from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAT_NAMES, VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.lab.probes import evidence
 from orchestrator.library.key_tables import load_options, load_releases
-from orchestrator.probes import evidence
 from orchestrator.settings import Kl
 from tests.backends.openrlhf.cells import PLACE, base, cell_of
 

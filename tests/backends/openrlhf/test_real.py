@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.kl.library_semantics import parse
-from orchestrator.library import cpu
-from orchestrator.prove.checks import checks
+from orchestrator.lab import cpu
+from orchestrator.lab.prove.checks import checks
 from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.trained import hold

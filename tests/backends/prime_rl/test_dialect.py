@@ -12,7 +12,7 @@ from backends.prime_rl import dialect
 from backends.prime_rl.probes import natives
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.probes.protocol import Inquiry, ProbeTarget
+from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget
 from orchestrator.settings import Advantage, Kl, Loss
 from tests.backends import dialects
 

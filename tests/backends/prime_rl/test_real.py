@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.kl.library_semantics import parse
+from orchestrator.lab.prove.checks import checks
 from orchestrator.library.rollout_dump import Values
-from orchestrator.prove.checks import checks
 from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE

@@ -8,7 +8,7 @@ from backends.skyrl import BACKEND
 from backends.skyrl.manifest import CUTS, FIXED, MANIFEST, NO_CLIP, VERSIONS, tables
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError, UnsupportedSetting
-from orchestrator.probes import evidence
+from orchestrator.lab.probes import evidence
 from orchestrator.settings import Clip, EngineCorrection, Kl
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
 

@@ -8,8 +8,8 @@ import pytest
 
 from backends.skyrl.metrics import tensorboard_of
 from orchestrator.kl.library_semantics import parse
+from orchestrator.lab.prove.checks import checks
 from orchestrator.metrics.tensorboard import scalars
-from orchestrator.prove.checks import checks
 from tests.backends import proven, real
 from tests.backends.environments import cpu_python
 from tests.backends.trained import hold

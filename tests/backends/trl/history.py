@@ -16,17 +16,17 @@ from typing import Any
 
 from backends.trl.options import HISTORY, SCRIPTS, own_options
 from orchestrator import plugins
-from orchestrator.library.key_tables import Option, numbers, written_options
-from orchestrator.probes import undriven
-from orchestrator.probes.measure import (
+from orchestrator.lab.probes import undriven
+from orchestrator.lab.probes.measure import (
     REGIMES,
     ask_for_update,
     batch_name,
     measured_objective,
     models,
 )
-from orchestrator.probes.protocol import Inquiry, ProbeBatch, ProbeTarget, every_group
-from orchestrator.probes.runner import Sources
+from orchestrator.lab.probes.protocol import Inquiry, ProbeBatch, ProbeTarget, every_group
+from orchestrator.lab.probes.runner import Sources
+from orchestrator.library.key_tables import Option, numbers, written_options
 
 CLASSES = {"grpo": "GRPOConfig", "rloo": "RLOOConfig"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.probes import evidence, undriven
+from orchestrator.lab.probes import evidence, undriven
 from tests.backends.environments import contract_python
 from tests.backends.trl.history import measured
 

@@ -8,9 +8,9 @@ import pytest
 from backends.trl import BACKEND
 from backends.trl.options import own_options
 from orchestrator import plugins
-from orchestrator.probes import evidence
-from orchestrator.probes.measure import add_models, ask_for_update, measured_objective
-from orchestrator.probes.protocol import Inquiry, ProbeTarget
+from orchestrator.lab.probes import evidence
+from orchestrator.lab.probes.measure import add_models, ask_for_update, measured_objective
+from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget
 from tests.backends.environments import contract_python
 from tests.probes.measured import same_as_committed
 

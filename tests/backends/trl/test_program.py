@@ -8,7 +8,7 @@ import pytest
 
 from backends import trl
 from orchestrator.errors import EnvironmentFault
-from orchestrator.prove.program import (
+from orchestrator.lab.prove.program import (
     ProgramRehearsal,
     commands_of,
     library_of,

@@ -22,8 +22,8 @@ from backends.micro.objective import shaped_advantages
 from backends.trl import BACKEND, default_probe
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
+from orchestrator.lab.probes.runner import Sources
 from orchestrator.library import quiet_kl
-from orchestrator.probes.runner import Sources
 from orchestrator.records import AttemptPaths
 from orchestrator.settings import Kl, Loss, Placement
 from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequence_kl

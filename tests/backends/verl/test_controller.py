@@ -7,8 +7,8 @@ import torch
 
 from backends.micro.train import followed
 from backends.verl.probes import PaddedBatch, VerlFunctions
-from orchestrator.probes.protocol import sources
-from orchestrator.probes.runner import Sources
+from orchestrator.lab.probes.protocol import sources
+from orchestrator.lab.probes.runner import Sources
 from orchestrator.settings import BetaController
 from tests.backends.environments import contract_python, root
 

@@ -9,7 +9,7 @@ import pytest
 from backends.verl import BACKEND
 from backends.verl.cpu_launch import cpu_launch, split
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library.cpu import CpuLaunch
+from orchestrator.lab.cpu import CpuLaunch
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
 from orchestrator.site.forecast import ray_shortages

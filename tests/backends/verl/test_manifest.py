@@ -20,8 +20,8 @@ from backends.verl.manifest import (
 )
 from backends.verl.probes import DEFAULTS
 from backends.verl.translate import ORDER
+from orchestrator.lab.probes import evidence
 from orchestrator.library.manifest import ManifestError
-from orchestrator.probes import evidence
 from tests.backends.verl.cells import cell, shipped
 
 PLACES = {"reward": PENALTY, "loss": LOSS_TYPE}

@@ -11,9 +11,9 @@ import pytest
 
 from backends.micro.skills import NUM_DIGITS
 from backends.verl import BACKEND
+from orchestrator.lab.prove import real
+from orchestrator.lab.prove.checks import checks
 from orchestrator.launch.export import export
-from orchestrator.prove import real
-from orchestrator.prove.checks import checks
 from orchestrator.records import Engine, Sampling
 from tests.backends import proven
 from tests.backends.cpu_meter import meter_of_record

@@ -16,8 +16,15 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import Array
 from orchestrator.kl.catalogue import Naming
 from orchestrator.kl.estimators import Credit, Ratio, detach
-from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, like, tables
-from orchestrator.kl.objectives import (
+from orchestrator.lab.exact.laboratory import (
+    FloatTable,
+    LabSetting,
+    Sequences,
+    ToyPolicy,
+    like,
+    tables,
+)
+from orchestrator.lab.exact.objectives import (
     TOLERANCE,
     distances,
     generic_settings,

@@ -18,7 +18,6 @@ import numpy as np
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS
 from orchestrator.kl.estimators import (
     UNCLAMPED,
     Clamp,
@@ -29,7 +28,15 @@ from orchestrator.kl.estimators import (
     slope,
     weights,
 )
-from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, exact, tables
+from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
+from orchestrator.lab.exact.laboratory import (
+    FloatTable,
+    LabSetting,
+    Sequences,
+    ToyPolicy,
+    exact,
+    tables,
+)
 from orchestrator.settings import Placement
 
 

@@ -14,12 +14,10 @@ from orchestrator.audit.pipeline import launches
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint
-from orchestrator.launch.endings import Ending
-from orchestrator.library.cpu import Deviation
-from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
-from orchestrator.prove.checks import Check, checks, failures, leavings
-from orchestrator.prove.proof import NotReplayed, Proof, Run, read_run
-from orchestrator.prove.small import (
+from orchestrator.lab.cpu import Deviation
+from orchestrator.lab.prove.checks import Check, checks, failures, leavings
+from orchestrator.lab.prove.proof import NotReplayed, Proof, Run, read_run
+from orchestrator.lab.prove.small import (
     BATCHES,
     Small,
     cells_of,
@@ -30,6 +28,8 @@ from orchestrator.prove.small import (
     train,
     version_to_run,
 )
+from orchestrator.launch.endings import Ending
+from orchestrator.library.launches import UNKNOWN, UNSET, Launch, LaunchReading
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.settings import BackendRef, Resources

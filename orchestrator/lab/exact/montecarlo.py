@@ -13,7 +13,8 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration
-from orchestrator.kl.laboratory import (
+from orchestrator.kl.shares import wilson
+from orchestrator.lab.exact.laboratory import (
     PARTS,
     Exact,
     FloatTable,
@@ -23,8 +24,7 @@ from orchestrator.kl.laboratory import (
     sums_of,
     tables,
 )
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.shares import wilson
+from orchestrator.lab.exact.objectives import gradients
 
 TRIALS_AT_ONCE = 20
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import plain_names
 from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, describe, differing
-from orchestrator.probes import evidence, undriven
-from orchestrator.probes.cells import Release, fitting, terms, translated
-from orchestrator.probes.evidence import (
+from orchestrator.lab.probes import evidence, undriven
+from orchestrator.lab.probes.cells import Release, fitting, terms, translated
+from orchestrator.lab.probes.evidence import (
     ALL_TOKENS,
     ReleaseEvidence,
     curve_of,

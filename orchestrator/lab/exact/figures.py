@@ -13,7 +13,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.estimators import vocabulary_kl, vocabulary_slope
-from orchestrator.kl.laboratory import (
+from orchestrator.lab.exact.laboratory import (
     PARAMETERS,
     Exact,
     FloatTable,
@@ -23,8 +23,8 @@ from orchestrator.kl.laboratory import (
     estimates,
     exact,
 )
-from orchestrator.kl.montecarlo import MonteCarloEstimate, monte_carlo
-from orchestrator.kl.objectives import gradients, wide_policy
+from orchestrator.lab.exact.montecarlo import MonteCarloEstimate, monte_carlo
+from orchestrator.lab.exact.objectives import gradients, wide_policy
 
 DEFAULT = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), num_tokens=32)
 """orch's parameters. With them every statement of the paper on its Fig. 1 is true."""

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from orchestrator import plugins, scoring
 from orchestrator.errors import OrchError
 from orchestrator.kl.library_semantics import in_loss, in_reward
+from orchestrator.lab.prove.proof import Proof, Run, passes_of
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.export import export
 from orchestrator.library import rollout_dump
 from orchestrator.library.rollout_dump import RolloutBatch, Values
-from orchestrator.prove.proof import Proof, Run, passes_of
 from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions

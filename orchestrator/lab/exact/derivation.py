@@ -18,8 +18,8 @@ from orchestrator.estimators import EstimatorEntry, entry, names
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import Ratio, vocabulary_kl
-from orchestrator.kl.laboratory import FloatTable, LabPolicy, LabSetting, ToyPolicy, exact
-from orchestrator.kl.objectives import (
+from orchestrator.lab.exact.laboratory import FloatTable, LabPolicy, LabSetting, ToyPolicy, exact
+from orchestrator.lab.exact.objectives import (
     generic_settings,
     gradients,
     name_objective,

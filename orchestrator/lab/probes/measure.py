@@ -19,10 +19,10 @@ from orchestrator.estimators import TABLE, entry, plain_names
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import clamped_value, slope
-from orchestrator.kl.laboratory import FloatTable, LabSetting, exact
-from orchestrator.kl.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.verdicts import verdict
-from orchestrator.probes.cells import (
+from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, exact
+from orchestrator.lab.exact.objectives import generic_settings, gradients, name_objective
+from orchestrator.lab.probes.cells import (
     ADVANTAGES,
     AGGREGATIONS,
     BETA,
@@ -35,8 +35,8 @@ from orchestrator.probes.cells import (
     terms,
     translated,
 )
-from orchestrator.probes.evidence import EstimatorCurve, write
-from orchestrator.probes.protocol import (
+from orchestrator.lab.probes.evidence import EstimatorCurve, write
+from orchestrator.lab.probes.protocol import (
     AT,
     CURVE,
     GROUP,
@@ -59,7 +59,7 @@ from orchestrator.probes.protocol import (
     sources,
     two_groups,
 )
-from orchestrator.probes.surroundings import (
+from orchestrator.lab.probes.surroundings import (
     ask_about_surroundings,
     ask_about_weights,
     measured_surroundings,

@@ -25,12 +25,12 @@ from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.estimators import TABLE, entry
 from orchestrator.identity import flatten
 from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.lab.probes import evidence, undriven
+from orchestrator.lab.probes.cells import Release
+from orchestrator.lab.probes.evidence import curve_of, curve_text, objective_text
+from orchestrator.lab.probes.matrix import markdown_table, measurement
 from orchestrator.library.key_tables import numbers
 from orchestrator.library.launches import InLoss, InReward, UnreadableScript
-from orchestrator.probes import evidence, undriven
-from orchestrator.probes.cells import Release
-from orchestrator.probes.evidence import curve_of, curve_text, objective_text
-from orchestrator.probes.matrix import markdown_table, measurement
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import BackendRef, Kl
 from orchestrator.spec import load

@@ -19,11 +19,11 @@ from orchestrator.environments.lock import Environment, find_installed, lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.kl.library_semantics import precision_of
+from orchestrator.lab.cpu import CpuLaunch, Deviation
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.library import prompt_recipe
-from orchestrator.library.cpu import CpuLaunch, Deviation
 from orchestrator.library.launches import LaunchReading
 from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell

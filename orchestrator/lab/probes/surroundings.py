@@ -19,10 +19,10 @@ from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import EngineWeight, slope, weights
-from orchestrator.kl.laboratory import FloatTable
-from orchestrator.probes.cells import BETA, accepted, fitting, term, translated
-from orchestrator.probes.evidence import ALL_TOKENS
-from orchestrator.probes.protocol import (
+from orchestrator.lab.exact.laboratory import FloatTable
+from orchestrator.lab.probes.cells import BETA, accepted, fitting, term, translated
+from orchestrator.lab.probes.evidence import ALL_TOKENS
+from orchestrator.lab.probes.protocol import (
     AnswersByKey,
     Inquiry,
     ProbeBatch,

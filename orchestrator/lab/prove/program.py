@@ -19,16 +19,16 @@ from orchestrator.audit.pipeline import programs as programs_in
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint
+from orchestrator.lab.cpu import Deviation, ProgramResult
+from orchestrator.lab.prove import small
+from orchestrator.lab.prove.checks import Check, checks, failures
+from orchestrator.lab.prove.proof import Proof, read_run
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.library import rollout_dump
-from orchestrator.library.cpu import Deviation, ProgramResult
 from orchestrator.library.launches import UNKNOWN, UNSET, Launch
 from orchestrator.library.protocol import Backend
-from orchestrator.prove import small
-from orchestrator.prove.checks import Check, checks, failures
-from orchestrator.prove.proof import Proof, read_run
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, CellDir
 from orchestrator.settings import Resources, Settings

@@ -13,7 +13,7 @@ import numpy as np
 from orchestrator.estimators import entry, plain_names
 from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
 from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
-from orchestrator.kl.laboratory import (
+from orchestrator.lab.exact.laboratory import (
     FloatTable,
     LabPolicy,
     LabSetting,

@@ -25,8 +25,8 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
+from orchestrator.lab.probes.evidence import curve_of, curve_text, objective_text
 from orchestrator.library.key_tables import numbers
-from orchestrator.probes.evidence import curve_of, curve_text, objective_text
 
 PROBE, KEPT = "kl_probe.py", "measured.json"
 DEFAULTS = "defaults.json"
@@ -146,8 +146,8 @@ def measure(
     library: str, version: str, folder: Path, python: Path | None = None
 ) -> Mapping[str, Any]:
     """Return the measurement of each launch in a library's kl_probe.py, out of a checkout."""
-    from orchestrator.probes.measure import WEIGHTS, add_models, ask_for_update  # NumPy
-    from orchestrator.probes.protocol import Inquiry, ProbeTarget, curve
+    from orchestrator.lab.probes.measure import WEIGHTS, add_models, ask_for_update  # NumPy
+    from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget, curve
 
     inquiry = Inquiry(library, version)
     add_models(inquiry)
@@ -203,8 +203,13 @@ def _row(
     answers: Mapping[Any, Mapping[str, Any]], label: str, place: str, whole: Sequence[str]
 ) -> dict[str, Any]:
     """Return the curve of an estimator's name, and the objective of its whole update."""
-    from orchestrator.probes.measure import REGIMES, WEIGHTS, classify, measured_objective  # NumPy
-    from orchestrator.probes.protocol import first_error
+    from orchestrator.lab.probes.measure import (  # NumPy
+        REGIMES,
+        WEIGHTS,
+        classify,
+        measured_objective,
+    )
+    from orchestrator.lab.probes.protocol import first_error
 
     curves = {name: answers[label, place, "curve", name] for name in WEIGHTS}
     if error := first_error(curves.values()):

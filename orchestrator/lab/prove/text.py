@@ -7,11 +7,11 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
-from orchestrator.library.cpu import Deviation
-from orchestrator.prove.checks import Check
-from orchestrator.prove.program import ProgramRehearsal
-from orchestrator.prove.proof import Proof, Quantity
-from orchestrator.prove.real import RealRehearsal
+from orchestrator.lab.cpu import Deviation
+from orchestrator.lab.prove.checks import Check
+from orchestrator.lab.prove.program import ProgramRehearsal
+from orchestrator.lab.prove.proof import Proof, Quantity
+from orchestrator.lab.prove.real import RealRehearsal
 from orchestrator.records import Cell
 
 COLUMNS = ("quantity", "worst difference", "tolerance", "at step", "predicted", "library")

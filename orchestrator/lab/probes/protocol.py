@@ -44,7 +44,7 @@ import numpy as np
 from orchestrator import plugins
 from orchestrator.environments import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
-from orchestrator.kl.laboratory import FloatTable, LabSetting, Sequences, tables
+from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, Sequences, tables
 from orchestrator.plugins import probes_file
 from orchestrator.records import LaunchPlan
 

@@ -12,11 +12,11 @@ from statistics import fmean, stdev
 import numpy as np
 
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS
-from orchestrator.kl.laboratory import LabSetting, exact
-from orchestrator.kl.montecarlo import monte_carlo
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.questions import QUESTIONS, SETTINGS, tables
+from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
+from orchestrator.lab.exact.laboratory import LabSetting, exact
+from orchestrator.lab.exact.montecarlo import monte_carlo
+from orchestrator.lab.exact.objectives import gradients
+from orchestrator.lab.exact.questions import QUESTIONS, SETTINGS, tables
 from orchestrator.settings import Placement
 
 GROUP = 8

@@ -16,12 +16,12 @@ import numpy as np
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, weights
-from orchestrator.kl.figures import Curves, draw_curves, draw_terms
-from orchestrator.kl.laboratory import LabSetting, ToyPolicy, estimates, exact
-from orchestrator.kl.objectives import gradients
-from orchestrator.kl.surrogates import (
+from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
+from orchestrator.lab.exact.figures import Curves, draw_curves, draw_terms
+from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, estimates, exact
+from orchestrator.lab.exact.objectives import gradients
+from orchestrator.lab.exact.surrogates import (
     FAR_AHEAD,
     MISMATCH,
     PolicyLoss,

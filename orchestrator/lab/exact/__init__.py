@@ -1,0 +1,1 @@
+"""The exact laboratory: the objective whose gradient a KL configuration computes, derived."""
