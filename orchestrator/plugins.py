@@ -149,7 +149,7 @@ def probes_file(name: str) -> Path:
 
     Raise EnvironmentFault if the backend has none, as the embedded trainer has none.
     """
-    path = folder(name) / "probes.py"
+    path = folder(name) / "lab" / "probes.py"
     if not path.exists():
         having = ", ".join(each for each in names() if has_probes(each))
         raise EnvironmentFault(
@@ -160,28 +160,28 @@ def probes_file(name: str) -> Path:
 
 def has_probes(name: str) -> bool:
     """Return True if the backend has probes of its library's functions."""
-    return (folder(name) / "probes.py").exists()
+    return (folder(name) / "lab" / "probes.py").exists()
 
 
 def probes(name: str) -> ModuleType:
     """Import the module of `probes_file`, for the facts that it states about its library."""
     probes_file(name)
-    return import_module(f"{_module(name)}.probes")
+    return import_module(f"{_module(name)}.lab.probes")
 
 
 def has_programs(name: str) -> bool:
     """Return True if orch can run Python programs of others that build the library's trainer."""
-    return (folder(name) / "program.py").exists()
+    return (folder(name) / "lab" / "program.py").exists()
 
 
 def programs(name: str) -> ModuleType:
-    """Import the module with `launch` and `result` of such programs: see backends/trl/program.py.
+    """Import the module with `launch` and `result` of such programs: see that of TRL.
 
     launch(words, version, place, policy, batches) returns the LaunchPlan of a run at small scale,
     with the small policy in the folder `policy`. LAUNCHERS are the commands that it takes apart.
     result(attempt_dir, version, policy) returns the ProgramResult of what the run left.
     """
-    return import_module(f"{_module(name)}.program")
+    return import_module(f"{_module(name)}.lab.program")
 
 
 def shipped_policy(path: str) -> Path | None:

@@ -187,7 +187,9 @@ def test_a_backend_of_another_distribution_has_a_folder_of_its_own(install: Inst
     assert "toylib" not in sys.modules
     assert plugins.load("toy").title == "toy"
     assert not plugins.has_probes("toy")
-    (home / "toylib" / "probes.py").write_text("PACKAGE = 'toy'\n")
+    (home / "toylib" / "lab").mkdir()
+    (home / "toylib" / "lab" / "__init__.py").touch()
+    (home / "toylib" / "lab" / "probes.py").write_text("PACKAGE = 'toy'\n")
     assert plugins.probes("toy").PACKAGE == "toy"
     assert plugins.evidence_dir("toy") == home / "toylib" / "evidence"
 

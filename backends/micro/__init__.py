@@ -64,7 +64,7 @@ class Micro(LibraryBackend):
         policy: Path | None,
     ) -> Iterator[BatchPrediction]:
         """Yield what a dialect predicts of a run's rollouts; loads torch."""
-        from backends.micro.replay import replay
+        from backends.micro.lab.replay import replay
 
         return replay(settings, dialect, batches, policy)
 

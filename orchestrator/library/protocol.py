@@ -5,8 +5,8 @@ another distribution that names it in the entry-point group `orch.backends` (orc
 Its folder may also hold data files, all of them optional:
 
     environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
-    probes.py                              runs the library's own functions (`orch matrix`)
-    evidence/<version>.json                results measured with probes.py (`orch matrix`)
+    lab/probes.py                          runs the library's own functions (`orch matrix`)
+    evidence/<version>.json                results measured with lab/probes.py (`orch matrix`)
 
 Requirements for every member:
 
@@ -341,8 +341,8 @@ class LibraryBackend(ABC):
 
     Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
     not assigned keeps the default below. Two modules are imported when first needed: `audit.py` has
-    the function `audit`; `cpu_launch.py` has `cpu_launch`, and `trimmed` and `adopt` if the backend
-    adopts others' launches.
+    the function `audit`; `lab/cpu_launch.py` has `cpu_launch`, and `trimmed` and `adopt` if the
+    backend adopts others' launches.
     """
 
     name: str
@@ -407,19 +407,19 @@ class LibraryBackend(ABC):
         return None
 
     def cpu_launch(self, plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
-        """Return the result of cpu_launch.py's function, or None without one."""
-        changed: CpuLaunch | None = self._call("cpu_launch", "cpu_launch", None, plan, paths)
+        """Return the result of lab/cpu_launch.py's function, or None without one."""
+        changed: CpuLaunch | None = self._call("lab.cpu_launch", "cpu_launch", None, plan, paths)
         return changed
 
     def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
-        """Return the result of cpu_launch.py's function, or the launch as it is without one."""
+        """Return the result of lab/cpu_launch.py's function, or the launch as it is without one."""
         as_it_is = Trimmed(tuple(argv))
-        shorter: Trimmed = self._call("cpu_launch", "trimmed", as_it_is, argv, batches)
+        shorter: Trimmed = self._call("lab.cpu_launch", "trimmed", as_it_is, argv, batches)
         return shorter
 
     def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
-        """Return the result of cpu_launch.py's function, or None without one."""
-        adopted: CpuLaunch | None = self._call("cpu_launch", "adopt", None, plan, argv)
+        """Return the result of lab/cpu_launch.py's function, or None without one."""
+        adopted: CpuLaunch | None = self._call("lab.cpu_launch", "adopt", None, plan, argv)
         return adopted
 
     def audit(self, launch: Launch) -> LaunchReading | None:

@@ -54,7 +54,7 @@ def test_every_row_is_of_a_file_that_is_written() -> None:
     assert set(executed.READ) <= names
 
 
-@pytest.mark.parametrize("folder", ["launch", "cpu", "rewards"])
+@pytest.mark.parametrize("folder", ["launch", "lab/cpu", "rewards"])
 def test_every_file_of_a_folder_that_is_shipped_is_written(folder: str) -> None:
     """A file that no variation writes would be shipped by a cell that nobody has tried."""
     names = {Path(name).name for _, name in executed.written()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.verl.cpu_launch import split
+from backends.verl.lab.cpu_launch import split
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError, UnsupportedSetting
 from orchestrator.lab.cpu import CpuLaunch

@@ -199,7 +199,8 @@ NOT_MEASURED = (
 ALONE = (
     "orch does not train with these. The functions that compute their KL were taken out of a "
     "checkout and run alone; what the trainer puts around them (a weight, a mean over tokens) is "
-    "written in `backends/<library>/kl_probe.py`, and `measured.json` beside it keeps the answers. "
+    "written in `backends/<library>/lab/kl_probe.py`, and `measured.json` of the library keeps the "
+    "answers. "
     "A KL in the reward whose way into the advantage was not run is *not asked as a whole*. "
     "`orch matrix --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
 )

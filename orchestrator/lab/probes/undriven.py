@@ -5,8 +5,8 @@ functions. They are called out of a checkout, whose path somebody gives; only it
 and nothing of it is imported. The trainer does not run: the probe repeats the code around each
 function. There are two kinds:
 
-- libraries that are only read (decision 089): `backends/<library>/kl_probe.py` calls the functions,
-  `measured.json` beside it keeps the results with their release and commit;
+- libraries that are only read (decision 089): `lab/kl_probe.py` of the library's folder calls the
+  functions, and `measured.json` keeps the results with their release and commit;
 - every release of a library that has a backend, with the defaults of that release:
   `default_probe.py` and `defaults.json`, which a maintainer's tool beside the backend's tests
   writes (tests/backends/trl/history.py). docs/drift.md shows them.
@@ -28,7 +28,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.lab.probes.evidence import curve_of, curve_text, objective_text
 from orchestrator.library.key_tables import numbers
 
-PROBE, KEPT = "kl_probe.py", "measured.json"
+PROBE, KEPT = "lab/kl_probe.py", "measured.json"
 DEFAULTS = "defaults.json"
 
 
@@ -237,14 +237,14 @@ def _has_gradient(answer: Mapping[str, Any]) -> bool:
 
 def _launches(library: str, version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
     """Return the launches to measure in a release: a name for people, the KL's place, the words."""
-    module = import_module(f"backends.{library}.kl_probe")
+    module = import_module(f"backends.{library}.lab.kl_probe")
     launches: Sequence[tuple[str, str, Sequence[str]]] = module.launches(version)
     return launches
 
 
 def _whole(library: str) -> Sequence[str]:
     """Return the places of a KL for which the probe runs the whole update."""
-    places: Sequence[str] = import_module(f"backends.{library}.kl_probe").WHOLE
+    places: Sequence[str] = import_module(f"backends.{library}.lab.kl_probe").WHOLE
     return places
 
 

@@ -59,7 +59,7 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
 def test_what_deepspeed_compiles_stays_in_the_librarys_environment(python: Path) -> None:
     """It takes minutes. The process that starts the program has the same variables, and another
     Python."""
-    folders = [plugins.folder("openrlhf") / "cpu", Path(cpu.__file__).parent]
+    folders = [plugins.folder("openrlhf") / "lab" / "cpu", Path(cpu.__file__).parent]
     for each, folder in ((sys.executable, ""), (python, python.parents[1] / "torch_extensions")):
         done = subprocess.run(
             [each, "-c", "import os; print(os.environ.get('TORCH_EXTENSIONS_DIR', ''))"],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backends.prime_rl import dialect
-from backends.prime_rl.probes import natives
+from backends.prime_rl.lab.probes import natives
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from backends.micro.objective import shaped_advantages
-from backends.trl import BACKEND, default_probe
+from backends.trl import BACKEND
+from backends.trl.lab import default_probe
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.lab.probes.runner import Sources

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backends.micro.train import followed
-from backends.verl.probes import PaddedBatch, VerlFunctions
+from backends.verl.lab.probes import PaddedBatch, VerlFunctions
 from orchestrator.lab.probes.protocol import sources
 from orchestrator.lab.probes.runner import Sources
 from orchestrator.settings import BetaController

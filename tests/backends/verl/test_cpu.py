@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from backends.verl.cpu_launch import cpu_launch, split
+from backends.verl.lab.cpu_launch import cpu_launch, split
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.lab.cpu import CpuLaunch
 from orchestrator.records import Cell, LaunchPlan

@@ -7,6 +7,7 @@ import pytest
 from backends.verl import extension
 from backends.verl.audit import releases
 from backends.verl.audit import table as release_table
+from backends.verl.lab.probes import DEFAULTS
 from backends.verl.manifest import (
     ADVANTAGE,
     DATA,
@@ -18,7 +19,6 @@ from backends.verl.manifest import (
     TABLES,
     VERSIONS,
 )
-from backends.verl.probes import DEFAULTS
 from backends.verl.translate import ORDER
 from orchestrator.lab.probes import evidence
 from orchestrator.library.manifest import ManifestError

@@ -68,7 +68,7 @@ def launch(
 
     words: a program's file with its arguments, or a command of LAUNCHERS.
     """
-    folder = Path(__file__).parent / "launch"
+    folder = Path(__file__).parents[1] / "launch"
     own = {RUNNER: (folder / RUNNER).read_text(encoding="utf-8")}
     files = {name: text for name, text in shipped(True, False).items() if name != "orch_reward.py"}
     return LaunchPlan(

@@ -1,0 +1,1 @@
+"""What measures AReaL: a probe of its KL functions."""

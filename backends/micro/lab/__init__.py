@@ -1,0 +1,1 @@
+"""What the laboratory asks of the embedded trainer: predictions of another run's batches."""

@@ -1,0 +1,1 @@
+"""What measures ms-swift: a probe of its KL functions."""

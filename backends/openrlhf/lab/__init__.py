@@ -1,0 +1,1 @@
+"""What measures OpenRLHF: probes of its functions, and its training without a GPU."""

@@ -1,0 +1,1 @@
+"""What measures Prime-RL: probes of its functions, and its training without a GPU."""

@@ -1,0 +1,1 @@
+"""What measures ROLL: a probe of its KL functions."""

@@ -1,0 +1,1 @@
+"""What measures SkyRL: probes of its functions, and its training without a GPU."""
