@@ -14,10 +14,10 @@ k4 = "toytrl.estimators:K4"    # an orchestrator.estimators.EstimatorEntry
     [project.entry-points."orch.tasks"]
 toytrl = "toytrl.tasks"        # a package that holds lm-eval task files
 
-orch's own backends are the folders of `backends/`. A folder with a `reader.py` is a library that
-is only read: it trains no cells, and its name is in `readers()` but not in `names()`. This module
-is the only one that imports them. Nothing of a plugin is imported before it is asked for, and
-finding it imports only the packages that its module lies in.
+orch's own backends are the packages in `backends/`. A folder that is no package and has an
+`audit/reader.py` is a library that is only read: it trains no cells, and its name is in `readers()`
+but not in `names()`. This module is the only one that imports them. Nothing of a plugin is imported
+before it is asked for, and finding it imports only the packages that its module lies in.
 """
 
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ def load_reader(name: str) -> LaunchReader:
     Raise EnvironmentFault if there is nothing of that name, or if it cannot be used.
     """
     if name in _only_read():
-        reader: LaunchReader = import_module(f"backends.{name}.reader").READER
+        reader: LaunchReader = import_module(f"backends.{name}.audit.reader").READER
         return reader
     point = _entry_points(READERS).get(name)
     if point is None:
@@ -282,13 +282,13 @@ def _no_backend(name: str) -> EnvironmentFault:
 @cache
 def _own() -> frozenset[str]:
     """Return the folders of `backends/` that train cells."""
-    return frozenset(path.parent.name for path in _root().glob("*/__init__.py")) - _only_read()
+    return frozenset(path.parent.name for path in _root().glob("*/__init__.py"))
 
 
 @cache
 def _only_read() -> frozenset[str]:
     """Return the folders of `backends/` whose library is only read."""
-    return frozenset(path.parent.name for path in _root().glob("*/reader.py"))
+    return frozenset(path.parents[1].name for path in _root().glob("*/audit/reader.py")) - _own()
 
 
 def _root() -> Path:

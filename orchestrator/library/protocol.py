@@ -133,8 +133,8 @@ class BatchPrediction(NamedTuple):
 class LaunchReader(Protocol):
     """A library whose launches `orch audit` reads. Every backend is one.
 
-    For a library that orch reads and does not train with, the folder `backends/<library>/` holds
-    `reader.py`, which exports `READER`; its `__init__.py` is a docstring. In another distribution
+    For a library that orch reads and does not train with, the folder `backends/<library>/audit/`
+    holds `reader.py`, which exports `READER`. In another distribution
     an entry point of the group `orch.readers` names the object. CONTRIBUTING.md has the steps. It
     may have `logged_metrics`, as a backend has.
     """
@@ -340,9 +340,9 @@ class LibraryBackend(ABC):
     """A backend whose members are functions of its modules.
 
     Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
-    not assigned keeps the default below. Two modules are imported when first needed: `audit.py` has
-    the function `audit`; `lab/cpu_launch.py` has `cpu_launch`, and `trimmed` and `adopt` if the
-    backend adopts others' launches.
+    not assigned keeps the default below. Two modules are imported when first needed:
+    `audit/reader.py` has the function `audit`; `lab/cpu_launch.py` has `cpu_launch`, and `trimmed`
+    and `adopt` if the backend adopts others' launches.
     """
 
     name: str
@@ -423,8 +423,8 @@ class LibraryBackend(ABC):
         return adopted
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the result of audit.py's function, or None without one."""
-        reading: LaunchReading | None = self._call("audit", "audit", None, launch)
+        """Return the result of audit/reader.py's function, or None without one."""
+        reading: LaunchReading | None = self._call("audit.reader", "audit", None, launch)
         return reading
 
     def _call(self, module: str, name: str, default: object, *arguments: object) -> Any:

@@ -307,7 +307,7 @@ policy: {model_name: m}
 
 def test_a_slip_is_looked_for_among_few_names_and_found_all_the_same() -> None:
     """The index of names by their ends leaves out none that is a slip away."""
-    table = (Path(__file__).parents[2] / "backends" / "slime" / "keys.json").read_text()
+    table = (Path(__file__).parents[2] / "backends" / "slime" / "audit" / "keys.json").read_text()
     names = frozenset(re.findall(r'"([a-z][a-z-]{1,40})"', table))
     assert len(names) > 100
     draw = random.Random(0)  # noqa: S311 - the same words in every run

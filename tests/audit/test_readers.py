@@ -271,7 +271,7 @@ def test_a_trainer_that_orch_does_not_read_is_named(text: str, trainer: str) -> 
 
 def test_every_table_names_its_releases_in_order_and_holds_their_defaults() -> None:
     for name in ("slime", "nemo_rl", "areal", "ms_swift", "roll", "open_instruct"):
-        tables = import_module(f"backends.{name}.reader").tables()
+        tables = import_module(f"backends.{name}.audit.reader").tables()
         order = [tuple(int(n) for n in each.split(".")) for each in tables.versions]
         assert order == sorted(order)
         for version, facts in zip(tables.versions, tables.facts, strict=True):

@@ -70,7 +70,7 @@ def test_what_two_releases_carry_differently() -> None:
 
 def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:
     """keys.json has the flags of every release, for audits; options.json all facts of two."""
-    spans = load_releases(FOLDER / "keys.json")
+    spans = load_releases(FOLDER / "audit" / "keys.json")
     for version, options in load_options(FOLDER / "options.json").items():
         table = spans.table(version)
         assert table is not None

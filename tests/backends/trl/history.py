@@ -102,7 +102,7 @@ def measure_defaults(
         )
         for on_policy in (True, False):
             ask_for_update(inquiry, (label, on_policy), launch, on_policy, what="loss")
-    answers, reply = inquiry.send(where, plugins.folder(library) / "default_probe.py")
+    answers, reply = inquiry.send(where, plugins.folder(library) / "lab" / "default_probe.py")
     return {
         "sources": {key: each["sha256"] for key, each in reply.sources.items()},
         **{

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from backends.verl import extension
-from backends.verl.audit import releases
-from backends.verl.audit import table as release_table
+from backends.verl.audit.reader import releases
+from backends.verl.audit.reader import table as release_table
 from backends.verl.lab.probes import DEFAULTS
 from backends.verl.manifest import (
     ADVANTAGE,

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from backends.verl import easyr1
+from backends.verl.audit import easyr1
 from backends.verl.extension import TO_GO
 from backends.verl.manifest import (
     ACTOR,

@@ -1,0 +1,1 @@
+"""The reader of anybody's launches of OpenRLHF, for `orch audit`."""

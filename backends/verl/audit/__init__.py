@@ -1,0 +1,1 @@
+"""The reader of anybody's launches of verl, for `orch audit`."""
