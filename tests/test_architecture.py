@@ -87,7 +87,7 @@ AT_ROOT = {
 }
 
 SEAMS = {
-    ("orchestrator.kl.verdicts", "orchestrator.lab.exact.derivation"),
+    ("orchestrator.kl.table", "orchestrator.lab.exact.derivation"),
     ("orchestrator.library.protocol", "orchestrator.lab.cpu"),
 }
 """Imports that go up: the laboratory derives a verdict that no table holds; types of a launch."""

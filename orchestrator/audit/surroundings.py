@@ -12,6 +12,7 @@ from functools import cache
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, PolicyRatio
+from orchestrator.kl.groups import group_std
 from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
 from orchestrator.settings import Placement
 
@@ -83,8 +84,6 @@ def by_deviation(group_size: int, *, in_reward: bool) -> tuple[str, str]:
 
     The result is a text for the effect and a short text for the headline.
     """
-    from orchestrator.lab.exact.surrogates import group_std  # NumPy
-
     parts, factors = [], []
     for solved in (0.5, 0.1):
         exact = group_std(solved, group_size)

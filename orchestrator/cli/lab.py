@@ -33,6 +33,7 @@ PAIR = (float, float)
 )
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
+@click.option("--ensemble", is_flag=True, help="Count signs over random models, as JSON (1 min).")
 @click.option("--page", is_flag=True, help="Write docs/beyond_the_paper.md, as Markdown.")
 @click.option("--comedy", is_flag=True, help="Write docs/comedy.md, as Markdown.")
 @common.as_json
@@ -40,6 +41,7 @@ def command(
     sweeping: bool,
     draws: int,
     verdicts: bool,
+    ensemble: bool,
     page: bool,
     comedy: bool,
     as_json: bool,
@@ -55,6 +57,10 @@ def command(
         from orchestrator.lab.exact.derivation import as_text, derive
 
         click.echo(as_text(derive()))
+    elif ensemble:
+        from orchestrator.lab.exact import ensemble as random_models
+
+        click.echo(random_models.as_text(random_models.measure()))
     elif page:
         from orchestrator.lab.exact import beyond
 

@@ -101,7 +101,11 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
         yield f"mean_{k.name}", f"mean of {k.symbol} over sequences", f"∇ E_q Σ_t {k.symbol}"
     for k in plain:
         words = f"mean of the {k.symbol} the rollout policy had, held fixed"
-        yield f"frozen_{k.name}", words, f"∇ E_q Σ_t sg({k.symbol} of μ)"
+        formula = f"∇ E_q Σ_t sg({k.symbol} of μ)"
+        if k.name == "k1":  # k1 of μ is k1 of q minus log q/μ
+            words = "sequence-level reverse KL - that to the rollout policy"
+            formula = "∇ KL(q‖p) - ∇ KL(q‖μ)"
+        yield f"frozen_{k.name}", words, formula
     for at, states, where in _STATES:
         head = f"Σ_t E_(c~{states}) ∇"
         yield (

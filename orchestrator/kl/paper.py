@@ -6,7 +6,7 @@ Llama-3.1-8B-Instruct on MATH, β 0.05 to 1 (§4.1). Minibatches: Qwen2.5-7B, fo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Regime = Literal["on_policy", "minibatches", "async"]
@@ -22,9 +22,17 @@ class Observation:
     behaviour: Behaviour
     text: str
     where: str
+    of: str = ""
+    """The estimator that the paper trained, if it is another with the same gradient."""
 
     def __str__(self) -> str:
-        return f"{self.behaviour} ({self.where})" if self.where else self.behaviour
+        alike = f"as {self.of}" if self.of else ""
+        source = ", ".join(filter(None, (alike, self.where)))
+        return f"{self.behaviour} ({source})" if source else self.behaviour
+
+    def inherited_from(self, estimator: str) -> "Observation":
+        """Return the observation as one of another estimator, which the paper did train."""
+        return self if self is NOT_STUDIED else replace(self, of=estimator)
 
 
 NOT_STUDIED = Observation("not studied", "The paper does not train with this configuration.", "")

@@ -1,31 +1,36 @@
-"""Verdicts on KL terms: the objective whose gradient a term computes, and advice.
+"""Verdicts on KL terms in words: the objective of a term's gradient, its pull, and advice.
 
-A verdict on `k3 in the loss, on-policy` names the objective of the term's expected gradient, its
-distance from the gradient of the sequence-level reverse KL, the paper's observations of such
-training, and the effects of the advantage, the clip and the staleness on the term. `verdict` judges
-a KL term, `verdict_of` a cell.
-
-Objective and bias come from verdicts.json, which derivation.py computes with the exact laboratory.
-This module adds words, observations and advice. `explanation` and the functions after it answer
-`orch explain`: a verdict as plain data, in labelled sentences, and as a row. The module does not
-import NumPy, because `orch plan` needs thousands of verdicts quickly.
+`verdict` puts the row of the table (table.py) for the configuration that was asked for into the
+sentences of sentences.yaml: headline, bias, plain words, advice, notes. So they change together.
+Each sentence lists what it was checked under. `verdict_of` judges a cell. `explanation` and the
+functions after it answer `orch explain`. The module does not import NumPy, because `orch plan`
+needs thousands of verdicts quickly.
 """
 
-import json
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from orchestrator.errors import LaboratoryError
+import yaml
+
 from orchestrator.estimators import NONE, TABLE, choices, entry
-from orchestrator.kl.catalogue import Naming, ObjectiveKind
-from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl import table
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.kl.groups import group_std
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.kl.paper import EQUATIONS, NOT_STUDIED, Observation, Regime, observation
-from orchestrator.settings import AdvantageEstimator, Clip, Kl, Placement, RatioLevel, Settings
+from orchestrator.kl.table import GROUP_SIZE, Case, Judged
+from orchestrator.settings import (
+    AdvantageEstimator,
+    Clip,
+    EngineCorrection,
+    Kl,
+    Placement,
+    RatioLevel,
+    Settings,
+)
 
 
 class Bias(NamedTuple):
@@ -33,12 +38,12 @@ class Bias(NamedTuple):
 
     Its unit is the length of the gradient of the sequence reverse KL; 0 is unbiased. It is exact on
     the laboratory's model with T = 32, `near` the reference policy (0.08 nats) and `far` from it
-    (18 nats).
+    (18 nats). None if the group's deviation gives each prompt a number of its own.
     """
 
     text: str
-    near: float
-    far: float
+    near: float | None
+    far: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Remedy:
 
     text: str
     use: tuple[str, ...]
+    because: str = ""
+    """The part of the order of advice (table.ORDER) that decided; empty to keep the term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +68,47 @@ class GradientVerdict:
     equation: str
     advice: Remedy
     notes: tuple[str, ...] = ()
-    """The effects of the advantage, the group and the clip on the term."""
+    """The effects of the advantage, the group, the clip and the correction on the term."""
     terms: tuple[tuple[int, str], ...] = ()
-    """The signed candidates (catalogue.py) whose sum is the expected gradient."""
+    """The signed candidates (catalogue.py) whose sum is the expected gradient, before a group's
+    mean or deviation rescales a part of it."""
     plain: str = ""
     """The strength of its pull towards the reference policy, in words without equations."""
     pull: float = 0.0
     """Projection of its expected gradient on the gradient of the sequence reverse KL, near the
     reference policy, in lengths of the latter."""
     noise: float = 0.0
-    """Standard deviation of one sequence's gradient near the reference policy, in lengths of the
-    gradient of the sequence reverse KL."""
+    """Standard deviation of one sequence's gradient near the reference policy, without a baseline,
+    in lengths of the gradient of the sequence reverse KL."""
+    checked: tuple[str, ...] = ()
+    """The conditions under which its sentences were checked."""
+
+
+class _Page:
+    """The sentences of one verdict; it collects the conditions under which they were checked."""
+
+    def __init__(self) -> None:
+        self._conditions: dict[str, None] = {}
+
+    def say(self, part: str, name: str, **slots: object) -> str:
+        """Return a sentence of sentences.yaml with its slots filled."""
+        sentence = sentences()[part][name]
+        self._conditions |= dict.fromkeys(sentence["checked"])
+        return str(sentence["text"]).format(**slots)
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """Return the conditions of all sentences so far, in the file's order."""
+        known: Mapping[str, str] = sentences()["conditions"]
+        return tuple(text for name, text in known.items() if name in self._conditions)
+
+
+@cache
+def sentences() -> Mapping[str, Any]:
+    """Return sentences.yaml."""
+    text = files("orchestrator.kl").joinpath("sentences.yaml").read_text(encoding="utf-8")
+    loaded: Mapping[str, Any] = yaml.safe_load(text)
+    return loaded
 
 
 @lru_cache(maxsize=4096)
@@ -85,6 +122,7 @@ def verdict(
     ratio: str = "token",
     reward_kl_of: str = "rollout",
     regimes: tuple[Regime, ...] = (),
+    correction: EngineCorrection | None = None,
 ) -> GradientVerdict:
     """Return the verdict on a KL term.
 
@@ -100,27 +138,30 @@ def verdict(
     like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
     if kl.placement is None or kl.beta == 0:
         return _no_kl(kl, observation("none", like))
-    row = _row_of(kl.estimator, kl.placement, on_policy, ratio, reward_kl_of)
-    naming = Naming(ObjectiveKind(row["objective"]), tuple((s, key) for s, key in row["terms"]))
-    bias = _bias(row)
-    off_policy = () if on_policy else off_policy_notes(kl, clip, ratio, reward_kl_of)
-    paper = observation(_studied_as(kl, on_policy), like) if ratio == "token" else NOT_STUDIED
+    case = Case(on_policy, ratio, reward_kl_of, advantage, group_size)
+    term, page = table.judged(kl.estimator, kl.placement, case), _Page()
+    paper = _observed(kl, on_policy, like) if ratio == "token" else NOT_STUDIED
+    headline = _headline(term, page)
+    by_prompt, row = term.by_prompt, term.row
     return GradientVerdict(
-        objective=naming.kind,
-        summary=_summary(kl, naming, bias, paper, on_policy),
-        bias=bias,
-        paper=paper,
-        equation=equation(kl.estimator, kl.placement, on_policy, ratio, naming),
-        advice=advise(kl.estimator, kl.placement, on_policy, naming.kind, row["pull_near"]),
-        notes=(
-            *advantage_notes(kl, advantage, group_size),
-            *off_policy,
-            *_provenance(kl.estimator),
+        objective=row.objective,
+        summary=f"{_asked(kl, case)}: {headline}. Paper: {paper}",
+        bias=Bias(
+            _bias(term, page), *((None, None) if by_prompt else (row.bias_near, row.bias_far))
         ),
-        terms=naming.terms,
-        plain=plain_words(bias, row["pull_near"], row["pull_far"]),
-        pull=row["pull_near"],
-        noise=row["noise_near"],
+        paper=paper,
+        equation=equation(term, kl.estimator, kl.placement),
+        advice=advice(term, page),
+        notes=(
+            *_advantage_notes(kl, case, page),
+            *(() if on_policy else _off_policy_notes(kl, clip, case, page)),
+            *_other_notes(kl, correction, page),
+        ),
+        terms=row.terms,
+        plain=_plain(term, page),
+        pull=row.pull_near,
+        noise=row.noise_near,
+        checked=page.checked,
     )
 
 
@@ -135,7 +176,7 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         regimes.append("minibatches")
     if settings.max_staleness_steps > 0:
         regimes.append("async")
-    result = verdict(
+    return verdict(
         settings.kl,
         on_policy=not regimes,
         advantage=settings.advantage.estimator,
@@ -144,17 +185,8 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         ratio=_ratio_level(settings),
         reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
         regimes=tuple(regimes) or ("on_policy",),
+        correction=settings.loss.correction,
     )
-    correction = settings.loss.correction
-    if correction is None or settings.kl.beta == 0:
-        return result
-    multiplied = {"policy_loss": "the policy loss", "kl": "the KL in the loss"}
-    what = multiplied.get(correction.applies_to, "the policy loss and the KL in the loss")
-    note = (
-        f"the correction of the engine's mismatch ({correction.kind}) multiplies {what}: `orch "
-        "explain tis+kl` has examples of what that makes of beta"
-    )
-    return replace(result, notes=(*result.notes, note))
 
 
 def _ratio_level(settings: Settings) -> RatioLevel:
@@ -169,168 +201,130 @@ def _of_policy(settings: Settings, dialect: Dialect) -> bool:
     return at_start and settings.batch.num_minibatches == 1
 
 
-@cache
-def stored_rows() -> tuple[Mapping[str, Any], ...]:
-    """Return the rows of verdicts.json."""
-    text = files("orchestrator.kl").joinpath("verdicts.json").read_text(encoding="utf-8")
-    return tuple(json.loads(text))
-
-
-_KEYS = ("estimator", "placement", "on_policy", "ratio", "reward_kl_of")
-
-
-@cache
-def _rows() -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    return {tuple(row[key] for key in _KEYS): row for row in stored_rows()}
-
-
-def _row_of(
-    estimator: str, placement: Placement, on_policy: bool, ratio: str, reward_kl_of: str
-) -> Mapping[str, Any]:
-    # On-policy and in the loss both meanings are one; the rows have it as the policy's.
-    of = "policy" if on_policy or placement == "loss" else reward_kl_of
-    key = (estimator, placement, on_policy, ratio, of)
-    if ratio == "sequence_mean":
-        return _of_the_mean(estimator, placement, on_policy, of)
-    row = _rows().get(key) or _derived(estimator).get(key)
-    if row is None:
-        raise LaboratoryError(
-            f"there is no verdict on {estimator} in {placement} with ratio '{ratio}' and "
-            f"reward_kl_of '{of}': the sequence ratio is for a plain estimator in the reward and "
-            "for a rho estimator in the loss; use ratio 'token'"
-        )
-    return row
-
-
-@cache
-def _of_the_mean(
-    estimator: str, placement: Placement, on_policy: bool, reward_kl_of: str
-) -> Mapping[str, Any]:
-    """Derive and return the row for GSPO's ratio, which verdicts.json lacks."""
-    from orchestrator.lab.exact.derivation import judged
-
-    configuration = KlConfiguration(
-        estimator, placement, ratio="sequence_mean", reward_kl_of=reward_kl_of
-    )
-    return judged(configuration, on_policy=on_policy)
-
-
-def is_stored(estimator: str) -> bool:
-    """Return True if verdicts.json has the rows of this estimator."""
-    return estimator in _stored_estimators()
-
-
-@cache
-def _stored_estimators() -> frozenset[str]:
-    return frozenset(row["estimator"] for row in stored_rows())
-
-
-def _derived(estimator: str) -> Mapping[tuple[object, ...], Mapping[str, Any]]:
-    """Derive and return the rows of an estimator that verdicts.json lacks, or no rows."""
-    if is_stored(estimator):
-        return {}
-    from orchestrator.lab.exact.derivation import derive_one
-
-    return {tuple(row[key] for key in _KEYS): row for row in derive_one(entry(estimator))}
-
-
-def _provenance(estimator: str) -> tuple[str, ...]:
-    if is_stored(estimator):
-        return ()
-    return (f"derived now by the laboratory: verdicts.json has no row on {estimator}",)
-
-
 def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
+    page = _Page()
     why = "no KL term" if kl.estimator == NONE else f"{kl.label} with β = 0: no KL term"
     return GradientVerdict(
         objective=ObjectiveKind.NONE,
-        summary=f"{why}: nothing keeps the policy near the reference policy",
-        bias=Bias("There is no KL term whose gradient could be biased.", 0.0, 0.0),
+        summary=page.say("headline", "none", why=why),
+        bias=Bias(page.say("bias", "none"), 0.0, 0.0),
         paper=paper,
         equation="0",
-        advice=Remedy("Keep it as the baseline of the others.", ()),
-        plain="Nothing pulls the policy back.",
+        advice=Remedy(page.say("advice", "none"), ()),
+        plain=page.say("plain", "none"),
+        checked=page.checked,
     )
 
 
-def _studied_as(kl: Kl, on_policy: bool) -> str:
-    """Return the label of the term in the paper that has the same gradient.
+def _observed(kl: Kl, on_policy: bool, regimes: tuple[Regime, ...]) -> Observation:
+    """Return the paper's observation of the term, or of the term that has the same gradient.
 
     In the reward, `k3+` equals k3. On-policy in the reward, every ratio is 1.
     """
-    estimator, form = kl.estimator, entry(kl.estimator)
-    if kl.placement == "reward" and (form.is_straight_through or (on_policy and form.is_weighted)):
-        estimator = form.base
-    return f"{estimator}.{kl.label.rpartition('.')[2]}"
+    form, place = entry(kl.estimator), kl.label.rpartition(".")[2]
+    own = observation(kl.label, regimes)
+    alike = form.is_straight_through or (on_policy and form.is_weighted)
+    if own is not NOT_STUDIED or kl.placement != "reward" or not alike:
+        return own
+    return observation(f"{form.base}.{place}", regimes).inherited_from(form.base)
 
 
-def _bias(row: Mapping[str, Any]) -> Bias:
-    near, far = row["bias_near"], row["bias_far"]
-    if near == far == 0:
-        text = "Unbiased: in expectation it is the gradient of the sequence-level reverse KL."
+def _asked(kl: Kl, case: Case) -> str:
+    """Return the configuration that was asked for, as a headline begins: `k3 in loss`."""
+    parts = [f"{kl.estimator} in {str(kl.placement).replace('_', ' ')}"]
+    if not case.on_policy:
+        parts.append("off-policy")
+    if case.ratio != "token":
+        parts.append(f"{case.ratio.replace('_', ' ')} ratio")
+    if case.advantage != "rloo":
+        parts.append(f"advantage {case.advantage}")
+    return ", ".join(parts)
+
+
+def _kept(case: Case) -> str:
+    """Return the share that the group's mean leaves: `1 - 1/8 = 0.875`."""
+    if case.group_size is None:
+        return "1 - 1/G"
+    return f"1 - 1/{case.group_size} = {case.kept:.3g}"
+
+
+def _headline(term: Judged, page: _Page) -> str:
+    row, case = term.row, term.case
+    slots = {"words": term.words, "kept": _kept(case), "near": percent(row.bias_near)}
+    slots["more"] = f"{1 / case.kept:.3g}"
+    if row.is_noise:
+        return page.say("headline", "noise")
+    if term.by_prompt:
+        name = "mixed_by_prompt" if term.is_mixed else "by_prompt"
+    elif term.is_mixed:
+        name = "mixed"
+        if case.group_size is None:
+            slots["kept"] = f"1 - 1/G (here with G = {GROUP_SIZE})"
+    elif row.placement != "loss":
+        name = "unbiased" if row.is_unbiased else "biased"
+        name += "_kept" if case.kept != 1 else ""
+    elif case.advantage == "grpo":
+        name = "loss_by_prompt"
+    elif case.kept != 1:
+        name = "loss_not_kept"
     else:
-        text = (
-            f"Its expectation has {percent(row['pull_near'])} of the pull of the sequence-level "
-            f"reverse KL near the reference policy and {percent(row['pull_far'])} far from it; it "
-            f"is off by {percent(near)} and {percent(far)} of that gradient's length."
-        )
-    return Bias(text, near, far)
+        name = "unbiased" if row.is_unbiased else "biased"
+    return page.say("headline", name, **slots)
 
 
-PULLS = (
-    (0.05, "does not pull"),
-    (0.15, "hardly pulls"),
-    (0.4, "pulls about a quarter as hard as the true KL"),
-    (0.65, "pulls half as hard as the true KL"),
-    (0.9, "pulls a little less hard than the true KL"),
-    (1.1, "pulls as hard as the true KL"),
-    (1.3, "pulls a little harder than the true KL"),
-    (1.75, "pulls half as hard again as the true KL"),
-    (2.5, "pulls twice as hard as the true KL"),
-)
-"""(upper bound of the share of the true pull, its words)."""
-SIDEWAYS = 0.3
-"""Minimum part of a gradient perpendicular to the true one (in its lengths) to mention."""
-
-
-def plain_words(bias: Bias, near: float, far: float) -> str:
-    """Return the strength of a term's pull near the reference policy and far from it, in words.
-
-    near, far: the term's pull along the gradient of the sequence reverse KL, as a share of it.
-    """
-    if bias.near == bias.far == 0:
-        return "Pulls as the true KL does, near the reference policy and far from it."
-    if max(map(abs, (near, far))) < PULLS[0][0] and min(bias.near, bias.far) > 1 - PULLS[0][0]:
-        return "Does not pull at all: it only adds noise."
-    one, other = _pull(near, bias.near), _pull(far, bias.far)
-    if one == other:
-        return f"{one[0].upper()}{one[1:]}, near the reference policy and far from it."
-    other = other.replace(" as the true KL", "").replace(" than the true KL", "")
-    return f"{one[0].upper()}{one[1:]} near the reference policy, {other} far away."
-
-
-def _pull(share: float, bias: float) -> str:
-    if share <= -PULLS[0][0]:
-        text = "drives the policy off"
-    elif share >= PULLS[-1][0]:
-        text = f"pulls {share:.0f} times as hard as the true KL"
+def _bias(term: Judged, page: _Page) -> str:
+    row, kept = term.row, term.case.kept != 1 and term.row.placement != "loss"
+    if row.is_unbiased and kept and not term.by_prompt:
+        return page.say("bias", "unbiased_kept", kept=_kept(term.case))
+    if row.is_unbiased:
+        text = page.say("bias", "unbiased")
     else:
-        text = next(words for most, words in PULLS if share < most)
-    # `bias` is the whole distance and share - 1 its part along the true gradient (Pythagoras).
-    aside = math.sqrt(max(0.0, bias**2 - (share - 1) ** 2))
-    return f"{text}, and sideways," if aside > SIDEWAYS else text
+        slots = {name: percent(getattr(row, name)) for name in ("pull_near", "pull_far")}
+        slots |= {"near": percent(row.bias_near), "far": percent(row.bias_far)}
+        text = page.say("bias", "biased", **slots)
+    return page.say("bias", "by_prompt", before=text) if term.by_prompt else text
 
 
-def _summary(kl: Kl, naming: Naming, bias: Bias, paper: Observation, on_policy: bool) -> str:
-    place = str(kl.placement).replace("_", " ")
-    when = "" if on_policy else ", off-policy"
-    if naming.kind is ObjectiveKind.ZERO:
-        what = "no gradient in expectation: noise, and no regularisation"
-    elif bias.near == bias.far == 0:
-        what = f"{naming.words}, unbiased"
-    else:
-        what = f"{naming.words}; biased by {percent(bias.near)} near the reference policy"
-    return f"{kl.estimator} in {place}{when}: {what}. Paper: {paper}"
+MOST = 0.9
+"""A sign is stated as a rule if it holds in this share of the random models or more."""
+_SIGNS = {
+    "attracts": "it pulls towards it",
+    "repels": "it pushes away from it",
+    "neither": "it does not pull",
+}
+
+
+def _plain(term: Judged, page: _Page) -> str:
+    row = term.row
+    if row.is_noise:
+        return page.say("plain", "noise")
+    text = page.say("plain", "unbiased") if row.is_unbiased else _signs(term, page)
+    if any(key == "sampled_k1" for _, key in row.terms):
+        part = "away_from_sampler" if len(row.terms) == 1 else "partly_away_from_sampler"
+        text = page.say("plain", part, rest=text)
+    return page.say("plain", "by_prompt", before=text) if term.by_prompt else text
+
+
+def _signs(term: Judged, page: _Page) -> str:
+    """Return the sign of the pull near and far: over random models if they have it."""
+    row = term.row
+    slots = {name: percent(getattr(row, name)) for name in ("pull_near", "pull_far")}
+    shares = None if term.is_mixed else table.signs(row)
+    if shares is None:
+        return page.say("plain", "laboratory", **slots)
+    near, far = (_sign(shares[at]) for at in _REGIMES)
+    slots |= {"near_words": near[0], "near_share": near[1], "far_share": far[1]}
+    slots |= {"models": f"{table.models():,}", "far_words": far[0]}
+    return page.say("plain", "one_sign" if near[0] == far[0] else "two_signs", **slots)
+
+
+def _sign(shares: Mapping[str, float]) -> tuple[str, str]:
+    """Return the sign in words and its share, or both shares where no sign is a rule."""
+    for name, words in _SIGNS.items():
+        if shares[name] >= MOST:
+            return words, percent(shares[name])
+    both = f"towards it in {percent(shares['attracts'])}, away in {percent(shares['repels'])}"
+    return "its sign depends on the model", both
 
 
 def percent(share: float) -> str:
@@ -338,157 +332,204 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%" if abs(share) >= 0.1 else f"{100 * share:.2g}%"
 
 
-def equation(
-    estimator: str, placement: Placement, on_policy: bool, ratio: str, naming: Naming
-) -> str:
+def equation(term: Judged, estimator: str, placement: Placement) -> str:
     """Return the equation of the term's expected gradient, with its source."""
-    samples, form = "q" if on_policy else "μ", entry(estimator)
-    weighted, loss, score = form.is_weighted, "Σ_t ∇KL_t", "s_t" if on_policy else "w_t s_t"
-    if ratio == "sequence_mean":
+    case, form = term.case, entry(estimator)
+    samples, on_policy = "q" if case.on_policy else "μ", case.on_policy
+    loss, score = "Σ_t ∇KL_t", "s_t" if on_policy else "w_t s_t"
+    if case.ratio == "sequence_mean":
         reward = "(Π_t w_t)^(1/T) (Σ_t KL_t)(Σ_t s_t)"
-    elif ratio == "sequence":
+    elif case.ratio == "sequence":
         reward = "Π_t w_t (Σ_t KL_t)(Σ_t s_t)"
     elif form.credit == "sequence":
         reward = f"(Σ_t KL_t)(Σ_t {score})"
     else:
         reward = f"Σ_t {score} Σ_(u{'≥' if form.credit == 'to_go' else '>'}t) KL_u"
-    expectation = {"reward": reward, "loss": loss, "reward_and_loss": f"{reward} + {loss}"}[
-        placement
-    ]
-    known = ratio == "token" and (on_policy or (weighted and placement == "loss"))
+    mixed = f"a {reward} + {loss}" if term.is_mixed else f"{reward} + {loss}"
+    expectation = {"reward": reward, "loss": loss, "reward_and_loss": mixed}[placement]
+    known = case.ratio == "token" and not term.is_mixed
+    known = known and (on_policy or (form.is_weighted and placement == "loss"))
     source = EQUATIONS.get(f"{estimator}.{placement}") if known else None
     where = f"KL_t = {estimator}; {source or 'the laboratory'}"
-    return f"E_{samples}[{expectation}] = {naming.formula}   ({where})"
+    return f"E_{samples}[{expectation}] = {term.formula}   ({where})"
 
 
-ON_POLICY = ("k1.reward", "k2.loss")
-OFF_POLICY = ("rho_k3.loss", "k1.reward")
+# Advice: the first of table.ORDER in which the best form differs decides, and is named.
 
 
-def advise(
-    estimator: str, placement: Placement, on_policy: bool, kind: ObjectiveKind, pull: float
-) -> Remedy:
-    """Return advice for an objective and its pull near the reference policy."""
-    if on_policy:
-        return _on_policy(kind, pull)
-    return _off_policy(estimator, placement, kind, pull)
+def advice(term: Judged, page: _Page | None = None) -> Remedy:
+    """Return advice on a term: keep it, or the best forms by the order of advice, and why."""
+    page, row = page or _Page(), term.row
+    forms = table.advised(term.case)
+    best = forms[0][0]
+    equal = [each for each in forms if each[0].order[:2] == best.order[:2]]
+    labels = tuple(each.row.label for each, _ in equal)
+    listed = _either([_form(*each) for each in equal])
+    if term.by_prompt:
+        return Remedy(page.say("advice", "other_advantage", use=listed), labels, table.ORDER[0])
+    own_kl = _own_kl(term, page)
+    if term.order[:2] <= best.order[:2]:
+        quieter = [_form(*each) for each in equal if each[0].order < term.order]
+        more = f" With less noise than its {row.noise_near:.2g}: {_either(quieter)}."
+        reason = f"no form that orch advises has less bias far from it ({percent(row.bias_far)})"
+        slots = {
+            "while": " while training stays on-policy" if term.case.on_policy else "",
+            "reason": "it is unbiased" if row.is_unbiased else reason,
+            "quieter": more if quieter else "",
+            "own_kl": own_kl,
+        }
+        return Remedy(page.say("advice", "keep", **slots), ())
+    by = table.decides(best, term)
+    slots = {"reason": _reason(by, best, term), "trade": _trade(by, best, term), "own_kl": own_kl}
+    text = page.say("advice", "use", first=_first(term, page), use=f" {listed}", **slots)
+    return Remedy(text, labels, by)
 
 
-def _on_policy(kind: ObjectiveKind, pull: float) -> Remedy:
-    if kind is ObjectiveKind.SEQUENCE_REVERSE_KL:
-        return Remedy("Keep it while training stays on-policy.", ())
-    if kind is ObjectiveKind.TOKEN_REVERSE_KL:
-        return Remedy(
-            "Keep it for a reverse KL of each token at the states visited; it leaves out what a "
-            "token does to later states. For the sequence's reverse KL use k1 in the reward.",
-            ("k1.reward",),
+def remedy_among(offered: Iterable[tuple[str, Placement]], case: Case) -> Remedy | None:
+    """Return the best of the offered terms (estimator, placement) with its numbers, or None.
+
+    None: no offered term pulls towards the reference policy.
+    """
+    best, page = table.best(offered, case), _Page()
+    if best is None:
+        return None
+    row = best.row
+    numbers = {"far": percent(row.bias_far), "near": percent(row.bias_near)}
+    name = "unbiased_among" if row.is_unbiased else "among"
+    text = page.say("advice", name, use=_form(best, ""), **numbers)
+    return Remedy(text, (row.label,), table.ORDER[0])
+
+
+def _own_kl(term: Judged, page: _Page) -> str:
+    """Return what the policy's own KL in the reward makes of a term with the sampler's KL."""
+    case, row = term.case, term.row
+    if case.on_policy or row.reward_kl_of != "rollout":
+        return ""
+    own = table.judged(row.estimator, row.placement, case._replace(reward_kl_of="policy"))
+    if own.order >= term.order:
+        return ""
+    instead = f"off by {percent(own.row.bias_far)} far from the reference policy"
+    return page.say("advice", "own_kl", instead="unbiased" if own.row.is_unbiased else instead)
+
+
+def _first(term: Judged, page: _Page) -> str:
+    """Return what the objective asked for is good for, before another is advised."""
+    form, row = entry(term.row.estimator), term.row
+    if form.credit == "later" and row.placement != "reward_and_loss":
+        lead = page.say("advice", "both_parts", estimator=row.estimator)
+    else:
+        lead = ""
+    kind = str(row.objective)
+    name = kind if kind in sentences()["first"] else "other"
+    return lead + page.say("first", "zero" if row.is_noise else name)
+
+
+def _form(each: Judged, needs: str) -> str:
+    """Return `rb in both (noise 0.33; needs the vocabulary's probabilities)`."""
+    place = "both" if each.row.placement == "reward_and_loss" else f"the {each.row.placement}"
+    more = f"; needs {needs}" if needs else ""
+    return f"{each.row.estimator} in {place} (noise {each.row.noise_near:.2g}{more})"
+
+
+def _either(texts: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+
+
+_MEASURES = {
+    "bias far": ("bias_far", "off by {} far from the reference policy"),
+    "bias near": ("bias_near", "off by {} near the reference policy"),
+    "noise": ("noise_near", "of noise {}"),
+}
+
+
+def _reason(by: str, best: Judged, term: Judged) -> str:
+    name, words = _MEASURES[by]
+    ours, theirs = (getattr(each.row, name) for each in (best, term))
+    if best.row.is_unbiased:
+        return f"unbiased, where this is {words.format(percent(theirs))}"
+    return f"{words.format(percent(ours))}, where this is off by {percent(theirs)}"
+
+
+def _trade(by: str, best: Judged, term: Judged) -> str:
+    """Return what the advice costs by the next number of the order."""
+    if by == "bias far" and best.order[1] > term.order[1]:
+        ours, theirs = percent(best.row.bias_near), percent(term.row.bias_near)
+        return f" Near it, it is off by {ours}, and this by {theirs}."
+    return ""
+
+
+# Notes.
+
+
+def _advantage_notes(kl: Kl, case: Case, page: _Page) -> Iterator[str]:
+    """Yield the effects of the advantage's baseline and normalisation on the term."""
+    in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
+    if case.advantage == "reinforce" and in_reward:
+        yield page.say("note", "no_baseline")
+    if case.kept != 1 and in_reward:
+        yield page.say("note", "mean_in_reward", kept=_kept(case))
+    if case.kept != 1 and in_loss:
+        yield page.say("note", "mean_in_loss", kept=_kept(case))
+    if case.advantage != "grpo":
+        return
+    size = case.group_size or GROUP_SIZE
+    half, tenth = (group_std(solved, size) for solved in (0.5, 0.1))
+    if in_reward:
+        yield page.say(
+            "note",
+            "std_in_reward",
+            group=size,
+            half=f"{half.beta_in_reward:.2g}",
+            tenth=f"{tenth.beta_in_reward:.2g}",
+            equal_half=percent(half.equal),
+            equal_tenth=percent(tenth.equal),
+            all_half=f"{half.over_all(0.01):.2g}",
+            all_tenth=f"{tenth.over_all(0.01):.2g}",
         )
-    if kind is ObjectiveKind.TOKEN_FORWARD_KL:
-        return Remedy(
-            "It pulls towards covering the reference policy, token by token, and does so "
-            "steadily. For a reverse KL use k1 in the reward, or k2 in the loss.",
-            ON_POLICY,
-        )
-    return Remedy("Use k1 in the reward, or k2 in the loss." + _warning(pull), ON_POLICY)
+    if in_loss:
+        numbers = {"half": f"{half.beta_in_loss:.2g}", "tenth": f"{tenth.beta_in_loss:.2g}"}
+        yield page.say("note", "std_in_loss", group=size, **numbers)
+    cosines = (table.fact(f"length_cosine_{name}") for name in ("reward", "loss"))
+    texts = [f"{median:.2g} ({worst:.2g} in one of twenty)" for median, worst in cosines]
+    yield page.say("note", "lengths", reward=texts[0], loss=texts[1])
 
 
-def _off_policy(estimator: str, placement: Placement, kind: ObjectiveKind, pull: float) -> Remedy:
-    form = entry(estimator)
-    known = kind in (ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL)
-    if form.is_of_vocabulary and form.is_reverse_kl and placement != "reward":
-        text = (
-            "averaged over the vocabulary, it needs no ratio for the token; its states are the "
-            "rollout policy's, so its bias goes to zero with the staleness."
-        )
-        return (
-            Remedy(f"Keep it: {text}", ())
-            if known
-            else Remedy(
-                f"Usable: {text} Keep the staleness small, or use rho_k3 in the loss.",
-                ("rho_k3.loss",),
-            )
-        )
-    if known:
-        return Remedy("Keep it: the ratio corrects for the rollout policy's tokens.", ())
-    if placement == "reward" and entry(estimator).base == "k1" and not entry(estimator).is_weighted:
-        return Remedy(
-            "Usable: the token ratio makes it PPO's surrogate of the sequence reverse KL, whose "
-            "bias goes to zero with the staleness. Keep the staleness small, or use rho_k3 in "
-            "the loss.",
-            ("rho_k3.loss",),
-        )
-    return Remedy("Use rho_k3 in the loss, or k1 in the reward." + _warning(pull), OFF_POLICY)
-
-
-WEAK = 0.2
-"""A term with a smaller share of the reverse KL's pull near the reference hardly regularises."""
-
-
-def _warning(pull: float) -> str:
-    if pull < 0:
-        return " It pushes the policy away from the samples it learns from."
-    return " It hardly regularises near the reference policy." if pull < WEAK else ""
-
-
-def off_policy_notes(kl: Kl, clip: Clip | None, ratio: str, reward_kl_of: str) -> list[str]:
-    """Return the effects of importance ratio, clip and staleness on the term, off-policy."""
-    notes = []
+def _off_policy_notes(kl: Kl, clip: Clip | None, case: Case, page: _Page) -> Iterator[str]:
+    """Yield the effects of importance ratio, clip and staleness on the term, off-policy."""
     if kl.placement != "loss":
-        if ratio == "token":
-            notes.append(
-                "off-policy, the token-level ratio biases a KL in the reward: it corrects a "
-                "token, but not the states before it"
-            )
-        if ratio == "token" and clip is not None:
-            notes.append(
-                f"a token whose ratio the clip [{1 - clip.low:g}, {1 + clip.high:g}] cuts gets no "
-                "gradient at all from a KL in the reward"
-            )
-        if reward_kl_of == "rollout":
-            notes.append(
-                "the KL in the reward is computed once per rollout batch, with the rollout "
-                "policy's log-probabilities: it lags by the staleness"
-            )
+        if case.ratio == "token":
+            yield page.say("note", "token_ratio")
+        if case.ratio == "token" and clip is not None:
+            yield page.say("note", "clip", low=1 - clip.low, high=1 + clip.high)
+        if case.reward_kl_of == "rollout":
+            yield page.say("note", "lag")
     form = entry(kl.estimator)
     if kl.placement != "reward" and not (form.is_weighted or form.is_of_vocabulary):
-        notes.append("a loss without an importance ratio is a mean over the rollout policy")
-    return notes
+        yield page.say("note", "no_ratio")
+    if kl.placement != "reward" and form.is_weighted:
+        near, far = (percent(table.fact("old_policy_ratio_off", at)[0]) for at in _REGIMES)
+        yield page.say("note", "three_policies", near=near, far=far)
 
 
-def advantage_notes(kl: Kl, advantage: AdvantageEstimator, group_size: int | None) -> list[str]:
-    """Return the effects of the advantage's baseline and normalisation on the term."""
-    in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
-    notes = []
-    if advantage == "reinforce" and in_reward:
-        notes.append("reinforce subtracts no baseline: the KL keeps its full variance")
-    if advantage in ("grpo", "dr_grpo"):
-        kept = f"1 - 1/{group_size} = {1 - 1 / group_size:.3g}" if group_size else "1 - 1/G"
-        if in_reward:
-            notes.append(
-                "the mean of the whole group, its own rollout included, shrinks a KL in the "
-                f"reward to {kept} of itself, and the task reward alike"
-            )
-        if in_loss:
-            notes.append(
-                "the mean of the whole group, its own rollout included, shrinks the task reward "
-                f"to {kept} of itself but not a KL in the loss, whose β counts that much more"
-            )
-    if advantage == "grpo" and in_reward:
-        notes.append(
-            "GRPO divides by the group's standard deviation: where all task rewards of a group "
-            "are equal, the KL alone is scaled to unit size, whatever β"
-        )
-    if advantage == "grpo" and in_loss:
-        notes.append(
-            "GRPO divides the task reward by the group's standard deviation, but not a KL in "
-            "the loss: β counts in units of that deviation"
-        )
-    return notes
+_REGIMES = ("near", "far")
+_MULTIPLIED = {"policy_loss": "the policy loss", "kl": "the KL in the loss"}
+
+
+def _other_notes(kl: Kl, correction: EngineCorrection | None, page: _Page) -> Iterator[str]:
+    if correction is not None:
+        both = "the policy loss and the KL in the loss"
+        what = _MULTIPLIED.get(correction.applies_to, both)
+        yield page.say("note", "correction", kind=correction.kind, what=what)
+    if not table.is_stored(kl.estimator):
+        yield page.say("note", "derived_now", estimator=kl.estimator)
+
+
+# `orch explain`.
 
 
 SYMBOLS = (
     "q is the policy, p the reference policy, μ the rollout policy; w_t = q/μ and s_t = ∇ log q\n"
-    "of token t; c is the state before it. Biases are exact, on the laboratory's model (orch lab)."
+    "of token t; c is the state before it. Noise is without a baseline."
 )
 """The symbols of formulas and equations, in words."""
 PLACEMENTS: Mapping[str, Placement] = {
@@ -534,7 +575,11 @@ def explanation(
         reward_kl_of=reward_kl_of,
     )
     term = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
-    return term | asdict(result) | {"bias": result.bias._asdict()}
+    words = ""
+    if kl.placement is not None:
+        case = Case(not off_policy, ratio, reward_kl_of, advantage, group_size)
+        words = table.judged(kl.estimator, kl.placement, case).words
+    return term | asdict(result) | {"bias": result.bias._asdict(), "gradient_of": words}
 
 
 def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any]]:
@@ -566,6 +611,8 @@ def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]
     yield "advice", explained["advice"]["text"]
     for note in explained["notes"]:
         yield "note", note
+    for condition in explained["checked"]:
+        yield "checked", condition
 
 
 def _definition(estimator: str) -> str:
@@ -576,14 +623,14 @@ def _definition(estimator: str) -> str:
 
 def summary_row(explained: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one explanation as a row of the table with the columns COLUMNS."""
-    placement = explained["placement"]
+    placement, paper = explained["placement"], explained["paper"]
+    biases = (explained["bias"]["near"], explained["bias"]["far"])
     return (
         explained["estimator"],
         (placement or "-").replace("reward_and_loss", "both"),
         "on" if explained["on_policy"] else "off",
-        Naming(explained["objective"], explained["terms"]).words if placement else "-",
-        percent(explained["bias"]["near"]),
-        percent(explained["bias"]["far"]),
+        explained["gradient_of"] or "-",
+        *("by prompt" if bias is None else percent(bias) for bias in biases),
         f"{explained['noise']:.2g}",
-        explained["paper"]["behaviour"],
+        paper["behaviour"] + (f", as {paper['of']}" if paper["of"] else ""),
     )

@@ -394,7 +394,7 @@ def test_certain_needs_the_release_s_own_keys(
 
 
 def test_the_group_deviation_has_the_laboratorys_number() -> None:
-    from orchestrator.lab.exact.surrogates import group_std
+    from orchestrator.kl.groups import group_std
 
     text = f"{VERL} {IN_REWARD}=True algorithm.adv_estimator=grpo {N8} {ON_POLICY}"
     told = " ".join(each.text for each in only(text).effects)

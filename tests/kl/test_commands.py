@@ -11,7 +11,7 @@ from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices, names
-from orchestrator.kl.verdicts import stored_rows
+from orchestrator.kl.table import stored_rows
 
 QUICK = ("--trials", "3", "--sequences", "20")
 
@@ -103,7 +103,7 @@ def test_lab_sweeps() -> None:
 
 
 def test_lab_derives_the_stored_verdicts() -> None:
-    names = [(row["estimator"], row["placement"], row["objective"]) for row in stored_rows()]
+    names = [(row.estimator, row.placement, str(row.objective)) for row in stored_rows()]
     derived = json.loads(run(lab, "--verdicts").stdout)
     assert [(row["estimator"], row["placement"], row["objective"]) for row in derived] == names
 

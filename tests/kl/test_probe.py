@@ -10,7 +10,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE, names
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import token_kl
-from orchestrator.kl.verdicts import stored_rows
+from orchestrator.kl.table import stored_rows
 from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.lab.exact.objectives import generic_settings
 from orchestrator.lab.exact.probe import NUM_TOKENS, probe
@@ -29,17 +29,17 @@ def test_a_probe_of_our_own_estimators_gives_their_verdicts(
     rows = [
         row
         for row in stored_rows()
-        if (row["placement"], row["on_policy"]) == (placement, on_policy)
-        and (row["ratio"], row["reward_kl_of"]) == ("token", "policy")
-        and TABLE[row["estimator"]].is_of_a_token
+        if (row.placement, row.on_policy) == (placement, on_policy)
+        and (row.ratio, row.reward_kl_of) == ("token", "policy")
+        and TABLE[row.estimator].is_of_a_token
     ]
     assert len(rows) == len([name for name in names() if TABLE[name].is_of_a_token])
     settings = generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
     for row in rows:
-        found = probe(ours(row["estimator"]), kind=placement, on_policy=on_policy)
-        assert found.objective == row["objective"]
-        assert [list(term) for term in found.naming.terms] == row["terms"]
-        configuration = KlConfiguration(row["estimator"], placement)
+        found = probe(ours(row.estimator), kind=placement, on_policy=on_policy)
+        assert found.objective == row.objective
+        assert found.naming.terms == row.terms
+        configuration = KlConfiguration(row.estimator, placement)
         means = np.stack([exact(each, [configuration]).mean[0] for each in settings])
         np.testing.assert_allclose(found.gradient, means, rtol=1e-10, atol=1e-13)
 

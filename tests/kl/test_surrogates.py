@@ -10,6 +10,7 @@ import pytest
 from orchestrator.errors import LaboratoryError
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import Correction, EngineWeight
+from orchestrator.kl.groups import group_mean, group_std
 from orchestrator.lab.exact.laboratory import LabSetting, exact
 from orchestrator.lab.exact.objectives import gradients
 from orchestrator.lab.exact.surrogates import (
@@ -17,8 +18,6 @@ from orchestrator.lab.exact.surrogates import (
     PolicyLoss,
     PolicyRatio,
     forces,
-    group_mean,
-    group_std,
     weight_effect,
 )
 

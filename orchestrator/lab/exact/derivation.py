@@ -15,7 +15,6 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import EstimatorEntry, entry, names
-from orchestrator.kl.catalogue import Naming, ObjectiveKind
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import Ratio, vocabulary_kl
 from orchestrator.lab.exact.laboratory import FloatTable, LabPolicy, LabSetting, ToyPolicy, exact
@@ -117,25 +116,27 @@ def _rows(estimators: Sequence[str], on_policy: bool) -> Iterator[dict[str, Any]
     if not configurations:
         return
     for configuration, row in zip(configurations, _judged(configurations, on_policy), strict=True):
-        yield {
-            "estimator": configuration.estimator,
-            "placement": configuration.placement,
-            "on_policy": on_policy,
-            "ratio": configuration.ratio,
-            "reward_kl_of": configuration.reward_kl_of,
-            **row,
-        }
+        yield _identity(configuration, on_policy) | row
 
 
 def judged(configuration: KlConfiguration, *, on_policy: bool) -> dict[str, Any]:
-    """Derive the row of any configuration and return it with its objective's formula."""
-    (row,) = _judged([configuration], on_policy)
-    terms = tuple((sign, key) for sign, key in row["terms"])
-    return row | {"formula": Naming(ObjectiveKind(row["objective"]), terms).formula}
+    """Derive and return the row of any configuration, also of one that verdicts.json lacks."""
+    (measured,) = _judged([configuration], on_policy)
+    return _identity(configuration, on_policy) | measured
+
+
+def _identity(configuration: KlConfiguration, on_policy: bool) -> dict[str, Any]:
+    return {
+        "estimator": configuration.estimator,
+        "placement": configuration.placement,
+        "on_policy": on_policy,
+        "ratio": configuration.ratio,
+        "reward_kl_of": configuration.reward_kl_of,
+    }
 
 
 def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Iterator[dict[str, Any]]:
-    """Yield objective, terms, bias, pull and noise of each configuration.
+    """Yield objective, terms, gradient and noise of each configuration.
 
     All estimators must be in one group of `_kinds`.
     """
@@ -158,15 +159,14 @@ def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Itera
         yield {
             "objective": str(naming.kind),
             "terms": [list(term) for term in naming.terms],
-            **{f"bias_{k}": _bias(measured[k].mean[i], truth[k]) for k in at},
-            **{f"pull_{k}": _pull(measured[k].mean[i], truth[k]) for k in at},
-            "noise_near": _noise(measured["near"].variance[i], truth["near"]),
+            **{k: _framed(measured[k].mean[i], truth[k]) for k in at},
+            **{f"noise_{k}": _noise(measured[k].variance[i], truth[k]) for k in at},
         }
 
 
 def _configurations(estimators: Sequence[str], on_policy: bool) -> Iterator[KlConfiguration]:
-    """Yield every valid configuration with the token ratio or the sequence ratio."""
-    ratios: Sequence[Ratio] = ("token", "sequence")
+    """Yield every valid configuration with an importance ratio."""
+    ratios: Sequence[Ratio] = ("token", "sequence", "sequence_mean")
     for estimator in estimators:
         for placement in PLACEMENTS:
             off_reward = not on_policy and placement != "loss"
@@ -183,19 +183,22 @@ def _at(where: tuple[LabPolicy, LabPolicy, LabPolicy], on_policy: bool) -> LabSe
     return LabSetting(policy, reference, NUM_TOKENS, None if on_policy else rollout)
 
 
-def _bias(mean: FloatTable, truth: FloatTable) -> float:
-    """Return |mean - truth| / |truth|. `truth`: the gradient of the sequence reverse KL."""
-    gap = np.linalg.norm(mean - truth) / np.linalg.norm(truth)
-    return 0.0 if gap < ROUNDING else float(f"{gap:.4g}")
+def _framed(mean: FloatTable, truth: FloatTable) -> list[float]:
+    """Return the mean in lengths of `truth`, in a frame in which `truth` is (1, 0, ...).
 
-
-def _pull(mean: FloatTable, truth: FloatTable) -> float:
-    """Return the projection of the mean on the true gradient, in lengths of the true gradient.
-
-    1: as strong as the true gradient. 0: no pull. Negative: the opposite direction.
+    `truth`: the gradient of the sequence reverse KL. The frame is a reflection that takes the
+    direction of `truth` to the first axis.
     """
-    pull = mean @ truth / (truth @ truth)
-    return 0.0 if abs(pull) < ROUNDING else float(f"{pull:.4g}")
+    length = float(np.linalg.norm(truth))
+    mirror = truth / length - np.eye(len(truth))[0]
+    size = float(mirror @ mirror)
+    framed = mean / length
+    if size > ROUNDING:
+        framed = framed - 2 * mirror * float(mirror @ framed) / size
+    true = np.eye(len(truth))[0]
+    if np.linalg.norm(framed - true) < ROUNDING:
+        return [float(each) for each in true]
+    return [0.0 if abs(each) < ROUNDING else float(f"{each:.7g}") for each in framed]
 
 
 def _noise(variance: FloatTable, truth: FloatTable) -> float:

@@ -17,6 +17,8 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, weights
+from orchestrator.kl.groups import group_mean, group_std
+from orchestrator.kl.table import row_of
 from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
 from orchestrator.lab.exact.figures import Curves, draw_curves, draw_terms
 from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, estimates, exact
@@ -27,8 +29,6 @@ from orchestrator.lab.exact.surrogates import (
     PolicyLoss,
     ThreePolicies,
     forces,
-    group_mean,
-    group_std,
 )
 from orchestrator.settings import Placement
 
@@ -83,13 +83,13 @@ _TERMS = ("term", "policy", "its gradient is that of", "bias near", "far", "pull
 
 
 def _term(configuration: KlConfiguration, on_policy: bool) -> Sequence[str]:
-    row = judged(configuration, on_policy=on_policy)
+    row = row_of(judged(configuration, on_policy=on_policy))
     return (
         configuration.label,
         "on" if on_policy else "off",
-        row["formula"] + (", where no bound holds" if configuration.clamp != UNCLAMPED else ""),
-        *(f"{100 * row[key]:.3g}%" for key in ("bias_near", "bias_far", "pull_near")),
-        f"{row['noise_near']:.2g}",
+        row.naming.formula + (", where no bound holds" if configuration.clamp != UNCLAMPED else ""),
+        *(f"{100 * each:.3g}%" for each in (row.bias_near, row.bias_far, row.pull_near)),
+        f"{row.noise_near:.2g}",
     )
 
 

@@ -4,13 +4,13 @@ beta is the price of KL in units of task reward. A clip, a truncated importance 
 by the group's deviation changes the force of one and not of the other, or both by different
 factors. `forces` computes both forces exactly, over every sequence of the toy model, with three
 policies: the policy, the proximal policy (the trainer's old policy, the denominator of ratios) and
-the engine that wrote the samples (quantised, with other kernels, or stale). `group_std` returns the
-factors of a division by the standard deviation of a group's rewards, by difficulty of the prompt.
-`clamp_effect` returns the share of a KL term's gradient that remains if each token's KL is clamped.
+the engine that wrote the samples (quantised, with other kernels, or stale). `clamp_effect` returns
+the share of a KL term's gradient that remains if each token's KL is clamped. The factors of a
+group's statistics are in orchestrator/kl/groups.py.
 """
 
 from dataclasses import dataclass
-from math import comb, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -218,56 +218,6 @@ def weight_effect(
         float(ratio.max()),
         float(batch.probability @ out),
     )
-
-
-class GroupStd(NamedTuple):
-    """The effect of dividing a group's rewards of 0 and 1 by their standard deviation."""
-
-    reward: float
-    """The factor on the gradient of the prompt's success rate."""
-    beta_in_loss: float
-    """Effective beta over beta for a KL in the loss, which is not divided."""
-    beta_in_reward: float
-    """Effective beta over beta for a KL in the reward, in groups of unequal rewards, as beta goes
-    to 0. The KL must not depend on success."""
-    equal: float
-    """The share of groups with equal rewards. In them a KL in the reward has unit deviation for
-    every beta, and a KL in the loss is the only force."""
-
-
-def group_std(success: float, group_size: int) -> GroupStd:
-    """Return the exact factors for a prompt that is solved with probability `success`.
-
-    The standard deviation has the divisor n - 1 and no epsilon (verl 0.9.1
-    compute_grpo_outcome_advantage; TRL 1.16.0). The baseline is the mean of the group. Raise
-    LaboratoryError for a probability outside (0, 1) or a group below 2.
-    """
-    p, n = success, group_size
-    if not 0 < p < 1 or n < 2:
-        raise LaboratoryError(f"success must be in (0, 1) and the group 2 or more, got {p:g}, {n}")
-    reward = divided = 0.0
-    # Groups with k = 0 and k = n have equal rewards: no deviation, and no gradient of the reward.
-    for k in range(1, n):
-        chance = comb(n, k) * p**k * (1 - p) ** (n - k)
-        # The standard deviation of k ones among n values, with the divisor n - 1.
-        deviation = sqrt(k * (n - k) / (n * (n - 1)))
-        reward += chance * k * (n - k) / (n * n * deviation)
-        divided += chance * (1 - 1 / n) / deviation
-    reward /= p * (1 - p)
-    return GroupStd(reward, 1 / reward, divided / reward, p**n + (1 - p) ** n)
-
-
-def group_mean(success: float, group_size: int) -> GroupStd:
-    """Return the exact factors of Dr. GRPO, which subtracts the group's mean and divides nothing.
-
-    The mean contains the rollout itself. So reward and KL in the reward lose the share 1 / G, at
-    every difficulty, and a KL in the loss loses nothing. The constant length divides the policy
-    loss and a KL in the loss equally and changes no factor. Raise LaboratoryError as `group_std`
-    does.
-    """
-    known = group_std(success, group_size)
-    kept = 1 - 1 / group_size
-    return GroupStd(kept, 1 / kept, 1.0, known.equal)
 
 
 RARE = (ToyPolicy(-3.9, 0.0), ToyPolicy(0.0, 0.0), ToyPolicy(-3.9, 0.0))
