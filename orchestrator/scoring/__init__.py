@@ -24,7 +24,7 @@ from pathlib import Path
 PACKAGE = "orch_scoring"
 """Name of this package where it was copied to."""
 MODULES: dict[str, tuple[str, ...]] = {
-    "math_boxed": ("math_answers", "notation", "magnitude", "judge"),
+    "math_boxed": ("math_answers", "notation", "units", "magnitude", "judge", "algebra"),
     "countdown": ("countdown",),
     "exact": ("exact",),
 }

@@ -11,10 +11,15 @@ LONGEST_TAIL = 4000
 _WRAP = re.compile(r"\\(?:text|mathrm|mathbf|textbf|rm|bf)\b|[{}$*_\[\]\s]")
 _BOX = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _STATED = re.compile(
-    r"(?:answer|choice|option)\**\s*(?:is|would be|must be|:|=)?\s*:?\s*\**\s*"
-    r"(?:option|choice)?\s*(?:\\text\{|\$|\\boxed\{|\(|\*|\{|\s)*([A-Z])(?![A-Za-z'])",
+    r"(?:(?:answer|choice|option)\**\s*(?:is|would be|must be|:|=)?\s*:?\s*\**\s*"
+    r"(?:(?:for sure|definitely|clearly|certainly)\s+)?"
+    r"|\b(?:choose|pick|select)\s+|\bit(?:'s| is| must be)\s+(?=\W*[A-Z]\W*(?:$|\n)))"
+    r"(?P<named>option\s*|choice\s*)?(?:\\text\{|\$|\\boxed\{|\(|\*|\{|\s)*(?P<letter>[A-Z])(?![A-Za-z'])"
+    r"(?P<hedge>\W{0,3}\s+or\s+(?:option\s+)?\(?[A-Z](?![A-Za-z']))?(?P<ends>\W*(?:$|[.,;:!)\n]))?",
     re.IGNORECASE,
 )
+"""A stated letter. A second one after `or` makes it no answer; a small letter counts only after
+`option`, at the end of its clause."""
 _LED = re.compile(r"\s*\**\(?([A-Z])(?:\)|\.|:|\s*$)")
 
 
@@ -25,9 +30,14 @@ def extract(response: str, letters: str = "ABCD") -> str | None:
         letter = _letter(boxed, letters)
         if letter:
             return letter
-    stated = [name for name in _STATED.findall(tail) if name in letters]
+    stated = [
+        match
+        for match in _STATED.finditer(tail)
+        if match["letter"] in letters
+        or (match["letter"].upper() in letters and match["named"] and match["ends"] is not None)
+    ]
     if stated:
-        return str(stated[-1])
+        return None if stated[-1]["hedge"] else stated[-1]["letter"].upper()
     if len(response) <= LONGEST_TAIL and (letter := _letter(response, letters)):
         return letter
     lines = [line for line in response[:LONGEST_TAIL].splitlines() if line.strip()]

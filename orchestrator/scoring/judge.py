@@ -1,4 +1,4 @@
-"""math-verify in processes of its own, which can be killed.
+"""Algebra (`algebra`, with sympy and math-verify) in processes of its own, which can be killed.
 
 sympy can be made to compute for ever inside one machine instruction of Python, where no signal
 handler runs, and math-verify's own limits are signals, which threads cannot have. So children
@@ -19,7 +19,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 
 MAX_CPU_SECONDS = 1.0
@@ -52,7 +54,7 @@ def ready() -> None:
 
 @lru_cache(maxsize=100_000)
 def same(gold: str, given: str) -> bool:
-    """Return whether math-verify finds two answers equal. Safe in threads and after a fork."""
+    """Return whether algebra finds two answers equal. Safe in threads and after a fork."""
     line = json.dumps([gold, given, MAX_CPU_SECONDS])
     for fresh in (False, True):
         child = _POOL.take(fresh=fresh)
@@ -223,48 +225,17 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _imaginary(answer: object) -> object:
-    """Return an answer with its only letter, i, as the imaginary unit. math-verify sees it only in
-    the form a + bi."""
-    import sympy  # type: ignore[import-untyped]  # it has no types
-
-    letters: set[object] = getattr(answer, "free_symbols", set())
-    if not isinstance(answer, sympy.Expr) or {str(letter) for letter in letters} != {"i"}:
-        return answer
-    return answer.doit().subs(dict.fromkeys(letters, sympy.I))
-
-
-def _differ(gold: object, given: object) -> bool:
-    """Return whether two expressions of the same letters differ, by far, at one point. It is much
-    sooner known than that they are equal."""
-    import sympy
-
-    if not (isinstance(gold, sympy.Expr) and isinstance(given, sympy.Expr)):
-        return False
-    letters = sorted({*gold.free_symbols, *given.free_symbols}, key=str)
-    if gold.free_symbols != given.free_symbols:
-        return False
-    point = {letter: sympy.Rational(29 + 12 * n, 17) for n, letter in enumerate(letters)}
-    try:
-        one, other = (complex(x.doit().subs(point).evalf(15)) for x in (gold, given))
-    except (TypeError, ValueError, OverflowError, ArithmeticError):
-        return False
-    return abs(one - other) > 1e-3 * max(abs(one), abs(other))  # false where either is not a number
-
-
 def _serve(control: socket.socket) -> None:
-    """Import math-verify; fork a child for every socket that arrives, until the parent ends."""
+    """Import algebra; fork a child for every socket that arrives, until the parent ends."""
     import logging
 
+    logging.disable(logging.CRITICAL)
+    algebra = import_module(
+        "algebra"
+    )  # lies beside this file: Python has put that folder on its path
     own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  (as sys.path has it: a string)
     sys.path[:] = [path for path in sys.path if path != own]
-    logging.disable(logging.CRITICAL)
-    from math_verify import parse, verify
-
-    verify(
-        *(parse(f"${x}$", parsing_timeout=None) for x in ("\\frac{1}{2}", "x^2")),
-        timeout_seconds=None,
-    )
+    algebra.equal("\\frac{1}{2}", "x^2")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C is the parent's to answer
     control.sendall(b"r")
     while True:
@@ -278,7 +249,7 @@ def _serve(control: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             control.close()
-            _judge(socket.socket(fileno=passed[0]))
+            _judge(socket.socket(fileno=passed[0]), algebra.equal)
             os._exit(0)
         os.close(passed[0])
         control.sendall(pid.to_bytes(8, "little", signed=True))
@@ -296,33 +267,20 @@ def _ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _judge(pipe: socket.socket) -> None:
+def _judge(pipe: socket.socket, equal: "Callable[[str, str], bool]") -> None:
     """Answer `1` or `0` to every line [gold, given, CPU seconds], until the parent ends."""
     import resource
-
-    from math_verify import LatexExtractionConfig, parse, verify
-
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
-
-    @lru_cache(maxsize=4096)
-    def parsed(text: str) -> list[object]:
-        expressions: list[object] = parse(
-            f"\\boxed{{{text}}}", config, fallback_mode="no_fallback", parsing_timeout=None
-        )
-        return [_imaginary(answer) for answer in expressions]
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     for line in pipe.makefile("r", encoding="utf-8"):
         gold, given, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            one, other = parsed(gold), parsed(given)
-            far = len(one) == len(other) == 1 and "%" not in line and _differ(one[0], other[0])
-            equal = not far and verify(one, other, timeout_seconds=None)
+            same = equal(gold, given)
         except (Exception, RecursionError, MemoryError):
-            equal = False
+            same = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.sendall(b"1\n" if equal else b"0\n")
+        pipe.sendall(b"1\n" if same else b"0\n")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ _BETWEEN = frozenset({"+", "-", ",", ";", "=", "<", ">", "&", "\\\\", "|", ":", 
     f"\\{name}" for name in ("le", "ge", "ne", "neq", "in", "cup", "cap", "to", "mid", "approx")
 }
 _TIMES = frozenset({"*", "/", "\\cdot", "\\times", "\\div", "'", ".", "\\", "!"})
+_DIGITS = {"i": 0.0, "e": 0.5, "\\pi": 0.5}
+"""Decimal digits of a constant; any other letter counts as one."""
 _UNBOUNDED = frozenset(
     (
         *("\\sum", "\\prod", "\\coprod", "\\int", "\\iint", "\\iiint", "\\oint", "\\lim"),
@@ -179,7 +181,8 @@ class _Reader:
             return _Bound(inner.digits, inner.terms, inner.symbolic)
         if token == "\\exp":  # noqa: S105  (a power of e)
             return _checked(_raised(_Bound(0.5), self.atom(depth + 1)))
-        return _Bound(1.0, 1.0, token.isalpha())
+        digits = 0.0 if token in _TIMES else _DIGITS.get(token, 1.0)
+        return _Bound(digits, 1.0, token.isalpha())
 
 
 def _times(one: _Bound, other: _Bound) -> _Bound:

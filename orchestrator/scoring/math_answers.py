@@ -32,25 +32,20 @@ RELATIVE = 10**6
 """One part in so many: 1.6e-19 is not 3.2e-19, and no number but 0 is 0."""
 _MANY = re.compile(r"\\(?:pm|mp|cup|\{|in|text)|[,=]")
 """Marks of an answer that may be several."""
-_COMMAND = re.compile(
-    r"\\mathbb\{?[A-Z]\}?|\\(?:begin|end)\{[a-z]+\}"
-    # white space is gone: `\sin x` is `\sinx`
-    r"|\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|\\(?:log|ln|exp|lg|max|min|det|deg|gcd)"
-    r"|\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|omega|phi|psi|rho|sigma|tau|pi)"
-    r"|\\(?:frac|sqrt|binom|cdot|times|div|pm|mp|lvert|rvert|lfloor|rfloor|lceil|rceil|infty)"
-    r"|\\(?:overline|vec|hat|bar|angle|circ|quad|ldots|cdots|dots)|\\[A-Za-z]+"
-    r"|(?:sin|cos|tan|log|ln|exp|pi)"
-)
-"""What is written with letters and is no variable."""
-_RELATED = re.compile(r"[=<>]|\\(?:le|ge|ne|in(?!fty)|cup|cap|to)|\\text")
-"""Marks of something else than an expression."""
-_INVERSE = re.compile(r"[A-Za-z]\^\{?-1\}?\(")
+_INVERSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]\^\{?-1\}?\(")
 """An inverse function, which algebra would take for a power."""
+_INDEXED = re.compile(r"\d_")
+"""A number with an index, which algebra would drop."""
+_DEGREES = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(?:\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|°)"
+)
+_OPTION = re.compile(r"(?:\\text\s*\{\s*)?(?:\(([A-H])\)|([A-H])[.)](?=\s*\S))\s*\}?\s*")
+"""The letter of an option before its text: `(A) 5`, `B. 12`."""
 
 ready = judge.ready
 num_at_once = judge.num_children
 _TOKEN = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
-_BARE_BOX = re.compile(r"\\boxed\s+([^\s$.{][^\s$]*)")
+_BARE_BOX = re.compile(r"\\boxed\s+([^\s$.{][^\s$]*)|\\boxed(\d)")
 _STATED = re.compile(
     r"(?:\banswer\b(?:\*\*)?\s*(?:is|was|equals|:|=)(?:\*\*)?:?|####)", re.IGNORECASE
 )
@@ -60,14 +55,16 @@ _TRAILING = re.compile(r"\.\s+[A-Z].*$|\.?\s*(?:I hope|Therefore|Thus|So )\b.*$"
 
 def extract(response: str, *, boxed_only: bool = False) -> str | None:
     """Return the answer as written; None if there is none."""
-    response = response[-LONGEST_RESPONSE:]
-    box = _last_box(response)
-    if box is not None or boxed_only:
+    response = _after_reasoning(response[-LONGEST_RESPONSE:])
+    boxes, box = _last_box(response)
+    if boxes or boxed_only:
         return box
     tail = response[-LONGEST_TAIL:]
     if bare := _BARE_BOX.findall(tail):
-        return str(bare[-1])
-    lines = [tail[match.end() :].partition("\n")[0].strip() for match in _STATED.finditer(tail)]
+        return "".join(bare[-1])
+    lines = [
+        tail[match.end() :].strip().partition("\n")[0].strip() for match in _STATED.finditer(tail)
+    ]
     if stated := [line for line in lines if line.strip(" .*:$")]:
         text = stated[-1]
         formula = _MATH.match(text)
@@ -78,21 +75,34 @@ def extract(response: str, *, boxed_only: bool = False) -> str | None:
     return inside_all[-1].strip() if inside_all else None
 
 
-def _last_box(text: str) -> str | None:
-    """One pass: a stack of open braces, each the start of a box's content or -1."""
-    opened: list[int] = []
-    last: str | None = None
+def _after_reasoning(response: str) -> str:
+    """Return what follows the reasoning: nothing where a `<think>` was never ended."""
+    opened, ended = response.rfind("<think>"), response.rfind("</think>")
+    return "" if opened > ended else response[ended + len("</think>") :] if ended >= 0 else response
+
+
+def _last_box(text: str) -> "tuple[int, str | None]":
+    """Return how many boxes were begun, and what the last one holds: None where it is empty or was
+    never closed; of boxes within boxes, what the outermost holds.
+
+    One pass, with a stack of open braces: the number of the box that begins there, or 0, and where
+    its content starts.
+    """
+    opened: list[tuple[int, int]] = []
+    begun, last = 0, None
     for token in _TOKEN.finditer(text):
         kind = token[0]
         if kind == "{":
-            opened.append(-1)
+            opened.append((0, 0))
         elif kind == "}":
-            start = opened.pop() if opened else -1
-            if start >= 0 and (content := text[start : token.start()].strip()):
-                last = content
+            box, start = opened.pop() if opened else (0, 0)
+            if box and (box == begun or last is not None):
+                last = text[start : token.start()].strip() or None
         elif kind.endswith("{") and len(kind) > 2:
-            opened.append(token.end())
-    return last
+            begun += 1
+            last = None
+            opened.append((begun, token.end()))
+    return begun, last
 
 
 def score(response: str, answer: str, *, boxed_only: bool = False) -> float:
@@ -133,6 +143,13 @@ def equal(gold: str, given: str) -> bool:
         return bool(given.strip())
     if not (_fit(gold) and _fit(given)):
         return False
+    if "\\pi" in gold and "\\pi" not in given:
+        given = _DEGREES.sub(r"\\frac{\1\\pi}{180}", given)
+    if (option := _OPTION.match(given)) and (text := given[option.end() :].strip(" }")):
+        if not _OPTION.sub("", gold).strip(" }"):
+            return _OPTION.sub(r"\1\2", gold) == (option[1] or option[2])
+        if not _OPTION.match(gold):
+            return equal(gold, option[1] or option[2]) or equal(gold, text)
     return _same(_value(gold), _value(given))
 
 
@@ -148,7 +165,7 @@ def _fit(text: str) -> bool:
 
 @lru_cache(maxsize=20_000)
 def _gold(answer: str) -> str:
-    return _last_box(answer) or answer
+    return _last_box(answer)[1] or answer
 
 
 @lru_cache(maxsize=50_000)
@@ -157,27 +174,60 @@ def _value(text: str) -> Value:
 
 
 def _same(gold: Value, given: Value) -> bool:
-    if (gold.letter and given.letter and gold.letter != given.letter) or (
-        gold.kind != given.kind and "relation" in (gold.kind, given.kind)
-    ):
+    if gold.letter and given.letter and gold.letter != given.letter:
         return False  # x > 2 is not y > 2
+    if gold.unit is not None and given.unit is not None and gold.unit != given.unit:
+        return _same_quantity(gold, given)
+    kinds = {gold.kind, given.kind}
     if gold.text == given.text and gold.kind == given.kind:
         return _marks_agree(gold, given)
     if gold.number is not None and given.number is not None:
         return _same_number(gold, given)
-    if "base" in (gold.kind, given.kind):
+    if "base" in kinds:
         return _same_in_base(gold, given)
-    if "words" in (gold.kind, given.kind):
-        return gold.text.casefold() == given.text.casefold()
-    if (gold.parts and given.parts and {gold.kind, given.kind} <= {"set", "sequence"}) or (
-        gold.parts and gold.kind == given.kind
+    if kinds & {"words", "modulus"}:
+        return gold.text == given.text
+    if (
+        gold.parts
+        and given.parts
+        and kinds <= {"set", "sequence"}
+        and _same_assignments(gold, given)
     ):
-        return _same_parts(gold, given)
-    if {gold.kind, given.kind} == {"matrix", "sequence"}:
+        return True
+    if gold.parts and given.parts and (kinds <= {"set", "sequence"} or len(kinds) == 1):
+        return _same_parts(gold, given) or (
+            kinds == {"union"} and _same_by_algebra(gold.text, given.text)
+        )
+    if kinds == {"matrix", "sequence"}:
         return _same_column(gold, given)
-    if "set" in (gold.kind, given.kind):
+    if "set" in kinds and "solutions" not in kinds:
         return _same_as_set(gold, given)
     return _same_by_algebra(_whole(gold, given), _whole(given, gold))
+
+
+def _same_quantity(gold: Value, given: Value) -> bool:
+    """Compare `60 minutes` with `1 hour`; no number of seconds is a length."""
+    assert gold.unit is not None  # noqa: S101  (for mypy: the caller sees to it)
+    assert given.unit is not None  # noqa: S101  (likewise)
+    if gold.unit.dimensions != given.unit.dimensions or gold.number is None or given.number is None:
+        return False
+    one, other = (
+        value._replace(number=value.number * value.unit.scale, unit=None)
+        for value in (gold, given)
+        if value.number is not None and value.unit is not None
+    )
+    return _same_number(one, other)
+
+
+def _same_assignments(gold: Value, given: Value) -> bool:
+    """Compare `x = 4, y = 9` with `(4, 9)`: the letters in the order of the alphabet."""
+    named, row = (gold, given) if gold.kind == "set" else (given, gold)
+    letters = [part.letter for part in named.parts]
+    if row.mark != "()" or len(set(letters)) != len(row.parts) or not all(letters):
+        return False
+    values = sorted(named.parts, key=lambda part: part.letter)
+    pairs = zip(values, row.parts, strict=True)
+    return all(_same(a, b) if named is gold else _same(b, a) for a, b in pairs)
 
 
 def _same_as_set(gold: Value, given: Value) -> bool:
@@ -191,28 +241,12 @@ def _same_as_set(gold: Value, given: Value) -> bool:
 
 
 def _same_by_algebra(gold: str, given: str) -> bool:
-    """Ask math-verify, of answers small enough to be asked about."""
-    if not gold or not given or bool(_INVERSE.search(gold)) != bool(_INVERSE.search(given)):
+    """Ask algebra, of answers small enough to be asked about."""
+    if not gold or not given:
         return False
-    if not _same_letters(gold, given):
+    if any(bool(mark.search(gold)) != bool(mark.search(given)) for mark in (_INVERSE, _INDEXED)):
         return False
     return is_small(gold) and is_small(given) and judge.same(gold, given)
-
-
-def _same_letters(gold: str, given: str) -> bool:
-    """Return False for expressions of other variables: 2m is not 2, and 7a is not 7A.
-
-    math-verify drops a letter after a number as a unit, and reads capitals as small letters.
-    """
-    if _RELATED.search(gold) or _RELATED.search(given):
-        return True
-    return _letters(gold) == _letters(given)
-
-
-def _letters(text: str) -> "frozenset[str]":
-    """Return the letters that are variables: not e and i, which algebra can make go away."""
-    runs = re.findall(r"[A-Za-z]+", _COMMAND.sub(" ", text))
-    return frozenset("".join(run for run in runs if len(run) <= 3)) - {"e", "i"}
 
 
 def _same_column(gold: Value, given: Value) -> bool:
@@ -232,7 +266,7 @@ def _whole(value: Value, other: Value) -> str:
 
 
 def _marks_agree(gold: Value, given: Value) -> bool:
-    return gold.kind in ("number", "other") or gold.mark == given.mark
+    return gold.kind in ("number", "other", "solutions") or gold.mark == given.mark
 
 
 def _same_number(gold: Value, given: Value) -> bool:
@@ -270,7 +304,7 @@ def _same_parts(gold: Value, given: Value) -> bool:
         return (bare or (gold.kind, gold.mark) == (given.kind, given.mark)) and all(
             _same(a, b) for a, b in zip(gold.parts, given.parts, strict=True)
         )
-    if gold.kind != given.kind:
+    if gold.kind != given.kind or (gold.kind == "union" and gold.mark != given.mark):
         return False
     left = list(given.parts)
     for part in gold.parts:

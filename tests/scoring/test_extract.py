@@ -19,21 +19,34 @@ from orchestrator.scoring.math_answers import canonical, extract, reward, score
         (r"\fbox{5}", "5"),
         (r"\\boxed{5}", "5"),
         (r"\boxed{\boxed{5}}", r"\boxed{5}"),
-        (r"\boxed{4} or \boxed{5", "4"),
-        (r"\boxed{4} within \boxed{}", "4"),
-        (r"\boxed{4} within \boxed{  }.", "4"),
+        (r"\boxed{5", None),
+        (r"\boxed{4} or \boxed{5", None),
+        (r"so \boxed{42}. Let me check again: \boxed{", None),
+        (r"\boxed{4} within \boxed{}", None),
+        (r"\boxed{4} within \boxed{  }.", None),
+        (r"\boxed{4 \boxed{}}", None),
+        (r"\boxed{x and \boxed{5}", "5"),
+        (r"<think>\boxed{4}</think> so \boxed{5}", "5"),
+        (r"<think>\boxed{4}</think> so it is four", None),
+        (r"\boxed{4} <think> is it \boxed{4}?", None),
+        (r"it is four</think>\boxed{4}", "4"),
         ("\\boxed{\n5\n}<|im_end|>", "5"),
         (r"$\boxed{x = {5}}$", "x = {5}"),
     ],
 )
-def test_the_last_closed_box(response: str, answer: str) -> None:
-    assert extract(response) == extract(response, boxed_only=True) == answer
+def test_the_last_box_if_it_is_whole(response: str, answer: str | None) -> None:
+    """A response that was cut within its last box, or within its reasoning, has no answer."""
+    assert extract(response, boxed_only=True) == answer
+    if "it is four" not in response:
+        assert extract(response) == answer
 
 
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
         (r"\boxed 5", "5"),
+        (r"\boxed5", "5"),
+        ("Answer:\n\n$5$", "5"),
         ("The answer is 5.", "5"),
         ("The answer is $5$.", "5"),
         ("The final answer is: 5", "5"),
@@ -49,7 +62,6 @@ def test_the_last_closed_box(response: str, answer: str) -> None:
         ("nothing to be seen", None),
         ("", None),
         ("the answer is", None),
-        (r"\boxed{", None),
     ],
 )
 def test_without_a_box(response: str, answer: str | None) -> None:
