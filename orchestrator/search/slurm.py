@@ -22,6 +22,7 @@ from orchestrator.evaluate import read_scores
 from orchestrator.files import write_text
 from orchestrator.launch import processes
 from orchestrator.launch.slurm import poll, scheduler, submissions
+from orchestrator.launch.slurm.flags import CPU_FLAGS, MEMORY_FLAGS, as_arguments, site_flags
 from orchestrator.launch.slurm.scheduler import is_over
 from orchestrator.launch.slurm.submit import ELSEWHERE_SECONDS, Submitted, submit_evaluation
 from orchestrator.records import ENDED, Record, Score
@@ -188,26 +189,27 @@ def controller_script(arguments: Sequence[str], name: str, log: Path, options: S
     SLURM's variables are unset: `sbatch` would take those of the controller's own job as defaults
     for the jobs that it submits.
     """
-    flags = {
+    site = site_flags(options)
+    flags: dict[str, object] = {
         "job-name": f"orch-tune-{name}",
         "output": "/dev/null",
         "error": "/dev/null",
         "ntasks": 1,
-        "cpus-per-task": 1,
-        "mem": f"{MEMORY_GIB}G",
         "time": max(1, math.ceil(options.time_limit_hours * 60)),
         "signal": f"B:TERM@{STOP_SECONDS}",
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
+        "requeue": True,
     }
-    lines = [f"#SBATCH --{flag}={value}" for flag, value in flags.items() if value is not None]
+    # `extra` may set CPUs or memory in another way, and SLURM refuses two ways together.
+    if not site.keys() & CPU_FLAGS:
+        flags["cpus-per-task"] = 1
+    if not site.keys() & MEMORY_FLAGS:
+        flags["mem"] = f"{MEMORY_GIB}G"
+    lines = [f"#SBATCH {flag}" for flag in as_arguments({**flags, **site}, quoted=True)]
     command = shlex.join([options.python or sys.executable, "-m", "orchestrator", *arguments])
     return "\n".join(
         [
             "#!/bin/bash",
             *lines,
-            "#SBATCH --requeue",
             f"exec >> {shlex.quote(str(log))} 2>&1",
             (
                 "for name in ${!SLURM_*} ${!SBATCH_*}; do "

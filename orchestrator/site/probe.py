@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.slurm.flags import SBATCH_ONLY, as_arguments, site_flags
 from orchestrator.launch.slurm.scheduler import SchedulerMessage, refusal_of
 from orchestrator.site.node_facts import MARK
 from orchestrator.spec.site_options import SlurmOptions
@@ -79,16 +80,8 @@ def probe_node(
 
 
 def _srun(options: SlurmOptions, gpus: int) -> list[str]:
-    flags: dict[str, object] = {
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "constraint": options.constraint,
-        "reservation": options.reservation,
-        "exclude": options.exclude,
-        "gres": (options.gres or f"gpu:{gpus}") if gpus else None,
-    }
-    written = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    site = site_flags(options, gpus)
+    flags = {name: value for name, value in site.items() if name not in SBATCH_ONLY}
     return [
         "srun",
         "--job-name=orch-doctor",
@@ -97,7 +90,7 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
         "--time=5",
         "--chdir=/",
         "--input=none",
-        *written,
+        *as_arguments(flags),
     ]
 
 

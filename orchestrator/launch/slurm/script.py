@@ -15,11 +15,9 @@ from typing import NamedTuple
 from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.slurm import cluster
 from orchestrator.launch.slurm.cluster import Cluster, ClusterNode
+from orchestrator.launch.slurm.flags import CPU_FLAGS, MEMORY_FLAGS, extra_flags, site_flags
 from orchestrator.records import Cell
 from orchestrator.spec.site_options import SlurmOptions
-
-_CPU_FLAGS = frozenset({"cpus-per-task", "cpus-per-gpu"})
-_MEMORY_FLAGS = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 EVALUATE = "orchestrator.runs.evaluation_task"
 """The program that exports and scores a trained cell. Evaluation is above launching: it is named
@@ -124,14 +122,14 @@ def fitted_size(
     nodes = fitting_nodes(options, gpus, answers) if gpus and answers is not None else []
     if not nodes:
         return size
-    flags = {flag.removeprefix("--").partition("=")[0] for flag in options.extra}
+    flags = extra_flags(options).keys()
     _, count = cluster.gres_of(options, gpus)
     fits_exactly = all(count >= node.gpus_of("") for node in nodes)
     exclusive = fits_exactly if options.exclusive is None else size.exclusive
     cpus, memory = size.cpus, size.memory_mib
-    if cpus is None and not flags & _CPU_FLAGS:
+    if cpus is None and not flags & CPU_FLAGS:
         cpus = max(1, min(node.cpus * count // node.gpus_of("") for node in nodes))
-    if memory is None and not flags & _MEMORY_FLAGS:
+    if memory is None and not flags & MEMORY_FLAGS:
         shares = [node.memory_mib * count // node.gpus_of("") for node in nodes]
         memory = 0 if exclusive else min(shares)
     return JobSize(cpus, memory, exclusive)
@@ -156,10 +154,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     """
     from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
 
-    gpus = job.resources.gpus_per_node
-    gres = (options.gres or f"gpu:{gpus}") if gpus else None
     size = job.size or given_size(options, job.resources)
-    excluded = [*filter(None, [options.exclude]), *job.exclude]
     more: dict[str, object] = {
         # poll.SchedulerSnapshot finds an element's log by this name.
         "output": "%A_%a.log",
@@ -173,8 +168,6 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         "ntasks": job.resources.num_nodes,
         "ntasks-per-node": 1,
     }
-    if options.reservation:
-        more["reservation"] = options.reservation
     if size.exclusive:
         more["exclusive"] = True
     dependency = [f"aftercorr:{job.after}"] if job.after else []
@@ -182,9 +175,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     # An evaluation whose training failed can never start: SLURM takes it out of the queue.
     if job.after:
         more["kill-on-invalid-dep"] = "yes"
-    for flag in options.extra:
-        name, equals, value = flag.removeprefix("--").partition("=")
-        more[name] = value if equals else True
+    more |= site_flags(options, job.resources.gpus_per_node, job.exclude)
     # -P: the job starts in its submission's folder, whose files must not be found as modules.
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
     # Another job may have trained the element's cell (lease.mark_done): then do not start Python.
@@ -196,16 +187,10 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         job_name=job.name,
         wckey=None,
         use_srun=False,
-        partition=options.partition,
-        account=options.account,
-        qos=options.qos,
-        constraint=options.constraint,
-        gres=gres,
         nodes=job.resources.num_nodes,
         cpus_per_task=size.cpus,
         time=max(1, math.ceil(options.time_limit_hours * 60)),
         mem=None if size.memory_mib is None else f"{size.memory_mib}M",
-        exclude=",".join(excluded) or None,
         dependency=",".join(dependency) or None,
         comment=job.comment or None,
         additional_parameters=more,
