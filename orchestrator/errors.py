@@ -4,6 +4,7 @@ OrchError                  a mistake of the user or the world: one sentence, exi
 ├── SpecError              a spec file; carries every Fault of the file at once
 ├── UnsupportedSetting     a backend cannot express a field of a cell
 ├── RunFolderError         the runs folder: unreadable, full, foreign, or from a newer orch
+│   └── NoLocksError       a file system without locks
 ├── CheckpointError        a checkpoint that is cut, missing or of another model
 ├── EnvironmentFault       something outside orch is missing: a package, a server, a program
 ├── SelectionError         a --where filter, a cell or a study that names nothing
@@ -76,6 +77,10 @@ def _as_written(value: object) -> str:
 
 class RunFolderError(OrchError):
     """The runs folder cannot be read or written, or is not one of ours."""
+
+
+class NoLocksError(RunFolderError):
+    """A file system without locks, where orch cannot see that nobody else works."""
 
 
 class CheckpointError(OrchError):

@@ -5,22 +5,26 @@ Writes replace a whole file or append whole lines; reads give a sentence for wha
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.errors import RunFolderError
+from orchestrator.errors import NoLocksError, RunFolderError
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 NO_ROOM: frozenset[int] = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The kernel's errors when a file cannot grow: disk, quota, file size limit."""
+
+NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
+"""The kernel's errors where a file system has no locks."""
 
 _NOT_WRITABLE = "choose another runs folder with site.runs_dir=..."
 _NO_ROOM_ADVICE = "free some room and run again, nothing is lost"
@@ -49,6 +53,30 @@ def telling(
     except OSError as error:
         what = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
         raise RunFolderError(f"{path}: {what}") from error
+
+
+def take_lock(file: IO[Any], *, shared: bool = False, wait: bool = True) -> bool:
+    """Take the kernel's lock on an open file, held until it is closed. Return False if another
+    process has it and `wait` is false.
+
+    Raise NoLocksError on a file system without locks: Lustre without `-o flock`, NFS without a lock
+    service. There, what only reads goes on, and jobs are submitted to SLURM; what needs to be alone
+    (training here, MLflow's file, a search, prompts, environments) stops with this error.
+    """
+    operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(file, operation if wait else operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise NoLocksError(
+            f"{file.name}: this file system has no locks, with which orch sees that nobody else "
+            "works there: mount it with locks (Lustre: -o flock; NFS: a lock service), or choose a "
+            "folder elsewhere (site.runs_dir=..., ORCH_DATA_DIR, ORCH_ENVIRONMENTS)"
+        ) from error
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

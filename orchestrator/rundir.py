@@ -25,7 +25,6 @@ directory whose slug comes from an earlier wording of the spec is still that cel
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -39,10 +38,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from orchestrator import __version__
-from orchestrator.errors import RunFolderError
+from orchestrator.errors import NoLocksError, RunFolderError
 from orchestrator.files import append_line as append_line
 from orchestrator.files import parsed as parsed
-from orchestrator.files import read_json, read_object, write_changed_text, write_text
+from orchestrator.files import read_json, read_object, take_lock, write_changed_text, write_text
 from orchestrator.files import read_lines as read_lines
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
@@ -363,17 +362,15 @@ class CellDir:
                 file = self.claim.open()
             except FileNotFoundError:
                 return False
-        with file:
-            try:
-                # A shared lock: two readers do not take each other for a worker.
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
+        with file, contextlib.suppress(NoLocksError):  # then nobody can hold it
+            # A shared lock: two readers do not take each other for a worker.
+            return not take_lock(file, shared=True, wait=False)
+        return False
 
     def take_claim(self, patience_seconds: float = 1.0) -> IO[str] | None:
         """Return the lock on this cell, held until the file is closed; None if another process
-        holds it. Raise FileNotFoundError if the cell has no directory (any more).
+        holds it. Raise FileNotFoundError if the cell has no directory (any more), and NoLocksError
+        on a file system without locks.
         """
         # `is_claimed` holds a shared lock for a moment: wait for readers to let go
         deadline = time.monotonic() + patience_seconds
@@ -381,16 +378,17 @@ class CellDir:
             with telling(self.claim):
                 file = self.claim.open("a")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                is_held = take_lock(file, wait=False)
+            except NoLocksError:
                 file.close()
+                raise
+            if is_held and self._is_in_place(file):
+                return file
+            file.close()  # or pruned between opening and locking: open the new one
+            if not is_held:
                 if time.monotonic() > deadline:
                     return None
                 time.sleep(0.02)
-            else:
-                if self._is_in_place(file):
-                    return file
-                file.close()  # pruned between opening and locking: open the new one
 
     def _is_in_place(self, file: IO[str]) -> bool:
         try:

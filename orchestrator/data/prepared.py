@@ -3,7 +3,6 @@
 A format's folder appears whole or not at all; about.json keeps the size and the hash of each file.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from orchestrator import plugins
 from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault, SelectionError
-from orchestrator.files import read_json, write_text
+from orchestrator.files import read_json, take_lock, write_text
 from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
 from orchestrator.settings import Data
@@ -197,10 +196,10 @@ def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
         return
     if recipe.data.path.partition(":")[0] in plugins.names():
         directory.mkdir(parents=True, exist_ok=True)
-        with (directory / f".{recipe.prepared}.lock").open("w") as lock:
+        with (directory / f".{recipe.prepared}.lock").open("w") as file:
             # Cells of one plan may start at once, in several processes; the one who waited finds
             # the files whole.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take_lock(file)
             prepare(recipe.data, [recipe.format], directory)
 
 

@@ -5,7 +5,6 @@ made again from the start. The module also resolves a lock for a release, which 
 installs nothing, and checks an environment against its lock.
 """
 
-import fcntl
 import importlib.util
 import json
 import os
@@ -32,7 +31,7 @@ from orchestrator.environments.lock import (
     read_environment,
 )
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.files import remove_tree, write_text
+from orchestrator.files import remove_tree, take_lock, write_text
 
 Say = Callable[[str], None]
 
@@ -117,15 +116,15 @@ def exclusive(home: Path) -> Iterator[int]:
     """
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        lock = home.with_name(f"{home.name}.lock").open("w")
+        file = home.with_name(f"{home.name}.lock").open("w")
     except OSError as error:
         raise EnvironmentFault(
             f"{home.parent} cannot hold environments: {error.strerror}. Choose another folder with "
             "--dir or ORCH_ENVIRONMENTS"
         ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock.fileno()
+    with file:
+        take_lock(file)
+        yield file.fileno()
 
 
 def install(

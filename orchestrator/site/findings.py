@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.data.prepared import data_dir
 from orchestrator.environments.extras import extra_of, install_line
-from orchestrator.errors import OrchError
+from orchestrator.environments.lock import installed, locks_of
+from orchestrator.errors import NoLocksError, OrchError
+from orchestrator.files import take_lock
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
 from orchestrator.records import Cell, Site
@@ -213,13 +216,25 @@ def _backend(name: str) -> SiteFinding:
         backend = plugins.load(name)
         by = backend.computed_by()
         releases = ", ".join(backend.versions)
-        return SiteFinding(f"backend {name}", "ok", f"{releases}, by {by}" if by else releases)
+        if by or not locks_of(name):
+            return SiteFinding(f"backend {name}", "ok", f"{releases}, by {by}" if by else releases)
+        releases_installed = [each.version for each in installed() if each.library == name]
+        if releases_installed:
+            return SiteFinding(
+                f"backend {name}", "ok", f"{releases}; installed: {', '.join(releases_installed)}"
+            )
+        return SiteFinding(
+            f"backend {name}",
+            "missing",
+            f"{releases}: launches are written, none is installed",
+            f"orch env create {name}@{backend.versions[0]}, where its cells run",
+        )
     except OrchError as error:
         return SiteFinding(f"backend {name}", "broken", "cannot be used", str(error))
 
 
 def runs_folder(runs_dir: Path) -> list[SiteFinding]:
-    """Return a finding: can the runs folder be written, and how much space is free?"""
+    """Return a finding: can the runs folder be written, does it have locks, how much is free?"""
     nearest = runs_dir.absolute()
     while not nearest.exists():
         nearest = nearest.parent
@@ -233,6 +248,11 @@ def runs_folder(runs_dir: Path) -> list[SiteFinding]:
                 "site.runs_dir=...",
             )
         ]
+    try:
+        with tempfile.NamedTemporaryFile(dir=nearest) as file:
+            take_lock(file)
+    except NoLocksError as error:
+        return [SiteFinding("runs folder", "broken", str(runs_dir), str(error).partition(": ")[2])]
     free = shutil.disk_usage(nearest).free / 2**30
     short = free < MIN_FREE_GIB
     return [

@@ -24,7 +24,6 @@ one submission that may start it (lease.open_attempt). Every `orch run`, `status
 for second copies of a job and cancels them (end_twins).
 """
 
-import fcntl
 import os
 import secrets
 import socket
@@ -37,8 +36,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.data import prepared
-from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.files import read_json, telling, write_text
+from orchestrator.errors import EnvironmentFault, NoLocksError, OrchError
+from orchestrator.files import read_json, take_lock, telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.endings import Ending
@@ -563,26 +562,23 @@ def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> li
 def submission_lock(folder: RunFolder) -> Iterator[None]:
     """Hold the right to submit cells of a folder. Raise OrchError if another process of orch keeps
     it."""
-    lock = folder.submission(".lock")
-    with telling(lock, passing=()):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("a")
+    path = folder.submission(".lock")
+    with telling(path, passing=()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
     with file:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if take_lock(file, wait=False):
+                    break
+            except NoLocksError:
+                # `reconcile` refuses young intents of other machines, and those of living processes
+                # of this one.
                 break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise OrchError(
-                        f"another orch is submitting cells of {folder.path}; wait for it"
-                    ) from None
-                time.sleep(0.2)
-            except OSError:
-                # This file system has no locks. `reconcile` refuses young intents of other
-                # machines, and those of living processes of this one.
-                break
+            if time.monotonic() > deadline:
+                raise OrchError(f"another orch is submitting cells of {folder.path}; wait for it")
+            time.sleep(0.2)
         yield
 
 

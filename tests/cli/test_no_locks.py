@@ -1,0 +1,61 @@
+"""A file system without locks, as Lustre without `-o flock`: what reads goes on, the rest says why.
+
+The C library's `flock` is replaced by one that answers ENOSYS, in every process of a command.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from command_line import ROOT
+
+WITHOUT_FLOCK = (
+    "#include <errno.h>\nint flock(int f, int o) { (void)f; (void)o; errno = ENOSYS; return -1; }\n"
+)
+SENTENCE = "this file system has no locks"
+
+
+@pytest.fixture(scope="module")
+def no_locks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process whose file systems have no locks."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("shim") / "flock.so"
+    argv = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(argv, input=WITHOUT_FLOCK, text=True, check=True)
+    return {**os.environ, "LD_PRELOAD": str(library)}
+
+
+def orch(folder: Path, env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(ROOT / ".venv" / "bin" / "orch"), *arguments]
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_what_only_reads_goes_on(workspace: Path, no_locks: dict[str, str]) -> None:
+    for arguments in (["status", "experiments/smoke.yaml"], ["plan", "experiments/smoke.yaml"]):
+        done = orch(workspace, no_locks, *arguments)
+        assert done.returncode == 0, done.stderr
+    assert SENTENCE not in done.stderr
+
+
+def test_nothing_is_trained_where_nobody_can_be_alone(
+    empty: Path, no_locks: dict[str, str]
+) -> None:
+    done = orch(empty, no_locks, "run", "experiments/smoke.yaml")
+    assert done.returncode == 1
+    assert SENTENCE in done.stderr
+    assert "site.runs_dir=" in done.stderr
+    assert not list(empty.glob("runs/*/cells/*/checkpoints/*"))
+
+
+def test_the_doctor_says_so(empty: Path, no_locks: dict[str, str]) -> None:
+    done = orch(empty, no_locks, "doctor")
+    assert done.returncode == 1
+    (line,) = [row for row in done.stdout.splitlines() if row.startswith("runs folder")]
+    assert "broken" in line
+    assert SENTENCE in line
