@@ -12,7 +12,7 @@ from pathlib import Path
 from measure import ORCH, measure
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.lab.probes.cells import releases
+from orchestrator.evidence.cells import releases
 from orchestrator.lab.probes.protocol import sources
 
 ROOT = Path(__file__).parents[1]

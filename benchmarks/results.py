@@ -52,7 +52,7 @@ def main() -> None:
     )
     print(f"one query of curves by DuckDB   {costs.query:8.2f}   its start and the states included")
     if costs.frame is not None:
-        print(f"the same by load_results        {costs.frame:8.2f}   logs parsed")
+        print(f"the same by orch.results        {costs.frame:8.2f}   logs parsed")
 
 
 def measured(cells: int, *, frame: bool) -> Costs:

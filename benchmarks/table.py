@@ -193,7 +193,7 @@ def kept_as_columns(cells: int = 400) -> Iterator[Line]:
     yield Line(
         "a question to their curves, by DuckDB",
         f"{costs.query:.2f} CPU s",
-        f"{costs.frame:.2f} CPU s: load_results and pandas",
+        f"{costs.frame:.2f} CPU s: orch.results and pandas",
         "none set",
         costs.query / costs.frame,
     )

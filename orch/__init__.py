@@ -20,10 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
-from orchestrator import __version__ as __version__
-from orchestrator import audit as _audit
 from orchestrator.analysis.results import results_of
-from orchestrator.audit import AuditFinding, libraries
 from orchestrator.errors import OrchError
 from orchestrator.kl.verdicts import GradientVerdict, verdict
 from orchestrator.pipeline import stages as _stages
@@ -33,9 +30,12 @@ from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.plan import Plan
 from orchestrator.settings import Advantage, AdvantageEstimator, Clip, Kl
 from orchestrator.spec.sentences import sentence
+from orchestrator.version import __version__ as __version__
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from orchestrator.audit import AuditFinding as AuditFinding
 
 __all__ = [
     "AuditFinding",
@@ -111,17 +111,20 @@ def explain(
     )
 
 
-def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> list[AuditFinding]:
+def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> "list[AuditFinding]":
     """Return what each launch in a script optimises. Nothing is run.
 
     script: a path; files beside it that the launch names are read as well. versions: library ->
     release, for files that do not name it. Raise OrchError if nothing can be judged, and OSError if
     the file cannot be read.
     """
+    from orchestrator.audit import audit as findings
+    from orchestrator.audit import libraries
+
     path = Path(script)
     text = path.read_text(encoding="utf-8", errors="replace")
     around = libraries.versions(path) | (versions or {})
-    return _audit.audit(text, str(path), files=libraries.NeighbourFiles(path), versions=around)
+    return findings(text, str(path), files=libraries.NeighbourFiles(path), versions=around)
 
 
 def run(
@@ -148,3 +151,12 @@ def results(
     errors. Reads run directories and changes nothing. Needs the extra `run`.
     """
     return results_of(experiment.chosen(where), table)
+
+
+def __getattr__(name: str) -> object:
+    """Return `orch.AuditFinding`, which is imported on first use: the audit may not be here."""
+    if name == "AuditFinding":
+        from orchestrator.audit import AuditFinding
+
+        return AuditFinding
+    raise AttributeError(f"module 'orch' has no attribute {name!r}")

@@ -144,44 +144,15 @@ def folder(name: str) -> Path:
     return _folder_of(point)
 
 
-def probes_file(name: str) -> Path:
-    """Return the module of a backend that runs its library's functions (orchestrator.lab.probes).
-
-    Raise EnvironmentFault if the backend has none, as the embedded trainer has none.
-    """
-    path = folder(name) / "lab" / "probes.py"
-    if not path.exists():
-        having = ", ".join(each for each in names() if has_probes(each))
-        raise EnvironmentFault(
-            f"backend '{name}' has no library whose functions could be asked (there are: {having})"
-        )
-    return path
-
-
-def has_probes(name: str) -> bool:
-    """Return True if the backend has probes of its library's functions."""
-    return (folder(name) / "lab" / "probes.py").exists()
-
-
-def probes(name: str) -> ModuleType:
-    """Import the module of `probes_file`, for the facts that it states about its library."""
-    probes_file(name)
-    return import_module(f"{_module(name)}.lab.probes")
-
-
-def has_programs(name: str) -> bool:
-    """Return True if orch can run Python programs of others that build the library's trainer."""
-    return (folder(name) / "lab" / "program.py").exists()
-
-
-def programs(name: str) -> ModuleType:
-    """Import the module with `launch` and `result` of such programs: see that of TRL.
-
-    launch(words, version, place, policy, batches) returns the LaunchPlan of a run at small scale,
-    with the small policy in the folder `policy`. LAUNCHERS are the commands that it takes apart.
-    result(attempt_dir, version, policy) returns the ProgramResult of what the run left.
-    """
-    return import_module(f"{_module(name)}.lab.program")
+def part(name: str, module: str) -> ModuleType | None:
+    """Import a module of a backend's package, such as `lab.probes`; None if it has none."""
+    full = f"{_module(name)}.{module}"
+    try:
+        if find_spec(full) is None:
+            return None
+    except ModuleNotFoundError:  # no folder lab/; or the backend is one module, and no package
+        return None
+    return import_module(full)
 
 
 def shipped_policy(path: str) -> Path | None:

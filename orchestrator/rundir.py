@@ -37,7 +37,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from orchestrator import __version__
 from orchestrator.errors import NoLocksError, RunFolderError
 from orchestrator.files import append_line as append_line
 from orchestrator.files import parsed as parsed
@@ -46,6 +45,7 @@ from orchestrator.files import read_lines as read_lines
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, State
+from orchestrator.version import __version__
 
 RESUMABLE: frozenset[str] = frozenset({"planned", "preempted", "timed_out"})
 """States from which `orch run` goes on by itself. `failed` and `cancelled` wait for `retry`."""

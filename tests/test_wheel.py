@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator import __version__
+from orchestrator.version import __version__
 from tests.backends import child
 
 ROOT = Path(__file__).parents[1]

@@ -1,22 +1,18 @@
 """The embedded trainer: real RL of a tiny policy on this machine, in seconds a cell."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from backends.micro import curvature, disk, kernels, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
-from orchestrator.kl.library_semantics import Dialect, Semantics
+from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.protocol import (
-    BatchPrediction,
     LibraryBackend,
     PolicyKernels,
     SharedProcess,
     ShippedPrompts,
 )
-from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.metrics.names import METRICS
-from orchestrator.settings import Settings
 
 
 class Micro(LibraryBackend):
@@ -55,18 +51,6 @@ class Micro(LibraryBackend):
         from backends.micro import policy_kernels
 
         return policy_kernels.for_checkpoint(checkpoint)
-
-    def replay(
-        self,
-        settings: Settings,
-        dialect: Dialect,
-        batches: Iterable[RolloutBatch],
-        policy: Path | None,
-    ) -> Iterator[BatchPrediction]:
-        """Yield what a dialect predicts of a run's rollouts; loads torch."""
-        from backends.micro.lab.replay import replay
-
-        return replay(settings, dialect, batches, policy)
 
     def semantics(self, version_: str | None) -> Semantics:
         """Return the dialect that a version of the embedded trainer names."""

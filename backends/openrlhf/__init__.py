@@ -20,7 +20,6 @@ class OpenRLHF(LibraryBackend):
         files=(ReleaseFile("openrlhf", "version.txt", needs="openrlhf"),),
     )
     dumps_rollouts = True
-    adopts_scripts = True
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)

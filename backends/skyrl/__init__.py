@@ -23,7 +23,6 @@ class SkyRL(LibraryBackend):
         ),
     )
     dumps_rollouts = True
-    adopts_scripts = True
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)

@@ -18,7 +18,6 @@ class VerlBackend(LibraryBackend):
     estimator_names: Mapping[str, str] = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
     dumps_rollouts = True
-    adopts_scripts = True
 
     translate = staticmethod(translate.translate)
     read_metrics = staticmethod(metrics.read_metrics)

@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator import plugins
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import spread_indices
-from orchestrator.audit.render import headline
 from orchestrator.imports.origin import place_of
 from orchestrator.imports.runs import ImportedRun
 from orchestrator.metrics.names import METRICS
@@ -41,7 +40,7 @@ def imported_data(runs: Iterable[ImportedRun]) -> list[dict[str, Any]]:
 
 
 def _data(run: ImportedRun) -> dict[str, Any]:
-    one, finding = run.manifest, run.finding
+    one, kl = run.manifest, run.kl
     terms, beta = terms_of(run)
     return {
         "name": run.name,
@@ -51,11 +50,11 @@ def _data(run: ImportedRun) -> dict[str, Any]:
         "release_because": one.release_because,
         "kl": terms,
         "beta": beta,
-        "objective": headline(finding) if finding is not None else None,
-        "verdict": finding.verdict if finding is not None else None,
-        "confidence": finding.confidence if finding is not None else None,
-        "assumes": list(finding.assumes) if finding is not None else [],
-        "problems": [each.text for each in finding.contradictions] if finding is not None else [],
+        "objective": kl.objective if kl is not None else None,
+        "verdict": kl.verdict if kl is not None else None,
+        "confidence": kl.confidence if kl is not None else None,
+        "assumes": list(kl.assumes) if kl is not None else [],
+        "problems": list(kl.problems) if kl is not None else [],
         "unknown": unknown(run),
         "ended": one.ended,
         "last_step": run.last_step,
@@ -96,10 +95,9 @@ def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:
 
     Either is None if it is not known. β is also None if the terms have different weights.
     """
-    finding = run.finding
-    if finding is None:
+    if run.kl is None:
         return None, None
-    reward, loss = finding.kl_in_reward, finding.kl_in_loss
+    reward, loss = run.kl.in_reward, run.kl.in_loss
     if reward.active is None or loss.active is None:
         return None, None
     active = [(p, t) for p, t in (("reward", reward), ("loss", loss)) if t.active]
@@ -110,16 +108,16 @@ def terms_of(run: ImportedRun) -> tuple[str | None, float | None]:
 
 def unknown(run: ImportedRun) -> list[str]:
     """Return one sentence for each unknown property of a run, with the reason."""
-    one, finding = run.manifest, run.finding
+    one, kl = run.manifest, run.kl
     if one.library is None:
         return [f"which library trained it: {one.library_because}"]
     sentences = [] if one.release else [f"the release of {one.library}: {one.release_because}"]
     if not one.settings:
         sentences.append(f"its settings: {one.format} has none here")
-    elif finding is None:
+    elif kl is None:
         sentences.append(f"its KL: {one.library}'s reader does not find it in the logged settings")
-    elif finding.verdict == "undetermined":
-        sentences.append(f"its KL: {finding.why}")
+    elif kl.verdict == "undetermined":
+        sentences.append(f"its KL: {kl.why}")
     return sentences
 
 
@@ -137,7 +135,7 @@ def kl_meanings(run: ImportedRun) -> Iterator[tuple[str, str]]:
     if table is None:
         return
 
-    place = place_of(run.finding)
+    place = place_of(run.kl)
     names = dict.fromkeys(name for row in run.rows for name in row.values)
     for name in names:
         row = table.row(name, place)

@@ -1,7 +1,7 @@
 """All measurements as plain rows, for notebooks, CSV, Parquet and SQL queries.
 
-    import orchestrator
-    finals = orchestrator.load_results("experiments/comedy_full.yaml")
+    import orch
+    finals = orch.results(orch.load("experiments/comedy_full.yaml"))
     finals[finals.metric == "eval/in_domain/mean"].groupby(["kl", "beta"]).value.mean()
 
 There are three tables with one row per value. Their first columns identify the run: the columns of
@@ -16,7 +16,7 @@ a run that orch did not launch is `imported:<name>`.
 SQL queries (DuckDB) see these tables with the columns of RUN and all axes, and `runs`, a table with
 one row per cell. DuckDB reads the curves of ended cells from their columns on disk
 (runs/columns.py), and only the columns that a query names. Cells without such columns have their
-logs parsed. The rows equal those of `load_results`: the same functions compute final values.
+logs parsed. The rows equal those of `results_of`: the same functions compute final values.
 """
 
 import re
@@ -36,7 +36,7 @@ from orchestrator.imports.runs import ImportedRun, read_imported
 from orchestrator.records import Cell, MetricPoint, Record, Score
 from orchestrator.runs.collect import collect, collect_without_kept
 from orchestrator.runs.columns import KeptRows, as_table
-from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,21 +92,6 @@ def axis_columns(cells: Iterable[Cell]) -> tuple[str, ...]:
 def columns(table: ResultTable, cells: Iterable[Cell]) -> list[str]:
     """Return the columns of a table of these cells."""
     return [*RUN, *axis_columns(cells), *VALUE[table]]
-
-
-def load_results(
-    spec: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    table: ResultTable = "finals",
-    where: Sequence[str] = (),
-) -> "pd.DataFrame":
-    """Return a table of an experiment's results, read from its run directories.
-
-    overrides: in Hydra's grammar, as on the command line. where: as `--where`. Raise SpecError for
-    a faulty spec, and SelectionError for an unknown table or selection. Nothing on disk changes.
-    """
-    return results_of(open_experiment(spec, overrides).chosen(where), table)
 
 
 def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.DataFrame":

@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from orchestrator import __version__
 from orchestrator.audit.judge import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import AuditNote, AuditVerdict, Inactive, InLoss, InReward
+from orchestrator.version import __version__
 
 MOST_NAMED = 3
 """Maximum number of variables that the sentence on confidence names."""

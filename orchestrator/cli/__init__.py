@@ -8,8 +8,8 @@ from importlib import import_module
 
 import click
 
-from orchestrator import __version__
 from orchestrator.errors import OrchError
+from orchestrator.version import __version__
 
 COMMANDS: dict[str, str] = {
     "plan": "Show what would run, why, and what its KL term really optimises.",

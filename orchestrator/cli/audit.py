@@ -2,18 +2,20 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.audit.fix import diff, diff_path, write_diff
-from orchestrator.audit.libraries import Projects
+from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
 from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
-from orchestrator.cli import common, foreign
+from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
+from orchestrator.errors import did_you_mean
 from orchestrator.estimators import choices
 from orchestrator.library.launches import UnreadableScript
 
@@ -90,7 +92,7 @@ def command(
     """
     if STDIN in paths:
         _reads_a_pipe(fix)
-    versions = foreign.pinned_releases(pinned)
+    versions = pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
     fixable: list[Path] = []
@@ -222,3 +224,29 @@ def _print_full(finding: "AuditFinding", *, verbose: bool) -> None:
         colour = _colour(finding) if name == "optimises" and sys.stdout.isatty() else None
         click.secho(body, fg=colour)
     click.echo()
+
+
+def pinned_releases(pinned: Sequence[str]) -> dict[str, str]:
+    """Return library -> release of `--library NAME@VERSION`s, with the reason after a blank.
+
+    Raise click.UsageError for another text.
+    """
+    if not pinned:
+        return {}
+
+    names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
+    releases = {}
+    for each in pinned:
+        name, at, version = each.partition("@")
+        if not at or not version[:1].isdigit():
+            raise click.UsageError(
+                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
+                f"got '{each}': give both"
+            )
+        name = name.lower()
+        if name not in names:
+            raise click.UsageError(
+                f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
+            )
+        releases[name] = f"{version} --library says so"
+    return releases

@@ -17,7 +17,6 @@ from orchestrator.analysis.libraries import (
     read_sides,
     whole_questions,
 )
-from orchestrator.analysis.scripts import RECIPE, SEEDS, read_pair, script_ablation, scripts_data
 from orchestrator.cli import common, foreign
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, print_table, say
 from orchestrator.cli.manners import set_next
@@ -234,12 +233,21 @@ def _compare_scripts(
     paths: Sequence[str], pinned: Sequence[str], ablate: bool, as_json: bool
 ) -> int:
     """Print how two launch scripts differ. Return 1 if cells of an ablation failed."""
+    from orchestrator.audit.scripts import (
+        RECIPE,
+        SEEDS,
+        read_pair,
+        script_ablation,
+        scripts_data,
+    )
+    from orchestrator.cli.audit import pinned_releases
+
     if len(paths) != 2:
         raise SelectionError(
             f"--configs takes two launch scripts, got {len(paths)}: "
             "orch compare --configs a.sh b.sh"
         )
-    left, right = read_pair(paths[0], paths[1], foreign.pinned_releases(pinned))
+    left, right = read_pair(paths[0], paths[1], pinned_releases(pinned))
     set_next(f"orch audit {paths[0]} {paths[1]}")
     page = scripts_data(left, right)
     failed = 0

@@ -8,7 +8,7 @@ from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
-from orchestrator.lab.probes.cells import releases
+from orchestrator.evidence.cells import releases
 from orchestrator.lab.probes.drift import (
     cells_of_library,
     code_changes,
@@ -23,7 +23,7 @@ from orchestrator.lab.probes.drift import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.lab.probes.cells import Release
+    from orchestrator.evidence.cells import Release
 
 
 @click.command(short_help="Show what a new release of a library changes for a spec or a script.")

@@ -1,7 +1,6 @@
-"""Options and output of commands about runs and launches that are not orch's own.
+"""Output of commands about runs that orch did not launch.
 
-This is not in `common`, because importing the audit and the comparison takes as long as a whole
-plan of 1,000 cells.
+This is not in `common`, because importing the comparison takes as long as a plan of many cells.
 """
 
 from collections.abc import Sequence
@@ -9,9 +8,7 @@ from collections.abc import Sequence
 import click
 
 from orchestrator.analysis.imported import APART, imported_data
-from orchestrator.audit.libraries import marks
 from orchestrator.cli.common import number, print_table
-from orchestrator.errors import did_you_mean
 from orchestrator.imports.runs import ImportedRun
 
 
@@ -51,29 +48,3 @@ def print_imported(runs: Sequence[ImportedRun], metric: str | None = None) -> No
 def _kl_metrics(runs: Sequence[ImportedRun]) -> list[str]:
     names = ("train/kl_term", "train/kl_reference", "train/kl_reference_per_token")
     return [name for name in names if any(name in run.finals for run in runs)]
-
-
-def pinned_releases(pinned: Sequence[str]) -> dict[str, str]:
-    """Return library -> release of `--library NAME@VERSION`s, with the reason after a blank.
-
-    Raise click.UsageError for another text.
-    """
-    if not pinned:
-        return {}
-
-    names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
-    releases = {}
-    for each in pinned:
-        name, at, version = each.partition("@")
-        if not at or not version[:1].isdigit():
-            raise click.UsageError(
-                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
-                f"got '{each}': give both"
-            )
-        name = name.lower()
-        if name not in names:
-            raise click.UsageError(
-                f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
-            )
-        releases[name] = f"{version} --library says so"
-    return releases

@@ -7,14 +7,13 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.evidence.capabilities import CapabilityRow, matrix
+from orchestrator.evidence.cells import Release, releases
 from orchestrator.lab.probes import drift, undriven
-from orchestrator.lab.probes.cells import Release, releases
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
-    CapabilityRow,
     correction_rows,
     document,
-    matrix,
     own_launches,
     page,
     table,

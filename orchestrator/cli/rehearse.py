@@ -15,13 +15,11 @@ from orchestrator.lab.prove import real as real_run
 from orchestrator.lab.prove import text
 from orchestrator.lab.prove.program import ProgramRehearsal
 from orchestrator.lab.prove.real import RealRehearsal
+from orchestrator.lab.rehearsal import is_foreign, rehearse_cells, rehearse_file
 from orchestrator.pipeline.rehearsal import (
     as_declared,
     foreseen_troubles,
-    is_foreign,
     rehearsal_of,
-    rehearse_cells,
-    rehearse_file,
     run_rehearsal,
 )
 

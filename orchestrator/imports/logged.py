@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.errors import OrchError
+from orchestrator.library.launches import InLoss, InReward
 
 Ended = Literal["finished", "failed", "running", "unknown"]
 
@@ -88,3 +89,19 @@ def digest(*contents: bytes) -> str:
 def digest_of(paths: Iterable[Path]) -> str:
     """Return the SHA-256 of files in this order."""
     return digest(*(path.read_bytes() for path in paths))
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedKl:
+    """The KL of a logged run: the audit's finding on its settings, as plain data."""
+
+    in_reward: InReward
+    in_loss: InLoss
+    objective: str
+    """What the KL optimises, in one sentence."""
+    verdict: str
+    confidence: str
+    assumes: tuple[str, ...]
+    problems: tuple[str, ...]
+    why: str
+    """The reason of the verdict."""

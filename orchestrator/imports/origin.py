@@ -1,14 +1,11 @@
 """Derive the library that trained a logged run, its release, and what its KL term optimises."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
-from orchestrator.audit.judge import AuditFinding
-from orchestrator.audit.pipeline import judged
-from orchestrator.errors import OrchError, SelectionError, did_you_mean
-from orchestrator.imports.logged import LoggedRun
+from orchestrator.errors import SelectionError, did_you_mean
+from orchestrator.imports.logged import LoggedKl, LoggedRun
 from orchestrator.library.logged import Place
 
 FEWEST = 2
@@ -81,29 +78,25 @@ def _released(origin: LibraryOrigin, run: LoggedRun) -> LibraryOrigin:
     return origin._replace(release_because="the log does not say it: --library NAME@VERSION does")
 
 
-def term_of(
+def kl_of(
     library: str | None, release: str | None, settings: Mapping[str, Any], origin: str
-) -> AuditFinding | None:
-    """Return the audit's finding on the settings that a run logged; None where they are too few."""
-    table = plugins.logged_metrics(library) if library else None
-    if library is None or table is None or table.launch is None or not settings:
-        return None
-    launch = table.launch(settings)
-    if launch is None:
-        return None
-    if release:
-        launch = replace(launch, versions={library: f"{release} the imported run"})
+) -> LoggedKl | None:
+    """Return the KL of the settings that a run logged, as the audit reads it.
+
+    Return None where they are too few, and where this installation has no audit.
+    """
     try:
-        return judged(launch, origin, library)
-    except OrchError:
+        from orchestrator.audit.logged_runs import logged_kl
+    except ModuleNotFoundError:
         return None
+    return logged_kl(library, release, settings, origin)
 
 
-def place_of(finding: AuditFinding | None) -> Place | None:
+def place_of(kl: LoggedKl | None) -> Place | None:
     """Return where a run has its KL: in the reward or in the loss; None for both, none, unknown."""
-    if finding is None:
+    if kl is None:
         return None
-    reward, loss = finding.kl_in_reward.active, finding.kl_in_loss.active
+    reward, loss = kl.in_reward.active, kl.in_loss.active
     if reward and loss is False:
         return "reward"
     return "loss" if loss and reward is False else None

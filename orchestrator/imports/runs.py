@@ -14,19 +14,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator import __version__, plugins
-from orchestrator.audit.judge import AuditFinding
+from orchestrator import plugins
 from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import read_lines, read_object, remove_tree, telling, write_text
-from orchestrator.imports.logged import Ended, LoggedRow, LoggedRun
+from orchestrator.imports.logged import Ended, LoggedKl, LoggedRow, LoggedRun
 from orchestrator.imports.names import canonical, own_step
-from orchestrator.imports.origin import LibraryOrigin, origin_of, place_of, term_of
+from orchestrator.imports.origin import LibraryOrigin, kl_of, origin_of, place_of
 from orchestrator.metrics.names import METRICS, is_canonical
 from orchestrator.metrics.points import compact
 from orchestrator.records import MetricPoint
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import Frozen
 from orchestrator.spec.redaction import hide, hide_in_text
+from orchestrator.version import __version__
 
 MANIFEST, LOG = "import.json", "logged.jsonl"
 FIELDS = ("name", "library", "release", "format", "ended")
@@ -83,17 +83,17 @@ class ImportedRun:
         return f"{one.library}@{one.release}" if one.release else one.library
 
     @cached_property
-    def finding(self) -> AuditFinding | None:
-        """The audit's finding on the logged settings; None if they do not determine one."""
+    def kl(self) -> LoggedKl | None:
+        """The KL of the logged settings; None if they do not determine one."""
         one = self.manifest
-        return term_of(one.library, one.release, one.settings, one.origin)
+        return kl_of(one.library, one.release, one.settings, one.origin)
 
     @cached_property
     def points(self) -> tuple[MetricPoint, ...]:
         """Return the metrics that have a canonical name, each step once."""
         one = self.manifest
         table = plugins.logged_metrics(one.library) if one.library else None
-        place = place_of(self.finding)
+        place = place_of(self.kl)
         joined: dict[int, MetricPoint] = {}
         for row in self.rows:
             named = canonical(row.values, table, place, one.renames)
@@ -123,7 +123,7 @@ class ImportedRun:
         """Return the logged names that no canonical name is given for."""
         one = self.manifest
         table = plugins.logged_metrics(one.library) if one.library else None
-        place = place_of(self.finding)
+        place = place_of(self.kl)
         names = dict.fromkeys(name for row in self.rows for name in row.values)
         return tuple(n for n in names if not canonical({n: 0.0}, table, place, one.renames))
 

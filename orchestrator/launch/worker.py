@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from orchestrator import __version__, plugins
+from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import write_text
@@ -21,6 +21,7 @@ from orchestrator.launch import processes, provenance
 from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
 from orchestrator.rundir import COMPUTED_BY, AttemptDir, CellDir
+from orchestrator.version import __version__
 
 STOP_SIGNALS: Mapping[int, State] = {signal.SIGTERM: "preempted", signal.SIGINT: "cancelled"}
 """SIGTERM requests that a worker writes what it has and stops, SIGINT that it gives up."""

@@ -2,18 +2,20 @@
 
 A backend is a package that exports `BACKEND`. It is a folder of `backends/`, or a package of
 another distribution that names it in the entry-point group `orch.backends` (orchestrator.plugins).
-Its folder may also hold data files, all of them optional:
+Its folder may also hold, all of them optional:
 
     environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
-    lab/probes.py                          runs the library's own functions (`orch matrix`)
     evidence/<version>.json                results measured with lab/probes.py (`orch matrix`)
+    audit/reader.py                        reads anybody's launch (`orch audit`)
+    lab/probes.py                          runs the library's own functions (`orch matrix`)
+    lab/cpu_launch.py                      its launches without a GPU (orchestrator.lab.launches)
 
 Requirements for every member:
 
 **Cost.** Importing the package, and every member of it, imports neither the library nor torch.
 `translate` takes at most 0.1 ms a cell once it is warm, because `orch plan` translates whole grids.
 
-**Purity.** `translate`, `cpu_launch`, `parse`, `semantics`, `audit` and `rehearse` read nothing but
+**Purity.** `translate`, `parse`, `semantics`, `audit` and `rehearse` read nothing but
 their arguments and the package's own files. They do not write, start a process, or read the clock
 or the environment. Equal arguments give equal results, in every process.
 
@@ -31,21 +33,19 @@ while the launch writes, and by several processes at once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
-from orchestrator.lab.cpu import CpuLaunch, Trimmed
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
 from orchestrator.library.release_marks import ReleaseMarks
-from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
@@ -113,22 +113,6 @@ class Curvature(NamedTuple):
     """Standard deviation of an advantage."""
 
 
-class BatchPrediction(NamedTuple):
-    """A dialect's prediction of one rollout batch, in the order and under the names of its dump."""
-
-    step: int
-    """Number of train steps of the run after the batch."""
-    observed: Mapping[str, float]
-    """Quantity (rollout_dump.OBSERVED) -> its mean over the batch's train steps. A quantity that
-    cannot be predicted is absent."""
-    advantages: Values | None = None
-    """The advantage of each token, from the log-probabilities that the trainer reported, if any."""
-    logp_policy: Values | None = None
-    """Log-probabilities before the batch's first train step. None without a policy."""
-    weights: Mapping[str, Any] | None = None
-    """The policy after the batch, Hugging Face name -> tensor. None without a policy."""
-
-
 @runtime_checkable
 class LaunchReader(Protocol):
     """A library whose launches `orch audit` reads. Every backend is one.
@@ -190,8 +174,6 @@ class Backend(Protocol):
     dumps_rollouts: bool
     """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
     batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
-    adopts_scripts: bool
-    """True if `adopt` puts anybody's arguments into its launches."""
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the prompts of a task that ships with the backend; None for no task of it.
@@ -248,31 +230,6 @@ class Backend(Protocol):
         """
         ...
 
-    def cpu_launch(self, plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
-        """Return a plan of `translate` as it runs on a machine without an accelerator. Pure.
-
-        `paths`: those for which the plan was made. Every difference is listed
-        (orchestrator.lab.cpu). Return None for a release that orch cannot run so.
-        """
-        ...
-
-    def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
-        """Return anybody's launch, of `batches` rollout batches, as `parse` can read it. Pure.
-
-        Arguments that belong only to its machines, its logs or its evaluation are left out and
-        listed. Arguments that decide the objective are kept, even if no cell can have them: `parse`
-        then refuses them.
-        """
-        ...
-
-    def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
-        """Return a plan of `translate` with the arguments of anybody's launch that it lacks. Pure.
-
-        The plan's values win: every argument of `argv` with another value in the plan is listed as
-        a deviation. Return None if the library's arguments cannot be combined.
-        """
-        ...
-
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         """Return the settings that a launch of `translate` requests.
 
@@ -320,29 +277,13 @@ class Backend(Protocol):
         torch."""
         ...
 
-    def replay(
-        self,
-        settings: Settings,
-        dialect: Dialect,
-        batches: Iterable[RolloutBatch],
-        policy: Path | None,
-    ) -> Iterator[BatchPrediction] | None:
-        """Yield a dialect's predictions of a run's rollout batches, in order.
-
-        policy: the Hugging Face folder that the run started from; the training is then repeated.
-        None: the predictions use the run's own log-probabilities. Return None for a backend that
-        trains only in its own dialect.
-        """
-        ...
-
 
 class LibraryBackend(ABC):
     """A backend whose members are functions of its modules.
 
     Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
-    not assigned keeps the default below. Two modules are imported when first needed:
-    `audit/reader.py` has the function `audit`; `lab/cpu_launch.py` has `cpu_launch`, and `trimmed`
-    and `adopt` if the backend adopts others' launches.
+    not assigned keeps the default below. `audit/reader.py`, which has the function `audit`, is
+    imported when it is first needed.
     """
 
     name: str
@@ -360,7 +301,6 @@ class LibraryBackend(ABC):
     estimator_names: Mapping[str, str] = MappingProxyType({})
     logged_metrics: LoggedMetrics | None = None
     dumps_rollouts: bool = False
-    adopts_scripts: bool = False
 
     def __init__(self) -> None:
         self.title = self.title or self.name
@@ -406,34 +346,10 @@ class LibraryBackend(ABC):
         """Return None: checkpoints are Hugging Face directories."""
         return None
 
-    def cpu_launch(self, plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
-        """Return the result of lab/cpu_launch.py's function, or None without one."""
-        changed: CpuLaunch | None = self._call("lab.cpu_launch", "cpu_launch", None, plan, paths)
-        return changed
-
-    def trimmed(self, argv: Sequence[str], batches: int) -> Trimmed:
-        """Return the result of lab/cpu_launch.py's function, or the launch as it is without one."""
-        as_it_is = Trimmed(tuple(argv))
-        shorter: Trimmed = self._call("lab.cpu_launch", "trimmed", as_it_is, argv, batches)
-        return shorter
-
-    def adopt(self, plan: LaunchPlan, argv: Sequence[str]) -> CpuLaunch | None:
-        """Return the result of lab/cpu_launch.py's function, or None without one."""
-        adopted: CpuLaunch | None = self._call("lab.cpu_launch", "adopt", None, plan, argv)
-        return adopted
-
     def audit(self, launch: Launch) -> LaunchReading | None:
         """Return the result of audit/reader.py's function, or None without one."""
-        reading: LaunchReading | None = self._call("audit.reader", "audit", None, launch)
-        return reading
-
-    def _call(self, module: str, name: str, default: object, *arguments: object) -> Any:
-        """Return the result of a function of a module of the backend's package.
-
-        Return the default if the package has no such module, or the module no such function.
-        """
-        function = _own_function(type(self).__module__, module, name)
-        return default if function is None else function(*arguments)
+        function = _reader(type(self).__module__)
+        return None if function is None else function(launch)
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return None: there is no small scale."""
@@ -455,24 +371,15 @@ class LibraryBackend(ABC):
         """Return None: torch computes."""
         return None
 
-    def replay(
-        self,
-        settings: Settings,
-        dialect: Dialect,
-        batches: Iterable[RolloutBatch],
-        policy: Path | None,
-    ) -> Iterator[BatchPrediction] | None:
-        """Return None: this backend trains only in its own dialect."""
-        return None
-
 
 @cache
-def _own_function(package: str, module: str, name: str) -> Callable[..., Any] | None:
-    """Return a function of a module in a package, or None if one of the two is not there."""
+def _reader(package: str) -> Callable[[Launch], LaunchReading | None] | None:
+    """Return the function `audit` of a package's audit/reader.py, or None if it has none."""
     try:
-        if find_spec(f"{package}.{module}") is None:
+        if find_spec(f"{package}.audit.reader") is None:
             return None
-    except ModuleNotFoundError:  # a backend may be one module, and not a package
+    except ModuleNotFoundError:  # no folder audit/; or the backend is one module, and no package
         return None
-    function: Callable[..., Any] | None = getattr(import_module(f"{package}.{module}"), name, None)
+    function: Callable[[Launch], LaunchReading | None]
+    function = import_module(f"{package}.audit.reader").audit
     return function

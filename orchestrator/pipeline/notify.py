@@ -16,13 +16,13 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from orchestrator import __version__
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline.messages import say
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import survey
 from orchestrator.spec.redaction import hide_in_text
 from orchestrator.spec.site_options import OnEnd, slurm_options
+from orchestrator.version import __version__
 
 RunEnd = Literal["finished", "failed", "cancelled", "interrupted"]
 COMMAND_SECONDS, WEBHOOK_SECONDS = 60, 10

@@ -13,6 +13,7 @@ from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import LearningCurve, spread_indices
 from orchestrator.analysis.stats import Estimate
 from orchestrator.analysis.text import metric_title
+from orchestrator.charts.gradients import gradient_views
 from orchestrator.charts.marks import (
     STEP,
     ChartView,
@@ -582,8 +583,6 @@ def _predicted(figure: Figure, data: FigureData) -> Iterator[ChartView]:
 
 
 def _gradients(figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    from orchestrator.lab.exact.figures import gradient_views  # NumPy
-
     rows = [r for r in data["laboratory"] if r["paper"] or "paper" not in figure.metrics]
     yield from gradient_views(rows)
 

@@ -29,7 +29,10 @@ def laboratory_data() -> Mapping[str, Any]:
     labels = [each.label for each in extended() if each.ratio == "token"]
     if [row["label"] for row in stored["rows"]] == labels:
         return stored
-    return derived_laboratory_data()
+    try:
+        return derived_laboratory_data()
+    except ModuleNotFoundError:  # this installation has no laboratory
+        return stored
 
 
 def derived_laboratory_data() -> dict[str, Any]:

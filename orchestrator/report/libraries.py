@@ -24,9 +24,9 @@ from orchestrator.analysis.text import (
     number_text,
     p_text,
 )
-from orchestrator.lab.probes.cells import Release, releases
-from orchestrator.lab.probes.evidence import objective_text
-from orchestrator.lab.probes.matrix import STATUS_MARKS, CapabilityRow, matrix
+from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
+from orchestrator.evidence.cells import Release, releases
+from orchestrator.evidence.stored import objective_text
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link

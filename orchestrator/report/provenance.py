@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator import __version__
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.libraries import LibrarySide, library_name, read_sides
@@ -35,6 +34,7 @@ from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import elsewhere
 from orchestrator.settings import Settings
 from orchestrator.tracking.links import CellRuns, cell_runs
+from orchestrator.version import __version__
 
 
 @dataclass(frozen=True)

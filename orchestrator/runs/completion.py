@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator import __version__
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json, write_text
 from orchestrator.identity import digest
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan
+from orchestrator.version import __version__
 
 _NAME = "settled.json"
 

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from orchestrator import __version__
 from orchestrator.errors import OrchError
 from orchestrator.files import read_json
 from orchestrator.identity import fingerprint
@@ -19,6 +18,7 @@ from orchestrator.records import Cell, ExitRecord, Record
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Frozen, NonNegativeInt
 from orchestrator.spec.redaction import hide, hide_in_text
+from orchestrator.version import __version__
 
 FORMAT = 1
 """Increased whenever an older orch could not read what this one writes."""

@@ -24,14 +24,14 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
     its axes show every name under which it was declared. Raise UnsupportedSetting if the backend
     has no small scale, or for a release whose mathematics is unknown.
     """
-    trainer = plugins.load(backend)
     variants: dict[tuple[int, ...], _Rehearsed] = {}
     merged: dict[str, Cell] = {}
     for cell in cells:
         key = (id(cell.resources), id(cell.cadence), *without_seed(cell.settings))
         variant = variants.get(key)
         if variant is None:
-            first = trainer.rehearse(cell, semantics(cell.settings.backend).dialect)
+            dialect = semantics(cell.settings.backend).dialect
+            first = plugins.load(backend).rehearse(cell, dialect)
             if first is None:
                 raise UnsupportedSetting(
                     backend,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.scripts import RECIPE, read_pair, script_ablation, scripts_data
+from orchestrator.audit.scripts import RECIPE, read_pair, script_ablation, scripts_data
 from orchestrator.errors import SelectionError
 
 TRL = """from trl import GRPOConfig, GRPOTrainer

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from orchestrator import plugins, scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
+from orchestrator.lab import launches
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Cadence, Resources, Settings
 from tests.backends import real
@@ -199,16 +200,15 @@ def _plans(library: str) -> Iterator[LaunchPlan]:
                 with suppress(UnsupportedSetting):
                     plan = backend.translate(cell.model_copy(update={"cadence": cadence}), PLACE)
                     yield plan
-                    on_cpu = backend.cpu_launch(plan, PLACE)
+                    on_cpu = launches.cpu_launch(plan, PLACE)
                     if on_cpu is not None:
                         yield on_cpu.in_fp32().plan
 
 
 def _programs() -> Iterator[LaunchPlan]:
     """Yield the runs of other people's Python programs."""
-    for library in filter(plugins.has_programs, _libraries()):
+    for library, programs in launches.with_programs().items():
         for version in plugins.load(library).versions:
-            programs = plugins.programs(library)
             yield programs.launch(("/x/train.py",), version, PLACE, Path("/x/policy"), 4)
 
 

@@ -20,6 +20,7 @@ from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
 from orchestrator.lab.cpu import Deviation
+from orchestrator.lab.launches import cpu_launch
 from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
@@ -146,7 +147,7 @@ def train(
         each.mkdir(parents=True)
     backend = plugins.load(library)
     launch = backend.translate(trained, place)
-    changed = backend.cpu_launch(launch, place)
+    changed = cpu_launch(launch, place)
     assert changed is not None
     for name, text in changed.plan.files.items():
         (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.lab import cpu
+from orchestrator.lab.launches import cpu_launch
 from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Cadence
@@ -31,10 +32,10 @@ def planned(library: str, version: str) -> LaunchPlan:
 @pytest.mark.parametrize("library", RELEASES)
 def test_what_differs_is_listed(library: str) -> None:
     version, other = RELEASES[library]
-    backend, plan = plugins.load(library), planned(library, version)
-    made = backend.cpu_launch(plan, PLACE)
+    plan = planned(library, version)
+    made = cpu_launch(plan, PLACE)
     assert made is not None
-    assert made == backend.cpu_launch(plan, PLACE)
+    assert made == cpu_launch(plan, PLACE)
     named = {each.name for each in made.deviations}
     added = made.plan.files.keys() - plan.files.keys()
     assert {f"{cpu.FOLDER}/{name}.py" for name in ("sitecustomize", "orch_cpu_device")} <= added
@@ -44,12 +45,12 @@ def test_what_differs_is_listed(library: str) -> None:
     assert all(each.why or each.kind != "argument" for each in made.deviations)
     assert set(cpu.PARTS) <= set(made.deviations)
     if other is not None:
-        assert backend.cpu_launch(planned(library, other), PLACE) is None
+        assert cpu_launch(planned(library, other), PLACE) is None
 
 
 @pytest.mark.parametrize("library", RELEASES)
 def test_what_rounds_to_bf16_can_be_had_in_fp32_and_that_is_listed(library: str) -> None:
-    launch = plugins.load(library).cpu_launch(planned(library, RELEASES[library][0]), PLACE)
+    launch = cpu_launch(planned(library, RELEASES[library][0]), PLACE)
     assert launch is not None
     exact = launch.in_fp32()
     assert exact.plan.env == {**launch.plan.env, PASSES: "fp32"}
@@ -61,7 +62,7 @@ def test_what_rounds_to_bf16_can_be_had_in_fp32_and_that_is_listed(library: str)
 
 def test_prime_rl_differs_in_a_few_keys_of_its_file() -> None:
     plan = planned("prime_rl", "0.5.0")
-    made = plugins.load("prime_rl").cpu_launch(plan, PLACE)
+    made = cpu_launch(plan, PLACE)
     assert made is not None
     before, after = (tomllib.loads(each.files["rl.toml"]) for each in (plan, made.plan))
     assert after["trainer"]["model"]["attn"] == "sdpa"

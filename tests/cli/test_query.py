@@ -1,4 +1,4 @@
-"""orch results: SQL over an experiment's results gives the rows of `load_results`."""
+"""orch results: SQL over an experiment's results gives the rows of `orch.results`."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def rows(frame: Any) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("kept", ["nothing", "all", "half"])
-def test_rows_are_those_of_load_results(
+def test_rows_are_those_of_results(
     smoke: Experiment, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pandas as pd

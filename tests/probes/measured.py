@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.environments import lock_of
 from orchestrator.errors import EnvironmentFault
-from orchestrator.lab.probes import evidence
+from orchestrator.evidence import stored
 from orchestrator.lab.probes.measure import measure
 from orchestrator.lab.probes.protocol import ProbeSource, sources
 from tests.backends.environments import contract_python, root
@@ -35,8 +35,8 @@ def _measured(library: str, version: str, found: ProbeSource) -> dict[str, Any]:
 
 def same_as_committed(library: str, version: str) -> None:
     """What is measured here is what the repository says."""
-    committed = evidence.read(library, version)
+    committed = stored.read(library, version)
     assert committed is not None, f"orch matrix --measure --library {library}@{version}"
-    told = evidence.differences(committed, measured(library, version))
+    told = stored.differences(committed, measured(library, version))
     again = f"orch matrix --measure --library {library}@{version}, if {library} has changed"
     assert not told, "\n".join([*told[:20], again])

@@ -14,8 +14,8 @@ from orchestrator import plugins
 from orchestrator.cli.matrix import command
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
+from orchestrator.evidence.stored import differences
 from orchestrator.lab.probes import undriven
-from orchestrator.lab.probes.evidence import differences
 from orchestrator.lab.probes.undriven import measure
 
 RELEASES = undriven.chosen(())

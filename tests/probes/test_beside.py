@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator import plugins
-from orchestrator.lab.probes import evidence, matrix
-from orchestrator.lab.probes.cells import BETA, releases
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import BETA, releases
+from orchestrator.lab.probes import matrix
+from orchestrator.lab.probes.protocol import probes_of
 from orchestrator.lab.probes.surroundings import (
     HORIZON,
     AskedSurrounding,
@@ -24,7 +25,7 @@ LEVELS = ("token", "sequence", "sequence_mean")
 
 
 def _entries(release: tuple[str, str], subject: str) -> list[dict[str, Any]]:
-    measured = evidence.read(*release)
+    measured = stored.read(*release)
     assert measured is not None
     return [each for each in measured["beside"] if each["subject"] == subject]
 
@@ -32,7 +33,7 @@ def _entries(release: tuple[str, str], subject: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("release", RELEASES, ids="@".join)
 def test_every_release_has_its_ratio_levels_measured(release: tuple[str, str]) -> None:
     entries = _entries(release, "level")
-    own = plugins.probes(release[0]).ratio_levels(release[1])
+    own = probes_of(release[0]).ratio_levels(release[1])
     assert [each["name"] for each in entries] == list(own)
     for each in entries:
         assert "error" not in each, each

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from orchestrator.estimators import entry
+from orchestrator.evidence.stored import curve_text
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, token_kl
-from orchestrator.lab.probes.evidence import curve_text
 from orchestrator.lab.probes.measure import FORMS, WEIGHTS, classify
 from orchestrator.lab.probes.protocol import CURVE, NEAR
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import releases
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.lab.probes import evidence
-from orchestrator.lab.probes.cells import releases
 
 RELEASES = releases()
 KL_REWARD = {
@@ -22,7 +22,7 @@ KL_REWARD = {
 @pytest.fixture(params=RELEASES, ids="@".join)
 def both(request: pytest.FixtureRequest) -> tuple[Dialect, Any]:
     library, version = request.param
-    return plugins.load(library).semantics(version).dialect, evidence.read(library, version)
+    return plugins.load(library).semantics(version).dialect, stored.read(library, version)
 
 
 def test_where_a_kl_in_the_reward_enters(both: tuple[Dialect, Any]) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import plugins
-from orchestrator.lab.probes import evidence
-from orchestrator.lab.probes.cells import settings, term
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import settings, term
 from orchestrator.lab.probes.drift import arguments, changes, drift
 from orchestrator.records import Cell
 from orchestrator.settings import Resources
@@ -94,10 +94,10 @@ def test_a_cell_that_only_one_release_runs_is_told() -> None:
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Evidence on verl 0.9.1 that can be changed, as if a release had changed its code."""
-    own = evidence.read
-    stored = {v: copy.deepcopy(own("verl", v)) for _, v in VERL}
-    monkeypatch.setattr(evidence, "read", lambda _, version: stored[version])
-    return stored["0.9.1"]
+    own = stored.read
+    changed = {v: copy.deepcopy(own("verl", v)) for _, v in VERL}
+    monkeypatch.setattr(stored, "read", lambda _, version: changed[version])
+    return changed["0.9.1"]
 
 
 def test_changed_mathematics_is_told_for_the_cells_it_touches(other: Any) -> None:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.kl.verdicts import verdict
-from orchestrator.lab.probes import evidence
-from orchestrator.lab.probes.cells import (
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import (
     ADVANTAGES,
     AGGREGATIONS,
     accepted,
@@ -22,14 +21,15 @@ from orchestrator.lab.probes.cells import (
     settings,
     terms,
 )
+from orchestrator.kl.verdicts import verdict
 from orchestrator.lab.probes.measure import TOLERANCE
 from orchestrator.settings import Kl
 
 RELEASES = releases()
 
 
-def read(release: tuple[str, str]) -> evidence.ReleaseEvidence:
-    found = evidence.read(*release)
+def read(release: tuple[str, str]) -> stored.ReleaseEvidence:
+    found = stored.read(*release)
     assert found is not None, f"orch matrix --measure --library {'@'.join(release)}"
     return found
 
@@ -111,19 +111,19 @@ DOCUMENTS = st.recursive(
 @settings_of_hypothesis(max_examples=30)
 @given(DOCUMENTS)
 def test_a_document_does_not_differ_from_itself(document: Any) -> None:
-    assert evidence.differences(document, json.loads(json.dumps(document))) == []
+    assert stored.differences(document, json.loads(json.dumps(document))) == []
 
 
 @settings_of_hypothesis(max_examples=30)
 @given(st.dictionaries(st.text(min_size=1, max_size=8), DOCUMENTS, min_size=1))
 def test_what_is_stored_is_what_is_read(document: dict[str, Any]) -> None:
-    assert json.loads(evidence.as_text(document)) == document
+    assert json.loads(stored.as_text(document)) == document
 
 
 def test_differences_name_the_place_and_both_values() -> None:
     one = {"cells": [{"objective": "zero", "gradient": [[1.0]]}], "loss": {"token_mean": 1}}
     other = {"cells": [{"objective": "surrogate", "gradient": [[1.0 + 1e-9]]}], "extra": True}
-    assert evidence.differences(one, other) == [
+    assert stored.differences(one, other) == [
         "cells[0].objective: 'zero' -> 'surrogate'",
         "loss: {'token_mean': 1} -> None",
         "extra: None -> True",
@@ -131,20 +131,20 @@ def test_differences_name_the_place_and_both_values() -> None:
 
 
 def test_a_gradient_may_differ_in_its_last_digits_only() -> None:
-    assert evidence.differences({"gradient": [[1.0]]}, {"gradient": [[1.00001]]})
-    assert not evidence.differences({"gradient": [[1.0]]}, {"gradient": [[1.0 + 1e-8]]})
+    assert stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.00001]]})
+    assert not stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.0 + 1e-8]]})
 
 
 def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "0.9.1.json").write_text('{"library": ')
     monkeypatch.setattr(plugins, "evidence_dir", lambda _: tmp_path)
-    evidence.read.cache_clear()
+    stored.read.cache_clear()
     try:
         with pytest.raises(EnvironmentFault, match=r"orch matrix --measure --library verl@0\.9\.1"):
-            evidence.read("verl", "0.9.1")
-        assert evidence.read("verl", "0.0.1") is None
+            stored.read("verl", "0.9.1")
+        assert stored.read("verl", "0.0.1") is None
     finally:
-        evidence.read.cache_clear()
+        stored.read.cache_clear()
 
 
 def test_a_cell_of_the_probes_has_nothing_but_its_kl_to_shape_a_gradient() -> None:

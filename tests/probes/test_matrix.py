@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SelectionError
-from orchestrator.lab.probes.cells import releases, term, terms
-from orchestrator.lab.probes.evidence import objective_text
-from orchestrator.lab.probes.matrix import row, short
+from orchestrator.evidence.capabilities import row
+from orchestrator.evidence.cells import releases, term, terms
+from orchestrator.evidence.stored import objective_text
+from orchestrator.lab.probes.matrix import short
 from tests.command_line import ROOT, orch
 
 

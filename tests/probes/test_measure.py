@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.lab.probes import evidence
+from orchestrator.evidence import stored
 from orchestrator.lab.probes.measure import measure
 from orchestrator.lab.probes.protocol import sources
 from tests.backends.environments import contract_python, root
@@ -77,7 +77,7 @@ def test_a_term_that_is_forgotten_is_seen(changed: Changed) -> None:
     assert cells["k2", "loss", True]["objective"] == "zero"
     assert {"k2.loss", "k3.loss"} <= disagreeing(found)
     assert "k1.reward" not in disagreeing(found)
-    told = evidence.differences(evidence.read("verl", "0.9.1"), found)
+    told = stored.differences(stored.read("verl", "0.9.1"), found)
     assert any(line.startswith("sources.workers/utils/losses.py:ppo_loss.sha256") for line in told)
 
 

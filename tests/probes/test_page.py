@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.lab.probes import drift, evidence, undriven
-from orchestrator.lab.probes.cells import releases
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import releases
+from orchestrator.lab.probes import drift, undriven
 from orchestrator.lab.probes.matrix import findings, page
 
 DOCS = Path(__file__).parents[2] / "docs" / "kl_in_libraries.md"
@@ -55,8 +56,8 @@ def test_tables_have_as_many_cells_in_every_row() -> None:
 @pytest.fixture
 def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The evidence on verl 0.9.1, to be changed; the repository's stays."""
-    found = copy.deepcopy(evidence.read("verl", "0.9.1"))
-    monkeypatch.setattr(evidence, "read", lambda *_: found)
+    found = copy.deepcopy(stored.read("verl", "0.9.1"))
+    monkeypatch.setattr(stored, "read", lambda *_: found)
     return found
 
 

@@ -21,9 +21,9 @@ from backends.micro.optimizer import rate_of
 from orchestrator import plugins
 from orchestrator.environments import lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
+from orchestrator.evidence.cells import releases
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import relevant
-from orchestrator.lab.probes.cells import releases
 from orchestrator.lab.probes.protocol import sources
 from orchestrator.lab.probes.runner import Sources
 from orchestrator.records import Cell, LaunchPlan

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import plugins
 from orchestrator.cli.matrix import command
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import BETA, releases
 from orchestrator.kl.estimators import EngineWeight, slope, weights
-from orchestrator.lab.probes import evidence
-from orchestrator.lab.probes.cells import BETA, releases
 from orchestrator.lab.probes.matrix import correction_rows
-from orchestrator.lab.probes.protocol import Inquiry
+from orchestrator.lab.probes.protocol import Inquiry, probes_of
 from orchestrator.lab.probes.surroundings import (
     CLOSE,
     HYPOTHESES,
@@ -108,9 +107,9 @@ def test_a_smaller_divisor_and_a_weighted_kl_are_seen_and_another_weight_is_not_
 @pytest.mark.parametrize("release", RELEASES, ids="@".join)
 def test_every_release_has_its_corrections_measured(release: tuple[str, str]) -> None:
     """A cell that a backend accepts has the meaning of its settings; own words are all known."""
-    measured = evidence.read(*release)
+    measured = stored.read(*release)
     assert measured is not None
-    own = plugins.probes(release[0]).corrections(release[1])
+    own = probes_of(release[0]).corrections(release[1])
     assert [each["name"] for each in measured["corrections"]["own"]] == list(own)
     for each in measured["corrections"]["own"]:
         assert "error" not in each

@@ -27,7 +27,7 @@ from backends.micro.objective import (
 from backends.micro.optimizer import rate_of
 from orchestrator.estimators import entry
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.library.protocol import BatchPrediction
+from orchestrator.lab.prove.prediction import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.settings import Settings
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.charts.files import converted, sheet, svg_of
-from orchestrator.charts.marks import STEP, ChartView, Rows, quantity, reading, series
+from orchestrator.charts.gradients import PANELS, gradient_views
+from orchestrator.charts.marks import ChartView, Rows, quantity, series
 from orchestrator.charts.style import Spec
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
@@ -111,58 +112,8 @@ def _setting(setting: LabSetting) -> dict[str, Any]:
 
 
 FORMATS = (".png", ".pdf", ".svg")
-PLACES = {"reward": "$c0", "loss": "$c2", "both": "$c5"}
-PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
 FILE_WIDTH = 1500
 """Width of Fig. 1 in a file, in pixels."""
-
-
-def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[ChartView]:
-    """Return charts of bias and variance on log axes, with one row per configuration.
-
-    Filled dots are exact and rings are sampled. A bias of exactly zero has no dot. rows: the
-    `configurations` of `figure1`, or of a report's `data["laboratory"]`.
-    """
-    return [_gradient_view(rows, *panel, title) for panel in PANELS]
-
-
-def _gradient_view(
-    rows: Sequence[Mapping[str, Any]], statistic: str, parameter: str, title: str
-) -> ChartView:
-    drawn: Rows = [
-        {
-            "name": row["label"],
-            "placement": row["placement"].replace("reward_and_loss", "both"),
-            "kind": kind,
-            "value": row[parameter][key] or None,
-        }
-        for row in rows
-        for kind, key in (("exact", statistic), ("sampled", f"sampled_{statistic}"))
-    ]
-    x = quantity("value", None, type="log")
-    x["axis"] = {"format": "~e", "tickCount": 4}
-    y: Spec = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    looks = {"color": {"domain": list(PLACES), "range": list(PLACES.values())}}
-    colour = series("placement", looks, "color", dots=True)
-    tooltip = reading(("name", "of"), ("kind", "is"), ("value", statistic, ".3g"))
-    layers: list[Spec] = [{"mark": {"type": "point", "opacity": 0}, "encoding": {"y": y}}]
-    for kind, size in (("exact", 50), ("sampled", 80)):
-        layers.append(
-            {
-                "name": kind,
-                "transform": [{"filter": f"datum.value > 0 && datum.kind === '{kind}'"}],
-                "mark": {"type": "point", "filled": kind == "exact", "opacity": 1, "size": size},
-                "encoding": {"x": x, "y": y, **colour, "tooltip": tooltip},
-            }
-        )
-    of = f"{title}: {statistic}" if title else statistic
-    return {
-        "title": f"{of} of the gradient, d/d{parameter}",
-        "spec": {"height": {"step": STEP - 3}, "layer": layers},
-        "least": 260,
-        "names": "name",
-        "rows": drawn,
-    }
 
 
 def draw(data: dict[str, Any], path: Path) -> None:

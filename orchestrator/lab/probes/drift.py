@@ -23,12 +23,14 @@ from orchestrator.audit.libraries import versions as releases_around
 from orchestrator.audit.render import headline
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.estimators import TABLE, entry
+from orchestrator.evidence import stored
+from orchestrator.evidence.capabilities import measurement
+from orchestrator.evidence.cells import Release
+from orchestrator.evidence.stored import curve_of, curve_text, objective_text
 from orchestrator.identity import flatten
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.lab.probes import evidence, undriven
-from orchestrator.lab.probes.cells import Release
-from orchestrator.lab.probes.evidence import curve_of, curve_text, objective_text
-from orchestrator.lab.probes.matrix import markdown_table, measurement
+from orchestrator.lab.probes import undriven
+from orchestrator.lab.probes.matrix import markdown_table
 from orchestrator.library.key_tables import numbers
 from orchestrator.library.launches import InLoss, InReward, UnreadableScript
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
@@ -151,7 +153,7 @@ def cells_of_library(
 
 def code_changes(before: Release, after: Release) -> list[str]:
     """Return the probed functions whose text differs between the releases."""
-    old, new = (evidence.read(*release) or {"sources": {}} for release in (before, after))
+    old, new = (stored.read(*release) or {"sources": {}} for release in (before, after))
     shared = [name for name in old["sources"] if name in new["sources"]]
     return [
         name for name in shared if old["sources"][name]["sha256"] != new["sources"][name]["sha256"]
@@ -362,7 +364,7 @@ def _mathematics(cell: Cell, before: Release, after: Release) -> Iterator[Releas
     kl, settings = cell.settings.kl, cell.settings
     if kl.placement is None:
         return
-    old, new = (evidence.read(*release) for release in (before, after))
+    old, new = (stored.read(*release) for release in (before, after))
     if old is None or new is None:
         return
     parts: list[tuple[str, str, str]] = [
@@ -387,7 +389,7 @@ def _mathematics(cell: Cell, before: Release, after: Release) -> Iterator[Releas
 
 
 def _plain(measured: Mapping[str, Any]) -> str:
-    kept = {k: v for k, v in measured.items() if k not in evidence.VOLATILE and k != "refused"}
+    kept = {k: v for k, v in measured.items() if k not in stored.VOLATILE and k != "refused"}
     return ", ".join(f"{key}={value}" for key, value in kept.items()) or "refused"
 
 
@@ -706,14 +708,14 @@ def _value(value: object) -> str:
 def _of_evidence(drives: Sequence[Release]) -> Iterator[str]:
     """Yield a sentence for each pair of neighbouring releases that were measured."""
     for library in dict.fromkeys(name for name, _ in drives):
-        versions = [v for name, v in drives if name == library and evidence.read(library, v)]
+        versions = [v for name, v in drives if name == library and stored.read(library, v)]
         known = sorted(versions, key=numbers)
         for old, new in pairwise(known):
             yield _pair(library, old, new)
 
 
 def _pair(library: str, old: str, new: str) -> str:
-    before, after = (evidence.read(library, version) or {} for version in (old, new))
+    before, after = (stored.read(library, version) or {} for version in (old, new))
     differences = []
     if before["silent"] != after["silent"]:
         differences.append(f"a launch that says nothing: {before['silent']} → {after['silent']}")

@@ -6,99 +6,27 @@ imported: evidence is read, and cells are translated.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeVar
 
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import plain_names
-from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, describe, differing
-from orchestrator.lab.probes import evidence, undriven
-from orchestrator.lab.probes.cells import Release, fitting, terms, translated
-from orchestrator.lab.probes.evidence import (
+from orchestrator.evidence import stored
+from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
+from orchestrator.evidence.cells import Release
+from orchestrator.evidence.stored import (
     ALL_TOKENS,
     ReleaseEvidence,
     curve_of,
     curve_text,
     objective_text,
 )
-from orchestrator.settings import BackendRef, Kl
+from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, describe, differing
+from orchestrator.lab.probes import undriven
+from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-RANK = ("exact", "approximated", "extension")
-"""Statuses from the best to the worst. A KL term has the worst status of its fields."""
-STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class CapabilityRow:
-    """One KL term in one release of a library."""
-
-    library: str
-    version: str
-    estimator: str
-    placement: str
-    label: str
-    status: str
-    """exact, approximated, extension, or refused."""
-    notes: tuple[Mapping[str, str], ...]
-    """The ledger's entries on its KL: field, key, value, note."""
-    reason: str
-    """The reason of a refusal."""
-    on_policy: Mapping[str, Any] | None
-    """The measurement, or None if the term was not measured."""
-    off_policy: Mapping[str, Any] | None
-
-    @property
-    def release(self) -> str:
-        """Return `library@version`."""
-        return f"{self.library}@{self.version}"
-
-
-def matrix(chosen: Sequence[Release]) -> list[CapabilityRow]:
-    """Return every KL term in every chosen release."""
-    return [row(library, version, kl) for kl in terms() for library, version in chosen]
-
-
-def row(library: str, version: str, kl: Kl) -> CapabilityRow:
-    """Return one KL term in one release."""
-    status, notes, reason = _accounted(library, version, kl)
-    on, off = (measurement(library, version, kl, on_policy) for on_policy in (True, False))
-    return CapabilityRow(
-        library, version, kl.estimator, str(kl.placement), kl.label, status, notes, reason, on, off
-    )
-
-
-def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
-    """Return the measurement of a term, or None if it was not measured.
-
-    Its keys are objective, terms, scale, agrees and deviation; or only `refused`; or `error`.
-    """
-    cells = (evidence.read(library, version) or {"cells": ()})["cells"]
-    wanted = (kl.estimator, kl.placement, on_policy)
-    return next(
-        (c for c in cells if (c["estimator"], c["placement"], c["on_policy"]) == wanted), None
-    )
-
-
-def _accounted(
-    library: str, version: str, kl: Kl
-) -> tuple[str, tuple[Mapping[str, str], ...], str]:
-    """Return the status, the ledger's entries on the KL, and the reason of a refusal."""
-    try:
-        plan = translated(fitting(library, version, kl))
-    except UnsupportedSetting as error:
-        return "refused", (), str(error)
-    entries = [each for each in plan.ledger if each.field.startswith("kl.")]
-    status = max((RANK.index(each.status) for each in entries), default=0)
-    notes = tuple(
-        {"field": e.field, "status": e.status, "key": e.key, "value": e.value, "note": e.note}
-        for e in entries
-        if e.key or e.note
-    )
-    return RANK[status], notes, ""
 
 
 def own_launches(chosen: Sequence[Release], *, off_policy: bool) -> list[tuple[str, str, str]]:
@@ -107,7 +35,7 @@ def own_launches(chosen: Sequence[Release], *, off_policy: bool) -> list[tuple[s
     return [
         (f"{library}@{version}", each["name"], objective_text(each[when]))
         for library, version in chosen
-        for each in (evidence.read(library, version) or {"natives": ()})["natives"]
+        for each in (stored.read(library, version) or {"natives": ()})["natives"]
     ]
 
 
@@ -161,7 +89,7 @@ def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[s
         "evidence": {
             f"{library}@{version}": {
                 key: value
-                for key, value in (evidence.read(library, version) or {}).items()
+                for key, value in (stored.read(library, version) or {}).items()
                 if key != "cells"
             }
             for library, version in chosen
@@ -251,7 +179,7 @@ MEANS = {
 
 def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
     """Return the page about these releases, as Markdown. `read_only`: of libraries only read."""
-    known = [release for release in chosen if evidence.read(*release)]
+    known = [release for release in chosen if stored.read(*release)]
     rows = matrix(known)
     parts = [
         HEAD,
@@ -293,7 +221,7 @@ def page(chosen: Sequence[Release], read_only: Sequence[Release] = ()) -> str:
 
 
 def _read(release: Release) -> Mapping[str, Any]:
-    measured = evidence.read(*release)
+    measured = stored.read(*release)
     if measured is None:
         raise LookupError(release)
     return measured
@@ -523,7 +451,7 @@ RATIO_OF = {
 
 def _corrections(release: Release) -> Sequence[Mapping[str, Any]]:
     """Return the measured corrections of a release: those of cells, then in its own words."""
-    measured = (evidence.read(*release) or {}).get("corrections")
+    measured = (stored.read(*release) or {}).get("corrections")
     if measured is None:
         return ()
     cells = [
@@ -589,7 +517,7 @@ def surroundings_rows(known: Sequence[Release]) -> list[tuple[str, ...]]:
     versions = _grouped(
         ((library, SUBJECTS[each["subject"]], f"`{each['name']}`", _surrounding(each)), version)
         for library, version in known
-        for each in (evidence.read(library, version) or {}).get("beside", ())
+        for each in (stored.read(library, version) or {}).get("beside", ())
     )
     rows = [(f"{key[0]} {', '.join(of)}", *key[1:]) for key, of in versions.items()]
     return sorted(rows, key=lambda row: list(SUBJECTS.values()).index(row[1]))
@@ -641,7 +569,7 @@ def findings(known: Sequence[Release]) -> list[str]:
     releases = _grouped(
         (sentence, release)
         for release in known
-        if (measured := evidence.read(*release)) is not None
+        if (measured := stored.read(*release)) is not None
         for rule in RULES
         for sentence in rule(measured)
     )

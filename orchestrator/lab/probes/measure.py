@@ -13,16 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import TABLE, entry, plain_names
-from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import clamped_value, slope
-from orchestrator.kl.verdicts import verdict
-from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, exact
-from orchestrator.lab.exact.objectives import generic_settings, gradients, name_objective
-from orchestrator.lab.probes.cells import (
+from orchestrator.evidence.cells import (
     ADVANTAGES,
     AGGREGATIONS,
     BETA,
@@ -35,7 +28,13 @@ from orchestrator.lab.probes.cells import (
     terms,
     translated,
 )
-from orchestrator.lab.probes.evidence import EstimatorCurve, write
+from orchestrator.evidence.stored import EstimatorCurve, write
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.estimators import clamped_value, slope
+from orchestrator.kl.verdicts import verdict
+from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, exact
+from orchestrator.lab.exact.objectives import generic_settings, gradients, name_objective
 from orchestrator.lab.probes.protocol import (
     AT,
     CURVE,
@@ -53,6 +52,7 @@ from orchestrator.lab.probes.protocol import (
     every_group,
     expected_gradient,
     first_error,
+    probes_of,
     ragged,
     ratios,
     scaled,
@@ -89,7 +89,7 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
 
     `commit`: of the source, where a release is not a published package.
     """
-    probes = plugins.probes(library)
+    probes = probes_of(library)
     inquiry = Inquiry(library, version)
     add_models(inquiry)
     cells = list(ask_about_cells(inquiry))

@@ -37,6 +37,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -44,8 +45,8 @@ import numpy as np
 from orchestrator import plugins
 from orchestrator.environments import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
+from orchestrator.evidence.cells import libraries
 from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, Sequences, tables
-from orchestrator.plugins import probes_file
 from orchestrator.records import LaunchPlan
 
 NumberRows = Sequence[Sequence[float]]
@@ -115,6 +116,29 @@ class ProbeTarget:
 
     python: Path
     folder: Path | None = None
+
+
+def probes_file(library: str) -> Path:
+    """Return the module of a backend that runs its library's functions.
+
+    Raise EnvironmentFault if the backend has none, as the embedded trainer has none.
+    """
+    path = plugins.folder(library) / "lab" / "probes.py"
+    if not path.exists():
+        raise EnvironmentFault(
+            f"backend '{library}' has no library whose functions could be asked (there are: "
+            f"{', '.join(libraries())})"
+        )
+    return path
+
+
+def probes_of(library: str) -> ModuleType:
+    """Import the module of `probes_file`, for the facts that it states about its library."""
+    probes_file(library)
+    module = plugins.part(library, "lab.probes")
+    if module is None:
+        raise EnvironmentFault(f"backend '{library}' is no package: its probes cannot be imported")
+    return module
 
 
 def ask(
@@ -238,7 +262,7 @@ def sources(
             raise EnvironmentFault(f"--source {source} is not a folder")
         yield ProbeSource(ProbeTarget(with_torch, source.resolve()), "")
         return
-    package = plugins.probes(library).PACKAGE
+    package = probes_of(library).PACKAGE
     environment = find_installed(library, version, "contract", within)
     packages = (
         sorted(environment.path.glob(f"lib/python*/site-packages/{package}")) if environment else []
@@ -270,7 +294,7 @@ def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
             f"{library} is on no registry: point {variable} to a git repository of it that has "
             f"commit {commit[:9]}, or give the folder of its package with --source"
         )
-    package = plugins.probes(library).PACKAGE
+    package = probes_of(library).PACKAGE
     archive = folder / "source.tar"
     git = [str(shutil.which("git")), "-C", repository, "archive", "-o", str(archive), commit]
     done = subprocess.run([*git, f"src/{package}"], capture_output=True, text=True, check=False)

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
+from orchestrator.evidence.cells import BETA, accepted, fitting, term, translated
+from orchestrator.evidence.stored import ALL_TOKENS
 from orchestrator.kl.estimators import EngineWeight, slope, weights
 from orchestrator.lab.exact.laboratory import FloatTable
-from orchestrator.lab.probes.cells import BETA, accepted, fitting, term, translated
-from orchestrator.lab.probes.evidence import ALL_TOKENS
 from orchestrator.lab.probes.protocol import (
     AnswersByKey,
     Inquiry,
     ProbeBatch,
     as_array,
     first_error,
+    probes_of,
     two_groups,
 )
 from orchestrator.settings import (
@@ -370,7 +370,7 @@ def _with(library: str, version: str, correction: EngineCorrection) -> Settings 
 
 
 def _own(inquiry: Inquiry) -> Iterator[AskedWeight]:
-    probes = plugins.probes(inquiry.library)
+    probes = probes_of(inquiry.library)
     for label, own in getattr(probes, "corrections", lambda _: {})(inquiry.version).items():
         launch = inquiry.add_own_launch(own)
         silent = "silent" in own
@@ -531,7 +531,7 @@ def ask_about_surroundings(inquiry: Inquiry) -> list[AskedSurrounding]:
 
 
 def _levels(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
-    probes = plugins.probes(inquiry.library)
+    probes = probes_of(inquiry.library)
     for label, own in getattr(probes, "ratio_levels", lambda _: {})(inquiry.version).items():
         launch = inquiry.add_own_launch(own)
         for batch in ("level", "level, KL")[: 1 + (own["estimator"] is not None)]:
@@ -540,7 +540,7 @@ def _levels(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
 
 
 def _controllers(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
-    probes = plugins.probes(inquiry.library)
+    probes = probes_of(inquiry.library)
     own = getattr(probes, "controller", None)
     for i, target in enumerate(targets()):
         kl = Kl(

@@ -25,7 +25,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.lab.probes.evidence import curve_of, curve_text, objective_text
+from orchestrator.evidence.stored import curve_of, curve_text, objective_text
 from orchestrator.library.key_tables import numbers
 
 PROBE, KEPT = "lab/kl_probe.py", "measured.json"

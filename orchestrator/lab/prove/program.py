@@ -20,6 +20,7 @@ from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint
 from orchestrator.lab.cpu import Deviation, ProgramResult
+from orchestrator.lab.launches import with_programs
 from orchestrator.lab.prove import small
 from orchestrator.lab.prove.checks import Check, checks, failures
 from orchestrator.lab.prove.proof import Proof, read_run
@@ -94,7 +95,7 @@ def commands_of(path: Path) -> list[ProgramCommand]:
     """
     text = small.text_of(path, "launch script")
     files, releases = NeighbourFiles(path), versions(path)
-    able = [plugins.load(name) for name in plugins.names() if plugins.has_programs(name)]
+    able = [plugins.load(name) for name in with_programs()]
     commands = []
     for launch in launches(text, str(path), files):
         readings = (
@@ -116,7 +117,7 @@ def _command(
     place = f"{path}:{launch.line}"
     if launch.open_end:
         raise EnvironmentFault(f"{place}: {launch.open_end}")
-    launchers = plugins.programs(backend.name).LAUNCHERS
+    launchers = with_programs()[backend.name].LAUNCHERS
     texts = [word.text for word in launch.words]
     names = [text.rpartition("/")[2] for text in texts]
     begin = next(
@@ -180,7 +181,7 @@ def rehearse_command(
     Remove the files of an earlier rehearsal first. Raise OrchError without an environment for it.
     """
     library, version = command.library, command.version
-    programs = plugins.programs(library)
+    programs = with_programs()[library]
     environment = small.environment_of(library, version)
     cell_dir = CellDir(folder / "cells" / f"{command.name.removesuffix(SUFFIX)[:60]}-program")
     if cell_dir.path.exists():
@@ -226,7 +227,7 @@ def library_of(path: Path) -> tuple[str, str]:
     The file is read, not run. Raise EnvironmentFault if orch cannot run programs of its library.
     """
     text = small.text_of(path, "program")
-    able = [plugins.load(name) for name in plugins.names() if plugins.has_programs(name)]
+    able = [plugins.load(name) for name in with_programs()]
     for launch in launches(text, str(path), NeighbourFiles(path)):
         for backend in able:
             reading = backend.audit(launch)

@@ -11,8 +11,8 @@ from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.estimators import NONE, entry
 from orchestrator.evaluate.baselines import base_model
 from orchestrator.kl.library_semantics import Dialect, precision_of
+from orchestrator.lab.prove.prediction import BatchPrediction
 from orchestrator.library import rollout_dump
-from orchestrator.library.protocol import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
@@ -120,10 +120,10 @@ def prove(
     if policy is not None and settings.batch.num_minibatches > 1 and first.updates is None:
         policy, because = None, "the library did not say which rollouts made which train step"
     precision = passes_of(settings, dialect, batches)
-    own = plugins.load("micro").replay(settings, dialect, batches, policy)
-    if own is None:
+    replay = plugins.part("micro", "lab.replay")
+    if replay is None:
         raise EnvironmentFault("the embedded trainer has no replay")
-    predictions = list(own)
+    predictions: list[BatchPrediction] = list(replay.replay(settings, dialect, batches, policy))
     later = TOLERANCE if policy is None else TOLERANCE_LATER
     comparisons = list(_compared(batches, predictions, precision, later))
     if policy is not None and weights:

@@ -15,6 +15,8 @@ from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint
 from orchestrator.lab.cpu import Deviation
+from orchestrator.lab.launches import adopts_scripts, programs
+from orchestrator.lab.launches import trimmed as trimmed_launch
 from orchestrator.lab.prove.checks import Check, checks, failures, leavings
 from orchestrator.lab.prove.proof import NotReplayed, Proof, Run, read_run
 from orchestrator.lab.prove.small import (
@@ -67,17 +69,17 @@ def _launch(
     path: Path, launch: Launch, reading: LaunchReading, releases: Mapping[str, str], batches: int
 ) -> ScriptLaunch:
     backend = plugins.load(reading.library)
-    if not backend.adopts_scripts:
-        able = (plugins.load(name) for name in plugins.names())
+    if not adopts_scripts(backend.name):
+        able = [plugins.load(name).title for name in plugins.names() if adopts_scripts(name)]
         raise EnvironmentFault(
             f"{path}:{launch.line}: orch cannot put a script's arguments into a launch of "
-            f"{backend.title} (it can for {', '.join(x.title for x in able if x.adopts_scripts)}); "
+            f"{backend.title} (it can for {', '.join(able)}); "
             f"`orch audit {path}` reads it{_instead(reading.library)}"
         )
     if launch.open_end:
         raise EnvironmentFault(f"{path}:{launch.line}: {launch.open_end}")
     known = [word.text for word in launch.words if not {UNKNOWN, UNSET} & set(word.text)]
-    trimmed = backend.trimmed(known, batches)
+    trimmed = trimmed_launch(reading.library, known, batches)
     settings = backend.parse(trimmed.argv, {})
     version = version_to_run(backend, releases, reading)
     settings = settings.model_copy(
@@ -163,7 +165,7 @@ def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
 def _instead(library: str) -> str:
     """Return what else can be rehearsed of a library that adopts no scripts."""
     spec = ", and `orch rehearse --real SPEC` trains cells of a spec"
-    if not plugins.has_programs(library):
+    if programs(library) is None:
         return spec
     return f", `orch rehearse --real FILE.py` runs a Python file that builds its trainer{spec}"
 

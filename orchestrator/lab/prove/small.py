@@ -19,6 +19,7 @@ from orchestrator.environments.lock import Environment, find_installed, lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.kl.library_semantics import precision_of
+from orchestrator.lab import launches
 from orchestrator.lab.cpu import CpuLaunch, Deviation
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending
@@ -275,13 +276,9 @@ def on_cpu(
     """
     backend = plugins.load(cell.settings.backend.name)
     plan = backend.translate(cell, paths)
-    adopted = backend.adopt(plan, argv) if argv else None
-    if argv and adopted is None:
-        raise EnvironmentFault(
-            f"orch cannot put the arguments of a script into this launch of {backend.title}"
-        )
+    adopted = launches.adopt(plan, argv) if argv else None
     plan = adopted.plan if adopted is not None else plan
-    launch = backend.cpu_launch(plan, paths)
+    launch = launches.cpu_launch(plan, paths)
     if launch is None:
         raise UnsupportedSetting(
             backend.name,

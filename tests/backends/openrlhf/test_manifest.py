@@ -9,7 +9,7 @@ from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAT_NAMES, VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.lab.probes import evidence
+from orchestrator.evidence import stored
 from orchestrator.library.key_tables import load_options, load_releases
 from orchestrator.settings import Kl
 from tests.backends.openrlhf.cells import PLACE, base, cell_of
@@ -26,7 +26,7 @@ def test_the_table_has_no_fault() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_accepted_was_measured_to_be_the_fields_weight(version: str) -> None:
     """Ratios of tokens, truncated and masked: the library's own loss has the cell's weight."""
-    measured = evidence.read("openrlhf", version)
+    measured = stored.read("openrlhf", version)
     assert measured is not None
     for each in measured["corrections"]["cells"]:
         has = each["kind"] in ("tis_token", "mis_token")

@@ -8,7 +8,7 @@ from backends.skyrl import BACKEND
 from backends.skyrl.manifest import CUTS, FIXED, MANIFEST, NO_CLIP, VERSIONS, tables
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError, UnsupportedSetting
-from orchestrator.lab.probes import evidence
+from orchestrator.evidence import stored
 from orchestrator.settings import Clip, EngineCorrection, Kl
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
 
@@ -52,7 +52,7 @@ def test_a_stale_cell_has_no_correction(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_accepted_was_measured_to_be_the_fields_weight(version: str) -> None:
     """Every correction with an upper bound: the library's own loss has the cell's weight."""
-    measured = evidence.read("skyrl", version)
+    measured = stored.read("skyrl", version)
     assert measured is not None
     cells = measured["corrections"]["cells"]
     assert {each["kind"] for each in cells if each.get("agrees")} == set(CUTS)

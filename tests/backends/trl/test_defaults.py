@@ -2,7 +2,8 @@
 
 import pytest
 
-from orchestrator.lab.probes import evidence, undriven
+from orchestrator.evidence import stored
+from orchestrator.lab.probes import undriven
 from tests.backends.environments import contract_python
 from tests.backends.trl.history import measured
 
@@ -10,7 +11,7 @@ from tests.backends.trl.history import measured
 @pytest.mark.parametrize("version", ["1.9.2", "1.16.0"])
 def test_the_measured_defaults_are_what_trl_computes(version: str) -> None:
     (package,) = contract_python("trl", version).parents[1].glob("lib/python*/site-packages/trl")
-    told = evidence.differences(undriven.read_defaults("trl")[version], measured(package, version))
+    told = stored.differences(undriven.read_defaults("trl")[version], measured(package, version))
     assert not told, "\n".join(told)
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from backends.trl import BACKEND
 from backends.trl.options import own_options
-from orchestrator import plugins
-from orchestrator.lab.probes import evidence
+from orchestrator.evidence import stored
 from orchestrator.lab.probes.measure import add_models, ask_for_update, measured_objective
-from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget
+from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget, probes_of
 from tests.backends.environments import contract_python
 from tests.probes.measured import same_as_committed
 
@@ -25,7 +24,7 @@ def test_the_committed_evidence_is_what_is_measured(version: str) -> None:
 
 def natives(version: str) -> dict[str, tuple[object, object]]:
     """The terms of the library's own launches, on-policy and on older samples."""
-    kept = evidence.read("trl", version)
+    kept = stored.read("trl", version)
     assert kept is not None
     return {
         each["name"]: (each["on_policy"]["terms"], each["off_policy"]["terms"])
@@ -52,7 +51,7 @@ def test_one_ratio_a_response_makes_the_corrected_kl_no_objective() -> None:
 
 def test_rloo_has_its_kl_inside_the_leave_one_out_baseline() -> None:
     for version in RELEASES:
-        kept = evidence.read("trl", version)
+        kept = stored.read("trl", version)
         assert kept is not None
         entering = kept["reward"]["rloo"]
         assert (entering["within"], entering["others"]) == ("response", "leave_one_out")
@@ -62,7 +61,7 @@ def test_rloo_has_its_kl_inside_the_leave_one_out_baseline() -> None:
 
 def objective(package: Path) -> object:
     """What RLOOTrainer's KL is, in a package."""
-    launch = plugins.probes("trl").natives("1.16.0")["rloo"]
+    launch = probes_of("trl").natives("1.16.0")["rloo"]
     inquiry = Inquiry("trl", "1.16.0")
     add_models(inquiry)
     number = inquiry.add_own_launch({"argv": launch["argv"], "files": {}})
@@ -89,4 +88,4 @@ def test_a_changed_trainer_is_measured_otherwise(tmp_path: Path) -> None:
 
 def test_the_probes_know_the_librarys_own_beta() -> None:
     for version in RELEASES:
-        assert own_options("rloo")[version]["beta"].default == plugins.probes("trl").RLOO_BETA
+        assert own_options("rloo")[version]["beta"].default == probes_of("trl").RLOO_BETA

@@ -20,7 +20,7 @@ from backends.verl.manifest import (
     VERSIONS,
 )
 from backends.verl.translate import ORDER
-from orchestrator.lab.probes import evidence
+from orchestrator.evidence import stored
 from orchestrator.library.manifest import ManifestError
 from tests.backends.verl.cells import cell, shipped
 
@@ -39,7 +39,7 @@ def test_the_table_has_no_fault_of_its_own() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_name_means_what_was_measured_of_it(version: str) -> None:
     """Every name of an estimator that verl takes, in both places, by value and gradient."""
-    measured = evidence.read("verl", version)
+    measured = stored.read("verl", version)
     assert measured is not None
     checked = set()
     for each in measured["names"]:

@@ -197,7 +197,10 @@ def terms() -> Iterator[Kl]:
 def libraries() -> dict[str, tuple[str, ...]]:
     """Return backend -> its releases, newest first, for backends with a library to probe."""
     return {
-        name: plugins.load(name).versions for name in plugins.names() if plugins.has_probes(name)
+        name: plugins.load(name).versions
+        for name in plugins.names()
+        if plugins.evidence_dir(name).is_dir()
+        or (plugins.folder(name) / "lab" / "probes.py").exists()
     }
 
 
