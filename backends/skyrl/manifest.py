@@ -368,7 +368,8 @@ _AGGREGATE_BOUND = (
     "orch_skyrl.py is one"
 )
 _SEED = (
-    "seeds the order of prompts, the trainer and vLLM's engines; equal seeds do not give equal bits"
+    "seeds the order of prompts, the trainer and vLLM's engines, all with this one seed; equal seeds do "
+    "not give equal bits"
 )
 _EPOCHS = (
     "SkyRL < 0.3.0 counts epochs only: orch_skyrl.py repeats the data to exactly so many rollout "
@@ -614,7 +615,10 @@ ROLLOUT_AND_BATCH = (
     Row("rollout.group_size", "generator.n_samples_per_prompt", offer=_POSITIVE),
     Row("rollout.max_response_tokens", f"{SAMPLING}.max_generate_length", offer=_POSITIVE),
     *sampling_rows(
-        f"{SAMPLING}.temperature", f"{SAMPLING}.top_p", "log-probabilities are taken at it, too"
+        f"{SAMPLING}.temperature",
+        f"{SAMPLING}.top_p",
+        "log-probabilities are taken at it, too",
+        stale_by_engine=True,
     ),
     Row("batch.num_prompts", BATCH, offer=_POSITIVE),
     Row(

@@ -31,6 +31,7 @@ from orchestrator.library.manifest import (
     Status,
     Values,
     same,
+    sampling_rows,
 )
 from orchestrator.settings import Settings
 
@@ -546,19 +547,7 @@ LOSS_ROWS = (
     ),
     Row("rollout.group_size", f"{ROLLOUT}.n", Number(least=1, whole=True)),
     Row("rollout.max_response_tokens", "data.max_response_length", Number(least=1, whole=True)),
-    Row("rollout.temperature", f"{ROLLOUT}.temperature", Number()),
-    Row(
-        "rollout.top_p",
-        f"{ROLLOUT}.top_p",
-        Number(),
-        account=(
-            "exact",
-            (
-                "truncates sampling only; the trainer's log-probabilities are of the whole "
-                "distribution"
-            ),
-        ),
-    ),
+    *sampling_rows(f"{ROLLOUT}.temperature", f"{ROLLOUT}.top_p", "", stale_by_engine=True),
 )
 
 

@@ -364,17 +364,34 @@ Show = Callable[[Carried, Values, str], tuple[str, str]]
 
 
 def sampling_rows(
-    temperature: str, top_p: str, note: str = "log-probabilities are at this temperature"
+    temperature: str,
+    top_p: str,
+    note: str = "log-probabilities are at this temperature",
+    *,
+    stale_by_engine: bool = False,
 ) -> tuple[Row, Row]:
     """Return the rows of a library that samples at a temperature and truncates by top_p.
 
     Both arguments are keys of the library; `note` says at which temperature it computes the
-    log-probabilities that it trains on.
+    log-probabilities that it trains on. stale_by_engine: an asynchronous launch has its ratios to
+    the engine's log-probabilities.
     """
-    truncates = "truncates sampling only; log-probabilities are of the whole distribution"
+
+    def truncates(settings: Settings) -> Account:
+        if stale_by_engine and settings.max_staleness_steps and settings.rollout.top_p < 1:
+            return (
+                "approximated",
+                (
+                    "the engine's log-probabilities are of the kept tokens, the trainer's of all: the "
+                    f"ratio of an unchanged policy is the kept mass, {settings.rollout.top_p:g} to 1, "
+                    "and the clip may cut it. Set rollout.top_p=1.0"
+                ),
+            )
+        return "exact", "truncates sampling only; log-probabilities are of the whole distribution"
+
     return (
         Row("rollout.temperature", temperature, offer=Number(), account=("exact", note)),
-        Row("rollout.top_p", top_p, offer=Number(), account=("exact", truncates)),
+        Row("rollout.top_p", top_p, offer=Number(), account=truncates),
     )
 
 

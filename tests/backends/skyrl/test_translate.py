@@ -76,6 +76,25 @@ def test_asynchronous_dr_grpo_to_the_letter() -> None:
     assert (*shared, told[f"{E}.num_engines"], told[f"{P}.colocate_all"]) == (1, 4, 4, False)
 
 
+def test_an_engine_whose_probabilities_are_in_the_ratio_reports_them_at_the_temperature() -> None:
+    """vLLM reports raw ones unless told; the trainer's are at the temperature of the rollout."""
+    key = f"{E}.engine_init_kwargs.logprobs_mode"
+    cell = asynchronous("0.4.0")
+    warm = changed(cell, rollout=cell.settings.rollout.but(temperature=0.6))
+    assert read(plan(warm).argv)[key] == "processed_logprobs"
+    on = onpolicy("0.4.0")
+    recomputed = changed(on, rollout=on.settings.rollout.but(temperature=0.6))
+    assert not any(key in argument for each in (cell, recomputed) for argument in plan(each).argv)
+
+
+def test_a_truncated_sampler_in_the_ratio_is_no_exact_setting() -> None:
+    cell = asynchronous("0.4.0")
+    truncated = plan(changed(cell, rollout=cell.settings.rollout.but(top_p=0.9)))
+    assert status(truncated, "rollout.top_p")[0] == "approximated"
+    assert "0.9 to 1" in status(truncated, "rollout.top_p")[1]
+    assert status(plan(cell), "rollout.top_p")[0] == "exact"
+
+
 def test_the_plain_loss_of_0_2_0_is_said_to_be_without_a_clip() -> None:
     old = plan(asynchronous("0.2.0"))
     assert status(old, "loss.clip")[0] == "approximated"
