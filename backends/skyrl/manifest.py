@@ -368,8 +368,8 @@ _AGGREGATE_BOUND = (
     "orch_skyrl.py is one"
 )
 _SEED = (
-    "seeds the order of prompts, the trainer and vLLM's engines, all with this one seed; equal seeds do "
-    "not give equal bits"
+    "seeds the order of prompts, the trainer and vLLM's engines, all with this one seed; equal "
+    "seeds do not give equal bits"
 )
 _EPOCHS = (
     "SkyRL < 0.3.0 counts epochs only: orch_skyrl.py repeats the data to exactly so many rollout "

@@ -382,9 +382,9 @@ def sampling_rows(
             return (
                 "approximated",
                 (
-                    "the engine's log-probabilities are of the kept tokens, the trainer's of all: the "
-                    f"ratio of an unchanged policy is the kept mass, {settings.rollout.top_p:g} to 1, "
-                    "and the clip may cut it. Set rollout.top_p=1.0"
+                    "the engine's log-probabilities are of the kept tokens, the trainer's of all: "
+                    "the ratio of an unchanged policy is the kept mass, "
+                    f"{settings.rollout.top_p:g} to 1; the clip may cut it. Set rollout.top_p=1.0"
                 ),
             )
         return "exact", "truncates sampling only; log-probabilities are of the whole distribution"
