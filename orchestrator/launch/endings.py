@@ -71,7 +71,9 @@ def ending_of(error: BaseException) -> Ending:
         why = {"cancelled": "cancelled by a person"}.get(error.state, "asked to stop")
         return Ending(error.state, message=why)
     if isinstance(error, OrchError):
-        return Ending("failed", code=1, failure="config", message=shortened(str(error)))
+        full = any(isinstance(c, OSError) and c.errno in NO_ROOM for c in _causes(error))
+        failure = "disk" if full else "config"
+        return Ending("failed", code=1, failure=failure, message=shortened(str(error)))
     memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     failure = "out_of_memory" if memory else "error"
     message = f"{type(error).__name__}: {error}".rstrip(": ")

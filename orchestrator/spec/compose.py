@@ -1,5 +1,6 @@
 """Config groups and the files of a spec: composed by Hydra, once, and resolved by OmegaConf."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,12 +228,29 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
             value = None if read_.is_delete() else read_.value()
         except HydraException as error:
             first = str(error).splitlines()[0]
-            faults.append(Fault(f"override '{text}' cannot be read: {first}"))
+            faults.append(Fault(f"override '{text}' cannot be read: {first}{_quotes(text)}"))
             continue
         overrides.append(
             Override(text, read_.key_or_group, value, read_.is_add(), read_.is_delete())
         )
     return overrides
+
+
+def _quotes(text: str) -> str:
+    """Return the override with its value in quotes, as advice, if that can be read."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, is_set, value = text.partition("=")
+    mark = "'" if '"' in value else '"'
+    quoted = f"{key}={mark}{value}{mark}"
+    if not is_set or mark in value or value[:1] in "[{":
+        return ""
+    try:
+        OverridesParser.create().parse_override(quoted)
+    except HydraException:
+        return ""
+    return f"; quotes around the value help, and others around all of it: {shlex.quote(quoted)}"
 
 
 def documents(file: Path, library: Library, chosen: Mapping[str, str]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     waiting: dict[str, dict[str, list[int]]] = {}
     for (job, index), element in (answer.queued() or {}).items():
         sent = answer.by_job.get(job)
-        if sent is None or element.word not in scheduler.WAITING:
+        if sent is None or not scheduler.is_waiting(element.word):
             continue
         if sent.time < late or scheduler.is_held(element.reason):
             waiting.setdefault(element.reason, {}).setdefault(job, []).append(index)
@@ -193,7 +193,9 @@ def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str
     sent = [s for s in answer.submissions.values() if s.kind == "evaluate" and s.job]
     if not names or not any(not s.drained for s in sent):
         return []
-    alive = {key for key, each in (answer.queued() or {}).items() if each.word in scheduler.WAITING}
+    alive = {
+        key for key, each in (answer.queued() or {}).items() if scheduler.is_waiting(each.word)
+    }
     jobs = {job for job, _ in alive}
     return [
         f"{each.job}_{index}"
@@ -312,7 +314,7 @@ class SchedulerSnapshot:
         """Return, by cell's directory, the elements of training that the queue lists as waiting."""
         in_queue: dict[str, set[int]] = {}
         for (job, index), element in (self.queued() or {}).items():
-            if element.word in scheduler.WAITING:
+            if scheduler.is_waiting(element.word):
                 in_queue.setdefault(job, set()).add(index)
         waiting: dict[str, _Waiting] = {}
         for job, indices in in_queue.items():

@@ -344,18 +344,24 @@ def requeue_job(job: str) -> bool:
 # Job states
 
 
-WAITING = frozenset(
+OVER = frozenset(
     {
-        "PENDING",
-        "CONFIGURING",
-        "REQUEUED",
-        "REQUEUE_HOLD",
-        "REQUEUE_FED",
-        "SPECIAL_EXIT",
-        "RESV_DEL_HOLD",
-        "RESIZING",
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "LAUNCH_FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "RECONFIG_FAIL",
+        "REVOKED",
+        "TIMEOUT",
     }
 )
+"""States of a job that has ended (slurm.h). Any state that is neither of these nor of AT_WORK is
+waiting, those of a later release too: a job is never taken for lost because of a new word."""
 AT_WORK = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED"})
 STOPPED = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
@@ -375,7 +381,12 @@ FAILED."""
 
 def is_over(word: str) -> bool:
     """Return True if this is the state of a job that has ended."""
-    return word not in WAITING | AT_WORK
+    return word in OVER
+
+
+def is_waiting(word: str) -> bool:
+    """Return True if this is the state of a job that has not begun."""
+    return word not in OVER | AT_WORK
 
 
 def is_held(reason: str) -> bool:
@@ -400,7 +411,7 @@ def written(job: str, indices: Iterable[int]) -> str:
 
 def state_of(element: ArrayElement) -> State:
     """Return `pending` or `running` for a job that has not ended."""
-    return "pending" if element.word in WAITING else "running"
+    return "pending" if is_waiting(element.word) else "running"
 
 
 def ending_of(element: ArrayElement, log: str, now: float | None = None) -> ExitRecord | None:
