@@ -21,25 +21,13 @@ from orchestrator.kl.verdicts import (
     every_explanation,
     explanation,
     labelled_sentences,
+    sentences,
     summary_row,
 )
 from orchestrator.settings import AdvantageEstimator
 
-ASKED = (
-    "deepseek-v3.2",
-    "kl-twice",
-    "tis+kl",
-    "opd-top-k",
-    "clamps",
-    "same-settings",
-    "collapse",
-    "moving-reference",
-    "logged-kl",
-    "which-beta",
-    "gspo+k3",
-    "group-std",
-)
-"""The names of lab/exact/questions.py, which loads NumPy; a test holds the two equal."""
+ASKED = tuple(sentences("questions"))
+"""The names of the questions."""
 
 
 def _question(words: Sequence[str]) -> str | None:
@@ -197,13 +185,17 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
     words = {"asks": question.asks, "answer": question.answer, "instead": question.instead}
     if as_json:
         rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in answers]
-        print_json({"name": name, **words, "tables": rows, "settings": SETTINGS})
+        more = {"checked": question.checked, "settings": SETTINGS}
+        print_json({"name": name, **words, "tables": rows, **more})
         return
     for label, text in words.items():
         click.echo(common.hanging(label, text))
     for columns, each in answers:
         click.echo()
         print_table(columns, each)
+    click.echo()
+    for condition in question.checked:
+        click.echo(common.hanging("checked", condition))
     click.echo(f"\n{SYMBOLS}\n{SETTINGS}")
 
 

@@ -64,7 +64,9 @@ def group_std(success: float, group_size: int) -> GroupFactors:
         # The standard deviation of k ones among n values, with the divisor n - 1.
         deviation = sqrt(k * (n - k) / (n * (n - 1)))
         reward += chance * k * (n - k) / (n * n * deviation)
-        divided += chance * (1 - 1 / n) / deviation
+        # The mean of the group takes 1 / n of a KL of its own score. The deviation takes as much
+        # again: it grows with the KL of the rollouts whose reward is above the mean.
+        divided += chance * (1 - 2 / n) / deviation
     reward /= p * (1 - p)
     return GroupFactors(n, reward, 1 / reward, divided / reward, p**n + (1 - p) ** n)
 

@@ -236,7 +236,8 @@ _FACTORS = {
 
 def _spelled(parts: Sequence[tuple[tuple[int, int], str]]) -> str:
     """Return `a × ... + (1 - a) × ...`, what is added first."""
-    return " ".join(sorted(_FACTORS[weight] + name for weight, name in parts)).removeprefix("+ ")
+    texts = sorted((_FACTORS[weight] + name for weight, name in parts), key=lambda each: each[0])
+    return " ".join(texts).removeprefix("+ ")
 
 
 # The order of advice.

@@ -104,9 +104,9 @@ class _Page:
 
 
 @cache
-def sentences() -> Mapping[str, Any]:
-    """Return sentences.yaml."""
-    text = files("orchestrator.kl").joinpath("sentences.yaml").read_text(encoding="utf-8")
+def sentences(file: str = "sentences") -> Mapping[str, Any]:
+    """Return a YAML file of texts beside this module."""
+    text = files("orchestrator.kl").joinpath(f"{file}.yaml").read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = yaml.safe_load(text)
     return loaded
 
@@ -250,25 +250,23 @@ def _kept(case: Case) -> str:
 
 def _headline(term: Judged, page: _Page) -> str:
     row, case = term.row, term.case
-    slots = {"words": term.words, "kept": _kept(case), "near": percent(row.bias_near)}
-    slots["more"] = f"{1 / case.kept:.3g}"
+    biased = f"; biased by {percent(row.bias_near)} near the reference policy"
+    slots = {"words": term.words, "bias": ", unbiased" if row.is_unbiased else biased}
+    slots |= {"kept": _kept(case), "more": f"{1 / case.kept:.3g}"}
     if row.is_noise:
         return page.say("headline", "noise")
+    if term.is_mixed and case.group_size is None:
+        slots["kept"] = f"1 - 1/G (here with G = {GROUP_SIZE})"
     if term.by_prompt:
         name = "mixed_by_prompt" if term.is_mixed else "by_prompt"
     elif term.is_mixed:
         name = "mixed"
-        if case.group_size is None:
-            slots["kept"] = f"1 - 1/G (here with G = {GROUP_SIZE})"
+    elif case.kept == 1:
+        name = "whole"
     elif row.placement != "loss":
-        name = "unbiased" if row.is_unbiased else "biased"
-        name += "_kept" if case.kept != 1 else ""
-    elif case.advantage == "grpo":
-        name = "loss_by_prompt"
-    elif case.kept != 1:
-        name = "loss_not_kept"
+        name = "unbiased_kept" if row.is_unbiased else "biased_kept"
     else:
-        name = "unbiased" if row.is_unbiased else "biased"
+        name = "loss_by_prompt" if case.advantage == "grpo" else "loss_not_kept"
     return page.say("headline", name, **slots)
 
 
@@ -288,9 +286,9 @@ def _bias(term: Judged, page: _Page) -> str:
 MOST = 0.9
 """A sign is stated as a rule if it holds in this share of the random models or more."""
 _SIGNS = {
-    "attracts": "it pulls towards it",
-    "repels": "it pushes away from it",
-    "neither": "it does not pull",
+    "attracts": ("it pulls towards it", 1),
+    "repels": ("it pushes away from it", -1),
+    "neither": ("it does not pull", 0),
 }
 
 
@@ -312,16 +310,19 @@ def _signs(term: Judged, page: _Page) -> str:
     shares = None if term.is_mixed else table.signs(row)
     if shares is None:
         return page.say("plain", "laboratory", **slots)
-    near, far = (_sign(shares[at]) for at in _REGIMES)
+    near, far = (_sign(shares[at], getattr(row, f"pull_{at}")) for at in _REGIMES)
     slots |= {"near_words": near[0], "near_share": near[1], "far_share": far[1]}
     slots |= {"models": f"{table.models():,}", "far_words": far[0]}
     return page.say("plain", "one_sign" if near[0] == far[0] else "two_signs", **slots)
 
 
-def _sign(shares: Mapping[str, float]) -> tuple[str, str]:
-    """Return the sign in words and its share, or both shares where no sign is a rule."""
-    for name, words in _SIGNS.items():
-        if shares[name] >= MOST:
+def _sign(shares: Mapping[str, float], in_laboratory: float) -> tuple[str, str]:
+    """Return the sign in words and its share, or both shares where no sign is a rule.
+
+    It is none if the laboratory's own model has another sign.
+    """
+    for name, (words, sign) in _SIGNS.items():
+        if shares[name] >= MOST and in_laboratory * sign >= 0:
             return words, percent(shares[name])
     both = f"towards it in {percent(shares['attracts'])}, away in {percent(shares['repels'])}"
     return "its sign depends on the model", both

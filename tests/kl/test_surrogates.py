@@ -86,23 +86,33 @@ def test_a_weight_that_leaves_nothing_has_no_number() -> None:
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
 def test_the_group_deviation_equals_groups_written_out(p: float) -> None:
     """One token, success or not; d p by the score (y - p), and a KL that knows nothing of it."""
-    n, found = 4, group_std(p, 4)
+    n, found, beta = 4, group_std(p, 4), 1e-6
     by_reward = by_kl = equal = 0.0
     for rewards in product((0, 1), repeat=n):
         chance = float(np.prod([p if r else 1 - p for r in rewards]))
-        mean = sum(rewards) / n
-        deviation = sqrt(sum((r - mean) ** 2 for r in rewards) / (n - 1))
-        if deviation == 0:
+        if len(set(rewards)) == 1:
             equal += chance
             continue
-        by_reward += chance * sum((r - mean) / deviation * (r - p) for r in rewards) / n
+        advantages = standardised(rewards)
+        by_reward += chance * sum(a * (r - p) for a, r in zip(advantages, rewards, strict=True)) / n
         for signs in product((-1, 1), repeat=n):  # KL and score of one more coin, independent
-            middle = sum(signs) / n
-            by_kl += chance / 2**n * sum((z - middle) / deviation * z for z in signs) / n
+            up, down = (
+                standardised([r - b * z for r, z in zip(rewards, signs, strict=True)])
+                for b in (beta, -beta)
+            )
+            moved = sum((d - u) * z for u, d, z in zip(up, down, signs, strict=True))
+            by_kl += chance / 2**n * moved / (2 * beta) / n
     assert found.reward == pytest.approx(by_reward / (p * (1 - p)), rel=1e-12)
     assert found.beta_in_loss == pytest.approx(p * (1 - p) / by_reward, rel=1e-12)
-    assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-12)
+    assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-6)
     assert found.equal == pytest.approx(equal, rel=1e-12)
+    assert group_std(p, 2).beta_in_reward == 0, "the advantages of two are ±1/√2 whatever the KL"
+
+
+def standardised(values: Any) -> list[float]:
+    mean = sum(values) / len(values)
+    deviation = sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    return [(v - mean) / deviation for v in values]
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -122,6 +132,38 @@ def test_dr_grpos_factors_are_those_of_groups_written_out(n: int, p: float) -> N
     assert found.beta_in_loss == pytest.approx(p * (1 - p) / by_reward, rel=1e-12)
     assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-12)
     assert found.equal == group_std(p, n).equal
+
+
+@pytest.mark.parametrize(
+    ("p", "n", "beta", "deviation"),
+    [(0.1, 4, 0.01, 0.75), (0.5, 8, 0.002, 1.0), (0.02, 2, 0.01, 4)],
+)
+def test_beta_in_the_reward_over_all_groups_is_that_of_sampled_groups(
+    p: float, n: int, beta: float, deviation: float
+) -> None:
+    """A normal KL of its own score, half a million groups, GRPO's advantages."""
+    rng = np.random.default_rng(0)
+    rewards = (rng.random((500_000, n)) < p).astype(float)
+    kl = rng.normal(size=rewards.shape) * deviation
+
+    def advantages(kl: Any) -> Any:
+        gained = rewards - beta * kl
+        gained = gained - gained.mean(1, keepdims=True)
+        return gained / gained.std(1, ddof=1, keepdims=True)
+
+    # Each group with its KL and with the opposite one: what the rewards add cancels.
+    of_kl = -((advantages(kl) - advantages(-kl)) * kl).mean() / (2 * beta * deviation**2)
+    of_reward = (advantages(kl) * (rewards - p)).mean() / (p * (1 - p))
+    assert group_std(p, n).over_all(beta, deviation) == pytest.approx(of_kl / of_reward, rel=0.02)
+
+
+def test_the_referees_factors_over_all_groups_of_four() -> None:
+    """Exact over all 8^4 groups of a model of 8 responses: the KL there depends on success."""
+    for p, betas in ((0.10, {0.001: 429, 0.01: 43, 0.1: 4.5}), (0.61, {0.001: 98, 0.01: 10, 0.1: 1.5})):
+        for beta, factor in betas.items():
+            assert group_std(p, 4).over_all(beta, 0.75) == pytest.approx(factor, rel=0.15)
+    assert group_std(0.02, 8).over_all(0.001, 4) == pytest.approx(75, rel=0.01)
+    assert group_mean(0.02, 8).over_all(0.001) == 1
 
 
 def test_what_is_refused() -> None:

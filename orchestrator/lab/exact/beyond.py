@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from orchestrator.kl import table
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
 from orchestrator.lab.exact.laboratory import LabSetting, exact
@@ -76,7 +77,7 @@ does not.
 
 def page(measured: Iterable[str] = ()) -> str:
     """Return the page as Markdown. `measured`: the lines of the sections on runs."""
-    parts = (_head(), _quiet(), _sampled(), measured, _questions(), _tail())
+    parts = (_head(), _quiet(), _sampled(), _signs(), measured, _questions(), _tail())
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -143,6 +144,33 @@ def _sampled() -> Iterator[str]:
     yield from _markdown(("term", "noise, exact", "sampled"), rows)
     yield ""
     yield COST.rstrip()
+
+
+def _signs() -> Iterator[str]:
+    yield ""
+    yield "## Which signs are general"
+    yield ""
+    yield (
+        f"Of {table.models():,} random models near the reference policy and as many far from it "
+        "(`orch lab --ensemble`), the share in which a term attracts to the reference policy, "
+        "repels from it, or does neither: a pull below a tenth of the true one. Then what nine of "
+        "ten models lie between, in pulls of the true KL. Terms that pull as the true KL does in "
+        "every model are left out, and so is the geometric mean of ratios."
+    )
+    yield ""
+    rows = []
+    for row in table.stored_rows():
+        shares = table.signs(row)
+        if shares is None or row.is_unbiased or row.is_noise or row.ratio == "sequence_mean":
+            continue
+        cells = [row.label, "on" if row.on_policy else f"off, {row.ratio}, {row.reward_kl_of}"]
+        for at in ("near", "far"):
+            of = shares[at]
+            signs = "/".join(f"{100 * of[sign]:.0f}" for sign in ("attracts", "repels", "neither"))
+            cells += [signs, f"{of['low']:.2g} to {of['high']:.2g}"]
+        rows.append(cells)
+    columns = ("term", "policy", "near, %", "pulls", "far, %", "pulls")
+    yield from _markdown(columns, rows)
 
 
 def _questions() -> Iterator[str]:

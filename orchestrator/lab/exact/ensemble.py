@@ -331,7 +331,7 @@ def _shares(pull: FloatTable) -> dict[str, float]:
 
 def _of_trees(models: int, regime: str, seed: int) -> dict[str, dict[str, float]]:
     """Return median and worst twentieth of each fact: low for a cosine, high for an error."""
-    measured = [_facts(draw(i, regime, seed)) for i in range(models)]
+    measured = [facts_of(draw(i, regime, seed)) for i in range(models)]
     facts = {}
     for name in sorted({name for each in measured for name in each}):
         of = [each[name] for each in measured if name in each]
@@ -351,7 +351,7 @@ def as_text(measured: Mapping[str, Any]) -> str:
     return json.dumps(head, indent=1)[:-2] + ',\n "terms": {\n' + ",\n".join(terms) + "\n }\n}"
 
 
-def _facts(model: RandomModel) -> dict[str, float]:
+def facts_of(model: RandomModel) -> dict[str, float]:
     """Return what is measured beside the signs, for a tree."""
     if model.tree is None:
         return {}

@@ -1,11 +1,10 @@
 """The most frequent questions about KL terms, by name, each answered with derived numbers.
 
-A question is data: its text, the answer, a recommendation, and configurations. The exact laboratory
-derives the objective, bias and noise of the configurations when the answer is printed. The order
-comes from a sample of public GitHub threads, read in November 2026.
+orchestrator/kl/questions.yaml has the texts and names the configurations. The exact laboratory
+derives the objective, bias and noise of the configurations when the answer is printed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, log10, sqrt
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import TABLE
+from orchestrator.kl import table
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, weights
 from orchestrator.kl.groups import group_mean, group_std
 from orchestrator.kl.table import row_of
+from orchestrator.kl.verdicts import PLACEMENTS, percent, sentences
 from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS, ROUNDING, judged
 from orchestrator.lab.exact.figures import Curves, draw_curves, draw_terms
 from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, estimates, exact
@@ -52,21 +52,62 @@ class Question:
     asks: str
     answer: str
     instead: str
-    terms: tuple[tuple[KlConfiguration, bool], ...] = ()
+    checked: tuple[str, ...]
+    """The conditions under which its sentences were checked."""
+    terms: tuple[tuple[KlConfiguration, bool], ...]
     """Pairs of a configuration and a flag, True for on-policy."""
-    more: Callable[[], Table] | None = None
-    estimators: tuple[str, ...] = ()
+    computed: tuple[Callable[[], Table], ...]
+    rows: tuple[Table, ...]
+    """Tables of facts that are not computed."""
+    estimators: tuple[str, ...]
     """The estimators in the question's picture."""
-    curves: Callable[[], list[Curves]] | None = None
+    curves: Callable[[], list[Curves]] | None
     """Where the picture is not one of estimators, its curves."""
+
+
+def _question(name: str, texts: Mapping[str, Any]) -> Question:
+    """Return a question of questions.yaml, with the ensemble's numbers in its answer."""
+    known, curves, fixed = sentences()["conditions"], texts.get("curves"), texts.get("rows")
+    return Question(
+        name,
+        texts["asks"],
+        texts["answer"].format_map(_Facts()),
+        texts["instead"],
+        checked=tuple(known[each] for each in texts["checked"]),
+        terms=tuple(map(_configuration, texts.get("terms", ()))),
+        computed=tuple(_COMPUTED[each] for each in texts.get("tables", ())),
+        rows=() if fixed is None else ((fixed["columns"], fixed["rows"]),),
+        estimators=tuple(texts.get("estimators", ())),
+        curves=None if curves is None else _CURVES[curves],
+    )
+
+
+class _Facts(dict[str, str]):
+    """The ensemble's medians as texts: `old_policy_ratio_off_near` -> `1.2%`."""
+
+    def __missing__(self, name: str) -> str:
+        fact, _, regime = name.rpartition("_")
+        return percent(table.fact(fact, regime)[0])
+
+
+def _configuration(text: str) -> tuple[KlConfiguration, bool]:
+    """Return the configuration of `k1.reward off ratio=sequence`, and True if it is on-policy."""
+    label, *words = text.split()
+    estimator, _, place = label.partition(".")
+    options: dict[str, Any] = dict(word.split("=") for word in words if "=" in word)
+    if "clamp" in options:
+        options["clamp"] = Clamp(float(options["clamp"]), None)
+    if "group_size" in options:
+        options["group_size"] = int(options["group_size"])
+    return KlConfiguration(estimator, PLACEMENTS[place], **options), "off" not in words
 
 
 def tables(question: Question) -> Iterator[Table]:
     """Compute and yield the tables of an answer."""
     if question.terms:
         yield _TERMS, [_term(*each) for each in question.terms]
-    if question.more is not None:
-        yield question.more()
+    yield from (compute() for compute in question.computed)
+    yield from question.rows
 
 
 def draw(question: Question, path: Path) -> None:
@@ -118,7 +159,10 @@ def corrections() -> Table:
         ("MIS, token ≤ 1.05", {"correction": "mis_token", "most": 1.05}),
         ("IcePop, token 0.5 to 5", {"correction": "mis_token", "least": 0.5, "most": 5.0}),
         ("MIS, sequence ≤ 1.1", {"correction": "mis_sequence", "most": 1.1}),
-        ("geometric mean 0.98 to 1.02", {"correction": "geometric", "least": 0.98, "most": 1.02}),
+        (
+            "geometric mean 0.98 to 1.02 (a mask of weight 1)",
+            {"correction": "geometric", "least": 0.98, "most": 1.02},
+        ),
     ):
         options: dict[str, Any] = how
         cases.append((words, PolicyLoss(**options), "rho_k3"))
@@ -136,7 +180,8 @@ def clips() -> Table:
             for words, how in (
                 ("token ratio, no clip", PolicyLoss()),
                 ("PPO clip 0.2", PolicyLoss("ppo_clip")),
-                ("CISPO, bounded at 0.2", PolicyLoss("cispo")),
+                ("CISPO, verl's bounds 0.8 to 1.2", PolicyLoss("cispo")),
+                ("CISPO, TRL's default bound 0.2", PolicyLoss("cispo", 1.0, -0.8)),
                 ("GSPO, clip 0.2", PolicyLoss("gspo")),
                 ("GSPO, clip 3e-4 and 4e-4", PolicyLoss("gspo", 3e-4, 4e-4)),
             )
@@ -145,18 +190,22 @@ def clips() -> Table:
     )
 
 
+BETAS = (0.1, 0.01, 0.001)
+
+
 def difficulties(group_size: int = 8) -> Table:
     """Return the effects of the group's standard deviation on beta, by difficulty of the prompt."""
     rows: list[Sequence[str]] = []
     for success in (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98):
-        scale = group_std(success, group_size)
-        numbers = (f"× {scale.beta_in_loss:.3g}", f"× {scale.beta_in_reward:.3g}")
-        rows.append((f"{success:g}", f"× {scale.reward:.3g}", *numbers, f"{scale.equal:.1%}"))
+        of = group_std(success, group_size)
+        factors = (of.reward, of.beta_in_loss, of.beta_in_reward, *map(of.over_all, BETAS))
+        rows.append((f"{success:g}", *(f"× {each:.3g}" for each in factors), f"{of.equal:.1%}"))
     mean = group_mean(0.5, group_size)
-    factors = (f"× {x:.3g}" for x in (mean.reward, mean.beta_in_loss, mean.beta_in_reward))
-    rows.append(("any, dr_grpo", *factors, "as above"))
-    columns = ("solved with", "reward counts", "β in loss", "β in reward", "equal groups")
-    return columns, [*rows]
+    factors = (mean.reward, mean.beta_in_loss, mean.beta_in_reward, *map(mean.over_all, BETAS))
+    rows.append(("any, dr_grpo", *(f"× {each:.3g}" for each in factors), "as above"))
+    columns = ("solved with", "reward counts", "β in loss", "β in reward, unequal groups")
+    everywhere = (f"all groups, β {beta:g}" for beta in BETAS)
+    return (*columns, *everywhere, "equal groups"), rows
 
 
 def _difficulty_curves(group_size: int = 8) -> list[Curves]:
@@ -165,7 +214,7 @@ def _difficulty_curves(group_size: int = 8) -> list[Curves]:
     counts = {
         "rloo": [1.0] * len(of),
         "beta in the loss": [each.beta_in_loss for each in of],
-        "beta in the reward": [each.beta_in_reward for each in of],
+        "beta in the reward, unequal groups": [each.beta_in_reward for each in of],
     }
     equal = {
         f"groups of {size}": [group_std(rate, size).equal for rate in rates]
@@ -271,6 +320,24 @@ def _logged() -> Table:
     return columns, [*rows]
 
 
+def _logged_elsewhere() -> Table:
+    """Return how far the logged means are from the KL where the samples are not the policy's."""
+    rows = [
+        (
+            f"{estimator}, {words}",
+            *(
+                percent(each)
+                for at in ("near", "far")
+                for each in table.fact(f"logged_{estimator}_{how}", at)
+            ),
+        )
+        for how, words in (("stale", "stale samples"), ("top_p", "top-p 0.9"))
+        for estimator in ("k1", "k3")
+    ]
+    columns = ("logged mean of", "off by, near (median)", "one of twenty", "far (median)")
+    return (*columns, "one of twenty"), rows
+
+
 def _best_rate(success: float, beta: float) -> float:
     """Return the success rate of the best policy of E[R] - beta KL."""
     return 1 / (1 + exp(-min(log(success / (1 - success)) + 1 / beta, 700)))
@@ -297,171 +364,20 @@ def _beta_curves() -> list[Curves]:
     ]
 
 
-def _of(label: str, on: bool = True, **how: Any) -> tuple[KlConfiguration, bool]:
-    estimator, _, place = label.partition(".")
-    placement: Any = "reward_and_loss" if place == "both" else place
-    return KlConfiguration(estimator, placement, **how), on
-
-
-_ALL = (
-    Question(
-        "deepseek-v3.2",
-        "k3 in the loss has the wrong gradient: does DeepSeek-V3.2's ratio repair it?",
-        "Yes, for tokens: k3 weighted by π/μ, with the ratio's gradient, is the token-level "
-        "reverse KL at the sampled states. It leaves out what a token does to later states.",
-        "rho_k3 in the loss (TRL ≥ 1.10, its default); rb in both for the sequence's KL, or k1 in "
-        "the reward where no library has rb",
-        (_of("k3.loss"), _of("rho_k3.loss"), _of("rho_k3.loss", False), _of("rb.both")),
-        estimators=("rho_k3",),
-    ),
-    Question(
-        "kl-twice",
-        "Which KL is on: in the reward, in the loss, or twice?",
-        "Both at once is what autograd of E[KL] asks for: k1 in both is k1 in the reward plus "
-        "noise, k3 in both is unbiased, and k2 in both is the mean of k2, not the KL.",
-        "one placement: k1 in the reward; orch audit says which a launch has",
-        (_of("k1.reward"), _of("k1.loss"), _of("k1.both"), _of("k2.both"), _of("k3.both")),
-        estimators=("k1",),
-    ),
-    Question(
-        "tis+kl",
-        "What does a correction of the engine's mismatch (TIS, MIS, IcePop) do to the KL?",
-        "It multiplies the policy loss. The rows below are each term on another policy's samples "
-        "without any weight, then what the weights make of reward and KL: where it leaves a KL in "
-        "the loss alone, what it takes from the policy loss makes β count more.",
-        "the same correction on the KL in the loss, or a KL in the reward, which it multiplies too",
-        (_of("k1.reward", False), _of("k3.loss", False), _of("rho_k3.loss", False)),
-        corrections,
-        curves=_correction_curves,
-    ),
-    Question(
-        "opd-top-k",
-        "On-policy distillation with a KL over the top k tokens: in the loss or in the reward?",
-        "A truncated sum is no divergence: its gradient also moves mass out of the policy's k "
-        "tokens (reverse), or into the teacher's (forward). With the tail as one token it is one. "
-        "In the advantage of its own token a KL over the vocabulary depends on no action: its "
-        "gradient is zero on-policy; charged to the whole response it lacks the token's own part. "
-        "Jensen-Shannon is a quarter of the KL near the teacher.",
-        "full in the loss, or top-k with its tail; rb in both for the sequence's KL. A spec names "
-        "the teacher in kl.reference; its task_reward: false leaves the KL alone to train",
-        (
-            _of("top4.loss"),
-            _of("top4_tail.loss"),
-            _of("top4_forward.loss"),
-            _of("top4_js.loss"),
-            _of("full.loss"),
-            _of("full_forward.loss"),
-            _of("js.loss"),
-            _of("full.reward"),
-            _of("full_forward.reward"),
-            _of("js.reward"),
-            _of("full.reward", charge="token"),
-            _of("rb.both"),
-        ),
-        estimators=tuple(name for name, each in TABLE.items() if each.top),
-    ),
-    Question(
-        "clamps",
-        "A clamp keeps the KL from overflowing: what else does it do?",
-        "Beyond it a loss has no gradient: the pull stops where the policy is farthest. Here it is "
-        "±1 on the log-ratio, tighter than any library's, as the model has no token beyond ±20.",
-        "k2 or rho_k3 without a clamp of the value; bound the log-ratio at 20, not the estimate",
-        (
-            _of("k3.loss"),
-            _of("k3.loss", clamp=Clamp(1.0, None)),
-            _of("k1.reward"),
-            _of("k1.reward", clamp=Clamp(1.0, None)),
-        ),
-        estimators=("k3",),
-    ),
-    Question(
-        "same-settings",
-        "The same settings, other curves in another library?",
-        "A KL in the reward is charged to the whole response (verl, SkyRL), to the token and those "
-        "before it (OpenRLHF), or to its own token (Prime-RL): one name, three gradients.",
-        "orch compare --configs for two libraries' launches; k1_to_go where one may choose",
-        (
-            _of("k1.reward"),
-            _of("k1_to_go.reward"),
-            _of("k1.reward", charge="token"),
-            _of("k1.reward", centring="same_batch_mean", group_size=8),
-        ),
-        estimators=("k1",),
-    ),
-    Question(
-        "collapse",
-        "Is it the KL that collapses the run?",
-        "k1 in the loss pulls nowhere on-policy, and away from its samples off-policy; k3 in the "
-        "reward is no KL. The paper saw the first collapse with four updates a batch, "
-        "the second on-policy.",
-        "k1 in the reward; rho_k3 in the loss off-policy",
-        (
-            _of("k1.loss"),
-            _of("k1.loss", False),
-            _of("k3.reward"),
-            _of("k3.reward", False),
-            _of("k1.reward", False),
-        ),
-        estimators=("k1",),
-    ),
-    Question(
-        "moving-reference",
-        "What does a reset or an average of the reference policy (EMA) leave of the KL?",
-        "The terms below are exact towards the reference that they are given, and the pull is "
-        "towards where the reference is now: after a reset it is zero, and the sampler "
-        "as the reference holds back one update, not the run.",
-        "a frozen reference where β is to bound the whole run (experiments/reference_reset.yaml)",
-        (_of("k1.reward"), _of("rb.both")),
-        _moving,
-        curves=_moving_curves,
-    ),
-    Question(
-        "logged-kl",
-        "What does the logged KL mean?",
-        "The means of k1 and k3 are the KL, those of k2 and abs are not; k3 is never negative, and "
-        "its deviation is not always smaller. A logged mean does not say what is followed: the "
-        "gradients of the same three in the loss come first.",
-        "the mean of k1 over responses, or of full, which has no noise of the token",
-        (_of("k1.loss"), _of("k2.loss"), _of("k3.loss")),
-        _logged,
-        estimators=("k3",),
-    ),
-    Question(
-        "which-beta",
-        "Which β?",
-        "The optimum of E[R] - β KL, for a reward of 0 or 1, takes a prompt's success rate p to "
-        "sigmoid(logit p + 1/β): exact for one right answer, whatever the model. "
-        "That is of a KL term without bias; of another β counts by its pull.",
-        "the largest β whose column holds the accuracy that is asked for; orch tune searches it",
-        (_of("k1.reward"), _of("rb.both"), _of("rho_k3.loss"), _of("k2.loss"), _of("k3.loss")),
-        _betas,
-        curves=_beta_curves,
-    ),
-    Question(
-        "gspo+k3",
-        "GSPO's ratio on k3: which objective is that?",
-        "None with a name: the geometric mean gives a token the estimates of all others, over T.",
-        "the token ratio on the KL, whatever the policy loss has; or the product over the sequence",
-        (
-            _of("rho_k3.loss", ratio="sequence_mean"),
-            _of("rho_k3.loss", False, ratio="sequence_mean"),
-            _of("rho_k3.loss", False),
-            _of("rho_k3.loss", False, ratio="sequence"),
-        ),
-        clips,
-        estimators=("rho_k3",),
-    ),
-    Question(
-        "group-std",
-        "GRPO divides by the group's standard deviation: what does that make of β?",
-        "It divides the reward and not a KL in the loss, whose β counts by the deviation: less on "
-        "hard and easy prompts. A KL in the reward is divided too; in groups of equal rewards it "
-        "alone is scaled to unit deviation, whatever β.",
-        "rloo, or dr_grpo, whose one factor is the same for every prompt (its mean contains the "
-        "rollout itself; its constant length divides reward and KL alike)",
-        more=difficulties,
-        curves=_difficulty_curves,
-    ),
-)
-QUESTIONS = {question.name: question for question in _ALL}
-"""By name: first the ten most frequent questions in order, then the questions on GSPO and GRPO."""
+_COMPUTED: Mapping[str, Callable[[], Table]] = {
+    "corrections": corrections,
+    "clips": clips,
+    "difficulties": difficulties,
+    "moving": _moving,
+    "logged": _logged,
+    "logged_elsewhere": _logged_elsewhere,
+    "betas": _betas,
+}
+_CURVES: Mapping[str, Callable[[], list[Curves]]] = {
+    "difficulty_curves": _difficulty_curves,
+    "correction_curves": _correction_curves,
+    "moving_curves": _moving_curves,
+    "beta_curves": _beta_curves,
+}
+QUESTIONS = {name: _question(name, texts) for name, texts in sentences("questions").items()}
+"""The questions of questions.yaml by name, in its order."""

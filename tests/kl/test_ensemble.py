@@ -1,0 +1,249 @@
+"""Signs over random models: the stored shares, and every gradient by a second computation."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.kl import table
+from orchestrator.kl.table import Case, judged, stored_rows, term_key
+from orchestrator.lab.exact.ensemble import (
+    LEAST_PULL,
+    REGIMES,
+    draw,
+    facts_of,
+    means_and_truth,
+    measure,
+    of_the_ensemble,
+)
+from tests.kl.second import Second
+
+SAMPLE = 60
+
+
+def plain_arrays(model: Any) -> SimpleNamespace:
+    """Return a model as arrays. A chain's state is its count of ones."""
+    if model.tree is not None:
+        tree = model.tree
+        states, tokens, mask, features = tree.states, tree.tokens, tree.mask, tree.features
+    else:
+        length = model.num_tokens
+        tokens = (np.arange(2**length)[:, None] >> np.arange(length)) & 1
+        states, mask = np.cumsum(tokens, axis=1) - tokens, np.ones_like(tokens)
+        features = np.zeros((length, 2, 2))
+        features[:, 1] = np.stack([np.ones(length), np.arange(length)], axis=1)
+    policies = {name: np.array(getattr(model, name)) for name in ("policy", "reference", "rollout")}
+    return SimpleNamespace(states=states, tokens=tokens, mask=mask, features=features, **policies)
+
+
+def small(kind: str, *, ends: bool = False, regime: str = "near") -> Any:
+    """Return the first random model of a kind that a second computation can list, and not tiny."""
+    for index in range(400):
+        model = draw(index, regime)
+        if (model.kind, model.ends) != (kind, ends):
+            continue
+        if model.tree is None:
+            if 4 <= model.num_tokens <= 8:
+                return model
+        elif min(model.num_tokens, model.tree.features.shape[1]) >= 3 and len(model.policy) <= 90:
+            return model
+    raise AssertionError(f"no small {kind}")
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [("tabular", False), ("tabular", True), ("shared", False), ("shared", True), ("chain", False)],
+)
+def test_every_gradient_and_every_name_hold_in_a_second_computation(
+    kind: str, ends: bool, regime: str
+) -> None:
+    """Finite differences of each term, and of the objective that it is said to follow."""
+    model, rows = small(kind, ends=ends, regime=regime), of_the_ensemble()
+    means, truth = means_and_truth(model, rows)
+    arrays = plain_arrays(model)
+    at = {on: Second(arrays, arrays.policy if on else arrays.rollout) for on in (True, False)}
+    objectives: dict[Any, Any] = {}
+    assert np.allclose(truth, at[True].objective("sequence_reverse_kl"), atol=1e-7, rtol=1e-5)
+    for row, mean in zip(rows, means, strict=True):
+        how = (row.estimator, row.placement, row.ratio, row.reward_kl_of)
+        second = at[row.on_policy].term(*how)
+        scale = max(1e-3, abs(second).max())
+        assert abs(second - mean).max() < 1e-5 * scale, term_key(row)
+        if row.ratio == "sequence_mean":
+            continue
+        named = np.zeros_like(second)
+        for sign, key in row.terms:
+            if (row.on_policy, key) not in objectives:
+                objectives[row.on_policy, key] = at[row.on_policy].objective(key)
+            named = named + sign * objectives[row.on_policy, key]
+        assert abs(second - named).max() < 1e-5 * scale, term_key(row)
+
+
+def test_a_sample_of_the_ensemble_has_the_stored_shares() -> None:
+    sample = measure(SAMPLE)
+    assert table.models() >= 500
+    assert set(sample["terms"]) == {term_key(row) for row in of_the_ensemble()}
+    for row in of_the_ensemble():
+        stored, measured = table.signs(row), sample["terms"][term_key(row)]
+        assert stored is not None
+        for regime in REGIMES:
+            assert sum(stored[regime][each] for each in ("attracts", "repels", "neither")) == (
+                pytest.approx(1, abs=2e-4)
+            )
+            for sign in ("attracts", "repels", "neither"):
+                share = stored[regime][sign]
+                spread = 4 * np.sqrt(share * (1 - share) / SAMPLE) + 2 / SAMPLE
+                assert abs(measured[regime][sign] - share) <= spread, (term_key(row), regime)
+
+
+def test_models_are_as_they_are_described() -> None:
+    models = [draw(i, regime) for i in range(24) for regime in REGIMES]
+    assert {(m.kind, m.ends) for m in models} == {
+        ("tabular", False),
+        ("tabular", True),
+        ("shared", False),
+        ("shared", True),
+        ("chain", False),
+    }
+    trees = [m.tree for m in models if m.tree is not None]
+    assert {tree.features.shape[1] for tree in trees} == {2, 3, 4, 5}
+    assert {tree.tokens.shape[1] for tree in trees} >= {2, 3, 4, 5}
+    for model in models:
+        assert not np.allclose(model.rollout, model.policy)
+        assert not np.allclose(model.rollout, model.old)
+    lengths = {int(n) for m in models if m.ends for n in m.tree.mask.sum(1)}
+    assert len(lengths) >= 4
+
+
+def test_an_unbiased_row_pulls_with_one_in_every_model_and_noise_with_nothing() -> None:
+    for row in of_the_ensemble():
+        shares = table.signs(row)
+        assert shares is not None
+        for regime in REGIMES:
+            if row.is_unbiased:
+                assert shares[regime]["low"] == shares[regime]["high"] == 1.0
+            if row.is_noise:
+                assert shares[regime]["neither"] == 1.0
+    assert LEAST_PULL == 0.1
+
+
+def test_the_push_from_the_sampler_is_no_push_from_the_reference() -> None:
+    """k1 in the loss off-policy: towards the reference policy as often as away from it."""
+    (row,) = [
+        r for r in stored_rows() if (r.label, r.on_policy, r.ratio) == ("k1.loss", False, "token")
+    ]
+    shares = table.signs(row)
+    assert shares is not None
+    assert 0.3 < shares["near"]["attracts"] < 0.5
+    assert 0.3 < shares["near"]["repels"] < 0.5
+
+
+@pytest.mark.parametrize("estimator", ["k3", "rb", "k1"])
+def test_a_groups_mean_makes_another_objective_of_both_parts(estimator: str) -> None:
+    """Every group of two responses written out: a times the reward's part, and the loss's."""
+    arrays = plain_arrays(small("shared", ends=True, regime="far"))
+    second = Second(arrays, arrays.policy)
+    parts = [second.term(estimator, part, "token", "policy") for part in ("reward", "loss")]
+    case = Case(advantage="dr_grpo", group_size=2)
+    grouped = _in_groups_of_two(second, estimator)
+    assert np.allclose(grouped, case.kept * parts[0] + parts[1], atol=1e-6)
+    term = judged(estimator, "reward_and_loss", case)
+    rows = [judged(estimator, part, Case()).row for part in ("reward", "loss")]
+    assert term.is_mixed == (estimator != "k1")
+    if term.is_mixed:
+        for at in ("near", "far"):
+            halves = [np.array(getattr(row, at)) for row in rows]
+            assert np.allclose(getattr(term.row, at), 0.5 * halves[0] + halves[1])
+
+
+def _in_groups_of_two(second: Second, estimator: str) -> Any:
+    """Return the mean gradient over groups, the KL in the reward minus its group's mean."""
+    model = second.model
+    base = second._costs(estimator, second.logq)
+    kl = np.cumsum(base[:, ::-1], axis=1)[:, ::-1] - base if estimator == "rb" else None
+    kl = base.sum(1, keepdims=True) * model.mask if kl is None else kl * model.mask
+    scores = second.differences_of_responses()
+    total = np.zeros(len(second.theta))
+    for i in range(len(model.mask)):
+        for j in range(len(model.mask)):
+            middle = (kl[i] + kl[j]) / 2
+            chance = second.q[i] * second.q[j]
+            total += chance * ((kl[i] - middle) @ scores[i] + (kl[j] - middle) @ scores[j]) / 2
+    return total + second.term(estimator, "loss", "token", "policy")
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_the_facts_beside_the_signs_hold_in_a_second_computation(regime: str) -> None:
+    """1 / length, a third policy's ratio, and logged means of other samples."""
+    model = small("shared", ends=True, regime=regime)
+    arrays, facts = plain_arrays(model), facts_of(model)
+    on, engine = (Second(arrays, each) for each in (arrays.policy, arrays.rollout))
+    scores, mask = on.differences_of_responses(), arrays.mask
+    x = on.taken(on.logq - on.logp)
+    kl, length = x.sum(1), mask.sum(1)
+
+    def cosine(one: Any, other: Any) -> float:
+        return float(one @ other / np.sqrt(one @ one) / np.sqrt(other @ other))
+
+    in_reward = on.q[:, None] * kl[:, None] * scores.sum(1)
+    in_loss = on.q[:, None] * ((1 - np.exp(-x))[:, :, None] * scores).sum(1)
+    for name, each in (("reward", in_reward), ("loss", in_loss)):
+        with_length = (each / length[:, None]).sum(0)
+        assert facts[f"length_cosine_{name}"] == pytest.approx(
+            cosine(with_length, each.sum(0)), rel=1e-5
+        )
+    # k3 times its ratio, with the ratio's gradient, is k1's value times the ratio and the score.
+    old, logm = (engine.taken(engine.words(each)) for each in (model.old, model.rollout))
+    logq = engine.taken(engine.logq)
+    by_ratio = [
+        (engine.mu[:, None, None] * (np.exp(logq - to) * x * mask)[:, :, None] * scores).sum((0, 1))
+        for to in (old, logm)
+    ]
+    off = np.linalg.norm(by_ratio[0] - by_ratio[1]) / np.linalg.norm(by_ratio[1])
+    assert facts["old_policy_ratio_off"] == pytest.approx(off, rel=1e-5)
+    back = np.exp(logq - old) * np.exp(old - logm)
+    assert np.allclose(back, np.exp(logq - logm)), "times old policy / engine it is exact"
+    true = float(on.q @ kl)
+    k3 = (np.exp(-x) - 1 + x).sum(1)
+    assert on.q @ k3 == pytest.approx(true), "the means of k1 and k3 over fresh samples are the KL"
+    cut = _of_responses(arrays, _top_p(np.exp(on.logq)))
+    for how, chance in (("stale", engine.mu), ("top_p", cut)):
+        for name, logged in (("k1", kl), ("k3", k3)):
+            error = abs(float(chance @ logged) / true - 1)
+            assert facts[f"logged_{name}_{how}"] == pytest.approx(error, rel=1e-6)
+
+
+def _top_p(chance: Any, most: float = 0.9) -> Any:
+    """Return the probabilities of sampling from the likeliest words that hold 0.9 together."""
+    result = np.zeros_like(chance)
+    for state, row in enumerate(chance):
+        held = 0.0
+        for word in np.argsort(-row):
+            if held >= most:
+                break
+            held += row[word]
+            result[state, word] = row[word]
+    return result / result.sum(1, keepdims=True)
+
+
+def _of_responses(arrays: Any, words: Any) -> Any:
+    taken = np.where(arrays.mask > 0, words[arrays.states, arrays.tokens], 1.0)
+    return taken.prod(1)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.1])
+def test_which_beta_is_of_any_set_of_right_answers(beta: float) -> None:
+    """The optimum of E[R] - beta KL over all policies, found by ascent."""
+    rng = np.random.default_rng(3)
+    p = rng.dirichlet(np.ones(6))
+    reward = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
+    logits = np.log(p)
+    for _ in range(20_000):
+        q = np.exp(logits - np.logaddexp.reduce(logits))
+        gain = reward - beta * np.log(q / p)
+        logits = logits + 0.5 * q * (gain - q @ gain) / q.max()
+    success = float(q @ reward)
+    before = float(p @ reward)
+    assert success == pytest.approx(1 / (1 + (1 - before) / before * np.exp(-1 / beta)), rel=1e-3)
