@@ -278,7 +278,7 @@ def test_a_clamp_has_what_it_leaves_of_the_gradient_in_the_headline() -> None:
 
 
 def test_a_group_deviation_and_gspo_have_their_numbers_in_the_headline() -> None:
-    assert "(β × 1.01 at 50% solved, × 0.594 at 10% solved)" in headline(
+    assert "(β × 0.867 at 50% solved, × 0.509 at 10% solved)" in headline(
         only(f"{VERL} {ON_POLICY} {N8} {IN_REWARD}=True")
     )
     mode = "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"

@@ -322,7 +322,7 @@ def _logged() -> Table:
 
 def _logged_elsewhere() -> Table:
     """Return how far the logged means are from the KL where the samples are not the policy's."""
-    rows = [
+    rows: list[Sequence[str]] = [
         (
             f"{estimator}, {words}",
             *(
