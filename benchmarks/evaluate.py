@@ -34,7 +34,7 @@ from orchestrator.settings import (
 )
 
 CHECKPOINTS = 61
-BAR_CPU_SECONDS = 0.15
+BAR_CPU_SECONDS = 0.5
 """For each of them, on top of one import of the harness."""
 POLICIES = ("elder", "fir", "hazel")
 SPEC = EvaluationSpec(tasks=(EvalTask(name="math500", domain="in"),))

@@ -8,7 +8,6 @@ from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.protocol import (
     LibraryBackend,
-    PolicyKernels,
     SharedProcess,
     ShippedPrompts,
 )
@@ -45,12 +44,6 @@ class Micro(LibraryBackend):
 
         rows = problem_sets.prompts(task, count)
         return None if rows is None else ShippedPrompts(*rows)
-
-    def policy_kernels(self, checkpoint: Path) -> PolicyKernels | None:
-        """Return the kernels for a policy of the embedded trainer; loads torch."""
-        from backends.micro import policy_kernels
-
-        return policy_kernels.for_checkpoint(checkpoint)
 
     def semantics(self, version_: str | None) -> Semantics:
         """Return the dialect that a version of the embedded trainer names."""

@@ -206,36 +206,12 @@ def sample(
     prompts, uniforms = prompts.contiguous(), uniforms.float().contiguous()
     policy.library.sample(
         ctypes.byref(trees.given),
-        *map(_at, (prompts, uniforms, None)),
+        *map(_at, (prompts, uniforms)),
         (c_double * len(top_p))(*top_p),
         *map(_at, (tokens, mask, logp, entropy, logps)),
     )
     scored = PackedScores(logp, logps, trees, entropy)
     return Sampled(Rollouts(prompts, tokens, mask, logp), scored)
-
-
-@torch.no_grad()
-def sample_as_multinomial(
-    policy: Packed, prompts: Tensor, exponentials: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a response of one policy to each prompt [P, S]: tokens, mask and logp, each [P, T].
-
-    exponentials [T, P, V]: exponential numbers. A token is the one whose probability, divided by
-    its number, is the largest, as in torch.multinomial. It means nothing where its logp is not a
-    number.
-    """
-    longest, count, _ = exponentials.shape
-    trees = Trees(policy, (1, count, 1, longest), torch.ones(1, 1, 1, 1), 0, keep=False)
-    tokens = torch.empty(count, longest, dtype=torch.long)
-    mask, logp = torch.empty(count, longest), policy.flat.new_empty(count, longest)
-    prompts, exponentials = prompts.contiguous(), exponentials.contiguous()
-    policy.library.sample(
-        ctypes.byref(trees.given),
-        *map(_at, (prompts, None, exponentials)),
-        (c_double * 1)(1.0),
-        *map(_at, (tokens, mask, logp, None, None)),
-    )
-    return tokens, mask.bool(), logp
 
 
 @torch.no_grad()

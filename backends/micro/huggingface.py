@@ -149,14 +149,6 @@ def _linked(file: Path, to: Path) -> bool:
     return True
 
 
-def is_own(directory: Path) -> bool:
-    """Return True if a policy has the shape and the tokenizer of the embedded trainer's."""
-    try:
-        return all((directory / name).read_text("utf-8") == text for name, text in _texts().items())
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def read(directory: Path) -> Tensor:
     """Return the flat vector of a directory.
 

@@ -22,8 +22,6 @@ typedef REAL real;
 enum { BYTES = 64, TILE = 12 };
 #elif defined(__AVX__)
 enum { BYTES = 32, TILE = 6 };
-#elif defined(__aarch64__)
-enum { BYTES = 16, TILE = 12 };
 #else
 enum { BYTES = 16, TILE = 6 };
 #endif
@@ -538,20 +536,6 @@ static int32_t drawn(const real *logps, real uniform, real top_p)
     return token < TOKENS ? token : TOKENS - 1;
 }
 
-/* The token whose chance, divided by its exponential number, is the largest: a sample, as
-   torch.multinomial draws it. */
-static int32_t drawn_as_multinomial(const real *logps, const float *exponentials)
-{
-    real chances[VOCABULARY], most = -1;
-    int32_t token = 0;
-    for (int v = 0; v < VOCABULARY; v += LANES) store(chances + v, exponential(load(logps + v)));
-    for (int v = 0; v < TOKENS; v++) {
-        const real score = chances[v] / (real)exponentials[v];
-        if (score > most) most = score, token = v;
-    }
-    return token;
-}
-
 /* What callers read of a forward pass. All but logp may be NULL. */
 typedef struct {
     real *logp, *entropy; /* [P, G, T], 0 where masked */
@@ -625,18 +609,15 @@ static readings part_of(readings whole, const pass *of, int64_t cell)
     };
 }
 
-/* Sample a response of each row, by `uniforms` [prompts, size, longest] of each cell or, if these are
-   NULL, by `exponentials` [longest, prompts, size, TOKENS], which know no `top_p`. */
-void sample(const pass *of, const int64_t *prompts, const float *uniforms,
-            const float *exponentials, const double *top_p, int64_t *tokens, float *mask,
-            real *logp, real *entropy, real *logps)
+/* Sample a response of each row, by `uniforms` [prompts, size, longest] of each cell. */
+void sample(const pass *of, const int64_t *prompts, const float *uniforms, const double *top_p,
+            int64_t *tokens, float *mask, real *logp, real *entropy, real *logps)
 {
     const int64_t size = of->size, longest = of->longest, all = of->prompts * size;
     for (int64_t cell = 0; cell < of->cells; cell++) {
         tree *t = begun(of, cell);
         const policy *p = policy_of(of, cell);
-        const float *draws = uniforms ? uniforms + cell * all * longest : NULL;
-        const float *of_cell = exponentials ? exponentials + cell * longest * all * TOKENS : NULL;
+        const float *draws = uniforms + cell * all * longest;
         int64_t *out = tokens + cell * all * longest, done = 0;
         float *alive = mask + cell * all * longest;
         plant(t, prompts + cell * of->prompts * PROMPT, t->response_node);
@@ -652,9 +633,7 @@ void sample(const pass *of, const int64_t *prompts, const float *uniforms,
                 const int32_t node = t->response_node[at];
                 if (node < 0) continue;
                 const real *row = t->logps + (int64_t)node * VOCABULARY;
-                const int64_t place = step_number * all + at / longest;
-                const int32_t token = draws ? drawn(row, (real)draws[at], (real)top_p[cell])
-                                            : drawn_as_multinomial(row, of_cell + place * TOKENS);
+                const int32_t token = drawn(row, (real)draws[at], (real)top_p[cell]);
                 out[at] = t->response_token[at] = token, alive[at] = 1;
                 if (token != EOS && step_number + 1 < longest)
                     t->response_node[at + 1] = step(t, node, token);

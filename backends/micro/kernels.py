@@ -1,7 +1,8 @@
 """Compile kernels.c with this machine's C compiler, and load it.
 
 It is compiled once for each source, compiler and CPU, and kept in the user's cache folder. Without
-a compiler, torch computes the same (`batched.py`), several times slower.
+a compiler, and on another CPU than x86-64, torch computes the same (`batched.py`), several times
+slower.
 """
 
 import ctypes
@@ -27,8 +28,9 @@ ENGINE = "ORCH_MICRO_ENGINE"
 SOURCE = Path(__file__).with_name("kernels.c")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
-FOR_THIS_CPU = ("-march=native", "-mcpu=native")
-"""A compiler takes one of them, or none."""
+FOR_THIS_CPU = "-march=native"
+CPUS = ("x86_64", "AMD64")
+"""Machines on which the kernels were compiled and compared with torch, as Python names them."""
 COMPILE_SECONDS = 300
 
 Real = Literal["float", "double"]
@@ -86,11 +88,11 @@ def loaded(real: Real) -> Kernels:
 @cache
 def _attempt(real: Real) -> Kernels | Unavailable:
     try:
+        if platform.machine() not in CPUS:
+            raise Unavailable(f"the kernels are for {CPUS[0]}, and this is {platform.machine()}")
         compiler = _compiler()
         banner = _finished([*compiler, "--version"]).stdout
-        compilations = [
-            _compilation(compiler, banner, flag, real) for flag in (*FOR_THIS_CPU, None)
-        ]
+        compilations = [_compilation(compiler, banner, flag, real) for flag in (FOR_THIS_CPU, None)]
         folder = cache_folder()
         if folder is not None:
             with suppress(OSError):
@@ -158,7 +160,7 @@ def _finished(command: list[str]) -> "subprocess.CompletedProcess[str]":
 def _cpu() -> Iterator[str]:
     """Yield what decides which instructions the CPU has. A home may be shared by several CPUs."""
     yield platform.machine()
-    facts = ("model name", "flags", "Features", "CPU implementer", "CPU part", "isa")
+    facts = ("model name", "flags")
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -99,15 +99,6 @@ def content_hash(path: Path, files: Stamp) -> str:
     return total.hexdigest()
 
 
-def texts_hash(path: Path) -> str:
-    """Return a hash of the bytes of a policy's files other than weights: config, tokenizer."""
-    total = hashlib.sha256()
-    for name in stamp(path):
-        if (path / name).suffix not in (".safetensors", ".bin"):
-            total.update(f"{name}\n{_byte_hash(path / name)}\n".encode())
-    return total.hexdigest()
-
-
 def tensor_hashes(file: Path) -> dict[str, str]:
     """Return name -> hash of type, shape and bytes, of every tensor of a safetensors file."""
     return dict(_tensor_hashes(file))

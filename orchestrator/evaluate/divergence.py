@@ -27,9 +27,8 @@ from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import items, models
 from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards
-from orchestrator.evaluate.small_llama import SmallLlama
 from orchestrator.identity import digest
-from orchestrator.records import Engine, Sampling
+from orchestrator.records import Engine
 
 LOGITS_AT_ONCE = 2**28
 """Entries of one float32 tensor [tokens, vocabulary]: 1 GiB."""
@@ -140,7 +139,7 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
 def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[Response]:
     """Return one response to each prompt, sampled from the policy without top_p or min_p, at
     temperature 1."""
-    models.seed_torch(seed, policy.device.type)
+    torch.manual_seed(seed)
     ends = policy.model.generation_config.eos_token_id
     stops = set(ends if isinstance(ends, list) else [ends])
     responses: list[Response] = []
@@ -181,12 +180,7 @@ def sums(
     sums_: dict[int, ResponseSums] = {}
     known = list(kept or ())
     computed: list[Tensor] = []
-    batches = (
-        _by_number(len(responses))
-        if isinstance(ours, SmallLlama)
-        else _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))
-    )
-    for number, places in enumerate(batches):
+    for number, places in enumerate(_batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))):
         batch = [responses[place] for place in places]
         # The distribution of a token is at the position before the token.
         first = min(len(one.prompt) for one in batch) - 1
@@ -226,13 +220,9 @@ def _equal_spans(batch: Sequence[Response], first: int) -> Iterator[tuple[list[i
 
 def _logps(model: Any, batch: Sequence[Response], first: int) -> Tensor:
     """Return the log-probabilities [B, n, V] after each token from `first` on."""
-    if isinstance(model, SmallLlama) and all(len(one.prompt) == first + 1 for one in batch):
-        prompts = torch.tensor([one.prompt for one in batch])
-        logits = model.logits_in_responses(prompts, _packed([one.tokens for one in batch])[0])
-    else:
-        tokens, mask = _packed([one.prompt + one.tokens for one in batch])
-        texts = tokens.to(model.device), mask.to(model.device)
-        logits = model(input_ids=texts[0], attention_mask=texts[1]).logits[:, first:]
+    tokens, mask = _packed([one.prompt + one.tokens for one in batch])
+    texts = tokens.to(model.device), mask.to(model.device)
+    logits = model(input_ids=texts[0], attention_mask=texts[1]).logits[:, first:]
     return torch.log_softmax(logits.float(), -1)
 
 
@@ -251,12 +241,6 @@ def _packed(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
     mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
     return tokens, mask
-
-
-def _by_number(count: int) -> Iterator[list[int]]:
-    """Yield indices in the order of `sample`, whose prompts a small policy still knows."""
-    for first in range(0, count, SEQUENCES_AT_ONCE):
-        yield list(range(first, min(first + SEQUENCES_AT_ONCE, count)))
 
 
 def _batches(responses: Sequence[Response], tokens_at_once: int) -> Iterator[list[int]]:
@@ -292,7 +276,7 @@ def _reference(path: str, engine: Engine) -> Any:
     """Return the reference policy. It stays loaded until the process needs another one."""
     if path not in _REFERENCES:
         _REFERENCES.clear()
-        _REFERENCES[path] = models.HarnessPolicy(Path(path), engine, Sampling())
+        _REFERENCES[path] = models.HarnessPolicy(Path(path), engine)
     return _REFERENCES[path]
 
 

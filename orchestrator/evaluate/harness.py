@@ -5,7 +5,6 @@ the seeds, works slice by slice so that a kill loses only one slice, and checks 
 discarded.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from copy import deepcopy
@@ -32,38 +31,6 @@ CLOSED_FORM = 1
 """lm-eval's `bootstrap_iters`. With 0, lm-eval would also leave out the standard error of a mean,
 which it computes without a bootstrap."""
 
-ITEMS_KEPT = 2048
-
-SLICES_KEPT = 16
-"""Slices of a task whose requests are kept."""
-
-
-class _KeptTexts:
-    """The module `json`, as lm-eval's evaluator uses it: for a hash of each item.
-
-    The items of all checkpoints are the same objects, and writing one as JSON with an indent takes
-    Python longer than scoring its responses.
-    """
-
-    def __init__(self) -> None:
-        self._texts: dict[int, tuple[object, str]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(json, name)
-
-    def dumps(self, item: object, **named: Any) -> str:
-        """Return the item as JSON. Its text is kept with the item, so that no other has its id."""
-        kept = self._texts.get(id(item))
-        if kept is None:
-            if len(self._texts) >= ITEMS_KEPT:
-                self._texts.clear()
-            kept = self._texts[id(item)] = item, json.dumps(item, **named)
-        return kept[1]
-
-
-evaluator.json = _KeptTexts()
-evaluator.hash_string = lru_cache(4 * ITEMS_KEPT)(evaluator.hash_string)
-
 VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")}
 
 
@@ -74,7 +41,7 @@ def answer(job: ScoringJob) -> None:
         for ask in job.asks:
             if ask.asked.kind == "divergence":
                 task, own = load_task(Path(ask.task_file))
-                divergence.answer(policy, task, own["max_gen_toks"], job, ask, _software(policy))
+                divergence.answer(policy, task, own["max_gen_toks"], job, ask, VERSIONS)
             else:
                 _answer(policy, job, ask)
     finally:
@@ -105,37 +72,7 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
             "data set is another one than the task was written for, so its scores would not "
             f"compare. Restore it, or change metadata.num_items in {path}"
         )
-    _keep_requests(task)
     return task, deepcopy(task.get_config("generation_kwargs"))
-
-
-def _keep_requests(task: Any) -> None:
-    """Make a task keep its requests: those of all checkpoints are equal.
-
-    Its examples, if it has any, are drawn anew for each seed, and a chat template is the policy's:
-    requests with either are not kept. lm-eval's description of the task is left out too: it reads
-    the source of the task's functions each time, and nothing here needs it.
-    """
-    build = task.build_all_requests
-    kept: dict[str, list[Any]] = {}
-
-    def build_all_requests(**options: Any) -> None:
-        if task.get_config("num_fewshot") or options.get("apply_chat_template"):
-            build(**options)
-            return
-        settings = [task.get_config(name) for name in ("repeats", "generation_kwargs")]
-        key = repr([settings, options])
-        if key not in kept:
-            if len(kept) >= SLICES_KEPT:
-                kept.clear()
-            build(**options)
-            kept[key] = task.instances
-        for request in kept[key]:
-            request.resps, request.filtered_resps = [], {}
-        task._instances = kept[key]  # noqa: SLF001  (where lm-eval's own function puts them)
-
-    task.build_all_requests = build_all_requests
-    task.dump_config = dict
 
 
 def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:
@@ -172,14 +109,8 @@ def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
         score_key,
         responses,
         means(joined(responses), score_key.task.repeats),
-        _software(policy),
+        VERSIONS,
     )
-
-
-def _software(policy: Any) -> dict[str, str]:
-    """Return what generates the policy's responses: packages, and the kernels if they compute."""
-    kernels = getattr(getattr(policy, "model", None), "kernels", None)
-    return VERSIONS if kernels is None else {**VERSIONS, "kernels": kernels.name}
 
 
 def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.environments.extras import install_line
@@ -20,7 +20,6 @@ from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.evaluate.survey import Survey
 from orchestrator.evaluate.task_files import OWN_TASKS
 from orchestrator.launch.export import exported
-from orchestrator.launch.fork_server import ForkedProgram, KeptForkServer
 from orchestrator.launch.processes import cores
 from orchestrator.records import Cell, EvaluationSpec, Record, Score, Site
 from orchestrator.rundir import RunFolder
@@ -40,8 +39,6 @@ ON_CORES = {
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 """Environment variables if policies and items are on this machine, so that libraries look nothing
 up."""
-READ_AT_IMPORT = ("huggingface_hub", "datasets", "transformers", "tokenizers", "lm_eval")
-"""Modules that read such variables when they are imported."""
 
 
 def harness_version() -> str:
@@ -58,28 +55,19 @@ def harness_version() -> str:
         ) from error
 
 
-def work(
-    jobs: Sequence[ScoringJob], workers: int, kept_server: KeptForkServer | None = None
-) -> Generator[tuple[int, str]]:
+def work(jobs: Sequence[ScoringJob], workers: int) -> Generator[tuple[int, str]]:
     """Run the jobs. When a job ends, yield its index and "", or a sentence about its fault.
 
-    Jobs with another interpreter run in a process of their own. kept_server: the process for jobs
-    on the CPU is a fork of its server, if one runs. The processes end with this generator. Raise
-    RuntimeError, with the traceback, for a bug.
+    Jobs with another interpreter run in a process of their own. The processes end with this
+    generator. Raise RuntimeError, with the traceback, for a bug.
     """
     interpreters = {job.engine.python for job in jobs}
     for python in sorted(interpreters, key=str):
         places = [place for place, job in enumerate(jobs) if job.engine.python == python]
-        server = kept_server if python is None else None
-        of_python = [jobs[place] for place in places]
-        done = _one_process(of_python, workers, python or sys.executable, server)
+        done = _one_process([jobs[place] for place in places], workers, python or sys.executable)
         with closing(done) as answers:
             for place, fault in answers:
                 yield places[place], fault
-
-
-def _all_on_cores(jobs: Sequence[ScoringJob]) -> bool:
-    return all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs)
 
 
 def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
@@ -87,7 +75,7 @@ def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
     env = {**os.environ, **QUIET}
     if any(job.engine.name == "vllm" for job in jobs):
         del env["TQDM_DISABLE"]  # vLLM 0.29.0 divides by the time that its bar has measured
-    if _all_on_cores(jobs):
+    if all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs):
         env |= ON_CORES
     may_load = (OWN_TASKS, *plugins.task_folders())
     files = {Path(ask.task_file) for job in jobs for ask in job.asks}
@@ -101,16 +89,27 @@ def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
 
 
 def _one_process(
-    jobs: Sequence[ScoringJob], workers: int, python: str, kept_server: KeptForkServer | None
+    jobs: Sequence[ScoringJob], workers: int, python: str
 ) -> Generator[tuple[int, str]]:
     with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as noise:
         orders.writelines(job.model_dump_json().encode() + b"\n" for job in jobs)
         orders.seek(0)
-        process = _forked(jobs, workers, kept_server, orders, noise) or _NewPython(
-            python, workers, environment(jobs), orders, noise
-        )
         try:
-            for line in process.stdout:
+            process = subprocess.Popen(
+                [python, "-P", "-m", WORKER, str(os.getpid()), str(workers)],
+                stdin=orders,
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                env=environment(jobs),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentFault(
+                f"the interpreter {python} (evaluation.engine.python) cannot be started: "
+                f"{error.strerror}"
+            ) from error
+        try:
+            for line in process.stdout or ():
                 yield _finished_job(line, jobs)
             if code := process.wait():
                 noise.seek(0)
@@ -120,61 +119,10 @@ def _one_process(
                     + noise.read().decode(errors="replace")[-2000:].strip()
                 )
         finally:
-            process.end()
-
-
-def _forked(
-    jobs: Sequence[ScoringJob],
-    workers: int,
-    kept_server: KeptForkServer | None,
-    orders: IO[bytes],
-    noise: IO[bytes],
-) -> ForkedProgram | None:
-    """Start the process as a fork of one that has imported torch; None if that cannot be."""
-    if kept_server is None or not _all_on_cores(jobs):
-        return None
-    given = (str(workers),), environment(jobs), orders, noise
-    return kept_server.run(WORKER, *given, without=READ_AT_IMPORT)
-
-
-class _NewPython:
-    """The evaluating process, as a new Python."""
-
-    def __init__(
-        self,
-        python: str,
-        workers: int,
-        env: Mapping[str, str],
-        orders: IO[bytes],
-        noise: IO[bytes],
-    ):
-        argv = [python, "-P", "-m", WORKER, str(os.getpid()), str(workers)]
-        orders.seek(0)  # a fork whose server was killed may have read some
-        reading, writing = os.pipe()
-        self.stdout = os.fdopen(reading, "rb")
-        try:
-            self._process = subprocess.Popen(
-                argv, stdin=orders, stdout=writing, stderr=noise, env=env, start_new_session=True
-            )
-        except OSError as error:
-            raise EnvironmentFault(
-                f"the interpreter {python} (evaluation.engine.python) cannot be started: "
-                f"{error.strerror}"
-            ) from error
-        finally:
-            os.close(writing)
-
-    def wait(self) -> int:
-        """Return its exit code, once it has ended."""
-        return self._process.wait()
-
-    def end(self) -> None:
-        """Close its output, and kill it if it has not ended."""
-        self.stdout.close()
-        if self._process.poll() is None:
-            # The process has a session of its own, so the whole group with its workers ends.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            if process.poll() is None:
+                # The process has a session of its own, so the whole group with its workers ends.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _finished_job(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
@@ -283,7 +231,6 @@ def evaluate(
     site: Site | None = None,
     workers: int | None = None,
     on_event: Callable[[EvaluationEvent], None] = lambda _: None,
-    kept_server: KeptForkServer | None = None,
 ) -> list[Score]:
     """Return every score that the spec needs of these records' checkpoints; make those that are
     missing.
@@ -291,10 +238,9 @@ def evaluate(
     `last` scores the last checkpoint of cells that have succeeded, `all` every checkpoint. A cell's
     backend may replace the spec's tasks by tasks of its own (the micro skills). `baselines` are
     records of models before training (see baselines.py), which have no divergences. `workers` None:
-    a process per core. `kept_server`: see `work`. Scores come in the order of the records,
-    baselines last. Raise EnvironmentFault before anything is done if the harness or a task file is
-    missing, and UnscoredError at the end, with the scores that could be made, if a checkpoint
-    cannot be loaded.
+    a process per core. Scores come in the order of the records, baselines last. Raise
+    EnvironmentFault before anything is done if the harness or a task file is missing, and
+    UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
     """
     parts = _surveys(records, evaluation, folder, baselines, site)
     faults: list[str] = []
@@ -312,7 +258,7 @@ def evaluate(
         faults += survey.faults
     if todo:
         on_event(EvaluationEvent("started", 0, len(todo)))
-        _work(todo, workers or cores(), faults, on_event, kept_server)
+        _work(todo, workers or cores(), faults, on_event)
     scores = [score for survey, _ in parts for score in survey.all_scores()]
     if faults:
         raise UnscoredError(faults, scores)
@@ -324,9 +270,8 @@ def _work(
     workers: int,
     faults: list[str],
     on_event: Callable[[EvaluationEvent], None],
-    kept_server: KeptForkServer | None,
 ) -> None:
-    with closing(work([each.job for each in todo], workers, kept_server)) as answers:
+    with closing(work([each.job for each in todo], workers)) as answers:
         for done, (place, fault) in enumerate(answers, start=1):
             survey, cell, job = todo[place]
             survey.take(job)

@@ -12,12 +12,11 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from multiprocessing import get_context
 from typing import TextIO
 
 from orchestrator.errors import OrchError
-from orchestrator.evaluate.deferred import deferred_imports
 from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.launch.processes import die_with
 
@@ -27,11 +26,8 @@ def main(parent: int, workers: int) -> None:
     die_with(parent)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the harness prints
-    _forget_progress_bars()
     jobs = [ScoringJob.model_validate_json(line) for line in sys.stdin]
-    gc.disable()  # what an import makes stays
-    with deferred_imports() if all(map(_is_light, jobs)) else nullcontext():
-        from orchestrator.evaluate import harness
+    from orchestrator.evaluate import harness
 
     on_cores = [place for place, job in enumerate(jobs) if _is_light(job)]
     if on_cores:
@@ -40,19 +36,11 @@ def main(parent: int, workers: int) -> None:
         # The workers' collector need not look at half a million objects of libraries, nor write
         # into their pages, which the workers share with this process.
         gc.freeze()
-    gc.enable()
     _do(jobs, on_cores, workers, replies)
     for place, job in enumerate(jobs):
         if not _is_light(job):  # alone, in a process that leaves the GPU with its end
             _do(jobs, [place], 1, replies)
     os._exit(0)  # unloading the libraries would take another second
-
-
-def _forget_progress_bars() -> None:
-    """Let tqdm be imported anew: it reads TQDM_DISABLE then. In a fork of a process that trained,
-    torch has imported it before."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tqdm"]:
-        del sys.modules[name]
 
 
 def _is_light(job: ScoringJob) -> bool:

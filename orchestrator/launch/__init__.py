@@ -3,8 +3,7 @@
     launcher     the interface of a place where cells are trained
     launchers    the launcher of a site, and the launcher of a cell
     local        decides which cell starts when, in the process of `orch run`
-    fork_server  a process that imports the trainers once and forks a worker for each cell; a run
-                 keeps it, and evaluates in a further fork
+    fork_server  a process that imports the trainers once and forks a worker for each cell
     worker       one cell in one process: claim, attempt, training, ending; on a cluster too
     together     cells that one process trains together, because that is faster
     program      runs a program to its end, and stops it with all it started

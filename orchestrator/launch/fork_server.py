@@ -1,8 +1,5 @@
 """The fork server: a process that imports the trainers once and forks a worker for each cell.
 
-It may outlive a launch (`KeptForkServer`): then a later program of the run is a fork of it too, and
-need not import torch once more.
-
     orch (local.py)  <-- channel -->  fork server  <-- channel -->  worker, one per cell
 
 It is started as `python -m orchestrator.launch.fork_server`. It never starts a thread, so that
@@ -11,7 +8,6 @@ claims, the ledger and exit records are on disk. Messages to the fork server:
 
     {"do": "prepare", "modules": [...]}    import these; answered by `ready` or `refused`
     {"do": "start", "order": {...}}        fork a worker; see Order
-    {"do": "run", "program": {...}}        fork a program; see Program. Its three files come along
     {"do": "stop"}                         SIGTERM to workers: they write what they have
     {"do": "kill"}                         SIGKILL to workers
 
@@ -20,15 +16,12 @@ Messages from it, each with the submission of its worker:
     {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
     {"finished": true}                     one cell of several has its exit record
     {"ended": exit code}                   the process is gone, however it ended
-    {"forked": true}  {"declined": [...]}  a program has begun, or these modules are in its way
 """
 
 import gc
 import json
 import os
 import re
-import runpy
-import secrets
 import select
 import signal
 import socket
@@ -37,8 +30,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
@@ -52,8 +45,6 @@ from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RESUMABLE, RunFolder
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-NUM_STREAMS = 3
-"""Files of a program: its input, its output, its errors."""
 
 
 class Channel:
@@ -65,18 +56,12 @@ class Channel:
     def __init__(self, end: socket.socket):
         self.socket = end
         self.open = True
-        self.files: list[int] = []
-        """Descriptors that came with messages and that nobody has taken."""
         self._rest = b""
 
-    def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
-        """Send a message and open files. Close the channel if the other end is closed."""
-        line = json.dumps(message).encode() + b"\n"
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message. Close the channel if the other end is closed."""
         try:
-            if files:
-                socket.send_fds(self.socket, [line], list(files))
-            else:
-                self.socket.sendall(line)
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self.open = False
 
@@ -88,10 +73,9 @@ class Channel:
         if not select.select([self.socket], [], [], timeout_seconds)[0]:
             return []
         try:
-            raw, files, _, _ = socket.recv_fds(self.socket, 1 << 16, NUM_STREAMS)
+            raw = self.socket.recv(1 << 16)
         except OSError:
-            raw, files = b"", []
-        self.files += files
+            raw = b""
         self.open = self.open and bool(raw)
         # The last part is a message that has not arrived completely.
         *lines, self._rest = (self._rest + raw).split(b"\n")
@@ -110,18 +94,6 @@ class Order(NamedTuple):
     """The core on which the worker stays; None: any core."""
     others: tuple[tuple[str, str], ...] = ()
     """Submission and cell, as JSON, of the other cells that the same process trains."""
-
-
-class Program(NamedTuple):
-    """A module to run as `python -P -m` would. Its input, output and errors come along."""
-
-    submission: str
-    module: str
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-    without: tuple[str, ...] = ()
-    """Modules that read the environment when they are imported. If the server has imported one with
-    its own environment, it forks nothing."""
 
 
 # In orch
@@ -196,101 +168,6 @@ def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
             server.stop()
 
 
-class KeptForkServer:
-    """A fork server that several stages of a run use. It starts when a launch first needs it.
-
-    Leaving the context ends it, and whatever it has forked.
-    """
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._server: ForkServer | None = None
-
-    def __enter__(self) -> "KeptForkServer":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def serving(self, modules: Iterable[str]) -> ForkServer:
-        """Return the fork server. It imports these modules, and reports `ready` or `refused`."""
-        wanted = sorted(set(modules))
-        if self._server is None or not self._server.channel.open:
-            self._server = self._stack.enter_context(fork_server(wanted))
-        else:
-            self._server.channel.send({"do": "prepare", "modules": wanted})
-        return self._server
-
-    def run(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        stdin: IO[bytes],
-        stderr: IO[bytes],
-        without: Sequence[str] = (),
-    ) -> "ForkedProgram | None":
-        """Run a module as a fork of the server, in a session of its own.
-
-        Its first argument is the id of the process whose end must end it. Return None if no server
-        is there, or if it has imported a module of `without`: then nothing has begun.
-        """
-        server = self._server
-        if server is None or not server.channel.open:
-            return None
-        reading, writing = os.pipe()
-        try:
-            whole = (str(server.process.pid), *arguments)
-            submission = secrets.token_hex(8)
-            program = Program(submission, module, whole, dict(environment), tuple(without))
-            files = (stdin.fileno(), writing, stderr.fileno())
-            server.channel.send({"do": "run", "program": program._asdict()}, files)
-        finally:
-            os.close(writing)
-        forked = ForkedProgram(server, submission, os.fdopen(reading, "rb"))
-        return forked if forked.has_begun() else None
-
-
-class ForkedProgram:
-    """A program that the fork server runs, as seen by orch."""
-
-    def __init__(self, server: ForkServer, submission: str, stdout: IO[bytes]):
-        self.stdout = stdout
-        self._server, self._submission = server, submission
-        self._code: int | None = None
-        self._has_begun: bool | None = None
-
-    def has_begun(self) -> bool:
-        """Return False if the server declined it or is gone. Wait for the answer."""
-        while self._has_begun is None and self._code is None:
-            self._read()
-        return bool(self._has_begun)
-
-    def wait(self) -> int:
-        """Return its exit code, once it has ended; that of a kill if the server was killed."""
-        while self._code is None:
-            self._read()
-        return self._code
-
-    def _read(self) -> None:
-        for message in self._server.channel.receive(1):
-            if message.get("submission") != self._submission:
-                continue
-            if "ended" in message:
-                self._code = message["ended"]
-            elif "forked" in message or "declined" in message:
-                self._has_begun = "forked" in message
-        if self._code is None and not self._server.channel.open:
-            self._code = -signal.SIGKILL
-
-    def end(self) -> None:
-        """Close its output. If it has not ended, kill it, and with it the server."""
-        self.stdout.close()
-        if self._code is None:
-            self._server.kill()
-            self._server.channel.open = False
-
-
 def import_fault(message: str) -> EnvironmentFault:
     """Return the error for a backend's entry module that cannot be imported."""
     absent = re.search(r"No module named '([\w.]+)'", message)
@@ -338,8 +215,6 @@ class ForkServerLoop:
                 self._prepare(message["modules"])
             case "start":
                 self._fork(Order(**message["order"]))
-            case "run":
-                self._run(Program(**message["program"]))
             case "stop":
                 self.closing = True
                 self._signal(signal.SIGTERM)
@@ -362,18 +237,7 @@ class ForkServerLoop:
         gc.enable()
         self.orch.send({"ready": True})
 
-    def _run(self, program: Program) -> None:
-        files = [self.orch.files.pop(0) for _ in range(NUM_STREAMS)]
-        in_the_way = [name for name in program.without if name in sys.modules]
-        if in_the_way:
-            self.orch.send({"declined": in_the_way, "submission": program.submission})
-        else:
-            self.orch.send({"forked": True, "submission": program.submission})
-            self._fork(program, files)
-        for file in files:
-            os.close(file)
-
-    def _fork(self, order: Order | Program, files: Sequence[int] = ()) -> None:
+    def _fork(self, order: Order) -> None:
         if self.closing:
             return
         server = os.getpid()
@@ -386,9 +250,6 @@ class ForkServerLoop:
             ours.close()
             for other in self.workers.values():
                 other.channel.socket.close()
-            if isinstance(order, Program):
-                # It keeps its end of the channel, whose closing tells that it has ended.
-                run_program(order, files)
             run_worker(order, Channel(theirs))
         theirs.close()
         self.workers[pid] = ForkedWorker(pid, ours, order.submission)
@@ -414,34 +275,6 @@ class ForkServerLoop:
     def _signal(self, number: int) -> None:
         for pid in self.workers:
             os.kill(pid, number)
-
-
-# In a program
-
-
-def run_program(program: Program, files: Sequence[int]) -> NoReturn:
-    """Be `python -P -m MODULE ARGUMENTS` with this environment and these files, and end."""
-    os.setsid()
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-        os.close(file)
-    os.environ.clear()
-    os.environ.update(program.environment)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  (it has no path)
-    sys.argv = [program.module, *program.arguments]
-    code = 1
-    try:
-        runpy.run_module(program.module, run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as asked:
-        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(code)  # not the server's exit handlers
 
 
 # In a worker

@@ -8,7 +8,7 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -19,13 +19,7 @@ from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
-from orchestrator.launch.fork_server import (
-    ForkServer,
-    KeptForkServer,
-    Order,
-    fork_server,
-    import_fault,
-)
+from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, state_on_disk
 from orchestrator.launch.logs import Stream, logs
 from orchestrator.records import Cell, ExitRecord
@@ -62,7 +56,6 @@ def launch(
     *,
     workers: int | None = None,
     on_event: Callable[[LaunchEvent], None] = lambda _event: None,
-    kept_server: KeptForkServer | None = None,
 ) -> Launched:
     """Train every cell that still needs training. Return when all have ended.
 
@@ -70,7 +63,7 @@ def launch(
     cell, or several of one shape where their backend can. Failed and cancelled cells
     are left to `retry`. If another orch is training a cell, wait for it, and take the cell over if
     that orch dies. The first Ctrl-C lets workers write what they have, the second ends them at
-    once. kept_server: its fork server is used, and stays; None: one of the launch's own.
+    once.
 
     Raise OrchError, before anything starts, for cells that a backend cannot express. Raise
     EnvironmentFault if the trainer cannot be imported, and RunFolderError if the folder cannot be
@@ -84,8 +77,7 @@ def launch(
     if waiting or elsewhere:
         entries = check_launchable([*waiting, *elsewhere], folder, NodeOptions())
         count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
-        serving = nullcontext(kept_server.serving(entries)) if kept_server else fork_server(entries)
-        with processes.Stop().listening() as stop, serving as server:
+        with processes.Stop().listening() as stop, fork_server(entries) as server:
             LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event).work()
         interrupted = stop.asked > 0
         states = _states(cells, folder)

@@ -39,7 +39,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
 from orchestrator.library.launches import Launch, LaunchReading
@@ -48,9 +48,6 @@ from orchestrator.library.manifest import Manifest
 from orchestrator.library.release_marks import ReleaseMarks
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ShippedPrompts(NamedTuple):
@@ -72,35 +69,6 @@ class SharedProcess(NamedTuple):
     """Most cells in one process."""
     shape: Callable[[Settings], Hashable]
     """A function of a cell's settings. Cells with equal results can share a process."""
-
-
-class PolicyKernels(Protocol):
-    """A policy of an embedded trainer, computed as the trainer does: several times faster than by
-    torch's operations. For evaluation."""
-
-    name: str
-    """What computes."""
-    prompt_tokens: int
-    """The only length of a prompt."""
-    longest: int
-    """Most tokens of a response."""
-
-    def take(self, weights: "Mapping[str, Tensor]") -> None:
-        """Take the weights of a checkpoint, by their names."""
-        ...
-
-    def sample(self, prompts: "Tensor", exponentials: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Return responses to prompts [B, prompt_tokens]: tokens [B, T], and which are responses.
-
-        exponentials [T, B, V]: exponential numbers. A token is the one whose probability, divided
-        by its number, is the largest, as torch.multinomial draws. Raise CheckpointError if the
-        probabilities are not numbers.
-        """
-        ...
-
-    def logps(self, prompts: "Tensor", tokens: "Tensor", is_token: "Tensor") -> "Tensor":
-        """Return the log-probabilities [B, T, V] at each token of responses [B, T]; 0 at others."""
-        ...
 
 
 class Curvature(NamedTuple):
@@ -272,11 +240,6 @@ class Backend(Protocol):
         """
         ...
 
-    def policy_kernels(self, checkpoint: Path) -> PolicyKernels | None:
-        """Return what computes the policies of a checkpoint's kind, or None: torch does. Loads
-        torch."""
-        ...
-
 
 class LibraryBackend(ABC):
     """A backend whose members are functions of its modules.
@@ -366,10 +329,6 @@ class LibraryBackend(ABC):
     def computed_by(self) -> str:
         """Return an empty text: the versions of packages say all."""
         return ""
-
-    def policy_kernels(self, checkpoint: Path) -> PolicyKernels | None:
-        """Return None: torch computes."""
-        return None
 
 
 @cache

@@ -28,7 +28,6 @@ from orchestrator.evaluate import (
 )
 from orchestrator.files import write_text
 from orchestrator.imports.runs import read_imported
-from orchestrator.launch.fork_server import KeptForkServer
 from orchestrator.pipeline import training
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.notify import RunEnd, notify
@@ -90,10 +89,7 @@ def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
 
 
 def evaluate_missing(
-    experiment: Experiment,
-    records: Sequence[Record],
-    say: Callable[[str], None] = say,
-    kept_server: KeptForkServer | None = None,
+    experiment: Experiment, records: Sequence[Record], say: Callable[[str], None] = say
 ) -> int:
     """Make every missing score of these records and of the baselines of their models.
 
@@ -123,7 +119,6 @@ def evaluate_missing(
             site=spec.site,
             workers=spec.site.workers,
             on_event=show,
-            kept_server=kept_server,
         )
     except UnscoredError as error:
         say(str(error))
@@ -433,20 +428,14 @@ def run(
     `site.options.on_end` gets a message once the scheduler has no chosen cell and none is left to
     submit, if this run did anything.
     """
-    with _failure_notified(chosen), KeptForkServer() as kept_server:
+    with _failure_notified(chosen):
         code, over = training.train(
-            experiment,
-            chosen,
-            plan,
-            wait=wait,
-            take_over=take_over,
-            budget=budget,
-            kept_server=kept_server,
+            experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
         )
         if train_only or code == 130 or not over:
             result = LineResult(code, ended=bool(plan.pending) and over)
         else:
-            result = _after_training(experiment, chosen, plan, code, kept_server)
+            result = _after_training(experiment, chosen, plan, code)
     if result.ended:
         page = None if result.review is None else result.review.page
         notify(chosen, _ENDS.get(result.code), page)
@@ -471,7 +460,7 @@ def _failure_notified(chosen: Experiment) -> Iterator[None]:
 
 
 def _after_training(
-    experiment: Experiment, chosen: Experiment, plan: Plan, code: int, kept_server: KeptForkServer
+    experiment: Experiment, chosen: Experiment, plan: Plan, code: int
 ) -> LineResult:
     """Do the later stages, unless nothing has changed since they were done. code: of training."""
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
@@ -483,17 +472,15 @@ def _after_training(
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return LineResult(code, ended=bool(plan.pending))
-    reviewed = review(experiment, chosen, kept_server)
+    reviewed = review(experiment, chosen)
     if reviewed.code == 0:
         mark_complete(experiment, after, store)
     return LineResult(max(code, reviewed.code), reviewed, ended=True)
 
 
-def review(
-    experiment: Experiment, chosen: Experiment, kept_server: KeptForkServer | None = None
-) -> Review:
+def review(experiment: Experiment, chosen: Experiment) -> Review:
     """Do all stages after training, from disk: score the chosen cells, then mirror and report all
-    cells. kept_server: the fork server that trained, if it still runs."""
+    cells."""
     records = collect_records(experiment)
     code = print_faults(records)
     ids = {cell.id for cell in chosen.cells}
@@ -507,7 +494,7 @@ def review(
                 "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out"
             )
-    code = max(code, evaluate_missing(chosen, of_cells, kept_server=kept_server))
+    code = max(code, evaluate_missing(chosen, of_cells))
     index = scores_and_faults(experiment)
     comparison = compare_records(experiment, records, index.scores, index.items)
     page = write_report(experiment, comparison, records, index.scores, faults=index.faults)

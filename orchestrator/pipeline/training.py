@@ -27,20 +27,17 @@ from orchestrator.spec.redaction import hide_userinfo
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
-    from orchestrator.launch.fork_server import KeptForkServer
     from orchestrator.records import Cell
     from orchestrator.rundir import CellState, RunFolder
     from orchestrator.runs.plan import Plan, PlanRow
     from orchestrator.spec.site_options import SlurmOptions
 
 
-def on_this_machine(
-    experiment: Experiment, plan: "Plan", kept_server: "KeptForkServer | None" = None
-) -> int:
+def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
     """Launch and wait. Return the exit code: 130 after Ctrl-C, 1 if cells failed, else 0.
 
     plan: a plan that contains at least these cells. A cell that has ended by this plan is not read
-    again. kept_server: a fork server for this stage and later ones.
+    again.
     """
     folder, spec = experiment.folder, experiment.spec
     keep_spec(experiment)
@@ -49,9 +46,7 @@ def on_this_machine(
     pending = [row.cell for row in rows if row.pending and row.cell is not None]
     begun = [row.cell for row in rows if may_run(row) and row.cell is not None]
     with watch(pending) as display:
-        done = launch(
-            begun, folder, workers=spec.site.workers, on_event=display.show, kept_server=kept_server
-        )
+        done = launch(begun, folder, workers=spec.site.workers, on_event=display.show)
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130
@@ -76,7 +71,6 @@ def train(
     wait: bool,
     take_over: bool = False,
     budget: float | None = None,
-    kept_server: "KeptForkServer | None" = None,
 ) -> tuple[int, bool]:
     """Train the chosen cells that are missing, where the site says.
 
@@ -85,7 +79,7 @@ def train(
     if chosen.where == "slurm":
         return on_cluster(experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget)
     affordable = paid_part(budget, experiment, chosen, plan)
-    return on_this_machine(affordable, plan, kept_server), True
+    return on_this_machine(affordable, plan), True
 
 
 def on_cluster(

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from backends import micro
 from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.identity import fingerprint
@@ -84,7 +83,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         tasks_dir=TASKS,
         policies_dir=TASKS.parent / "policies",
         rehearse_tasks=lambda _: (),
-        policy_kernels=micro.BACKEND.policy_kernels,
     )
     monkeypatch.setattr(plugins, "load", lambda _: backend)
     return backend

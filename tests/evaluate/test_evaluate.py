@@ -9,14 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
-from orchestrator.launch.fork_server import KeptForkServer
 from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
 
@@ -256,33 +254,24 @@ def test_a_checkpoint_cut_in_half_is_told_and_the_others_go_on(
 def test_a_killed_process_loses_nothing(
     folder: RunFolder, train: Train, ask: AskFor, from_here_in_process: Callable[[], None]
 ) -> None:
-    """One of the processes that score is killed, then the one that holds them: a fork of the server
-    that trained, and a new Python."""
+    """One of the processes that score is killed, then the one that holds them."""
     records = [train(seed) for seed in range(5)]
     evaluation = ask(repeats=6, max_items=256)
     strangers = set(children(os.getpid()))  # this process may hold children of other tests
     seen: list[int] = []
 
-    def kill(
-        whom: Callable[[int], int], server: int | None = None
-    ) -> Callable[[EvaluationEvent], None]:
+    def kill(whom: Callable[[int], int]) -> Callable[[EvaluationEvent], None]:
         def on_event(event: EvaluationEvent) -> None:
             if event.done == 1:
-                (holder,) = set(children(server or os.getpid())) - strangers
+                (holder,) = set(children(os.getpid())) - strangers
                 seen.extend([holder, *children(holder)])
                 os.kill(whom(holder), signal.SIGKILL)
 
         return on_event
 
-    with KeptForkServer() as kept, pytest.raises(UnscoredError, match="was killed") as caught:
-        evaluate(
-            records,
-            evaluation,
-            folder,
-            workers=2,
-            on_event=kill(lambda holder: children(holder)[0], kept.serving(["torch"]).process.pid),
-            kept_server=kept,
-        )
+    one_of_two = kill(lambda holder: children(holder)[0])
+    with pytest.raises(UnscoredError, match="was killed") as caught:
+        evaluate(records, evaluation, folder, workers=2, on_event=one_of_two)
     assert {score.cell_id for score in caught.value.scores}
     with pytest.raises(EnvironmentFault, match="ended with code -9"):
         evaluate(records, evaluation, folder, workers=1, on_event=kill(lambda holder: holder))
@@ -293,27 +282,6 @@ def test_a_killed_process_loses_nothing(
     assert kept.items() <= files(folder).items()
     assert len(seen) == 5
     assert not [pid for pid in seen if is_alive(pid)]
-
-
-@pytest.mark.slow
-def test_no_progress_bar_is_drawn_in_a_fork_of_a_process_that_imported_torch(
-    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """torch imports tqdm, which reads then whether it may draw."""
-    begun: list[KeptForkServer] = []
-    fork = KeptForkServer.run
-
-    def with_errors_kept(self: KeptForkServer, *given: Any, without: Any) -> Any:
-        begun.append(self)
-        with (tmp_path / "errors").open("wb") as errors:
-            return fork(self, *given[:-1], errors, without=without)
-
-    monkeypatch.setattr(KeptForkServer, "run", with_errors_kept)
-    with KeptForkServer() as kept:
-        kept.serving(["torch"])
-        assert evaluate([train(0)], ask(), folder, workers=1, kept_server=kept)
-    assert begun == [kept]
-    assert "it/s]" not in (tmp_path / "errors").read_text()
 
 
 @pytest.mark.slow

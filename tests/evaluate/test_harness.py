@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends import micro
 from backends.micro import problem_sets, skills
-from orchestrator.errors import CheckpointError
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
-from orchestrator.records import Engine, EvalTask, Sampling
+from orchestrator.records import EvalTask, Sampling
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +82,6 @@ def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
 
 
 def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) -> None:
-    harness.models._LAST[:] = []  # a policy of another test may have been loaded without kernels
     task = EvalTask(name="micro_increment", domain="out", repeats=6, max_items=5)
     result, items = answered(harness, asking(tmp_path, task=task))
     assert [item["item"] for item in items] == [0, 1, 2, 3, 4]
@@ -104,8 +101,6 @@ def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) 
     assert scores["distinct@6"].value == np.mean([len(set(i["responses"])) for i in items]) > 1
     assert all(score.num_items == 5 and score.repeats == 6 for score in result.scores)
     assert result.versions["lm_eval"] == version("lm_eval")
-    by = micro.BACKEND.computed_by()
-    assert result.versions.get("kernels") == (None if by.startswith("torch") else by)
 
 
 def test_the_whole_task_is_what_the_trainer_evaluates_exactly(harness: ModuleType) -> None:
@@ -211,123 +206,31 @@ def test_the_checkpoints_own_sampling_settings_do_not_count(
     assert (told.eos_token_id, told.top_k, told.repetition_penalty) == (2, None, None)
 
 
-def test_swapped_weights_and_kept_tokens_change_no_bit(
-    harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("until", [[], ["5"]], ids=["the end alone", "another stop"])
+def test_responses_are_those_of_lm_evals_own_class(
+    harness: ModuleType, policy: Any, until: list[str]
 ) -> None:
-    """One policy object scores several checkpoints; the peer is lm-eval's own object for each."""
+    """The peer decodes each row after each token and encodes each prompt again."""
+    from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
-    from lm_eval.models.utils import Collator
 
     class Plain(harness.HarnessPolicy):  # type: ignore[name-defined, misc]  # a module's class
-        tok_encode, tok_batch_encode = HFLM.tok_encode, HFLM.tok_batch_encode
+        tok_encode, _model_generate = HFLM.tok_encode, HFLM._model_generate
 
-        def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
-            return HFLM.tok_decode(self, tokens, skip_special_tokens)
-
-        def _decoded_rows(self, rows: Any, **named: Any) -> Any:
-            return self._decode_rows(rows, **named)
-
-    def lines(folder: Path) -> list[bytes]:
-        folder.mkdir()
-        for name in ("elder", "hazel", "elder"):
-            ask = asking(folder, checkpoint=name)
-            path = str(POLICY.with_name(name))
-            harness.answer(ScoringJob(cell_id="cell", checkpoint=path, files={}, asks=(ask,)))
-        return [file.read_bytes() for file in sorted(folder.glob("*.jsonl"))]
-
-    models = harness.models
-    ours = lines(tmp_path / "swapped")
-    first, engine = models._LAST[0], Engine(name="hf")
-    assert models.opened(POLICY.with_name("fir"), engine, Sampling()) is first
-    monkeypatch.setattr(models, "share_rows", lambda _model: None)
-    monkeypatch.setattr(models, "opened", lambda path, engine, _: Plain(path, engine))
-    monkeypatch.setattr("lm_eval.models.huggingface.Collator", Collator)
-    monkeypatch.setattr(harness, "_keep_requests", lambda _task: None)
-    harness.load_task.cache_clear()
-    assert ours == lines(tmp_path / "plain")
-    harness.load_task.cache_clear()
-    assert len(ours) == 2
-    assert ours[0] != ours[1]
-
-
-@pytest.mark.parametrize("name", ["elder", "hazel"])
-def test_equal_rows_are_computed_once_and_change_no_bit(harness: ModuleType, name: str) -> None:
-    """Equal lengths; several, padded; one prompt alone; a batch that is left as it is."""
-    torch = harness.torch
-    torch.set_num_threads(1)
-    policy = harness.HarnessPolicy(POLICY.with_name(name))
-    model, shared = policy.model, policy.model.forward
-    computed: list[int] = []
-    model.model.register_forward_pre_hook(
-        lambda _module, _arguments, named: computed.append(len(named["input_ids"])),
-        with_kwargs=True,
-    )
-    numbers = torch.randint(3, len(skills.VOCABULARY), (60, 8), generator=torch.manual_seed(1))
-    texts = [row[: 3 + place % 6].tolist() for place, row in enumerate(numbers)]
-    whole = numbers.tolist()
-    for each, repeats in ((whole, 8), (texts, 8), (texts[:1], 48), (texts, 1)):
-        rows = [row for row in each for _ in range(repeats)]
-        width = max(map(len, rows))
-        ids = torch.tensor([[skills.PAD] * (width - len(row)) + row for row in rows])
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-        found = []
-        for forward in (shared, shared.__wrapped__):
-            model.forward = forward
-            torch.manual_seed(3)
-            drawn = model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                max_new_tokens=7,
-                do_sample=True,
-                top_k=0,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-            found.append((drawn.sequences, torch.stack(drawn.logits), sum(computed)))
-            computed.clear()
-        (ours, our_logits, our_rows), (plain, plain_logits, plain_rows) = found
-        assert torch.equal(ours, plain)
-        assert torch.equal(our_logits, plain_logits)
-        assert our_rows < 0.7 * plain_rows if repeats > 1 else our_rows == plain_rows
-
-
-@pytest.mark.parametrize("length", [1, 3, 20])
-def test_rows_are_decoded_as_the_tokenizer_does(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
-    """Rows of one length and of another, seen before and not, and more than are kept."""
-    torch, policy = harness.torch, harness.HarnessPolicy(POLICY)
-    monkeypatch.setattr(harness.models, "RESPONSES_KEPT", 40)
-    for seed in (1, 2, 1):
-        drawn = torch.manual_seed(seed)
-        rows = torch.randint(0, len(skills.VOCABULARY), (30, length), generator=drawn)
-        assert policy.tokenizer.batch_decode(rows) == policy._decode_rows(rows)
-
-
-def test_weights_are_swapped_for_those_of_equal_policies_alone(
-    harness: ModuleType, tmp_path: Path
-) -> None:
-    from safetensors.torch import load_file, save_file
-
-    engine, models = Engine(name="hf"), harness.models
-    first = models.opened(POLICY, engine, Sampling())
-    other = Path(shutil.copytree(POLICY, tmp_path / "other"))
-    (other / "generation_config.json").write_text('{"eos_token_id": 2, "pad_token_id": 1}')
-    fresh = models.opened(other, engine, Sampling())
-    assert fresh is not first
-    assert fresh.model.generation_config.pad_token_id == 1
-    weights = load_file(other / "model.safetensors")
-    save_file(
-        {**weights, "lm_head.weight": weights["lm_head.weight"] * math.nan},
-        other / "model.safetensors",
-        {"format": "pt"},
-    )
-    with pytest.raises(CheckpointError, match="not finite"):
-        models.opened(other, engine, Sampling())
-    (other / "model.safetensors").write_bytes(b"cut")
-    with pytest.raises(CheckpointError, match="cannot be loaded"):
-        models.opened(other, engine, Sampling())
-    assert models.opened(POLICY, engine, Sampling()).model.state_dict().keys() == weights.keys()
+    settings = {"until": until, "max_gen_toks": 7, "do_sample": True, "temperature": 1.0}
+    prompts = [skills.text("sort", digits) for digits in problem_sets.held_out_problems(9).tolist()]
+    prompts[3] = prompts[3][2:]  # a shorter one
+    responses = []
+    for each in (policy, Plain(POLICY)):
+        each.seeded(3)
+        requests = [
+            Instance("generate_until", {}, (prompt, settings), place)
+            for place, prompt in enumerate(prompts)
+            for _ in range(4)
+        ]
+        responses.append(each.generate_until(requests))
+    assert responses[0] == responses[1]
+    assert len(set(responses[0])) > 4
 
 
 def test_a_sampled_special_token_is_a_wrong_answer(policy: Any) -> None:

@@ -94,7 +94,7 @@ def test_a_cpu_with_shorter_vectors_computes_the_same(
     if cpu == "x86-64-v3" and " avx2 " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU has no AVX2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernels, "FOR_THIS_CPU", (f"-march={cpu}",))
+    monkeypatch.setattr(kernels, "FOR_THIS_CPU", f"-march={cpu}")
     for shape in SHAPES.values():
         test_tokens_log_probabilities_and_gradients_are_those_of_torch(
             1.4, 0.8, shape, real, policies
