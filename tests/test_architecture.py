@@ -121,8 +121,8 @@ BACKEND_MAY_IMPORT = {
     "library",
 }
 """Packages of orchestrator that a library's folder may import."""
-LAB_MAY_IMPORT = {"lab.cpu", "lab.prove"}
-"""Packages that the files of its folder `lab/` may import besides."""
+ABOVE_MAY_IMPORT = {"audit": {"audit"}, "lab": {"lab.cpu", "lab.prove"}}
+"""Packages that the files of its folders `audit/` and `lab/` may import besides."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -193,8 +193,8 @@ def test_backends_import_what_a_backend_may() -> None:
         own = ".".join(module.split(".")[:2])
         for other in used:
             ours = package(other) in BACKEND_MAY_IMPORT
-            of_lab = storey(module) == "lab" and package(other) in LAB_MAY_IMPORT
-            if not other.startswith(own) and not ours and not of_lab:
+            above = package(other) in ABOVE_MAY_IMPORT.get(storey(module), ())
+            if not other.startswith(own) and not ours and not above:
                 wrong.append(f"{module} imports {other}")
     assert not wrong, "\n".join(sorted(wrong))
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.library import key_tables
-from orchestrator.library.key_tables import Option, Options
+from orchestrator.library.key_tables import Option, Options, completed
 from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
-from orchestrator.library.reading import completed
 
 NEWEST, FLAT = "0.11.2", "0.10.1.post2"
 VERSIONS = (NEWEST, FLAT)

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from orchestrator.audit.reading import BOOLEANS, QUOTED
 from orchestrator.library.launches import ConfigDocument, Given, UnreadableScript
-from orchestrator.library.reading import BOOLEANS, QUOTED
 
 MOST_VALUES = 20_000
 MOST_DOCUMENTS = 100

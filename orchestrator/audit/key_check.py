@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
 
+from orchestrator.audit.reading import QUOTED, as_number, shown
 from orchestrator.library.launches import UNKNOWN, UNSET, Given, HeldKeys
-from orchestrator.library.reading import QUOTED, as_number, shown
 
 Consequence = Literal["would not start", "is ignored", "means something else", "unknown"]
 LONGEST_SLIP = 2

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from orchestrator.audit.libraries import STARTS, command_calls, configuration_classes, may_launch
+from orchestrator.library.key_tables import completed
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -21,7 +22,6 @@ from orchestrator.library.launches import (
     Given,
     UnreadableScript,
 )
-from orchestrator.library.reading import completed
 
 PUT_IN = "a value put in by Python"
 HOLE = "__put_in_by_python"

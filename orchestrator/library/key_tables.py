@@ -29,7 +29,7 @@ and last release. The audit finds by them the release that a launch runs on.
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -441,3 +441,13 @@ def nearest(versions: Sequence[str], version: str) -> int:
     same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]
     older = [i for i, each in enumerate(versions) if numbers(each) <= wanted]
     return (same or older or [0])[-1]
+
+
+def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return the flags that argparse may read an abbreviated flag as.
+
+    That is the flag itself if the parser has it, else all flags that begin with it.
+    """
+    if flag in known:
+        return (flag,)
+    return tuple(sorted(each for each in known if each.startswith(flag)))

@@ -11,6 +11,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    shown,
+    split_override,
+    stock,
+)
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.key_tables import KeyFact, KeyTables, fields, load_tables
 from orchestrator.library.launches import (
@@ -26,16 +36,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.reading import (
-    Keys,
-    ReadLibrary,
-    ReleaseReader,
-    Stock,
-    clip_range,
-    shown,
-    split_override,
-    stock,
-)
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, TYPE = "actor.kl_ctl", "actor.kl_estimator"

@@ -11,6 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    stock,
+    written_flags,
+)
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launches import (
@@ -26,15 +35,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
-from orchestrator.library.reading import (
-    Keys,
-    ReadLibrary,
-    ReleaseReader,
-    Stock,
-    clip_range,
-    stock,
-    written_flags,
-)
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, IN_REWARD, ADVANTAGE, SCALE = "beta", "kl_in_reward", "advantage_estimator", "scale_rewards"

@@ -17,6 +17,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    shown,
+    split_override,
+    stock,
+)
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.key_tables import KeyTables, load_tables, numbers
 from orchestrator.library.launches import (
@@ -34,16 +44,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.reading import (
-    Keys,
-    ReadLibrary,
-    ReleaseReader,
-    Stock,
-    clip_range,
-    shown,
-    split_override,
-    stock,
-)
 from orchestrator.library.release_marks import ReleaseMarks
 
 BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"

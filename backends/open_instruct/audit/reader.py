@@ -11,6 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    stock,
+    written_flags,
+)
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyTables, load_tables
 from orchestrator.library.launches import (
@@ -27,15 +36,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
-from orchestrator.library.reading import (
-    Keys,
-    ReadLibrary,
-    ReleaseReader,
-    Stock,
-    clip_range,
-    stock,
-    written_flags,
-)
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, TYPE, LOADED = "beta", "kl_estimator", "load_ref_policy"

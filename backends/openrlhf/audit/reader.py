@@ -15,8 +15,22 @@ from typing import Literal
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
+from orchestrator.audit.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    as_number,
+    written_flags,
+)
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest, numbers
+from orchestrator.library.key_tables import (
+    Releases,
+    completed,
+    load_releases,
+    merged_table,
+    nearest,
+    numbers,
+)
 from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
@@ -34,14 +48,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    Keys,
-    as_number,
-    completed,
-    written_flags,
-)
 
 FLAT = {
     "coefficient": "init_kl_coef",

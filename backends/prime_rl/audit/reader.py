@@ -14,6 +14,7 @@ from pathlib import Path
 
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
+from orchestrator.audit.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
 from orchestrator.library.key_tables import Releases, load_releases, nearest
 from orchestrator.library.launches import (
     AuditVerdict,
@@ -33,7 +34,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
 
 OLD = 1
 """Index of 0.1. Up to 0.1 the trainer is zeroband's and has a reference policy."""

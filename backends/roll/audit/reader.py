@@ -10,6 +10,15 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    split_override,
+    stock,
+)
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyFact, KeyTables, fields, load_tables
 from orchestrator.library.launches import (
@@ -25,15 +34,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.reading import (
-    Keys,
-    ReadLibrary,
-    ReleaseReader,
-    Stock,
-    clip_range,
-    split_override,
-    stock,
-)
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 SWITCH, BETA, TYPE = "add_token_level_kl", "init_kl_coef", "kl_penalty"

@@ -21,6 +21,16 @@ from backends.skyrl.manifest import (
     NEWEST,
     tables,
 )
+from orchestrator.audit.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    regime_of_sizes,
+    shown,
+    split_override,
+    unquoted,
+)
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import merged_table, numbers
 from orchestrator.library.launches import (
@@ -41,16 +51,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    SWITCHES,
-    Keys,
-    regime_of_sizes,
-    shown,
-    split_override,
-    unquoted,
-)
 
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
 TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"

@@ -13,6 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    Keys,
+    ReadLibrary,
+    ReleaseReader,
+    Stock,
+    clip_range,
+    has_hole,
+    stock,
+    written_flags,
+)
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.key_tables import KeyTables, flags, load_tables, numbers
 from orchestrator.library.launches import (
@@ -31,16 +41,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
-from orchestrator.library.reading import (
-    Keys,
-    ReadLibrary,
-    ReleaseReader,
-    Stock,
-    clip_range,
-    has_hole,
-    stock,
-    written_flags,
-)
 from orchestrator.library.release_marks import CommandCall, ReleaseFile, ReleaseMarks
 
 COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coef"

@@ -22,8 +22,14 @@ from backends.trl.options import (
     inherited,
     own_options,
 )
+from orchestrator.audit.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    flags_in_order,
+)
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.library.key_tables import merged_table, nearest, numbers
+from orchestrator.library.key_tables import completed, merged_table, nearest, numbers
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
@@ -40,13 +46,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    Keys,
-    completed,
-    flags_in_order,
-)
 
 CLASSES: Mapping[str, Script] = {
     "GRPOConfig": "grpo",

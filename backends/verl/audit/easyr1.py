@@ -9,6 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from orchestrator.audit.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    regime_of_sizes,
+    shown,
+    split_override,
+)
 from orchestrator.library.launches import (
     Edit,
     InLoss,
@@ -18,15 +27,6 @@ from orchestrator.library.launches import (
     LaunchReading,
     Rule,
     Surroundings,
-)
-from orchestrator.library.reading import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    SWITCHES,
-    Keys,
-    regime_of_sizes,
-    shown,
-    split_override,
 )
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"

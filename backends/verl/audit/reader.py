@@ -42,6 +42,16 @@ from backends.verl.manifest import (
     USE_REWARD,
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
+from orchestrator.audit.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    SWITCHES,
+    Keys,
+    as_number,
+    hydra_overrides,
+    regime_of_sizes,
+    shown,
+)
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest
 from orchestrator.library.launches import (
@@ -61,16 +71,6 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.library.reading import (
-    KL_WEIGHTS,
-    LONGEST_ENTRY,
-    SWITCHES,
-    Keys,
-    as_number,
-    hydra_overrides,
-    regime_of_sizes,
-    shown,
-)
 
 GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)

@@ -1,8 +1,9 @@
 """A launch on a machine without an accelerator: its differences, and the stand-ins that it loads.
 
 A backend's `lab/cpu_launch.py` takes a plan of `translate` and returns the plan that runs without a
-GPU. The trainer, its loss, its optimizer, its data path and its files are the library's own. Only the device
-and the inference engine have stand-ins, loaded by the library's own registries where it has some.
+GPU. The trainer, its loss, its optimizer, its data path and its files are the library's own. Only
+the device and the inference engine have stand-ins, loaded by the library's own registries where it
+has some.
 
 Each difference is a `Deviation`: an argument, an environment variable, a file that was added, or a
 part of the library that a file replaces. `differences` yields those of arguments, variables and

@@ -8,7 +8,7 @@ library that orch only reads exports a `ReadLibrary`. Its reader of one launch i
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -107,16 +107,6 @@ def _leaves(text: str) -> dict[str, str]:
         elif name:
             leaves[name] = "null" if value is None else str(value)
     return leaves
-
-
-def completed(flag: str, known: Collection[str]) -> tuple[str, ...]:
-    """Return the flags that argparse may read an abbreviated flag as.
-
-    That is the flag itself if the parser has it, else all flags that begin with it.
-    """
-    if flag in known:
-        return (flag,)
-    return tuple(sorted(each for each in known if each.startswith(flag)))
 
 
 def unquoted(text: str) -> str:
