@@ -133,6 +133,9 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
         "backends/micro/kernels.c",
         "dashboards/page.css",
         "orchestrator/kl/verdicts.json",
+        "orchestrator/kl/ensemble.json",
+        "orchestrator/kl/sentences.yaml",
+        "orchestrator/kl/questions.yaml",
         "orchestrator/experiments/comedy_full.yaml",
         "orchestrator/experiments/recipe/rehearsal.yaml",
     ):

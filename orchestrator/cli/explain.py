@@ -239,3 +239,5 @@ def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
         return
     print_table(COLUMNS, map(summary_row, explanations))
     click.echo("\n" + SYMBOLS)
+    for condition in dict.fromkeys(text for each in explanations for text in each["checked"]):
+        click.echo(common.hanging("checked", condition))

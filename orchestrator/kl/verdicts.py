@@ -497,14 +497,14 @@ def _advantage_notes(kl: Kl, case: Case, page: _Page) -> Iterator[str]:
 
 def _off_policy_notes(kl: Kl, clip: Clip | None, case: Case, page: _Page) -> Iterator[str]:
     """Yield the effects of importance ratio, clip and staleness on the term, off-policy."""
+    form = entry(kl.estimator)
     if kl.placement != "loss":
         if case.ratio == "token":
             yield page.say("note", "token_ratio")
         if case.ratio == "token" and clip is not None:
             yield page.say("note", "clip", low=1 - clip.low, high=1 + clip.high)
         if case.reward_kl_of == "rollout":
-            yield page.say("note", "lag")
-    form = entry(kl.estimator)
+            yield page.say("note", "lag_of_k1" if form.base == "k1" else "lag")
     if kl.placement != "reward" and not (form.is_weighted or form.is_of_vocabulary):
         yield page.say("note", "no_ratio")
     if kl.placement != "reward" and form.is_weighted:

@@ -14,6 +14,7 @@ from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import NONE, TABLE, choices
+from orchestrator.evidence import stored
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.lab.exact import beyond
 from orchestrator.lab.exact.derivation import NEAR, NEAR_WIDE, NUM_TOKENS
@@ -106,6 +107,38 @@ def _of_the_laboratory(configuration: KlConfiguration, on_policy: bool) -> tuple
     moments, length = exact(setting, [configuration]), np.linalg.norm(true)
     off = float(np.linalg.norm(moments.mean[0] - true) / length)
     return off, float(np.sqrt(moments.variance[0].sum()) / length)
+
+
+CHARGED = {
+    "every token of the response": "response",
+    "the token and those before it": "to_go",
+    "its own token": "token",
+}
+BASELINES = {
+    "leave-one-out": {"leave_one_out"},
+    "the group's mean": {"group", "group_mean"},
+    "outside it": {"none"},
+}
+LIBRARIES = {"SkyRL": "skyrl", "OpenRLHF": "openrlhf", "TRL": "trl", "Prime-RL": "prime_rl"}
+
+
+def test_what_is_said_of_libraries_was_measured_with_their_own_functions() -> None:
+    """The rows that name an advantage of orch's, against the stored evidence."""
+    ((_, rows),) = QUESTIONS["same-settings"].rows
+    compared = 0
+    for name, advantages, charged, baseline, _ in rows:
+        library, version = name.split()
+        evidence = stored.read(LIBRARIES.get(library, library), version)
+        assert evidence is not None
+        measured = evidence["reward"]
+        if library == "Prime-RL":
+            measured = {"its own (teacher_tau)": evidence["natives"][1]["reward"]}
+        for advantage in advantages.replace("RLOOTrainer", "rloo").split(", "):
+            if advantage in measured and "critic" not in baseline:
+                assert measured[advantage]["within"] == CHARGED[charged], name
+                assert measured[advantage]["others"] in BASELINES[baseline], name
+                compared += 1
+    assert compared == 8
 
 
 def test_every_question_has_a_picture(tmp_path: Path) -> None:
