@@ -280,7 +280,7 @@ def _bias(term: Judged, page: _Page) -> str:
         slots = {name: percent(getattr(row, name)) for name in ("pull_near", "pull_far")}
         slots |= {"near": percent(row.bias_near), "far": percent(row.bias_far)}
         text = page.say("bias", "biased", **slots)
-    return page.say("bias", "by_prompt", before=text) if term.by_prompt else text
+    return page.say("bias", "by_prompt", before=text, **_with_a(term)) if term.by_prompt else text
 
 
 MOST = 0.9
@@ -300,7 +300,12 @@ def _plain(term: Judged, page: _Page) -> str:
     if any(key == "sampled_k1" for _, key in row.terms):
         part = "away_from_sampler" if len(row.terms) == 1 else "partly_away_from_sampler"
         text = page.say("plain", part, rest=text)
-    return page.say("plain", "by_prompt", before=text) if term.by_prompt else text
+    return page.say("plain", "by_prompt", before=text, **_with_a(term)) if term.by_prompt else text
+
+
+def _with_a(term: Judged) -> dict[str, str]:
+    """Return the weight of the reward's part that the group's mean leaves, where one is needed."""
+    return {"with_a": f", with a = {term.case.kept:.3g}" if term.is_mixed else ""}
 
 
 def _signs(term: Judged, page: _Page) -> str:
@@ -607,7 +612,8 @@ def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]
         yield "bias", explained["bias"]["text"]
         yield "noise", _NOISE.format(explained["noise"])
     paper = explained["paper"]
-    where = f" ({paper['where']})" if paper["where"] else ""
+    source = ", ".join(filter(None, (paper["of"] and f"as {paper['of']}", paper["where"])))
+    where = f" ({source})" if source else ""
     yield "paper", f"{paper['behaviour']}: {paper['text']}{where}"
     yield "advice", explained["advice"]["text"]
     for note in explained["notes"]:
