@@ -140,6 +140,7 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
         "orchestrator/experiments/recipe/rehearsal.yaml",
     ):
         assert needed in names
+    assert not [name for name in names if "measured_runs" in name or "pretrain.py" in name]
 
 
 MAX_DISTRIBUTIONS = 15

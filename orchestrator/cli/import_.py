@@ -72,7 +72,7 @@ def command(
     """Import runs that orch did not launch: compare and report show them beside SPEC's cells.
 
     A SOURCE is a CSV or a history exported from W&B, a folder wandb/run-*, a TensorBoard
-    folder, a project of trackio, a trainer_state.json, or the address of an MLflow store.
+    folder, a trainer_state.json, or the address of an MLflow store.
     Nothing is trained, and SOURCE is not changed. Without a SOURCE, the command lists what is
     imported.
 

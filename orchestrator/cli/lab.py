@@ -7,7 +7,6 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import number, print_json, print_table, say
-from orchestrator.report.measured import comedy_page, sections
 
 PAIR = (float, float)
 
@@ -34,16 +33,12 @@ PAIR = (float, float)
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
 @click.option("--ensemble", is_flag=True, help="Count signs over random models, as JSON (1 min).")
-@click.option("--page", is_flag=True, help="Write docs/beyond_the_paper.md, as Markdown.")
-@click.option("--comedy", is_flag=True, help="Write docs/comedy.md, as Markdown.")
 @common.as_json
 def command(
     sweeping: bool,
     draws: int,
     verdicts: bool,
     ensemble: bool,
-    page: bool,
-    comedy: bool,
     as_json: bool,
     out: tuple[Path, ...],
     **how: Any,
@@ -61,12 +56,6 @@ def command(
         from orchestrator.lab.exact import ensemble as random_models
 
         click.echo(random_models.as_text(random_models.measure()))
-    elif page:
-        from orchestrator.lab.exact import beyond
-
-        click.echo(beyond.page(sections()), nl=False)
-    elif comedy:
-        click.echo(comedy_page(), nl=False)
     elif sweeping:
         _sweep(draws, how["tokens"], how["seed"], as_json)
     else:

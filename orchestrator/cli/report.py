@@ -11,7 +11,6 @@ from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
-from orchestrator.report.measured import as_text, stored_data
 
 
 @click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
@@ -26,12 +25,11 @@ from orchestrator.report.measured import as_text, stored_data
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["html", "md", "csv", "parquet", "measured"]),
+    type=click.Choice(["html", "md", "csv", "parquet"]),
     default="html",
     show_default=True,
     help="html: index.html (self-contained) and report.md. md: Markdown on stdout, for a "
-    "pull request. csv, parquet: finals, curves and scores, a row a value. measured: claims, "
-    "phase maps and final values as JSON on stdout, as docs/beyond_the_paper.md keeps them.",
+    "pull request. csv, parquet: finals, curves and scores, a row a value.",
 )
 @click.option(
     "--figures/--no-figures",
@@ -75,9 +73,7 @@ def command(
         show(list(write_tables(folder, form, records, scores, others)))
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, scores, known.items)
-    if kind == "measured":
-        click.echo(as_text(stored_data(comparison, records, experiment.spec.published)), nl=False)
-    elif kind == "md":
+    if kind == "md":
         text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
         show([], text)
     else:

@@ -1,14 +1,11 @@
 """Readers of logged runs: `open_source` detects the format of a path or an address, and reads it.
 
-The readers of MLflow, trackio, TensorBoard and Transformers follow it; wandb.py has those of W&B.
+The readers of MLflow, TensorBoard and Transformers follow it; wandb.py has those of W&B.
 """
 
-import contextlib
 import json
 import os
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from orchestrator.spec.redaction import hide_userinfo
 
 FORMATS = (
     "W&B (a CSV of a chart or a history, a history as JSON lines, a folder wandb/run-*), "
-    "TensorBoard (events.out.tfevents.*), trackio (a .db or .parquet), Transformers "
+    "TensorBoard (events.out.tfevents.*), Transformers "
     "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000)"
 )
 _STORES = ("sqlite:", "postgresql:", "mysql:", "mssql:", "http://", "https://", "databricks")
@@ -49,7 +46,7 @@ def open_source(
     path = Path(os.path.normpath(Path(source).expanduser().absolute()))
     if not path.exists():
         raise UnreadableSource(f"{source} is not there; orch import reads {FORMATS}")
-    if path.is_file() and path.suffix == ".db" and not is_trackio(path):
+    if path.is_file() and path.suffix == ".db":
         return _of_mlflow(f"sqlite:///{path.absolute()}", experiment, runs)
     try:
         readable = list(_reader(path)(path))
@@ -87,8 +84,6 @@ def _of_file(path: Path) -> Reader | None:
         ".jsonl": wandb.read_history,
         ".ndjson": wandb.read_history,
         ".wandb": wandb.read_folder,
-        ".db": read_trackio,
-        ".parquet": read_trackio_parquet,
     }
     if path.name.startswith("events.out.tfevents."):
         return read_tensorboard
@@ -190,108 +185,6 @@ def _parameter(text: str) -> Any:
     """Return a parameter, which MLflow keeps as Python's text."""
     plain: dict[str, Any] = {"True": True, "False": False, "None": None}
     return plain.get(text, text)
-
-
-# ---------------------------------------------------------------- trackio
-
-
-_TIME = ("timestamp", "_timestamp")
-
-
-def is_trackio(path: Path) -> bool:
-    """Return whether a SQLite file is a project of trackio's."""
-    try:
-        with contextlib.closing(_opened(path)) as base:
-            names = {row[0] for row in base.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.Error:
-        return False
-    return "metrics" in names and "experiments" not in names
-
-
-def read_trackio(path: Path) -> Iterator[LoggedRun]:
-    """Yield the runs of a project. Raise UnreadableSource for a file that is none."""
-    try:
-        with contextlib.closing(_opened(path)) as base:
-            columns = {row[1] for row in base.execute("PRAGMA table_info(metrics)")}
-            key = "run_id" if "run_id" in columns else "run_name"
-            rows = base.execute(
-                f"SELECT {key}, run_name, timestamp, step, metrics FROM metrics ORDER BY id"  # noqa: S608 - `key` is one of two words above
-            ).fetchall()
-            settings = _configs(base)
-    except sqlite3.Error as error:
-        raise UnreadableSource(f"{path} is no project of trackio's: {error}") from None
-    if not rows:
-        raise UnreadableSource(f"{path} holds no row: no run of the project logged anything")
-    runs: dict[str, list[tuple[Any, ...]]] = {}
-    for row in rows:
-        runs.setdefault(row[0], []).append(row)
-    for own in runs.values():
-        name = own[0][1]
-        logged = [_trackio_row(step, time, json.loads(text)) for _, _, time, step, text in own]
-        yield LoggedRun(
-            name,
-            "trackio",
-            f"{path} ({name})",
-            digest(*(repr(row).encode() for row in own)),
-            [row for row in logged if row.values],
-            settings.get(own[0][0], {}),
-            written_by="trackio",
-        )
-
-
-def read_trackio_parquet(path: Path) -> Iterator[LoggedRun]:
-    """Yield the runs of a Parquet file; needs the extra `run`, which has pandas."""
-    import pandas as pd
-
-    table = pd.read_parquet(path)
-    if not {"run_name", "step"} <= {*table.columns}:
-        raise UnreadableSource(f"{path} has no columns run_name and step: it is not trackio's")
-    content_digest = digest(path.read_bytes())
-    for name, own in table.groupby("run_name", sort=False):
-        plain: Iterable[dict[str, Any]] = own.to_dict("records")
-        yield LoggedRun(
-            str(name),
-            "trackio",
-            f"{path} ({name})",
-            content_digest,
-            [row for row in (_flat_row(each) for each in plain) if row.values],
-            written_by="trackio",
-        )
-
-
-def _flat_row(row: Mapping[str, Any]) -> LoggedRow:
-    text = row.get("metrics")
-    values = json.loads(text) if isinstance(text, str | bytes) else row
-    time = next((row[name] for name in _TIME if name in row), "")
-    return _trackio_row(int(row["step"]), str(time), values)
-
-
-def _trackio_row(step: int, time: str, values: Mapping[str, Any]) -> LoggedRow:
-    try:
-        seconds = datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        seconds = 0.0
-    known = numbers(values, ("step", "run_name", "run_id", "id", "log_id", "space_id", *_TIME))
-    return LoggedRow(step, seconds, {n: v for n, v in known.items() if v == v})
-
-
-def _configs(base: sqlite3.Connection) -> dict[str, dict[str, Any]]:
-    """Return the settings of each run, by its id or its name."""
-    try:
-        columns = {row[1] for row in base.execute("PRAGMA table_info(configs)")}
-        key = "run_id" if "run_id" in columns else "run_name"
-        rows = base.execute(f"SELECT {key}, config FROM configs").fetchall()  # noqa: S608 - as above
-    except sqlite3.Error:
-        return {}
-    settings = {}
-    for name, text in rows:
-        plain = json.loads(text)
-        settings[name] = {k: v for k, v in flattened(plain).items() if not k.startswith("_")}
-    return settings
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 # ---------------------------------------------------------------- TensorBoard

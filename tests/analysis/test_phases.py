@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.compare import compare, comparison_data
-from orchestrator.analysis.configurations import configurations
-from orchestrator.analysis.phases import boundary, largest_step, mean_lag, phase_maps, state_of
-from orchestrator.analysis.runs import MeasuredRun, measure
-from orchestrator.records import Outcome, Published, PublishedStatement
-from orchestrator.report.measured import (
+from docs.tools.measured import (
     OBSERVATIONS,
     as_text,
     comedy_lines,
@@ -20,6 +15,11 @@ from orchestrator.report.measured import (
     quiet_lines,
     stored_data,
 )
+from orchestrator.analysis.compare import compare, comparison_data
+from orchestrator.analysis.configurations import configurations
+from orchestrator.analysis.phases import boundary, largest_step, mean_lag, phase_maps, state_of
+from orchestrator.analysis.runs import MeasuredRun, measure
+from orchestrator.records import Outcome, Published, PublishedStatement
 from orchestrator.report.results import phase_panels, phase_section
 from orchestrator.settings import Advantage, Batch, Data, Model, Optimizer, Settings
 

@@ -1,10 +1,8 @@
 """Runs that orch did not launch: files that real loggers wrote, and what is told of them."""
 
-import contextlib
 import gzip
 import json
 import shlex
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -131,34 +129,6 @@ def test_tensorboard_of_a_real_trainer(folder: RunFolder, tmp_path: Path) -> Non
     assert 0 < run.finals["train/kl_term"] < 10
     assert run.finals["rollout/response_tokens"] == 8
     assert run.manifest.settings["seed"] == 7
-
-
-def test_trackio_of_a_real_trainer(folder: RunFolder, tmp_path: Path) -> None:
-    run = imported(folder, unpacked("trackio.db.gz", tmp_path, "proj.db"))
-    (data,) = imported_data([run])
-    assert (run.name, data["kl"], data["beta"]) == ("grpo-tiny", "rho_k3.loss", 0.1)
-    state = imported(folder, FILES / "trainer_state.json")
-    assert run.finals["train/reward_mean"] == state.finals["train/reward_mean"]
-
-
-@pytest.mark.parametrize("flat", [True, False])
-def test_trackios_parquet_has_the_numbers_of_its_project(
-    folder: RunFolder, tmp_path: Path, flat: bool
-) -> None:
-    """A column for each metric, as trackio syncs it, or the rows of its table as they are."""
-    import pandas as pd
-
-    project = unpacked("trackio.db.gz", tmp_path, "proj.db")
-    with contextlib.closing(sqlite3.connect(project)) as base:
-        rows = pd.read_sql("SELECT run_name, timestamp, step, metrics FROM metrics", base)
-    if flat:
-        metrics = pd.DataFrame([json.loads(each) for each in rows.pop("metrics")])
-        rows = pd.concat([rows, metrics], axis=1)
-    rows.to_parquet(tmp_path / "proj.parquet")
-    told = imported(folder, tmp_path / "proj.parquet")
-    whole = imported(folder, project)
-    assert (told.name, told.last_step) == ("grpo-tiny", whole.last_step)
-    assert told.finals["train/reward_mean"] == whole.finals["train/reward_mean"]
 
 
 def test_trainer_state_says_what_it_does_not_know(folder: RunFolder, tmp_path: Path) -> None:
@@ -357,7 +327,8 @@ def test_the_report_sets_imported_runs_beside_the_cells(
 ) -> None:
     from orchestrator.analysis.compare import compare
 
-    run = imported(folder, unpacked("trackio.db.gz", tmp_path, "proj.db"))
+    unpacked("events*.gz", tmp_path, "grpo-tiny/events.out.tfevents.1.host.1.0")
+    run = imported(folder, tmp_path / "grpo-tiny")
     done = synthetic.grid({"k1.reward": [0.7, 0.8]})
     own = compare(synthetic.spec({}), done.records, done.scores).configurations
     (reward, *_) = beside([run], own)

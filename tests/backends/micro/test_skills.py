@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from backends.micro import pretrain, skills
+from backends.micro import skills
 from backends.micro.policy import one_quiet_core
 from backends.micro.problem_sets import encode, held_out_problems, problems
 from backends.micro.shipped import manifest, names
 from backends.micro.skills import SKILLS, Skill, answer
+from docs.tools import pretrain
 
 
 @pytest.mark.parametrize(

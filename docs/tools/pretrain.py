@@ -1,4 +1,4 @@
-"""Make a base policy: `python -m backends.micro.pretrain elder`.
+"""Make a base policy: `python -m docs.tools.pretrain elder`.
 
 A base policy is pretrained on answers of mixed quality. It then solves each skill sometimes, and RL
 can improve it. The recipe's mixture has the share of each answering strategy by skill. The

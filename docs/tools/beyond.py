@@ -1,16 +1,18 @@
 """The page docs/beyond_the_paper.md: results of the laboratory and of runs beyond the paper.
 
-`orch lab --page` prints it. The exact numbers are derived at each call, and the sampled check runs
-from fixed seeds. report/measured.py writes the sections on runs. A test compares the page with the
-output of the command.
+`python -m docs.tools.beyond` prints it. The exact numbers are derived at each call, and the sampled
+check runs from fixed seeds. measured.py writes the sections on runs. A test compares the page with
+the output.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
 import numpy as np
 
+from docs.tools.measured import sections
 from orchestrator.kl import table
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
@@ -75,16 +77,16 @@ does not.
 """
 
 
-def page(measured: Iterable[str] = ()) -> str:
-    """Return the page as Markdown. `measured`: the lines of the sections on runs."""
-    parts = (_head(), _quiet(), _sampled(), _signs(), measured, _questions(), _tail())
+def page() -> str:
+    """Return the page as Markdown."""
+    parts = (_head(), _quiet(), _sampled(), _signs(), sections(), _questions(), _tail())
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def _head() -> Iterator[str]:
     yield "# Beyond the paper"
     yield ""
-    yield "Written by `orch lab --page > docs/beyond_the_paper.md`; a test holds the two equal."
+    yield "Written by `python -m docs.tools.beyond`; a test holds the two equal."
     yield ""
 
 
@@ -202,3 +204,7 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
     yield f"|{'---|' * len(columns)}"
     for row in rows:
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

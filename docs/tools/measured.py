@@ -1,14 +1,15 @@
 """Measured experiments for the docs: their stored data, and the Markdown made from it.
 
-`orch report SPEC --format measured` prints the data as JSON. The files in `measured_runs/` are such
-output. `orch lab --page` writes docs/beyond_the_paper.md and `orch lab --comedy` docs/comedy.md
-from these files: every number, verdict and place in the sections comes from them.
+`python -m docs.tools.measured SPEC` prints the data of a run as JSON: the files in `measured_runs/`
+are such output. `python -m docs.tools.measured` prints docs/comedy.md, and beyond.py the page
+docs/beyond_the_paper.md: every number, verdict and place in the sections on runs is of the files.
 """
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from math import inf
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -28,9 +29,11 @@ from orchestrator.analysis.phases import (
 from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.analysis.text import estimate_text
 from orchestrator.kl.shares import wilson
+from orchestrator.pipeline import stages
 from orchestrator.records import Published, Record
 from orchestrator.report.figures import rounded
 from orchestrator.report.results import axis_title
+from orchestrator.runs.experiment import open_experiment
 
 STORED_METRICS = (
     "eval/accuracy_in_domain",
@@ -141,7 +144,7 @@ def comedy_page() -> str:
 
 
 def _read(name: str) -> StoredData:
-    file = files("orchestrator.report").joinpath("measured_runs", f"{name}.json")
+    file = Path(__file__).parent / "measured_runs" / f"{name}.json"
     stored: StoredData = json.loads(file.read_text(encoding="utf-8"))
     return stored
 
@@ -486,7 +489,7 @@ def comedy_lines(stored: StoredData) -> Iterator[str]:
     counts = {word: sum(c["verdict"] == word for c in claims) for word in VERDICT_WORDS}
     yield "# The paper's claims at micro scale"
     yield ""
-    yield "Written by `orch lab --comedy > docs/comedy.md`; a test holds the two equal."
+    yield "Written by `python -m docs.tools.measured > docs/comedy.md`; a test holds the two equal."
     yield ""
     yield (
         f"`orch run comedy_full 'seeds=[{seeds[0]},...,{seeds[-1]}]'`, each seed written out, "
@@ -656,3 +659,18 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
     yield f"|{'---|' * len(columns)}"
     for row in rows:
         yield f"| {' | '.join(row)} |"
+
+
+def main(words: Sequence[str]) -> str:
+    """Return docs/comedy.md, or the data of the finished run of a spec and its overrides."""
+    if not words:
+        return comedy_page()
+    experiment = open_experiment(words[0], words[1:])
+    records = stages.collect_records(experiment)
+    known = stages.scores_and_faults(experiment)
+    comparison = stages.compare_records(experiment, records, known.scores, known.items)
+    return as_text(stored_data(comparison, records, experiment.spec.published))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(main(sys.argv[1:]))
