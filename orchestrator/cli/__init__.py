@@ -16,7 +16,6 @@ COMMANDS: dict[str, str] = {
     "rehearse": "Run the whole plan at micro scale, and report what would go wrong.",
     "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
     "run": "Train, evaluate and report what is missing.",
-    "skypilot": "Write a SkyPilot task for each cell.",
     "status": "Show the states of cells, their progress and cost.",
     "logs": "Show the output of one cell.",
     "errors": "Show the last lines of every failed cell.",

@@ -150,11 +150,6 @@ BESIDES = (
         "0.9.1, CPU",
         "tests/backends/verl/test_real.py",
     ),
-    (
-        "orchestrator/launch/skypilot/worker.py",
-        "orch's own, without SkyPilot",
-        "tests/launch/test_skypilot.py",
-    ),
 )
 """What a launch starts and is no file of it: name, where it is executed, test."""
 
@@ -165,7 +160,6 @@ NEVER = (
     ),
     ("nvidia-smi, the check of a node's GPUs", "no GPU; a stand-in answers in the tests"),
     ("Apptainer, enroot, pyxis", "they are not installed; a stand-in takes the command"),
-    ("SkyPilot's own launch of a task", "it rents machines; the task is checked as its YAML"),
     ("NCCL, vLLM's workers, flash attention", "no GPU; the stand-ins of `cpu/` list what they are"),
     (
         "a launch of Prime-RL on two nodes, its servers' files",

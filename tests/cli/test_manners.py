@@ -80,7 +80,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "plan": (SMOKE,),
     "rehearse": (SMOKE, "--check-only"),
     "run": (SMOKE, "--train-only"),
-    "skypilot": (SMOKE, "cloud.yaml"),
     "status": (SMOKE,),
     "logs": ("CELL",),
     "errors": (SMOKE,),

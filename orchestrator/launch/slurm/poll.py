@@ -34,9 +34,6 @@ FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 """Seconds for which an answer is kept, at first and at most."""
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
-SKYPILOT = "skypilot"
-"""The mark in an attempt's order that SkyPilot started it, whose state orch cannot read from
-here."""
 FROZEN_SECONDS = 300.0
 """Seconds without a heartbeat (one every 3 s) after which the worker of a running job is frozen."""
 _FRESH_SECONDS = 1.0
@@ -53,9 +50,6 @@ def polled_state(
     Return None if the submission was refused or never sent: then nothing works on the attempt.
     """
     order = _read_head(attempt)
-    if order.get("submission") == SKYPILOT:
-        fault = "SkyPilot started it: `sky jobs queue` says what it does now"
-        return SchedulerReport("unknown", ended, fault)
     folder = RunFolder(cell_dir.path.parents[1])
     answer = snapshot(folder)
     # A submission that is younger than the answer is only in the ledger.
