@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from orchestrator.settings import (
     Cadence,
@@ -380,6 +380,8 @@ UnixSeconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 class ExitRecord(Frozen):
     """attempts/N/exit.json: how an attempt ended, written by the worker, once."""
 
+    model_config = ConfigDict(extra="ignore")  # earlier releases wrote fields that are no more
+
     state: State
     code: int | None = None
     failure: str = ""
@@ -391,8 +393,6 @@ class ExitRecord(Frozen):
     cpu_seconds: NonNegativeFloat = 0.0
     gpu_hours: NonNegativeFloat = 0.0
     host: str = ""
-    origin: str = ""
-    """The store it was pulled from (sharing/); empty where it was trained in this folder."""
 
 
 class Checkpoint(NamedTuple):

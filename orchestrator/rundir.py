@@ -11,7 +11,6 @@
           beat            on a cluster: the heartbeat, touched every few seconds
           stdout  stderr  metrics.jsonl
           exit.json       the exit record: how the attempt ended, written once
-          origin.json     of a pulled attempt: what was shared, by whom (sharing/)
       index/                                       ended cells, a cache (runs/state.py)
       imported/<name>/                             runs that orch did not launch (imports/runs.py)
       slurm/<submission>/                          script, manifest and logs of one job array
@@ -117,11 +116,6 @@ class AttemptDir:
     def exit(self) -> Path:
         """Return the file of the exit record. The attempt has ended once it is there."""
         return self.path / "exit.json"
-
-    @property
-    def origin(self) -> Path:
-        """Return the file that a pulled attempt has: what was shared, and by whom."""
-        return self.path / "origin.json"
 
     @property
     def cancel_reason(self) -> Path:

@@ -48,7 +48,6 @@ ALSO = {
     "eval": SCORING,
     "collect": MLFLOW,
     "report": DRAWING,
-    "verify": (*TRAINING, *DRAWING),
 }
 """Command -> heavy libraries that it, or a program of `AGAIN` that it starts, imports."""
 SCORING_SETTINGS = {**QUIET, **ON_CORES, **OFFLINE}

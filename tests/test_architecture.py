@@ -59,7 +59,6 @@ LAYERS = (
     ("testing",),
     ("evaluate",),
     ("runs",),
-    ("sharing",),
     ("tracking",),
     ("imports",),
     ("analysis",),

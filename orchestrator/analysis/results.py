@@ -6,8 +6,7 @@
 
 There are three tables with one row per value. Their first columns identify the run: the columns of
 RUN, then one column for every other axis of the spec, with the axis's name (`advantage.estimator`).
-A run that orch did not launch and a cell that was pulled from a store have an `origin`. The cell of
-a run that orch did not launch is `imported:<name>`.
+A run that orch did not launch has an `origin`, and its cell is `imported:<name>`.
 
     finals   metric, value                       after the last train step of runs that ended well
     curves   metric, step, value                 as far as training came
@@ -209,7 +208,7 @@ def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:
         declared.seed,
         run.record.state,
         outcome.kind if outcome else None,
-        (run.record.last.origin or None) if run.record.last else None,
+        None,
         *(cell.axes.get(axis) for axis in axes),
     )
 

@@ -21,7 +21,6 @@ from orchestrator.runs.experiment import open_experiment
 if TYPE_CHECKING:
     from orchestrator.runs.experiment import Experiment
     from orchestrator.runs.operations import OperationResult
-    from orchestrator.sharing.exchange import Exchanged
 
 Result = TypeVar("Result")
 
@@ -73,14 +72,6 @@ dry_run = click.option(
     "--dry-run",
     is_flag=True,
     help="Print what would change, but change nothing. Exit code 3: something would change.",
-)
-store = click.option(
-    "--store",
-    required=True,
-    envvar="ORCH_STORE",
-    show_envvar=True,
-    metavar="FOLDER|URL",
-    help="The store of shared results: a folder, or a URL that fsspec opens (s3://, gs://, hf://).",
 )
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 runs_dir = click.option(
@@ -148,23 +139,6 @@ def hanging(name: str, text: str) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number for people, or a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
-
-
-def print_exchanged(done: "Iterable[Exchanged]", past: str, *, dry: bool, as_json: bool) -> int:
-    """Print each cell as it is shared or pulled; return how many were. past: `shared`, `pulled`."""
-    cells = []
-    for each in done:
-        cells.append(each)
-        if each.outcome == past and not as_json:
-            click.echo(f"{'would be ' if dry else ''}{past}  {each.cell.directory}  {each.note}")
-    changed = sum(each.outcome == past for each in cells)
-    if as_json:
-        print_json([e._asdict() | {"cell": e.cell.id, "slug": e.cell.slug} for e in cells])
-        return changed
-    for note, count in Counter(e.note for e in cells if e.outcome == "skipped").items():
-        say(f"{count} skipped: {note}")
-    click.echo(f"{changed} of {len(cells)} cells {'would be ' if dry else ''}{past}")
-    return changed
 
 
 # What `cancel` and `retry` have in common: an operation on chosen cells, and what became of it.

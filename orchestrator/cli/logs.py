@@ -10,7 +10,6 @@ from orchestrator.launch.launchers import holders
 from orchestrator.launch.logs import Stream
 from orchestrator.runs.experiment import find_cell
 from orchestrator.runs.logs import follow
-from orchestrator.runs.state import elsewhere
 
 
 @click.command(short_help="Show the output of one cell.")
@@ -59,6 +58,4 @@ def command(
         is_empty = is_empty and not text
         click.echo(text, nl=False)
     if is_empty:
-        known = elsewhere(each.read_exit() for each in cell_dir.attempts()[-1:])
-        why = f" here: {known[0]}" if known else f" to {stream}"
-        say(f"{cell_dir.path.name} has written nothing{why}")
+        say(f"{cell_dir.path.name} has written nothing to {stream}")

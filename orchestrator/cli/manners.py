@@ -36,8 +36,6 @@ NEXT: dict[str, dict[int, str]] = {
     "cancel": {0: "orch retry {spec}"},
     "retry": {0: "orch run {spec}"},
     "prune": {0: "orch status {spec}"},
-    "push": {0: "orch pull SPEC --store {store}, wherever they are wanted"},
-    "pull": {0: "orch run {spec}"},
     "show": {0: "orch explain --all"},
     "collect": {0: "orch compare {spec}"},
     "import": {0: "orch compare {spec}"},
@@ -45,7 +43,6 @@ NEXT: dict[str, dict[int, str]] = {
     "compare": {0: "orch report {spec}"},
     "results": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},
-    "verify": {0: "orch compare {spec}"},
     "tune": {0: "orch report {spec}"},
     "prove": {0: "orch matrix"},
     "audit": {0: "orch explain --all"},
@@ -73,12 +70,11 @@ READ_ONLY = (
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 
-DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "import", "eval", "tune", "push", "pull")
+DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "import", "eval", "tune")
 """Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
 
 WITHOUT_DRY_RUN = {
     "rehearse": "--check-only runs nothing; a rehearsal has a runs folder of its own",
-    "verify": "both runs have a folder of their own, removed when they agree",
     "report": "it writes one folder, which the results give again",
     "init": "it writes new files, and refuses to overwrite",
     "prove": "--write and --keep name what it writes",

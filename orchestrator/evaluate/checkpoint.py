@@ -99,11 +99,6 @@ def content_hash(path: Path, files: Stamp) -> str:
     return total.hexdigest()
 
 
-def tensor_hashes(file: Path) -> dict[str, str]:
-    """Return name -> hash of type, shape and bytes, of every tensor of a safetensors file."""
-    return dict(_tensor_hashes(file))
-
-
 def _policy_files(path: Path) -> list[Path]:
     weights = [file for pattern in _SAFETENSORS for file in path.glob(pattern)]
     if not weights:

@@ -5,7 +5,6 @@ Each stage after training begins from the run directories, so each can be called
     stages      each stage after training; and `run`, which trains and then calls them in order
     training    trains the missing cells, on this machine or with jobs of a cluster
     rehearsal   what would go wrong; the same grid at micro scale; a few steps of the real library
-    repetition  cells once more, in folders of their own (`orch verify`)
     search      the steps of `orch tune`
     live        the page of an experiment while it runs, and MLflow beside it (`orch dashboard`)
     notify      the message at the end of a run (`site.options.on_end`)

@@ -29,9 +29,7 @@ from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.figures import with_setting_names
 from orchestrator.report.front import in_short
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
-from orchestrator.rundir import AttemptDir
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.state import elsewhere
 from orchestrator.settings import Settings
 from orchestrator.tracking.links import CellRuns, cell_runs
 from orchestrator.version import __version__
@@ -49,8 +47,6 @@ class Origin:
     """The commit of orch's source at launch, with `+changes` if the checkout had changes."""
     library: str = ""
     """The library and release that trained the cell, from its plan."""
-    trained_by: str = ""
-    """The person who shared the cell, and the store that it was pulled from."""
     versions: str = ""
     """The versions of Python and its packages, if training ran in orch's environment."""
     mlflow: str = ""
@@ -156,22 +152,11 @@ def _origins(
             orch=str(job.get("orch", "")),
             commit=str(job.get("commit", "")),
             library=str(job.get("library", "")),
-            trained_by=_sharer(record),
             versions=_versions_text(job.get("versions")),
             mlflow=run,
             mlflow_url=f"{links.address}/{run}" if links.address and run else "",
         )
     return origins
-
-
-def _sharer(record: Record) -> str:
-    """Return the person who shared a pulled cell and its store, or an empty text if not pulled."""
-    if record.last is None or not record.last.origin:
-        return ""
-    path = AttemptDir(record.directory / "attempts" / str(len(record.attempts)), 1).origin
-    with contextlib.suppress(OrchError):
-        return f"{(read_json(path) or {}).get('by', 'somebody')}, {record.last.origin}"
-    return record.last.origin
 
 
 def _versions_text(versions: object) -> str:
@@ -226,7 +211,6 @@ def limits_section(
     """Return a section on the limits of the experiment, the most important first."""
     points = (
         *_scale_limits(comparison.runs),
-        *_origin_limits(comparison.runs),
         *_seed_limits(comparison),
         *_unfinished_limits(comparison),
         *_evaluation_limits(scores, spec),
@@ -251,14 +235,6 @@ def _scale_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
             f"The cells are declared for {listed(named)}; the embedded trainer trained each in the "
             "dialect of its library, as far as it imitates it. A difference between libraries here "
             "is a prediction; none of their code ran."
-        )
-
-
-def _origin_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
-    for sentence in elsewhere(run.record.last for run in runs):
-        yield (
-            f"Of {counted(len(runs), 'run')}, {sentence}: with equal settings, orch, library and "
-            "releases. What they show of speed may be another machine's."
         )
 
 
@@ -462,7 +438,6 @@ def provenance_section(
         "outcome",
         "attempts",
         "trained by",
-        "trained elsewhere",
         "versions",
         "declared for",
         "job",
@@ -511,7 +486,6 @@ def _cell_row(
         ending,
         str(len(record.attempts)),
         (came.library or _version(cell.settings)) + _host(record),
-        came.trained_by,
         came.versions,
         _version(cell.declared) if cell.declared else "",
         came.job,

@@ -3,7 +3,7 @@
 Write only a cache: the metrics of ended cells, as columns (columns.py).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator import plugins
@@ -174,7 +174,7 @@ def _points(
     points: list[MetricPoint] = []
     num_read, foreign = 0, list[str]()
     try:
-        for read in _read_points(backend, attempt, ended):
+        for read in backend.read_metrics(attempt.path):
             num_read += 1
             point, sentence = checked(read)
             if point is not None:
@@ -203,18 +203,6 @@ def _points(
             f"the log of {attempt.path}: {foreign[0]}{more}; they are left out, the rest is kept"
         )
     return points
-
-
-def _read_points(
-    backend: Backend, attempt: AttemptDir, ended: ExitRecord | None
-) -> Iterator[MetricPoint]:
-    """Yield the points of a log. For a pulled attempt, yield the points that `push` shared, in
-    canonical names."""
-    if ended is None or not ended.origin:
-        yield from backend.read_metrics(attempt.path)
-        return
-    for line in read_lines(attempt.metrics):
-        yield MetricPoint(line["step"], line["time"], line["values"])
 
 
 def _lost_lines(path: Path, num_points: int) -> list[str]:

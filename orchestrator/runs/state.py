@@ -14,8 +14,7 @@ read from their folders and the index is written again.
 import os
 import socket
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -201,14 +200,6 @@ def survey(folder: RunFolder) -> list[tuple[CellDir, CellState]]:
 def is_ended(state: State) -> bool:
     """Return True if a cell in this state has ended for good."""
     return state in ENDED
-
-
-def elsewhere(exits: Iterable[ExitRecord | None]) -> list[str]:
-    """Return a sentence for each store that cells were pulled from."""
-    stores = Counter(ended.origin for ended in exits if ended is not None and ended.origin)
-    return [
-        f"{count} trained elsewhere, and pulled from {store}" for store, count in stores.items()
-    ]
 
 
 _SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})

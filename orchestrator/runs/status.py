@@ -27,7 +27,6 @@ from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentenc
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.plan import plan as plan_of
-from orchestrator.runs.state import elsewhere
 from orchestrator.runs.watch import (
     MOVING,
     CellLine,
@@ -65,8 +64,6 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     remaining = remaining_bill(rows, measure(plan.rows))
     collapsed = sum(map(_is_collapsed, plan.rows))
     yield f"  {collapsed} collapsed; spent {_number(spent)} CPU-seconds; left {remaining}"
-    for sentence in elsewhere(row.exit for row in plan.rows):
-        yield f"  {sentence}"
     if line := _hours_text(plan, experiment.folder):
         yield f"  {line}"
     for sentence in standing_sentences(cluster_standing(experiment, plan)):
@@ -164,7 +161,6 @@ def status_data(experiment: Experiment, plan: Plan, everything: bool) -> dict[st
         "directory": str(experiment.folder.path),
         "states": _states(plan),
         "collapsed": sum(map(_is_collapsed, plan.rows)),
-        "trained_elsewhere": sum(bool(row.exit and row.exit.origin) for row in plan.rows),
         "cluster": cluster_standing(experiment, plan),
         "without_gradient": stretches_without_gradient(experiment, plan, everything),
         "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,

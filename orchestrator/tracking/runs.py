@@ -113,7 +113,6 @@ def _cell(
         "orch.cell_id": cell.id,
         "orch.trained_by": f"{settings.backend.name} {plan.get('version', '')}".strip(),
         "orch.directory": str(record.directory),
-        "orch.origin": record.last.origin if record.last else "",
         "mlflow.note.content": describe_cell(record, scores, fault),
     }
     return Content(

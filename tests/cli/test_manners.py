@@ -93,8 +93,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "compare": (SMOKE,),
     "results": (SMOKE, "--query", "SELECT kl, count(*) FROM finals GROUP BY kl"),
     "report": (SMOKE, "--no-figures"),
-    "push": (SMOKE, "--store", "shared"),
-    "pull": (SMOKE, "--store", "shared"),
     "tune": (str(ROOT / "experiments" / "beta_sweep.yaml"), "--dry-run"),
     "audit": ("train.sh",),
     "explain": ("k3", "loss"),
@@ -111,7 +109,6 @@ CALLS: dict[str, tuple[str, ...]] = {
 """Command -> a call that is cheap where smoke.yaml has run."""
 
 DEAR = {
-    "verify": "it trains twice (test_verify.py)",
     "prove": "a library trains (tests/prove)",
     "dashboard": "it ends by Ctrl-C (the next test but one)",
     "env create": "it installs a library (tests/environments)",
@@ -130,7 +127,6 @@ def ended(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
         "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001\n"
     )
-    (folder / "cloud.yaml").write_text("bucket: s3://mine\nsetup: [pip install orch-rl]\n")
     return folder
 
 

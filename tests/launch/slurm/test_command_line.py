@@ -146,23 +146,3 @@ def test_the_guide_names_tests_that_are_there() -> None:
     assert len(named) > 15
     for file, name in named:
         assert f"def {name}(" in (HERE / file).read_text(encoding="utf-8"), f"{file}::{name}"
-
-
-@pytest.mark.slow
-def test_verify_runs_both_times_as_jobs(cluster: Cluster, tmp_path: Path) -> None:
-    """The promise of equal bytes holds over two jobs, in folders of their own."""
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    spec = ["experiments/smoke.yaml", "backend=micro", "site.kind=slurm", "evaluation.tasks=[]"]
-    few = ["+base.num_train_steps=3", "+site.options={memory_gib: 1.0}"]
-    done = orch(tmp_path, "verify", *spec, *few, "-w", "kl=k3.loss", "--cells", "1", "--json")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert {row["what"]: row["agreement"] for row in rows} == {
-        "curves": "identical",
-        "checkpoints": "identical",
-    }
-    assert done.stderr.count("submitted 1 cell as job array") == 2
-    jobs = cluster.run("sacct", "-X", "-n", "-P", "--format=JobName%256,State").splitlines()
-    trained = [line for line in jobs if line.startswith("smoke.") and "|COMPLETED" in line]
-    assert len(set(trained)) >= 2, jobs
-    assert not list((tmp_path / "runs").glob("verify-*")), "nothing is left behind"
