@@ -45,7 +45,9 @@ def report_links() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the verdicts; name files outside the site instead of linking to them."""
+    """Fill in the verdicts, name files outside the site, leave decisions out of the search."""
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta["search"] = {"exclude": True}
     folder = DOCS / Path(page.file.src_uri).parent
 
     def named(match: re.Match[str]) -> str:
