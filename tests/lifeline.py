@@ -36,6 +36,11 @@ def kill(process: "subprocess.Popen[bytes]", seconds: float = 60) -> None:
     process.wait(seconds)
 
 
+def heed_ctrl_c() -> None:
+    """A `preexec_fn`: a suite in the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from command_line import orch
+from lifeline import heed_ctrl_c
 
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.status import BARS, fitted, sparkline
@@ -165,6 +166,7 @@ class Terminal:
             stdout=side,
             stderr=side,
             start_new_session=True,
+            preexec_fn=heed_ctrl_c,
             env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
         )
         os.close(side)
@@ -252,6 +254,7 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
             text=True,
             env=environment,
             start_new_session=True,
+            preexec_fn=heed_ctrl_c,
         )
         started.append(process)
         return process

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import ROOT, orch
+from lifeline import heed_ctrl_c
 
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.pipeline.training import keep_spec
@@ -121,7 +122,9 @@ def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> 
     more = [*argv, "--trials", "8"]
     log = folder / "stopped.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(more, cwd=folder, stdout=file, stderr=file)
+        process = subprocess.Popen(
+            more, cwd=folder, stdout=file, stderr=file, preexec_fn=heed_ctrl_c
+        )
         until(log, "submitted 2 cells", process)
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130, log.read_text()
