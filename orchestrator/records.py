@@ -235,6 +235,10 @@ class Site(Frozen):
     """The folder of experiments, relative to the folder where orch is started."""
     tracking_uri: str | None = None
     """MLflow store; None: $MLFLOW_TRACKING_URI, else SQLite in the runs folder."""
+    tracking_metrics: Literal["compared", "all"] = "compared"
+    """The metrics that MLflow holds. compared: evaluations, the curves of reward, KL, entropy,
+    gradient norm and response length, the distance to the sampler where a cell has one, and what
+    claims and searches name. all: every metric. Files and Parquet have every metric anyway."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Cluster settings (partition, account, gres, ...), read by launch/slurm."""
 

@@ -1,34 +1,48 @@
-"""Canonical metric names: one table with the meaning, the unit and the better direction of each."""
+"""Canonical metric names: one table with the meaning and unit of each, and what MLflow holds."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """The meaning of a metric, and its unit."""
+    """The meaning of a metric, its unit, and whether MLflow holds it."""
 
     meaning: str
     unit: str = ""
+    in_mlflow: Literal["always", "off policy", "on demand"] = "on demand"
+    """off policy: for a cell whose rollouts may be of another policy than the one that is trained.
+    on demand: if a claim or an objective of a search names it, or with `site.tracking_metrics:
+    all`."""
 
 
 METRICS: dict[str, Metric] = {
-    "train/reward_mean": Metric("task reward of the rollout batch, before any KL penalty"),
+    "train/reward_mean": Metric(
+        "task reward of the rollout batch, before any KL penalty", in_mlflow="always"
+    ),
     "train/shaped_reward_mean": Metric("reward minus beta times the summed KL, where placed there"),
-    "train/kl_reference": Metric("k1 estimate of KL(policy || reference policy)", "nats/sequence"),
+    "train/kl_reference": Metric(
+        "k1 estimate of KL(policy || reference policy)", "nats/sequence", "always"
+    ),
     "train/kl_reference_per_token": Metric("the same, averaged over tokens", "nats/token"),
     "train/kl_term": Metric("the KL estimate the loss or reward really uses, before beta"),
     "train/beta_effective": Metric("beta that would pull as hard under the nominal objective"),
     "train/beta": Metric("beta in force, where a controller moves it"),
-    "train/entropy": Metric("mean entropy of the policy at sampled positions", "nats/token"),
+    "train/entropy": Metric(
+        "mean entropy of the policy at sampled positions", "nats/token", "always"
+    ),
     "train/policy_loss": Metric("the policy-gradient part of the loss"),
-    "train/grad_norm": Metric("global norm of the gradient before clipping"),
-    "train/clip_fraction": Metric("share of tokens whose ratio was clipped"),
-    "train/ratio_max": Metric("largest importance ratio of a token in the batch"),
+    "train/grad_norm": Metric("global norm of the gradient before clipping", in_mlflow="always"),
+    "train/clip_fraction": Metric(
+        "share of tokens whose ratio was clipped", in_mlflow="off policy"
+    ),
+    "train/ratio_max": Metric(
+        "largest importance ratio of a token in the batch", in_mlflow="off policy"
+    ),
     "train/learning_rate": Metric("learning rate of this train step"),
-    "rollout/response_tokens": Metric("mean length of a response", "tokens"),
+    "rollout/response_tokens": Metric("mean length of a response", "tokens", "always"),
     "rollout/staleness_mean": Metric("policy versions between sampling and use", "train steps"),
     "rollout/staleness_max": Metric("largest of them", "train steps"),
     "rollout/mismatch_kl": Metric(
-        "KL(engine || trainer's policy), on sampled tokens", "nats/token"
+        "KL(engine || trainer's policy), on sampled tokens", "nats/token", "off policy"
     ),
     "rollout/mismatch_chi2": Metric("mean squared ratio of trainer's policy to engine, less 1"),
     "rollout/mismatch_ess": Metric("effective share of the samples under that ratio"),
@@ -46,6 +60,13 @@ METRICS: dict[str, Metric] = {
     "time/step_seconds": Metric("wall-clock time of this train step", "s"),
 }
 """`eval/accuracy/<skill>` and `eval/<task>/<metric>` complete the list; both are accuracies."""
+
+
+def in_mlflow(name: str, *, off_policy: bool) -> bool:
+    """Return True for a metric that MLflow holds without being asked: evaluations, and those that
+    the table names."""
+    kind = METRICS[name].in_mlflow if name in METRICS else "on demand"
+    return name.startswith("eval/") or kind == "always" or (kind == "off policy" and off_policy)
 
 
 def is_divergence(metric: str) -> bool:

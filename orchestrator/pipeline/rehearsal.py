@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.pipeline import training
+from orchestrator.pipeline.beside import MirrorBeside
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.stages import Review, review
 from orchestrator.records import Cell
@@ -108,7 +109,8 @@ def run_rehearsal(small: Experiment, *, score: bool) -> tuple[int, list[str], Re
         return code, [], None
     if not score:
         return code, _failures(small), None
-    reviewed = review(small, small)
+    with MirrorBeside(small) as beside:
+        reviewed = review(small, small, beside)
     return max(code, reviewed.code), _failures(small), reviewed
 
 

@@ -29,6 +29,7 @@ from orchestrator.evaluate import (
 from orchestrator.files import write_text
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import training
+from orchestrator.pipeline.beside import MirrorBeside
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.notify import RunEnd, notify
 from orchestrator.records import (
@@ -225,20 +226,30 @@ def mirror(
         only=only,
         dry_run=dry_run,
     )
-    removed = f", {mirrored.deleted} of pruned cells deleted" if mirrored.deleted else ""
-    if dry_run and not quiet:
+    if quiet:
+        return mirrored
+    if dry_run:
         say(
             f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs would be made, "
             f"{mirrored.updated} updated, {mirrored.deleted} deleted; {mirrored.unchanged} would "
             "stay as they are"
         )
-    elif not quiet:
-        say(
-            f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs made, "
-            f"{mirrored.updated} updated, {mirrored.unchanged} unchanged{removed}\n"
-            f"  {mirrored.view}"
-        )
+        if mirrored.moved:
+            say(mirrored.moved)
+    else:
+        _print_mirrored(mirrored)
     return mirrored
+
+
+def _print_mirrored(mirrored: MirrorReport) -> None:
+    removed = f", {mirrored.deleted} of pruned cells deleted" if mirrored.deleted else ""
+    if mirrored.moved:
+        say(mirrored.moved)
+    say(
+        f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs made, "
+        f"{mirrored.updated} updated, {mirrored.unchanged} unchanged{removed}\n"
+        f"  {mirrored.view}"
+    )
 
 
 def compare_records(
@@ -428,14 +439,20 @@ def run(
     `site.options.on_end` gets a message once the scheduler has no chosen cell and none is left to
     submit, if this run did anything.
     """
-    with _failure_notified(chosen):
+    with (
+        _failure_notified(chosen),
+        MirrorBeside(experiment) as beside,
+    ):
+        stays = wait or chosen.where != "slurm"
+        if stays and not train_only and any(map(training.may_run, plan.rows)):
+            beside.start()
         code, over = training.train(
             experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
         )
         if train_only or code == 130 or not over:
             result = LineResult(code, ended=bool(plan.pending) and over)
         else:
-            result = _after_training(experiment, chosen, plan, code)
+            result = _after_training(experiment, chosen, plan, code, beside)
     if result.ended:
         page = None if result.review is None else result.review.page
         notify(chosen, _ENDS.get(result.code), page)
@@ -460,7 +477,11 @@ def _failure_notified(chosen: Experiment) -> Iterator[None]:
 
 
 def _after_training(
-    experiment: Experiment, chosen: Experiment, plan: Plan, code: int
+    experiment: Experiment,
+    chosen: Experiment,
+    plan: Plan,
+    code: int,
+    beside: MirrorBeside,
 ) -> LineResult:
     """Do the later stages, unless nothing has changed since they were done. code: of training."""
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
@@ -472,15 +493,21 @@ def _after_training(
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return LineResult(code, ended=bool(plan.pending))
-    reviewed = review(experiment, chosen)
+    reviewed = review(experiment, chosen, beside)
     if reviewed.code == 0:
         mark_complete(experiment, after, store)
     return LineResult(max(code, reviewed.code), reviewed, ended=True)
 
 
-def review(experiment: Experiment, chosen: Experiment) -> Review:
-    """Do all stages after training, from disk: score the chosen cells, then mirror and report all
-    cells."""
+def review(
+    experiment: Experiment,
+    chosen: Experiment,
+    beside: MirrorBeside,
+) -> Review:
+    """Do all stages after training, from disk: score the chosen cells, then report and mirror all
+    cells. beside: copies scores to
+    MLflow as they appear."""
+    beside.start()
     records = collect_records(experiment)
     code = print_faults(records)
     ids = {cell.id for cell in chosen.cells}
@@ -499,7 +526,7 @@ def review(experiment: Experiment, chosen: Experiment) -> Review:
     comparison = compare_records(experiment, records, index.scores, index.items)
     page = write_report(experiment, comparison, records, index.scores, faults=index.faults)
     try:
-        mirror(experiment, records, index.scores)
+        _print_mirrored(beside.finish())
     except EnvironmentFault as fault:
         say(str(fault))
         code = 1

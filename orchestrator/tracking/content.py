@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
@@ -42,6 +42,9 @@ class Marks(NamedTuple):
     artifacts: str = ""
     tags: tuple[str, ...] = ()
     """Names of the tags that orch has set. Other tags of the run were set by a person."""
+    names: tuple[str, ...] | None = None
+    """Names of the logged metrics, of curves and scores; None: all, as orch logged them before it
+    chose."""
 
     @property
     def text(self) -> str:
@@ -59,7 +62,8 @@ class Marks(NamedTuple):
                 else Mark(int(plain[stream][0]), str(plain[stream][1]))
                 for stream in ("curves", "scores")
             )
-            return cls(curves, scores, str(plain["artifacts"]), tuple(plain["tags"]))
+            names = None if plain.get("names") is None else tuple(plain["names"])
+            return cls(curves, scores, str(plain["artifacts"]), tuple(plain["tags"]), names)
         except (ValueError, KeyError, TypeError, IndexError):
             return None
 
@@ -101,6 +105,9 @@ class Content:
     tags: Mapping[str, str]
     params: Mapping[str, str] = field(default_factory=dict)
     curves: Sequence[MetricPoint] = ()
+    """Every metric of training, as it is on disk."""
+    names: frozenset[str] = frozenset()
+    """The metrics of `curves` that MLflow holds."""
     scores: Sequence[MetricPoint] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     """Artifact path -> text."""
@@ -123,7 +130,14 @@ class Content:
     def marks(self) -> Marks:
         """Return the marks of a run that has all of this content."""
         artifacts = self._artifacts_digest() if self.texts or self.files else ""
-        return Marks(last_mark(self.curves), last_mark(self.scores), artifacts, tuple(self.tags))
+        scored = {name for point in self.scores for name in point.values}
+        return Marks(
+            last_mark(self.curves, self.names),
+            last_mark(self.scores, scored),
+            artifacts,
+            tuple(self.tags),
+            tuple(sorted(self.names | scored)),
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -150,16 +164,24 @@ class Content:
         return digest([texts, files])
 
 
-def last_mark(points: Sequence[MetricPoint]) -> Mark | None:
+def last_mark(points: Sequence[MetricPoint], names: Collection[str] | None = None) -> Mark | None:
     """Return the mark of a whole stream, at its last step; None for an empty one."""
-    return Mark(points[-1].step, digest_to(points, points[-1].step)) if points else None
+    return Mark(points[-1].step, digest_to(points, points[-1].step, names)) if points else None
 
 
-def digest_to(points: Iterable[MetricPoint], step: int) -> str:
-    """Return the hash of all points up to and including a step: names, values, times as logged."""
+def digest_to(
+    points: Iterable[MetricPoint], step: int, names: Collection[str] | None = None
+) -> str:
+    """Return the hash of all points up to and including a step: names, values, times as logged.
+
+    names: the metrics that count; None: all.
+    """
     hashed = hashlib.sha256()
     for stretch in stretches(takewhile(lambda point: point.step <= step, points)):
-        places = sorted(range(len(stretch.names)), key=stretch.names.__getitem__)
+        places = [i for i, name in enumerate(stretch.names) if names is None or name in names]
+        places.sort(key=stretch.names.__getitem__)
+        if not places:
+            continue
         ordered = f"{[stretch.names[i] for i in places]}"
         # Little-endian, so that the hash is the same on every machine.
         raw, width = stretch.values[:, places].astype("<f8").tobytes(), 8 * len(places)
@@ -167,6 +189,24 @@ def digest_to(points: Iterable[MetricPoint], step: int) -> str:
             hashed.update(f"{point.step} {milliseconds(point.time)} {ordered}".encode())
             hashed.update(raw[number * width : (number + 1) * width])
     return hashed.hexdigest()[:16]
+
+
+def constants(points: Iterable[MetricPoint]) -> dict[str, float]:
+    """Return name -> value of each metric that has the same value at all of its steps, at least
+    two."""
+    import numpy as np
+
+    values: dict[str, set[float]] = defaultdict(set)
+    counts: dict[str, int] = defaultdict(int)
+    for stretch in stretches(points):
+        for name, column in zip(stretch.names, stretch.values.T, strict=True):
+            values[name].update(np.unique(column)[:2].tolist())
+            counts[name] += len(column)
+    return {
+        name: next(iter(seen))
+        for name, seen in values.items()
+        if len(seen) == 1 and counts[name] > 1 and all(map(math.isfinite, seen))
+    }
 
 
 def milliseconds(seconds: float) -> int:

@@ -46,12 +46,20 @@ def run_names(cells: Sequence[Cell]) -> dict[str, str]:
         for axis, value in cell.axes.items():
             values.setdefault(axis, set()).add(value)
     varied = [a for a in values if len(values[a]) > 1 and a not in LEADING and a[:3] != "kl."]
-    names = {cell.id: _run_name(cell, varied) for cell in cells}
+    names = {cell.id: run_name(_name_of(cell, varied)) for cell in cells}
     often = Counter(names.values())
-    return {id_: name if often[name] == 1 else f"{name} {id_[:6]}" for id_, name in names.items()}
+    return {
+        id_: name if often[name] == 1 else f"{name[: MAX_NAME - 7]} {id_[:6]}"
+        for id_, name in names.items()
+    }
 
 
-def _run_name(cell: Cell, varied: Sequence[str]) -> str:
+def run_name(name: str) -> str:
+    """Return the name of a run, cut if it is longer than MLflow's column."""
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
+
+
+def _name_of(cell: Cell, varied: Sequence[str]) -> str:
     settings = cell.declared or cell.settings
     term = [
         settings.kl.label,

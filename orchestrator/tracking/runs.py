@@ -4,6 +4,7 @@ These are one summary, one run per study, and one run per launched cell. Parents
 """
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from orchestrator.errors import RunFolderError
 from orchestrator.evaluate.scores import TASK, aggregate
 from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
-from orchestrator.records import MetricPoint, Record, Score, Spec, State, Study
+from orchestrator.metrics.names import in_mlflow
+from orchestrator.records import Cell, MetricPoint, Record, Score, Spec, State, Study
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.state import is_ended
 from orchestrator.spec.fields import text_of
@@ -23,13 +25,14 @@ from orchestrator.tracking.content import (
     Content,
     RunStatus,
     by_step,
+    constants,
     dataset_of,
     evaluated_checkpoints,
     milliseconds,
     safe_params,
     safe_tags,
 )
-from orchestrator.tracking.names import run_names
+from orchestrator.tracking.names import run_name, run_names
 from orchestrator.tracking.views import as_markdown, study_tag, view_key, views
 
 MICRO_NOTE = (
@@ -54,9 +57,17 @@ SUMMARY = "summary"
 
 
 def runs(
-    records: Sequence[Record], scores: Iterable[Score], spec: Spec, folder: RunFolder
+    records: Sequence[Record],
+    scores: Iterable[Score],
+    spec: Spec,
+    folder: RunFolder,
+    cells: Sequence[Cell] = (),
 ) -> list[Content]:
-    """Return every run, parents first. Empty if no cell was launched yet."""
+    """Return the runs of these records, parents first. Empty if none of them was launched yet.
+
+    cells: every cell of the experiment, if there are others than these records': names of runs
+    depend on all of them.
+    """
     scores = list(scores)
     # The caller may have added the means of domains already.
     if not any(score.task in TASK.values() for score in scores):
@@ -69,16 +80,53 @@ def runs(
     if not begun:
         return []
     first = _first_event(folder) or min(started for _, started in begun)
-    names = run_names([record.cell for record in records])
-    cells = [
-        _cell(record, started, of_cell[record.cell.id], studies, names[record.cell.id])
+    names = run_names(cells or [record.cell for record in records])
+    asked = _asked_metrics(spec)
+    of_cells = [
+        _cell(record, started, of_cell[record.cell.id], studies, names[record.cell.id], asked)
         for record, started in begun
     ]
-    parents = [_summary(spec, records, folder, first, cells)]
+    parents = [_summary(spec, records, folder, first, of_cells)]
     for name in dict.fromkeys(name for record, _ in begun for name in record.cell.studies[:1]):
-        own = [cell for cell in cells if cell.parent == _study_key(name)]
+        own = [cell for cell in of_cells if cell.parent == _study_key(name)]
         parents.append(_study(name, studies.get(name), spec, records, first, own))
-    return parents + cells
+    return parents + of_cells
+
+
+_METRIC_NAME = re.compile(r"[a-z]+/[^\s\"'\[\]{},*+<>=~]+")
+
+
+def _asked_metrics(spec: Spec) -> frozenset[str] | None:
+    """Return the metrics that claims and objectives of a search name; None: every metric."""
+    if spec.site.tracking_metrics == "all":
+        return None
+    texts = [*spec.claims.values(), json.dumps(spec.tune)]
+    return frozenset(name for text in texts for name in _METRIC_NAME.findall(text))
+
+
+def _logged_metrics(
+    record: Record, asked: frozenset[str] | None
+) -> tuple[frozenset[str], dict[str, str]]:
+    """Return the metrics that MLflow holds as curves, and as params those that never vary.
+
+    A metric that has not varied yet is neither until the cell has ended.
+    """
+    settings = record.cell.settings
+    off_policy = (
+        record.cell.scale == "full"
+        or settings.max_staleness_steps > 0
+        or settings.batch.num_minibatches > 1
+        or settings.precision.rollout not in (None, settings.precision.training)
+    )
+    recorded = {name for point in record.metrics for name in point.values}
+    chosen = {
+        name
+        for name in recorded
+        if asked is None or in_mlflow(name, off_policy=off_policy) or name in asked
+    }
+    constant = {n: v for n, v in constants(record.metrics).items() if n in chosen}
+    params = {n: repr(v) for n, v in constant.items()} if record.state == "succeeded" else {}
+    return frozenset(chosen - constant.keys()), params
 
 
 def _cell(
@@ -87,9 +135,11 @@ def _cell(
     scores: Sequence[Score],
     studies: Mapping[str, Study],
     name: str,
+    asked: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
     plan, fault = _plan(record.directory)
+    logged, never_varied = _logged_metrics(record, asked)
     tags = {
         "model": settings.model.name,
         "data": settings.data.name,
@@ -123,9 +173,10 @@ def _cell(
         ended=milliseconds(_ended(record, started)) if is_ended(record.state) else None,
         tags=safe_tags(tags),
         params=safe_params(
-            {name: text_of(value) for name, value in flatten(settings.model_dump())}
+            {name: text_of(value) for name, value in flatten(settings.model_dump())} | never_varied
         ),
         curves=record.metrics,
+        names=logged,
         scores=_score_points(scores, record, started),
         texts=_texts(record, scores, plan),
         files=_items(record, scores),
@@ -153,7 +204,12 @@ def _study(
         "mlflow.note.content": describe_study(name, study, spec, members),
     }
     return Content(
-        _study_key(name), name, _status(cells), milliseconds(first), _last(cells), safe_tags(tags)
+        _study_key(name),
+        run_name(name),
+        _status(cells),
+        milliseconds(first),
+        _last(cells),
+        safe_tags(tags),
     )
 
 

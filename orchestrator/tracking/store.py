@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import re
 import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +53,18 @@ class Store:
     def is_server(self) -> bool:
         """Return True if the store is a server, reached over http or https."""
         return self.uri.startswith(("http://", "https://"))
+
+    @property
+    def artifact_location(self) -> str | None:
+        """Return where MLflow's page finds the artifacts of a new experiment; None: the server
+        decides.
+
+        The default store's has no folder in it: whoever serves the store names the folder, so that
+        the runs folder can be moved.
+        """
+        if self.artifacts is None:
+            return None
+        return f"mlflow-artifacts:/{self.artifacts.name}" if self.ours else self.artifacts.as_uri()
 
     @property
     def address(self) -> str:
@@ -174,9 +187,28 @@ def _sentence(error: Exception, opening: bool) -> str | None:
         if not isinstance(error, SQLAlchemyError | MlflowException) or (malformed and not opening):
             return None
     line = " ".join(str(error).split()).partition(" [SQL:")[0]
+    if (found := re.search(r"out-of-date database schema \(found version (\w+)", line)) is not None:
+        return _schema_sentence(found[1])
     if "file is not a database" in line or "disk image is malformed" in line:
         line += ": move that file away"
     return line if len(line) <= 400 else f"{line[:400]}..."
+
+
+def _schema_sentence(revision: str) -> str:
+    """Return what to do with a store whose tables are of another MLflow. revision: theirs."""
+    import mlflow
+
+    migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
+    if any(migrations.glob(f"{revision}_*.py")):
+        return (
+            f"an older MLflow has written it (schema {revision}). Keep a copy, then run `mlflow db "
+            "upgrade` with its address"
+        )
+    return (
+        f"a newer MLflow has written it: MLflow {mlflow.__version__}, which is installed, does not "
+        f"know its schema {revision}. Install that newer MLflow, or move the store away: "
+        "`orch collect` fills a new one"
+    )
 
 
 def every(search: Callable[..., Any], experiment_id: str, **options: Any) -> Iterator[Any]:

@@ -17,10 +17,8 @@ import pytest
 from tracking_house import T0, House, curve, dump, dying, grow
 
 from orchestrator.records import Cell
-from orchestrator.tracking import bulk
-from orchestrator.tracking.bulk import BulkWriter
 from orchestrator.tracking.content import Dataset
-from orchestrator.tracking.mirror import MirrorReport, _Mirror
+from orchestrator.tracking.mirror import MirrorReport, _Writer
 
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
@@ -216,18 +214,6 @@ def python(code: str, *argv: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_is_written_at_once_is_what_mlflows_client_writes(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(house)
-    house.attempt(house.cells[3], range(3), state=None)
-    house.mirror()
-    at = f"sqlite:///{shutil.copy(house.migrated, tmp_path / 'client.db')}"
-    monkeypatch.setattr(bulk, "_has_known_tables", lambda: False)
-    house.mirror(at)
-    assert dump(at, house.folder.experiment) == held(house)
-
-
 def test_without_its_note_it_asks_mlflow_and_changes_nothing(house: House) -> None:
     fill(house)
     house.mirror()
@@ -349,10 +335,10 @@ def test_a_resumed_cell_with_other_values_keeps_its_run_and_says_so(
     house.attempt(cell, range(3, 8), started=T0 + 500, values=lambda _: other)
     if dies:
         with monkeypatch.context() as patched:
-            owner, name, calls = (
-                (MlflowClient, "log_batch", 3) if dies == 1 else (BulkWriter, "__call__", 1)
-            )  # its tags, after those of summary and study; or its points
-            patched.setattr(owner, name, dying(getattr(owner, name), calls, after=False))
+            calls = 2 + dies  # its tags, after those of summary and study; or its points
+            patched.setattr(
+                MlflowClient, "log_batch", dying(MlflowClient.log_batch, calls, after=False)
+            )
             with pytest.raises(KeyboardInterrupt):
                 house.mirror()
     assert house.mirror().replaced == 0
@@ -393,16 +379,14 @@ CALLS = [
     "create_run",
     "log_batch",
     "log_artifacts",
-    "__call__",
-    "finish",
+    "log_inputs",
+    "set_terminated",
     "set_tag",
     "set_experiment_tag",
     "create_logged_model",
     "log_outputs",
     "finalize_logged_model",
 ]
-OF_THE_CLIENT = ("log_batch", "create_logged_model", "log_outputs", "finalize_logged_model")
-"""Calls instead of which rows are written at once, if MLflow's tables are known."""
 
 
 @pytest.fixture(scope="module")
@@ -428,23 +412,16 @@ def test_a_crash_at_any_call_leaves_nothing_double(
 ) -> None:
     """Dies before and after the first call, then the second, ... until a pass gets through; then
     compares."""
-    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.tracking import MlflowClient
 
     house, undisturbed = filled
     at = f"sqlite:///{shutil.copy(house.migrated, tmp_path / 'own.db')}"
     passes = 0
-    owner = {
-        "log_artifacts": LocalArtifactRepository,
-        "__call__": BulkWriter,
-        "finish": BulkWriter,
-    }.get(call, MlflowClient)
     while True:
-        deadly = dying(getattr(owner, call), passes // 2 + 1, after=passes % 2 == 1)
+        real = getattr(MlflowClient, call)
+        deadly = dying(real, passes // 2 + 1, after=passes % 2 == 1)
         with monkeypatch.context() as patched:
-            patched.setattr(owner, call, deadly)
-            if call in OF_THE_CLIENT:
-                patched.setattr(bulk, "_has_known_tables", lambda: False)
+            patched.setattr(MlflowClient, call, deadly)
             try:
                 house.mirror(at)
                 break
@@ -458,12 +435,14 @@ def test_a_crash_at_any_call_leaves_nothing_double(
 def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow.tracking import MlflowClient
+
     cell = house.cells[0]
     house.attempt(cell, range(6), state="preempted")
-    # what says of summary, study and cell that all is there
-    deadly = dying(BulkWriter.finish, 3, after=False)
+    # its status, after that of summary and study
+    deadly = dying(MlflowClient.set_terminated, 3, after=False)
     with monkeypatch.context() as patched:
-        patched.setattr(BulkWriter, "finish", deadly)
+        patched.setattr(MlflowClient, "set_terminated", deadly)
         with pytest.raises(KeyboardInterrupt):
             house.mirror()
     logged = held(house)[f"cell/{cell.id}"]
@@ -498,11 +477,9 @@ def test_what_a_person_changed_is_mended_and_their_own_tags_are_kept(house: Hous
     (run,) = client.search_runs([found.experiment_id], f"tags.`orch.key` = '{key}'")
     client.set_tag(run.info.run_id, "favourite", "yes")
     client.set_tag(run.info.run_id, "kl.beta", "0.7")
-    client.update_run(run.info.run_id, name="mine")
     report = house.mirror()
     assert (report.updated, report.unchanged) == (1, 4)
     mended = held(house)[key]
-    assert mended["name"] == "k1.reward b0.1 s0"
     assert mended["tags"]["kl.beta"] == "0.1"
     assert mended["tags"]["favourite"] == "yes"
 
@@ -573,14 +550,131 @@ def test_any_runs_folder_will_do(
     assert house.mirror().unchanged == 5
 
 
-def test_a_runs_folder_that_was_moved_is_mirrored_where_it_is(house: House, tmp_path: Path) -> None:
+def ids(house: House) -> dict[str, str]:
+    """Key -> id of every run, deleted ones too."""
+    from mlflow.entities import ViewType
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri(house))
+    found = client.search_experiments(ViewType.ALL)
+    every = client.search_runs([one.experiment_id for one in found], run_view_type=ViewType.ALL)
+    return {run.data.tags["orch.key"]: run.info.run_id for run in every}
+
+
+def test_a_runs_folder_that_was_moved_keeps_its_runs_and_says_so(
+    house: House, tmp_path: Path
+) -> None:
     fill(house)
-    house.mirror()
+    assert house.mirror().moved == ""
+    before = ids(house)
     house.folder.path.parent.rename(tmp_path / "moved")
     moved = house._replace(folder=type(house.folder)(tmp_path / "moved" / "test.micro"))
-    moved.mirror()
+    sentence = f"the runs folder was {tmp_path / 'runs'} and is {tmp_path / 'moved'}"
+    assert moved.foreseen().moved.startswith(sentence)
+    report = moved.mirror()
+    assert report.moved.startswith(sentence)
+    assert (report.created, report.deleted) == (0, 0)
+    assert ids(moved) == before
     assert not (tmp_path / "runs").exists()
-    assert len(held(moved)[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
+    run = held(moved)[f"cell/{house.cells[0].id}"]
+    assert len(run["artifacts"]) == 8
+    assert run["tags"]["orch.directory"] == str(moved.folder.cell(house.cells[0]).path)
+    (moved.folder.path / "mirror.json").unlink()
+    again = moved.mirror()
+    assert (again.moved, again.unchanged) == ("", 5)
+
+
+def test_two_paths_to_one_runs_folder_are_one_store(house: House, tmp_path: Path) -> None:
+    fill(house)
+    house.mirror()
+    before, runs_before = held(house), ids(house)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    linked = house._replace(folder=type(house.folder)(tmp_path / "link" / "test.micro"))
+    for one in (linked, house, linked):
+        report = one.mirror()
+        assert (report.unchanged, report.updated, report.moved) == (5, 0, "")
+    assert (held(house), ids(house)) == (before, runs_before)
+
+
+def test_a_copy_of_a_runs_folder_keeps_its_runs_and_leaves_the_first_alone(
+    house: House, tmp_path: Path
+) -> None:
+    fill(house)
+    house.mirror()
+    before, runs_before = held(house), ids(house)
+    shutil.copytree(tmp_path / "runs", tmp_path / "copy")
+    copy = house._replace(folder=type(house.folder)(tmp_path / "copy" / "test.micro"))
+    copy.score(house.cells[2], 1, 0.5)
+    assert copy.mirror().created == 0
+    assert ids(copy) == runs_before
+    assert held(house) == before
+
+
+def test_what_a_person_wrote_stays(house: House) -> None:
+    """Note, name, tags and the experiment's name and description; also if the history differs."""
+    from mlflow.tracking import MlflowClient
+
+    fill(house)
+    house.mirror()
+    client, cell = MlflowClient(tracking_uri=uri(house)), house.cells[0]
+    run = run_of(house, cell)
+    client.set_tag(run.info.run_id, "mlflow.note.content", "the good one")
+    client.set_tag(run.info.run_id, "favourite", "yes")
+    client.update_run(run.info.run_id, name="mine")
+    experiment = run.info.experiment_id
+    client.rename_experiment(experiment, "paper")
+    client.set_experiment_tag(experiment, "mlflow.note.content", "of the paper")
+    (house.folder.path / "mirror.json").unlink()
+    assert (house.mirror().unchanged, house.foreseen().unchanged) == (5, 5)
+    house.score(house.cells[2], 1, 0.5)
+    report = house.mirror()
+    assert (report.created, report.experiment) == (0, "paper")
+    shutil.rmtree(house.folder.cell(cell).path)
+    house.attempt(cell, range(8), started=T0 + 500)
+    assert house.mirror().replaced == 1
+    wanted = f"tags.`orch.key` = 'cell/{cell.id}'"
+    [now] = client.search_runs([experiment], wanted)
+    assert now.info.run_id != run.info.run_id
+    assert now.info.run_name == "mine"
+    assert now.data.tags["mlflow.note.content"] == "the good one"
+    assert now.data.tags["favourite"] == "yes"
+    kept = client.get_experiment(experiment)
+    assert (kept.name, kept.tags["mlflow.note.content"]) == ("paper", "of the paper")
+
+
+def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
+    """What never varies is a param; what is added later is there from its first step."""
+    cell = house.cells[0]
+    house.attempt(
+        cell,
+        range(4),
+        values=lambda step: {
+            "train/reward_mean": step,
+            "train/policy_loss": -step,
+            "train/learning_rate": 0.5,
+            "eval/accuracy_predicted": 0.75,
+            "eval/accuracy/a": step,
+            "train/ratio_max": 1 + step,
+        },
+    )
+    house.mirror()
+    run = held(house)[f"cell/{cell.id}"]
+    assert set(run["points"]) == {"train/reward_mean", "eval/accuracy/a", "train/ratio_max"} - (
+        set()
+        if cell.settings.max_staleness_steps or cell.settings.batch.num_minibatches > 1
+        else {"train/ratio_max"}
+    )
+    assert run["params"]["eval/accuracy_predicted"] == "0.75"
+    assert "train/learning_rate" not in run["params"]
+    site = house.spec.site.model_copy(update={"tracking_metrics": "all"})
+    wide = house._replace(spec=house.spec.model_copy(update={"site": site}))
+    report = wide.mirror()
+    assert (report.created, report.replaced) == (0, 0)
+    run = held(house)[f"cell/{cell.id}"]
+    assert [step for step, _, _ in run["points"]["train/policy_loss"]] == [0, 1, 2, 3]
+    assert [step for step, _, _ in run["points"]["train/reward_mean"]] == [0, 1, 2, 3]
+    assert run["params"]["train/learning_rate"] == "0.5"
+    assert house.mirror().rows == 0
 
 
 def test_nan_infinity_and_foreign_names(house: House) -> None:
@@ -588,14 +682,14 @@ def test_nan_infinity_and_foreign_names(house: House) -> None:
     house.attempt(
         cell,
         range(2),
-        values=lambda step: {"train/kl_term": math.nan, "eval/a b+c@3": math.inf, "eval/é": 1.0},
+        values=lambda step: {"train/entropy": math.nan, "eval/a b+c@3": math.inf, "eval/é": step},
     )
     house.mirror()
     points = held(house)[f"cell/{cell.id}"]["points"]
     assert {name: [v for _, _, v in rows] for name, rows in points.items()} == {
-        "train/kl_term": ["nan"] * 2,
+        "train/entropy": ["nan"] * 2,
         "eval/a b_x2bc_at_3": ["nan"] * 2,
-        "eval/é": ["1.0"] * 2,
+        "eval/é": ["0.0", "1.0"],
     }
     assert_rebuilt_is_equal(house)
 
@@ -644,7 +738,7 @@ def test_the_environment_is_as_before(house: House) -> None:
 
 
 def test_curve_is_what_the_tests_think() -> None:
-    assert curve(2) == {"train/reward_mean": 0.2, "train/entropy": 1 / 3, "eval/accuracy/a": 0.5}
+    assert curve(2) == {"train/reward_mean": 0.2, "train/entropy": 1 / 3, "eval/accuracy/a": 0.25}
 
 
 def test_the_first_runs_with_a_data_set_do_not_insert_it_twice() -> None:
@@ -661,7 +755,8 @@ def test_the_first_runs_with_a_data_set_do_not_insert_it_twice() -> None:
 
     logged: list[str] = []
     client = SimpleNamespace(log_inputs=log_inputs)
-    mirror = _Mirror(client, cast("Any", None), MirrorReport("", ""), ())
+    folder, store = cast("Any", None), cast("Any", None)
+    mirror = _Writer(client, store, folder, MirrorReport("", ""))
     with ThreadPoolExecutor(8) as pool:
         for name in ("math", "countdown"):
             for i in range(8):

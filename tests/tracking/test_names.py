@@ -1,10 +1,19 @@
 """What MLflow allows, asked of MLflow's own validation."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.metrics.names import METRICS
-from orchestrator.tracking.names import MAX_PARAM, MAX_TAG, allowed_name, param_text, tag_text
+from orchestrator.tracking.names import (
+    MAX_PARAM,
+    MAX_TAG,
+    allowed_name,
+    param_text,
+    run_names,
+    tag_text,
+)
 
 
 @given(st.text(min_size=1, max_size=300))
@@ -33,3 +42,13 @@ def test_texts_fit_and_are_whole_when_they_can_be(text: str, length: int) -> Non
     for cut, limit in ((param_text(long), MAX_PARAM), (tag_text(long), MAX_TAG)):
         assert len(cut) <= limit
         assert cut == long if len(long) <= limit else cut.endswith("characters in all)")
+
+
+def test_names_of_runs_fit_mlflows_column(synthetic: Any) -> None:
+    records = synthetic.grid({"k1.reward": [0.5] * 2}).records
+    cells = [
+        r.cell.model_copy(update={"axes": {"note": f"{'x' * 300}{r.cell.id}"}}) for r in records
+    ]
+    names = run_names(cells)
+    assert all(len(name) <= 250 for name in names.values())
+    assert len(set(names.values())) == len(cells)

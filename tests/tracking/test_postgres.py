@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 from lifeline import let_go
-from test_bulk import POINTS, read_back
 from tracking_house import House, dump, grow
 from tracking_servers import Postgres, Server, programs
-
-from orchestrator.errors import EnvironmentFault
-from orchestrator.tracking import bulk
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,34 +53,10 @@ def fill(house: House) -> None:
     (house.folder.report / "report.html").write_text("<p>β</p>")
 
 
-def test_rows_and_latest_values_are_those_of_log_batch(
-    new_database: Callable[[str], str],
-) -> None:
-    from mlflow.entities import Metric
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=new_database("points"))
-    write = bulk.writer_of(client)
-    assert write is not None
-    experiment = client.create_experiment("e")
-    one, other = (client.create_run(experiment).info.run_id for _ in range(2))
-    points = [Metric(*each) for each in POINTS]
-    for part in (points[:5], points[3:], points):  # again and overlapping, as after a kill
-        write({one: bulk.Points.of(part)})
-        client.log_batch(other, metrics=part)
-        assert read_back(client, one) == read_back(client, other)
-
-
-def test_postgres_holds_what_sqlite_holds(
-    house: House, new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgres_holds_what_sqlite_holds(house: House, new_database: Callable[[str], str]) -> None:
     fill(house)
     uri = new_database("mirror")
-    with monkeypatch.context() as patched:
-        patched.setattr(bulk, "_ARRAYS", "SELEC")  # this way, and no other, is tested
-        with pytest.raises(EnvironmentFault, match="cannot be used"):
-            house.mirror(uri)
-    house.mirror(uri)  # and it goes on from there
+    house.mirror(uri)
     house.mirror()
     held = dump(uri, house.folder.experiment)
     assert held == dump(f"sqlite:///{house.database}", house.folder.experiment)

@@ -3,8 +3,10 @@
 import base64
 import os
 import socket
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -178,6 +180,21 @@ def test_a_file_that_is_no_database(house: House) -> None:
     with pytest.raises(EnvironmentFault, match="file is not a database"):
         house.mirror()
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("revision", "advice"),
+    [
+        ("f4a9b2c7d1e6", "a newer MLflow has written it.*move the store away"),
+        ("f5a4f2784254", "an older MLflow has written it.*mlflow db upgrade"),
+    ],
+)
+def test_a_store_of_another_mlflow(house: House, revision: str, advice: str) -> None:
+    house.attempt(house.cells[0], range(2))
+    with closing(sqlite3.connect(house.database)) as database, database:
+        database.execute("update alembic_version set version_num = ?", (revision,))
+    with pytest.raises(EnvironmentFault, match=advice):
+        house.mirror()
 
 
 def test_a_folder_in_the_place_of_the_database(house: House) -> None:

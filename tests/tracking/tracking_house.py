@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
+from orchestrator.identity import digest
 from orchestrator.records import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outcome, Score, Spec
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect
@@ -98,7 +100,11 @@ class House(NamedTuple):
 
 
 def curve(step: int) -> dict[str, float]:
-    return {"train/reward_mean": step / 10, "train/entropy": 1 / (1 + step), "eval/accuracy/a": 0.5}
+    return {
+        "train/reward_mean": step / 10,
+        "train/entropy": 1 / (1 + step),
+        "eval/accuracy/a": 1 / (2 + step),
+    }
 
 
 def grow(
@@ -150,6 +156,7 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
         tags = dict(run.data.tags)
         if "mlflow.parentRunId" in tags:
             tags["mlflow.parentRunId"] = keys[tags["mlflow.parentRunId"]]
+        assert tags.pop("orch.note") == digest(tags["mlflow.note.content"])
         tags["mlflow.note.content"] = without_ids(tags["mlflow.note.content"])
         points = {
             name: sorted(
@@ -159,8 +166,15 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
             for name in run.data.metrics
         }
         artifacts = {}
-        if client.list_artifacts(run.info.run_id):
+        address = run.info.artifact_uri
+        if uri.startswith("sqlite") and address.startswith("mlflow-artifacts:"):  # a server's
+            folder = Path(unquote(uri.removeprefix("sqlite:///"))).parent / "mlartifacts"
+            root = folder / unquote(address.removeprefix("mlflow-artifacts:/"))
+        elif client.list_artifacts(run.info.run_id):
             root = Path(download_artifacts(run_id=run.info.run_id, tracking_uri=uri))
+        else:
+            root = Path()
+        if root != Path():
             artifacts = {
                 path.relative_to(root).as_posix(): path.read_bytes()
                 for path in sorted(root.rglob("*"))
