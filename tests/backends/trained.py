@@ -1,6 +1,6 @@
 """What the real libraries trained in these tests, and the table of it.
 
-README.md and docs/libraries.md show the table.
+docs/libraries.md shows the table.
 
     ORCH_KEEP_RECORDS=1 pytest -m real tests/backends     keeps a record of each run
     PYTHONPATH=tests python -m tests.backends.trained      prints the table
@@ -74,17 +74,17 @@ def hold(
     assert (known.release, known.steps) == (release, steps), known
 
 
-def table(proofs: str = "proofs.md") -> str:
-    """Return the table, Markdown, for a page from which `proofs` leads to the page of proofs."""
+def table() -> str:
+    """Return the table, Markdown, for docs/libraries.md."""
     titles = (*HEADER, "stops at")
     lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
     for library in (name for name in plugins.names() if name != "micro"):
         backend = plugins.load(library)
-        lines += [f"| {' | '.join(_row(library, v, proofs))} |" for v in backend.versions]
+        lines += [f"| {' | '.join(_row(library, v))} |" for v in backend.versions]
     return "\n".join(lines) + "\n"
 
 
-def _row(library: str, version: str, proofs: str) -> tuple[str, ...]:
+def _row(library: str, version: str) -> tuple[str, ...]:
     folder = plugins.folder(library)
     yes = "with a checkout" if library in NEEDS_CHECKOUT else "yes"
     parsed = (folder / "environments" / f"{version}.contract.txt").is_file()
@@ -97,7 +97,7 @@ def _row(library: str, version: str, proofs: str) -> tuple[str, ...]:
         yes if parsed else "no",
         yes if probed else "no",
         _trained(library, version),
-        _observed(library, version, proofs) or "not replayed",
+        _observed(library, version) or "not replayed",
         stops,
     )
 
@@ -128,13 +128,13 @@ def _proofs() -> dict[tuple[str, str], list[float]]:
     return worst
 
 
-def _observed(library: str, version: str, proofs: str) -> str:
+def _observed(library: str, version: str) -> str:
     worst = _proofs().get((library, version))
     if not worst:
         return REPLAYED.get((library, version), "")
     cells = f"{len(worst)} cell{'s' * (len(worst) > 1)}"
-    return f"{max(worst):.1e} in {cells} ([proofs]({proofs}))"
+    return f"{max(worst):.1e} in {cells} ([proofs](proofs.md))"
 
 
 if __name__ == "__main__":
-    print(table(), "README.md:", table("docs/proofs.md"), sep="\n", end="")
+    print(table(), end="")
