@@ -20,7 +20,7 @@ but not in `names()`. This module is the only one that imports them. Nothing of 
 before it is asked for, and finding it imports only the packages that its module lies in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,7 +31,12 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import EstimatorEntry, register
 from orchestrator.library.logged import LoggedMetrics
-from orchestrator.library.protocol import Backend, LaunchReader, ShippedPrompts
+from orchestrator.library.protocol import (
+    Backend,
+    EmbeddedTrainer,
+    LaunchReader,
+    ShippedPrompts,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -53,17 +58,22 @@ def load(name: str) -> Backend:
     Raise EnvironmentFault if there is none, or if another distribution's cannot be used.
     """
     backend = _exported(name)
-    missing = sorted(member for member in _MEMBERS if not hasattr(backend, member))
-    if missing:
+    if not isinstance(backend, Backend):
         raise EnvironmentFault(
-            f"{_origin(name)} lacks {', '.join(missing)} of orchestrator.library.protocol.Backend; "
-            "a class that inherits LibraryBackend has the defaults"
+            f"{_origin(name)} exports no BACKEND of a class that inherits "
+            "orchestrator.library.protocol.Backend"
         )
     if backend.name != name:
         raise EnvironmentFault(
             f"{_origin(name)} calls itself '{backend.name}': name and entry point must be equal"
         )
     return backend
+
+
+def load_embedded(name: str) -> EmbeddedTrainer | None:
+    """Return the backend of that name if it is an embedded trainer, else None."""
+    backend = load(name)
+    return backend if isinstance(backend, EmbeddedTrainer) else None
 
 
 @cache
@@ -163,7 +173,8 @@ def shipped_policy(path: str) -> Path | None:
     owner, colon, name = path.partition(":")
     if not colon or owner not in names():
         return None
-    policies = load(owner).policies_dir
+    trainer = load_embedded(owner)
+    policies = trainer.policies_dir if trainer else None
     if policies is None or not (policies / name).is_dir():
         raise EnvironmentFault(f"backend '{owner}' ships no policy '{name}' ({policies})")
     return policies / name
@@ -177,7 +188,8 @@ def shipped_prompts(path: str, count: int | None) -> ShippedPrompts | None:
     owner, colon, task = path.partition(":")
     if not colon or owner not in names():
         return None
-    prompts = load(owner).prompts(task, count)
+    trainer = load_embedded(owner)
+    prompts = trainer.prompts(task, count) if trainer else None
     if prompts is None:
         raise EnvironmentFault(f"backend '{owner}' ships no task '{task}'")
     return prompts
@@ -195,9 +207,14 @@ TASKS_FOLDER = Path(__file__).parent / "evaluate" / "tasks"
 @cache
 def task_names() -> frozenset[str]:
     """Return the names of all evaluation tasks: orch's, other distributions', backends' own."""
-    own = [load(name).tasks_dir for name in names()]
-    folders = [TASKS_FOLDER, *task_folders(), *filter(None, own)]
+    folders = [TASKS_FOLDER, *task_folders(), *own_task_folders(names())]
     return frozenset(path.stem for folder in folders for path in folder.rglob("*.yaml"))
+
+
+def own_task_folders(backends: Iterable[str]) -> list[Path]:
+    """Return the folders of tasks that only these backends' policies understand."""
+    trainers = filter(None, map(load_embedded, backends))
+    return [each.tasks_dir for each in trainers if each.tasks_dir is not None]
 
 
 @cache
@@ -224,22 +241,16 @@ def load_estimators() -> None:
             register(entry)
 
 
-_MEMBERS = frozenset(Backend.__annotations__) | {
-    name for name, member in vars(Backend).items() if callable(member) and name[0] != "_"
-}
-
-
-def _exported(name: str) -> Backend:
+def _exported(name: str) -> object:
     if name in _own():
-        backend: Backend = import_module(f"backends.{name}").BACKEND
-        return backend
+        return import_module(f"backends.{name}").BACKEND
     point = _entry_points(BACKENDS).get(name)
     if point is None:
         raise _no_backend(name)
     loaded = _loaded(point)
     if isinstance(loaded, ModuleType):
         loaded = getattr(loaded, "BACKEND", None)
-    return loaded  # type: ignore[return-value]  # `load` checks its members
+    return loaded
 
 
 def _no_backend(name: str) -> EnvironmentFault:

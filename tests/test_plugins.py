@@ -19,9 +19,9 @@ Install = Callable[..., Path]
 
 BACKEND = """
 from orchestrator.kl.library_semantics import PLAIN, Semantics
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 
-class Toy(LibraryBackend):
+class Toy(Backend):
     name, versions, capabilities = "toy", ("1",), {}
     translate = parse = None
     def read_metrics(self, attempt_dir): return iter(())
@@ -215,7 +215,7 @@ def test_two_distributions_cannot_share_a_name(install: Install) -> None:
     ("text", "why"),
     [
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
-        ("", "lacks .*translate.* of orchestrator.library.protocol.Backend"),
+        ("", "exports no BACKEND of a class that inherits .*Backend"),
         (BACKEND.replace('"toy",', '"other",'), "calls itself 'other'"),
     ],
 )

@@ -7,14 +7,14 @@ from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.protocol import (
-    LibraryBackend,
+    EmbeddedTrainer,
     SharedProcess,
     ShippedPrompts,
 )
 from orchestrator.metrics.names import METRICS
 
 
-class Micro(LibraryBackend):
+class Micro(EmbeddedTrainer):
     """The embedded trainer as a backend. Importing this class loads no torch."""
 
     name = "micro"

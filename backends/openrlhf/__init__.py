@@ -2,11 +2,11 @@
 
 from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
 from backends.openrlhf.manifest import MANIFEST
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 
-class OpenRLHF(LibraryBackend):
+class OpenRLHF(Backend):
     """OpenRLHF as a backend. Importing this class loads nothing of the library."""
 
     name = "openrlhf"

@@ -4,10 +4,10 @@ from backends.prime_rl import checkpoints, dialect, metrics, parse, releases
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.releases import MARKS
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 
 
-class PrimeRl(LibraryBackend):
+class PrimeRl(Backend):
     """Prime-RL as a backend, which runs cells with its `rl` command.
 
     Importing it loads no library.

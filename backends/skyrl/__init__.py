@@ -2,11 +2,11 @@
 
 from backends.skyrl import checkpoints, dialect, metrics, parse, translate
 from backends.skyrl.manifest import MANIFEST
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 
-class SkyRL(LibraryBackend):
+class SkyRL(Backend):
     """SkyRL as a backend; importing it loads nothing of the library."""
 
     name = "skyrl"

@@ -4,14 +4,14 @@ import re
 
 from backends.trl import checkpoints, dialect, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 _LOCKED = re.compile(r'name = "trl"\nversion = "(\d+\.\d+\.\d+)"')
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
 
 
-class TRL(LibraryBackend):
+class TRL(Backend):
     """TRL as a backend. Importing this class loads nothing of the library."""
 
     name = "trl"

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from backends.verl import checkpoints, dialect, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
 from backends.verl.releases import MARKS
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 
 
-class VerlBackend(LibraryBackend):
+class VerlBackend(Backend):
     """verl as a backend. Importing this class loads neither verl nor Hydra."""
 
     name = "verl"

@@ -119,7 +119,8 @@ def plan_ablation(questions: Iterable[LibraryQuestion], left: str, right: str) -
 
 def rehearsed_in(cell: Cell, dialect: Dialect, role: str) -> Cell:
     """Return the rehearsal of a declared cell in a dialect, named for its role in an ablation."""
-    small = plugins.load("micro").rehearse(cell, dialect)
+    trainer = plugins.load_embedded("micro")
+    small = trainer.rehearse(cell, dialect) if trainer else None
     if small is None:
         raise UnsupportedSetting(
             "micro", "backend.name", cell.settings.backend.name, ("any",), "It rehearses any cell."

@@ -544,7 +544,8 @@ def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
     """Return field -> ledger entry, or an empty mapping if the library refuses the cell."""
     cell = library_cell.cell
     if cell.scale == "micro":  # trained as its rehearsal
-        cell = plugins.load("micro").rehearse(cell) or cell
+        trainer = plugins.load_embedded("micro")
+        cell = (trainer.rehearse(cell) if trainer else None) or cell
     try:
         plan = plugins.load(cell.settings.backend.name).translate(cell, _NO_PATHS)
     except UnsupportedSetting:

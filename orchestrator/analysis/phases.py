@@ -262,7 +262,8 @@ def boundary(settings: Settings) -> float | None:
     initial policy is not known.
     """
     kl = settings.kl
-    known = plugins.load(settings.backend.name).curvature(settings)
+    trainer = plugins.load_embedded(settings.backend.name)
+    known = trainer.curvature(settings) if trainer else None
     if known is None or kl.placement is None:
         return None
     rollouts = settings.batch.num_prompts * settings.rollout.group_size

@@ -37,6 +37,7 @@ from orchestrator.records import (
     Site,
 )
 from orchestrator.rundir import RunFolder
+from orchestrator.spec.rehearse import own_tasks
 from orchestrator.spec.site_options import node_options
 
 
@@ -47,7 +48,7 @@ def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
     """
     if not evaluation.tasks:
         return ()
-    return plugins.load(cell.settings.backend.name).rehearse_tasks(cell) or evaluation.tasks
+    return own_tasks(cell) or evaluation.tasks
 
 
 def seeds_of(evaluation: EvaluationSpec) -> tuple[int, ...]:
@@ -64,7 +65,7 @@ def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, 
     declared = evaluation.divergence
     if declared is None:
         return ()
-    theirs = plugins.load(cell.settings.backend.name).rehearse_tasks(cell)
+    theirs = own_tasks(cell)
     tasks: list[EvalTask] = []
     for task in declared.tasks:
         own = EvalTask(
@@ -273,9 +274,8 @@ class Survey:
         """
         settings = cell.settings
         owners = dict.fromkeys((settings.backend.name, settings.model.path.partition(":")[0]))
-        own = [plugins.load(name).tasks_dir for name in owners if name in plugins.names()]
-        folders = (*own, task_files.OWN_TASKS, *plugins.task_folders())
-        return task_files.find_task(name, tuple(path for path in folders if path))
+        own = plugins.own_task_folders(name for name in owners if name in plugins.names())
+        return task_files.find_task(name, (*own, task_files.OWN_TASKS, *plugins.task_folders()))
 
 
 def _beside(engine: Engine) -> Engine:

@@ -87,7 +87,8 @@ def launch(
 def _shape(cell: Cell) -> Hashable | None:
     """Return a key: cells with equal keys may be trained together. None: train the cell alone."""
     name = cell.settings.backend.name
-    shared = plugins.load(name).shared_process
+    trainer = plugins.load_embedded(name)
+    shared = trainer.shared_process if trainer else None
     return None if shared is None else (name, shared.shape(cell.settings))
 
 
@@ -212,7 +213,8 @@ class LocalLaunch:
         if shape is None or self.losses[first.id]:
             return [first]
         alike = [x for x in self.waiting if not self.losses[x.id] and _shape(x) == shape]
-        shared = plugins.load(first.settings.backend.name).shared_process
+        trainer = plugins.load_embedded(first.settings.backend.name)
+        shared = trainer.shared_process if trainer else None
         most = shared.at_most if shared else 1
         # Fixed at the shape's first process. A share of what is left would shrink with each process
         # (6, 3, 2 and 1 of 12 cells), and small batches are slow.

@@ -213,7 +213,8 @@ def _begun(member: Member, folder: RunFolder, tell: Tell) -> AttemptPaths:
 
 def _entry(cell: Cell) -> Callable[..., None]:
     """Return the function with which the cell's backend trains many cells."""
-    shared = plugins.load(cell.settings.backend.name).shared_process
+    trainer = plugins.load_embedded(cell.settings.backend.name)
+    shared = trainer.shared_process if trainer else None
     if shared is None:
         raise TypeError(f"backend {cell.settings.backend.name} trains one cell at a time")
     module, _, function = shared.entry.partition(":")

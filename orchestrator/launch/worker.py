@@ -209,7 +209,8 @@ def _write_job(
 
 
 def _versions(plan: LaunchPlan) -> dict[str, str]:
-    by = plugins.load(plan.backend).computed_by()
+    trainer = plugins.load_embedded(plan.backend)
+    by = trainer.computed_by() if trainer else ""
     return provenance.versions() | ({COMPUTED_BY: by} if by else {})
 
 

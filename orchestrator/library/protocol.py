@@ -1,4 +1,4 @@
-"""The `Backend` protocol between orch and a library, and `LibraryBackend` with its defaults.
+"""The two base classes of a library that trains cells: `Backend` and `EmbeddedTrainer`.
 
 A backend is a package that exports `BACKEND`. It is a folder of `backends/`, or a package of
 another distribution that names it in the entry-point group `orch.backends` (orchestrator.plugins).
@@ -107,50 +107,48 @@ class LaunchReader(Protocol):
         ...
 
 
-@runtime_checkable
-class Backend(Protocol):
-    """A library that trains cells."""
+class Backend(ABC):
+    """A library that trains cells.
+
+    Its methods may be functions of its modules: assign them in the class body, `translate =
+    staticmethod(translate.translate)`. A member that is not abstract has a default.
+    """
 
     name: str
     """The name in a spec (`backend: {name: verl}`), and of its folder in `backends/` if it has one.
     A letter, then letters, digits and underscores."""
-    title: str
-    """The library's name as its authors write it, for sentences."""
+    title: str = ""
+    """The library's name as its authors write it, for sentences. Default: the name."""
+    manifest: Manifest | None = None
+    """The table that gives `versions` and `capabilities`. A class without one assigns these."""
     versions: tuple[str, ...]
     """Releases that orch drives. The first trains the cells that name no release."""
     capabilities: Mapping[str, Sequence[object]]
     """Dotted field of Settings -> the values that some release takes. Fields that are not listed
     take every value that Settings takes. Each listed value is translated for at least one cell."""
-    prompts_format: str | None
+    prompts_format: str | None = None
     """The entry of orchestrator.library.prompt_recipe.FORMATS in which `orch data prepare` writes
     its prompts. None if the backend has prompts of its own."""
-    own_evaluation: tuple[str, ...]
-    """Metrics `eval/...` that the library logs while it trains, besides those of lm-eval."""
-    tasks_dir: Path | None
-    """Folder of lm-eval task files that only its policies understand."""
-    policies_dir: Path | None
-    """Folder of policies shipped with the backend. A spec names them `<name>:<policy>`."""
-    release_marks: ReleaseMarks | None
+    release_marks: ReleaseMarks | None = None
     """The marks of the library and its release in a text. None if `audit` reads no launch."""
-    estimator_names: Mapping[str, str]
+    estimator_names: Mapping[str, str] = MappingProxyType({})
     """The library's own names of estimators -> orch's, for `orch explain`."""
-    logged_metrics: LoggedMetrics | None
+    logged_metrics: LoggedMetrics | None = None
     """The meanings of the metrics that the library logs, in runs that orch did not launch (`orch
     import`, `orch explain METRIC@LIBRARY`). None: orch does not know them."""
-    shared_process: SharedProcess | None
-    """How cells of one shape share a process on this machine. None if each has its own."""
-    dumps_rollouts: bool
+    dumps_rollouts: bool = False
     """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
     batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
 
-    def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
-        """Return the prompts of a task that ships with the backend; None for no task of it.
+    def __init__(self) -> None:
+        self.title = self.title or self.name
+        if self.manifest is not None:
+            default = self.manifest.release(None)
+            others = (each for each in self.manifest.versions if each != default)
+            self.versions = (default, *others)
+            self.capabilities = self.manifest.capabilities()
 
-        A spec names the task as `<backend>:<task>`, the path of its data. `count`: the number of
-        prompts to train on, or None for the backend's default. Pure.
-        """
-        ...
-
+    @abstractmethod
     def translate(self, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
 
@@ -162,26 +160,39 @@ class Backend(Protocol):
         the library cannot express. The error names the field, its value, the offered values and
         what to do.
         """
-        ...
 
+    @abstractmethod
+    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
+        """Return the settings that a launch of `translate` requests.
+
+        `files`: the plan's, name -> text.
+        """
+
+    @abstractmethod
+    def semantics(self, version: str | None) -> Semantics:
+        """Return the meaning of equal settings in a release; None: the newest release it drives.
+
+        Raise UnsupportedSetting for an unknown release.
+        """
+
+    @abstractmethod
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
         """Yield an attempt's metrics under the names of orchestrator.metrics.names, in file order.
 
         End at a torn last line. Yield nothing if no log exists yet. Raise LogFault, after
         everything that can be read, for a log with an unknown layout or unknown names.
         """
-        ...
 
+    @abstractmethod
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         """Return the checkpoints that have all of their files, oldest first."""
-        ...
 
+    @abstractmethod
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         """Return the folder of every checkpoint, complete or not.
 
         A checkpoint that is in this list and not in `find_checkpoints` was cut off.
         """
-        ...
 
     def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
         """Return the files and folders outside a checkpoint that belong only to it.
@@ -189,145 +200,67 @@ class Backend(Protocol):
         `orch prune` removes them with the checkpoint. Example: an optimizer's state of the same
         step.
         """
-        ...
+        return []
 
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         """Return the argv that writes the policy to `target` as a Hugging Face directory.
 
         Return None if the checkpoint is such a directory already (`needs_export` is False).
         """
-        ...
-
-    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-        """Return the settings that a launch of `translate` requests.
-
-        `files`: the plan's, name -> text.
-        """
-        ...
-
-    def semantics(self, version: str | None) -> Semantics:
-        """Return the meaning of equal settings in a release; None: the newest release it drives.
-
-        Raise UnsupportedSetting for an unknown release.
-        """
-        ...
+        return None
 
     def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the library's reading of any launch; None if it does not start the library."""
-        ...
+        """Return the library's reading of any launch; None if it does not start the library.
+
+        The default calls the function `audit` of `audit/reader.py`, which is imported when it is
+        first needed.
+        """
+        function = _reader(type(self).__module__)
+        return None if function is None else function(launch)
+
+
+class EmbeddedTrainer(Backend):
+    """A backend that trains small policies of its own, on this machine."""
+
+    own_evaluation: tuple[str, ...] = ()
+    """Metrics `eval/...` that the library logs while it trains, besides those of lm-eval."""
+    tasks_dir: Path | None = None
+    """Folder of lm-eval task files that only its policies understand."""
+    policies_dir: Path | None = None
+    """Folder of policies shipped with the backend. A spec names them `<name>:<policy>`."""
+    shared_process: SharedProcess | None = None
+    """How cells of one shape share a process on this machine. None if each has its own."""
+
+    def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
+        """Return the prompts of a task that ships with the backend; None for no task of it.
+
+        A spec names the task as `<backend>:<task>`, the path of its data. `count`: the number of
+        prompts to train on, or None for the backend's default. Pure.
+        """
+        return None
 
     def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
         """Return the cell at this backend's own small scale, trained in a dialect.
 
         Slug, studies, axes and seed stay, and `declared` becomes the cell's settings. No setting
         but the seed may depend on the seed, because orch calls this for one seed and derives the
-        others. Return the same cell if it has this scale already, or None for a backend without a
+        others. Return the same cell if it has this scale already, or None for a trainer without a
         small scale.
         """
-        ...
+        return None
 
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         """Return the tasks that replace the spec's at the small scale, or () to keep the spec's."""
-        ...
+        return ()
 
     def curvature(self, settings: Settings) -> Curvature | None:
         """Return how far an update moves the policy that a cell starts from, or None if unknown."""
-        ...
+        return None
 
     def computed_by(self) -> str:
         """Return what computes the training in this process, if its numbers depend on more than the
         versions of packages; else an empty text. job.json and `orch doctor` name it.
         """
-        ...
-
-
-class LibraryBackend(ABC):
-    """A backend whose members are functions of its modules.
-
-    Assign them in the class body, `translate = staticmethod(translate.translate)`. A member that is
-    not assigned keeps the default below. `audit/reader.py`, which has the function `audit`, is
-    imported when it is first needed.
-    """
-
-    name: str
-    title: str = ""
-    manifest: Manifest | None = None
-    """The table that gives `versions` and `capabilities`. A class without one assigns these."""
-    versions: tuple[str, ...]
-    capabilities: Mapping[str, Sequence[object]]
-    prompts_format: str | None = None
-    own_evaluation: tuple[str, ...] = ()
-    tasks_dir: Path | None = None
-    policies_dir: Path | None = None
-    release_marks: ReleaseMarks | None = None
-    shared_process: SharedProcess | None = None
-    estimator_names: Mapping[str, str] = MappingProxyType({})
-    logged_metrics: LoggedMetrics | None = None
-    dumps_rollouts: bool = False
-
-    def __init__(self) -> None:
-        self.title = self.title or self.name
-        if self.manifest is not None:
-            default = self.manifest.release(None)
-            others = (each for each in self.manifest.versions if each != default)
-            self.versions = (default, *others)
-            self.capabilities = self.manifest.capabilities()
-
-    def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
-        """Return None: no task ships with it."""
-        return None
-
-    @abstractmethod
-    def translate(self, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
-        """Return the launch of a cell; see Backend."""
-
-    @abstractmethod
-    def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
-        """Yield an attempt's metrics; see Backend."""
-
-    @abstractmethod
-    def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
-        """Return the complete checkpoints; see Backend."""
-
-    @abstractmethod
-    def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
-        """Return the folder of every checkpoint; see Backend."""
-
-    @abstractmethod
-    def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
-        """Return the settings of a launch; see Backend."""
-
-    @abstractmethod
-    def semantics(self, version: str | None) -> Semantics:
-        """Return the semantics of a release; see Backend."""
-
-    def checkpoint_companions(self, checkpoints_dir: Path, checkpoint: Checkpoint) -> list[Path]:
-        """Return []: a checkpoint is one folder."""
-        return []
-
-    def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-        """Return None: checkpoints are Hugging Face directories."""
-        return None
-
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the result of audit/reader.py's function, or None without one."""
-        function = _reader(type(self).__module__)
-        return None if function is None else function(launch)
-
-    def rehearse(self, cell: Cell, dialect: Dialect = PLAIN) -> Cell | None:
-        """Return None: there is no small scale."""
-        return None
-
-    def curvature(self, settings: Settings) -> Curvature | None:
-        """Return None: the curvature is unknown."""
-        return None
-
-    def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
-        """Return (): the spec's tasks are used."""
-        return ()
-
-    def computed_by(self) -> str:
-        """Return an empty text: the versions of packages say all."""
         return ""
 
 

@@ -17,6 +17,7 @@ from orchestrator import plugins
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import flatten, identity
+from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Cell, EvaluationSpec, Record, Study
 from orchestrator.runs.experiment import Experiment, at_scale
@@ -319,7 +320,7 @@ def metrics_of(cell: Cell, evaluation: EvaluationSpec) -> CellMetrics:
     return CellMetrics(
         backend.name,
         tuple(name for name in METRICS if not name.startswith("eval/")),
-        backend.own_evaluation,
+        backend.own_evaluation if isinstance(backend, EmbeddedTrainer) else (),
         tuple(dict.fromkeys(scored)),
     )
 

@@ -22,6 +22,7 @@ from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
+from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import Cell, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.check import SiteAdvice, check_site
@@ -214,7 +215,7 @@ def backends(_runs_dir: Path) -> list[SiteFinding]:
 def _backend(name: str) -> SiteFinding:
     try:
         backend = plugins.load(name)
-        by = backend.computed_by()
+        by = backend.computed_by() if isinstance(backend, EmbeddedTrainer) else ""
         releases = ", ".join(backend.versions)
         if by or not locks_of(name):
             return SiteFinding(f"backend {name}", "ok", f"{releases}, by {by}" if by else releases)

@@ -31,7 +31,8 @@ def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
         variant = variants.get(key)
         if variant is None:
             dialect = semantics(cell.settings.backend).dialect
-            first = plugins.load(backend).rehearse(cell, dialect)
+            trainer = plugins.load_embedded(backend)
+            first = trainer.rehearse(cell, dialect) if trainer else None
             if first is None:
                 raise UnsupportedSetting(
                     backend,
@@ -82,8 +83,14 @@ def replaced_tasks(cells: Iterable[Cell], evaluation: EvaluationSpec) -> tuple[E
         return ()
     chosen: dict[EvalTask, None] = {}
     for cell in cells:
-        chosen |= dict.fromkeys(plugins.load(cell.settings.backend.name).rehearse_tasks(cell))
+        chosen |= dict.fromkeys(own_tasks(cell))
     return tuple(chosen)
+
+
+def own_tasks(cell: Cell) -> tuple[EvalTask, ...]:
+    """Return the tasks with which the cell's backend replaces the spec's, or () to keep them."""
+    trainer = plugins.load_embedded(cell.settings.backend.name)
+    return () if trainer is None else trainer.rehearse_tasks(cell)
 
 
 def semantics(library: BackendRef) -> Semantics:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
+from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -38,7 +39,7 @@ def translated(library: str) -> tuple[Cell, ...]:
     """Of every spec, the cells of a library that it translates: as declared, or as rehearsed."""
     backend, declared_ = plugins.load(library), every()
     cells = [cell for cell in declared_ if cell.settings.backend.name == library]
-    if backend.rehearse(declared_[0]) is not None:
+    if isinstance(backend, EmbeddedTrainer):
         cells += rehearse(declared_, library)
     place = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
     kept = []

@@ -84,7 +84,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         policies_dir=TASKS.parent / "policies",
         rehearse_tasks=lambda _: (),
     )
-    monkeypatch.setattr(plugins, "load", lambda _: backend)
+    for name in ("load", "load_embedded"):
+        monkeypatch.setattr(plugins, name, lambda _: backend)
     return backend
 
 

@@ -172,7 +172,8 @@ def policy(folder: Path) -> Path:
     """Return the folder of a shipped policy with a chat template. Make it if it does not exist."""
     if not folder.exists():
         owner, _, name = POLICY.partition(":")
-        policies = plugins.load(owner).policies_dir
+        trainer = plugins.load_embedded(owner)
+        policies = trainer.policies_dir if trainer else None
         if policies is None:
             raise EnvironmentFault(f"backend '{owner}' ships no policies")
         shutil.copytree(policies / name, folder)

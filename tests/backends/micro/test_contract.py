@@ -8,11 +8,11 @@ from backends.micro import BACKEND, disk
 from backends.micro.shipped import POLICIES
 from orchestrator.identity import flatten
 from orchestrator.records import Cell
-from orchestrator.testing.backend_contract import UNKNOWN_ESTIMATOR, BackendContract
+from orchestrator.testing.backend_contract import UNKNOWN_ESTIMATOR, EmbeddedTrainerContract
 from tests.backends.specs import translated
 
 
-class TestMicro(BackendContract):
+class TestMicro(EmbeddedTrainerContract):
     backend = BACKEND
 
     def cells(self) -> list[Cell]:

@@ -42,7 +42,12 @@ from pathlib import Path
 _real = Path({real!r})
 __path__ = [str(_real / "verl")]
 exec((_real / "verl" / "__init__.py").read_text())
-BACKEND.tasks_dir = _real / "micro" / "tasks"
+from orchestrator.library.protocol import EmbeddedTrainer
+
+class StandIn(VerlBackend, EmbeddedTrainer):
+    tasks_dir = _real / "micro" / "tasks"
+
+BACKEND = StandIn()
 """
 """orch's own verl backend. The policy that the stand-in trains understands only its own tasks."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from orchestrator.errors import LogFault
 from orchestrator.kl.library_semantics import PLAIN, Semantics
 from orchestrator.library.manifest import TEXT, Manifest, Number, ReleaseTable, Row, same
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
@@ -63,7 +63,7 @@ MANIFEST = Manifest(
 )
 
 
-class ToyTrl(LibraryBackend):
+class ToyTrl(Backend):
     """The toy."""
 
     name, manifest = "toytrl", MANIFEST

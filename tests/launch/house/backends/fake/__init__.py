@@ -10,12 +10,12 @@ from pathlib import Path
 
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.kl.library_semantics import PLAIN, Semantics
-from orchestrator.library.protocol import LibraryBackend
+from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
 
 
-class Fake(LibraryBackend):
+class Fake(Backend):
     name = "fake"
     versions = ("1",)
     capabilities: Mapping[str, Sequence[object]] = {}
