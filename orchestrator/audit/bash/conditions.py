@@ -1,6 +1,5 @@
 """Evaluate conditions of a script: true, false, or unknown before the script runs."""
 
-import fnmatch
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,11 +97,17 @@ def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condit
     text = source.text(operator) if operator is not None else ""
     if len(sides) != 2:
         return NOT_KNOWN
-    if text in ("&&", "||", "-a", "-o"):
+    if re.search(r"\s-[ao]\s", source.text(node)):
+        return NOT_KNOWN  # the grammar does not group them as the shell does
+    if text in ("&&", "||"):
         first, second = (condition(expander, side, source) for side in sides)
-        return _joined(first, second, both=text in ("&&", "-a"))
+        return _joined(first, second, both=text == "&&")
+    if sides[0].type == "unary_expression" and source.text(sides[0]).startswith("!"):
+        # `! a == b` is `! (a == b)`, which the grammar reads as `(! a) == b`.
+        values = tuple(expander.value(side, source) for side in (sides[0].children[-1], sides[1]))
+        return _negated(_compared(expander, text, values, sides[1], source))
     values = tuple(expander.value(side, source) for side in sides)
-    return _compared(text, values, quoted=sides[1].type in ("string", "raw_string"))
+    return _compared(expander, text, values, sides[1], source)
 
 
 def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
@@ -116,11 +121,26 @@ def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
     return Condition(first.branches | second.branches, truth)
 
 
-def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) -> Condition:
-    def equal(texts: list[str]) -> bool:
-        # An unquoted right side is a pattern, a quoted one is plain text.
-        same = texts[0] == texts[1] if quoted else fnmatch.fnmatchcase(texts[0], texts[1])
-        return same == (operator != "!=")
+def _compared(
+    expander: Expander,
+    operator: str,
+    values: tuple[ShellValue, ...],
+    right: SyntaxNode,
+    source: ShellSource,
+) -> Condition:
+    is_pattern = _is_in_double_brackets(right)
+    pattern = expander.pattern(right, source) if is_pattern else None
+    branches = bool(list(branches_in(values[1])))
+
+    def equal(texts: list[str]) -> Truth:
+        # Only `[[` has patterns, in what is not quoted.
+        if not is_pattern:
+            known: Truth = texts[0] == texts[1]
+        elif branches:
+            known = True if texts[0] == texts[1] else None
+        else:
+            known = expander.matches(texts[0], [pattern])
+        return None if known is None else known == (operator != "!=")
 
     def ordered(texts: list[str]) -> Truth:
         # `x` is no number: a comparison with an empty text stays unknown.
@@ -132,8 +152,9 @@ def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) ->
     def matches(texts: list[str]) -> Truth:
         if _SIMPLE_PATTERN.fullmatch(texts[1]) is None or len(texts[0]) > LONGEST_MATCHED:
             return None
+        flags = re.IGNORECASE if "nocasematch" in expander.options else 0
         try:
-            return re.search(texts[1], texts[0]) is not None
+            return re.search(texts[1], texts[0], flags) is not None
         except re.error:
             return None
 
@@ -142,6 +163,12 @@ def _compared(operator: str, values: tuple[ShellValue, ...], *, quoted: bool) ->
     if operator in _COMPARISONS:
         return _of_texts(values, ordered)
     return _of_texts(values, matches) if operator == "=~" else NOT_KNOWN
+
+
+def _is_in_double_brackets(node: SyntaxNode) -> bool:
+    while node is not None and node.type != "test_command":
+        node = node.parent
+    return node is not None and node.children[0].type == "[["
 
 
 def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:

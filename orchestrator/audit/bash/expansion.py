@@ -10,7 +10,8 @@ import fnmatch
 import operator
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode
 from orchestrator.audit.bash.values import (
@@ -55,9 +56,26 @@ _DEFAULTS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _EXPANSIONS = ("expansion", "simple_expansion", "command_substitution", "arithmetic_expansion")
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
-_LIST = re.compile(r"^([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)$")
-"""A word with one list in braces: `a.{b=1,c=2}` is the words `a.b=1` and `a.c=2`."""
-_RANGE = re.compile(r"^\{(-?\d{1,9})\.\.(-?\d{1,9})\}$")
+_RANGE = re.compile(r"(-?\d{1,9}|[A-Za-z])\.\.(-?\d{1,9}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
+"""A range in braces: `1..9..3`, `01..03`, `a..c`."""
+_FIRST_PLACEHOLDER = 0xF0000
+"""Characters from here on stand for the quoted parts and the expansions of a word with braces."""
+_ANSI_ESCAPE = re.compile(
+    r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL
+)
+_ANSI_LETTERS = {
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+}
+_EXTENDED = re.compile(r"[?*+@!]\(")
+"""A pattern of `shopt -s extglob`."""
 
 
 class Expander:
@@ -69,22 +87,19 @@ class Expander:
         self.branches: list[Branch] = []
         self.sourced: list[str] = []
         """Files that the script sources and that are not available: each may set any variable."""
+        self.trapped: set[str] = set()
+        """Variables that a trap sets, at a time that is not known."""
+        self.options: set[str] = set()
+        """Options of `shopt -s` that change what a pattern matches."""
 
     # Words
 
     def terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm]:
         """Return the words that a word node expands to, before they are split."""
-        if node.type == "brace_expression" and (match := _RANGE.match(source.text(node))):
-            low, high = int(match[1]), int(match[2])
-            step = 1 if high >= low else -1
-            numbers = range(low, high + step, step)[:MOST_NUMBERS]
-            return [(WordPart((ShellText(str(n), source.line(node)),), True),) for n in numbers]
-        if node.type == "concatenation" and all(c.type == "word" for c in node.children):
-            text, line = source.text(node), source.line(node)
-            if (match := _LIST.match(text)) and "\\" not in text:
-                parts = match[2].split(",")[:MOST_NUMBERS]
-                whole = (f"{match[1]}{each}{match[3]}" for each in parts)
-                return [(WordPart((ShellText(each, line),), True),) for each in whole]
+        if node.type in ("brace_expression", "concatenation", "word"):
+            words = self._brace_terms(node, source)
+            if words is not None:
+                return words
         if node.type == "command_name" and len(node.children) == 1:
             node = node.children[0]
         terms = self._array_terms(node, source)
@@ -96,6 +111,33 @@ class Expander:
                 for term in terms
             )
         )
+        return terms
+
+    def _brace_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
+        """Return the words of `a.{b=1,c=$X}` and `{01..03}`, or None for a word without braces."""
+        plain = ("word", "number", "{", "}", "..", "brace_expression")
+        inner = [node] if node.type != "concatenation" else list(node.children)
+        hidden = [child for child in inner if child.type not in plain]
+        signs = {chr(_FIRST_PLACEHOLDER + i): child for i, child in enumerate(hidden)}
+        own = {child.id: sign for sign, child in signs.items()}
+        text = "".join(own.get(child.id) or source.text(child) for child in inner)
+        if "{" not in text or "\\" in text:
+            return None
+        words = _brace_words(text)
+        if words is None:
+            return [(WordPart((Hole("braces with many words", source.line(node)),), True),)]
+        if words == [text]:
+            return None
+        line = source.line(node)
+        terms: list[WordTerm] = []
+        for word in words:
+            parts: list[WordPart] = []
+            for piece in re.split(f"([{''.join(signs)}])" if signs else r"(\Z)", word):
+                if piece in signs:
+                    parts += self.word_parts(signs[piece], source)
+                elif piece:
+                    parts.append(WordPart((ShellText(piece, line),), True))
+            terms.append(tuple(parts))
         return terms
 
     def _array_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
@@ -116,6 +158,8 @@ class Expander:
         elements = self.expansion(inner, source)
         if not isinstance(elements, list):
             return None
+        if quoted and _is_star(source.text(inner)):
+            return [(WordPart(self.joined(elements, source.line(inner)), True),)]
         return [
             each if isinstance(each, BranchElements) else (WordPart(each, quoted),)
             for each in elements
@@ -131,8 +175,7 @@ class Expander:
         if kind == "raw_string":
             return [WordPart(_nested_literal(source.text(node)[1:-1], line, source), True)]
         if kind == "ansi_c_string":
-            text = source.text(node)[2:-1]
-            text = text.replace("\\n", "\n").replace("\\t", "\t").replace("\\'", "'")
+            text = _ANSI_ESCAPE.sub(_ansi_character, source.text(node)[2:-1])
             return [WordPart(literal(text, line), True)]
         if kind in ("expansion", "simple_expansion"):
             value = self.expansion(node, source)
@@ -142,7 +185,9 @@ class Expander:
         if kind == "command_substitution":
             return [WordPart(self._substitution(node, source), False)]
         if kind == "arithmetic_expansion":
-            return [WordPart(self.arithmetic(source.text(node)[3:-2], line), True)]
+            text = source.text(node)
+            inside = text[3:-2] if text.startswith("$((") else text[2:-1]
+            return [WordPart(self.arithmetic(inside, line), True)]
         if kind in ("process_substitution", "array"):
             return [WordPart((Hole(f"a {kind.replace('_', ' ')}", line),), True)]
         return [WordPart(_plain_word(source.text(node), line, source), True)]
@@ -165,23 +210,35 @@ class Expander:
         value: ShellValue = tuple(piece for part in term for piece in part.value)
         needed = set(branches_in(value))
         if not needed or all(part.quoted for part in term):
-            yield from _split(term, {})
+            yield from _split(term, {}, self.separators())
         elif len(needed) == 1:
             branch = needed.pop()
             arms = range(len(self.branches[branch].labels))
-            yield BranchElements(branch, tuple(tuple(_split(term, {branch: arm})) for arm in arms))
+            yield BranchElements(
+                branch, tuple(tuple(_split(term, {branch: arm}, self.separators())) for arm in arms)
+            )
         else:
             yield value
 
     def joined(self, elements: Iterable[ArrayElement], line: int) -> ShellValue:
-        """Return array elements in one string, with blanks between them."""
+        """Return array elements in one string, with the first character of IFS between them."""
         joined: list[ShellText | Hole | BranchValue] = []
-        for each in elements_left(elements, {}):
-            if joined:
-                joined.append(ShellText(" ", line))
+        separators = self.separators()
+        for i, each in enumerate(elements_left(elements, {})):
+            if i and separators is None:
+                joined.append(Hole("$IFS", line))
+            elif i and separators:
+                joined.append(ShellText(separators[0], line))
             joined += each
         self.budget.spend(len(joined))
         return tuple(joined)
+
+    def separators(self) -> str | None:
+        """Return the characters at which words are split, or None if IFS is unknown."""
+        value = self.scope.variables.get("IFS")
+        if isinstance(value, ShellArray):
+            return None
+        return " \t\n" if value is None else known_text(value)
 
     def _text_with_expansions(
         self, node: SyntaxNode, source: ShellSource, *, quoted: bool
@@ -233,8 +290,15 @@ class Expander:
             return (Hole(f"${name}", line),)
         value = self.scope.variables.get(name)
         if isinstance(value, ShellArray):
+            keyed = self.scope.variables.get(f"{name}[0]")
+            if keyed is not None and not isinstance(keyed, ShellArray):
+                return keyed
+            if any(key.startswith(f"{name}[") for key in self.scope.variables):
+                return EMPTY
             first = self.settled(value.elements)[:1]
             return first[0] if first else EMPTY
+        if name in self.trapped:
+            return (Hole(f"${name}, which a trap may set", line),)
         if value is not None:
             return value
         if _FROM_OUTSIDE.match(name):
@@ -315,8 +379,8 @@ class Expander:
 
     def _element(self, name: str, index: str, line: int) -> ShellValue:
         """Return the value of `${a[1]}`, `${a[i]}` or `${a[key]}`."""
-        number = index
-        if not index.isdigit():
+        number = index.replace(" ", "")
+        if _signed(number) is None:
             number = known_text(self.variable(index.lstrip("$").strip("{}"), line)) or ""
         unquoted = index.strip("\"'")
         keyed = self.scope.variables.get(f"{name}[{unquoted}]")
@@ -324,10 +388,12 @@ class Expander:
             keyed = self.scope.variables.get(f"{name}[{number}]")
         if keyed is not None and not isinstance(keyed, ShellArray):
             return keyed
-        array, at = self.scope.variables.get(name), _index(number)
+        array, at = self.scope.variables.get(name), _signed(number)
+        if any(key.startswith(f"{name}[") for key in self.scope.variables):
+            return EMPTY if at is not None and at >= 0 else (Hole(f"${{{name}[{index}]}}", line),)
         if isinstance(array, ShellArray) and at is not None:
             elements = self.settled(array.elements)
-            return elements[at] if at < len(elements) else EMPTY
+            return elements[at] if -len(elements) <= at < len(elements) else EMPTY
         return (Hole(f"${{{name}[{index}]}}", line),)
 
     def _each_changed(
@@ -357,21 +423,32 @@ class Expander:
     ) -> list[ArrayElement]:
         """Return the elements of `${@:2}` and `${a[@]:1:3}`.
 
-        Return the elements unchanged for other operators and for unknown bounds.
+        Return the elements unchanged for other operators, and a Hole for unknown bounds.
         """
         if not operation or source.text(operation[0]) != ":":
             return elements
-        if any(isinstance(each, BranchElements) for each in elements):
-            return elements
-        texts = [known_text(self.value(node, source)) for node in operation if node.type != ":"]
-        bounds = [_index((text or "").strip()) for text in texts]
-        if not bounds or bounds[0] is None or None in bounds:
-            return elements
+        whole = source.text(operation[0].parent)
+        unknown: list[ArrayElement] = [(Hole(f"a part of {whole}", source.line(operation[0])),)]
+        bounds = self._bounds(operation, source)
+        if bounds is None or any(isinstance(each, BranchElements) for each in elements):
+            return unknown
         # `${@:1}` counts from $1, and `${a[@]:1}` from element 0.
-        of_arguments = source.text(operation[0].parent).startswith(("${@", "${*"))
-        start = max(bounds[0] - of_arguments, 0)
-        stop = start + (bounds[1] or 0) if len(bounds) > 1 else None
-        return elements[start:stop]
+        of_arguments = whole.startswith(("${@", "${*"))
+        start, count = bounds
+        if count is not None and count < 0:
+            return unknown
+        start = len(elements) + start if start < 0 else max(start - of_arguments, 0)
+        return elements[max(start, 0) : None if count is None else max(start, 0) + count]
+
+    def _bounds(
+        self, operation: list[SyntaxNode], source: ShellSource
+    ) -> tuple[int, int | None] | None:
+        """Return offset and length of `${x:2}` and `${x:2:3}`, or None if one is unknown."""
+        texts = [source.text(node) for node in operation if node.type != ":"]
+        numbers = [_signed((known_text(self.arithmetic(text, 0)) or "").strip()) for text in texts]
+        if not numbers or len(numbers) > 2 or None in numbers or numbers[0] is None:
+            return None
+        return numbers[0], numbers[1] if len(numbers) == 2 else None
 
     def _operated(
         self,
@@ -390,18 +467,60 @@ class Expander:
         if text is None or len(text) > LONGEST_CHANGED:
             return unknown
         if operator in ("%", "%%", "#", "##"):
-            pattern = "".join(source.text(node) for node in operation[1:])
+            patterns = [self.pattern(node, source) for node in operation[1:]]
+            if None in patterns:
+                return unknown
+            pattern = "".join(each or "" for each in patterns)
             return (ShellText(_trimmed(text, operator, pattern), line),)
         if operator in ("/", "//") and len(operation) >= 2:
             old = source.text(operation[1])
             new = source.text(operation[3]) if len(operation) > 3 else ""
             # Without these characters the old text is no pattern, and can be replaced as it is.
-            if not re.search(r"[*?\[$]", old + new):
+            if old and not re.search(r"[*?\[$`\\\"'&]", old + new):
                 count = -1 if operator == "//" else 1
                 return (ShellText(text.replace(old, new, count), line),)
-        if operator in (",,", ",", "^^", "^"):
-            return (ShellText(text.lower() if operator[0] == "," else text.upper(), line),)
+        if operator in (",,", ",", "^^", "^") and len(operation) == 1:
+            change = str.lower if operator[0] == "," else str.upper
+            changed = change(text) if len(operator) == 2 else change(text[:1]) + text[1:]
+            return (ShellText(changed, line),)
+        if operator == ":" and (bounds := self._bounds(operation, source)) is not None:
+            offset, length = bounds
+            start = max(len(text) + offset, 0) if offset < 0 else offset
+            if length is None:
+                return (ShellText(text[start:], line),)
+            stop = start + length if length >= 0 else len(text) + length
+            return (ShellText(text[start:stop], line),)
         return unknown
+
+    def matches(self, text: str, patterns: Iterable[str | None]) -> bool | None:
+        """Return whether one of the patterns matches, or None if an unknown one may."""
+        fold = str.casefold if "nocasematch" in self.options else str
+        known = [
+            None if pattern is None else fnmatch.fnmatchcase(fold(text), fold(pattern))
+            for pattern in patterns
+        ]
+        return True if True in known else None if None in known else False
+
+    def pattern(self, node: SyntaxNode, source: ShellSource) -> str | None:
+        """Return a pattern as `fnmatch` reads it, or None if it is unknown or an extended one.
+
+        Quoted text stands for itself.
+        """
+        kind = node.type
+        if kind in ("concatenation", "command_name"):
+            parts = [self.pattern(child, source) for child in node.children]
+            return None if None in parts else "".join(part or "" for part in parts)
+        text = source.text(node)
+        if kind in ("string", "translated_string", "raw_string", "ansi_c_string"):
+            known = known_text(self.value(node, source))
+            return None if known is None else _escaped(known)
+        if kind in ("expansion", "simple_expansion"):
+            known = known_text(self.value(node, source))
+            return None if known is None or _EXTENDED.search(known) or "\\" in known else known
+        if re.search(r"[$`\"']|(?<!\\)\\$", text) or _EXTENDED.search(text):
+            return None  # the grammar ends `${x%\\}}` at the first brace
+        text = re.sub(r"\\(.)", lambda match: _escaped(match[1]), text, flags=re.DOTALL)
+        return text.replace("[^", "[!")
 
     def _defaulted(
         self,
@@ -435,7 +554,8 @@ class Expander:
 
     def arithmetic(self, text: str, line: int) -> ShellValue:
         """Return the value of `$((text))`, or a Hole unless every variable in it is a number."""
-        if len(text) > LONGEST_ARITHMETIC:
+        # Numbers with a base, such as 16#1f and 0x1f, are not read.
+        if len(text) > LONGEST_ARITHMETIC or re.search(r"\d[A-Za-z_#]", text):
             return (Hole("arithmetic", line),)
         for name in set(re.findall(r"\$?\{?([A-Za-z_]\w*)\}?", text)):
             known = known_text(self.variable(name, line))
@@ -474,10 +594,27 @@ class Expander:
 
     def _computed(self, command: SyntaxNode, source: ShellSource, line: int) -> ShellValue | None:
         """Return the output of `echo`, `basename` or `dirname`, or None for other commands."""
-        words = [self.value(c, source) for c in command.children if c.type != "file_redirect"]
+        if any(child.type.endswith("redirect") for child in command.children):
+            return None
+        terms = [term for child in command.children for term in self.terms(child, source)]
+        elements = [each for term in terms for each in self.elements(term)]
+        words = [each for each in elements if not isinstance(each, BranchElements)]
         name = known_text(words[0]) if words else None
-        if name == "echo" and len(words) >= 2:
-            return self.joined(words[1:], line)
+        if name in self.scope.functions:
+            return None
+        if name == "echo" and len(elements) >= 2:
+            first = known_text(words[1]) if len(words) > 1 else None
+            if first is not None and re.fullmatch(r"-[neE]+", first):
+                if first != "-n":
+                    return None
+                elements = elements[1:]
+            return _without_last_newlines(self.joined(elements[1:], line))
+        if name == "printf" and len(words) == len(elements) >= 2:
+            texts = [known_text(word) for word in words[1:]]
+            made = None if None in texts else printf([text or "" for text in texts])
+            return None if made is None else literal(made.rstrip("\n"), line)
+        if len(words) != len(elements):
+            return None
         path = known_text(words[1]) if len(words) == 2 else None
         change: Callable[[str], str] | None = {
             "basename": posixpath.basename,
@@ -491,8 +628,138 @@ def _index(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
 
-def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
-    """Yield the words of a term as values. Split only unquoted text, at blanks."""
+def _signed(text: str) -> int | None:
+    """Return a whole number with or without a sign, or None for other text."""
+    return int(text) if re.fullmatch(r"[-+]?\d{1,9}", text) else None
+
+
+def _is_star(text: str) -> bool:
+    """Return True for `$*`, `${*}` and `${a[*]}`: in quotes, they are one word."""
+    return text in ("$*", "${*}") or bool(re.fullmatch(r"\$\{\w+\[\*\][^@]*\}", text))
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a pattern that matches it alone."""
+    return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", text)
+
+
+def _ansi_character(match: re.Match[str]) -> str:
+    """Return the character of an escape in `$'...'`."""
+    for digits, base in zip(match.groups()[:4], (16, 16, 16, 8), strict=True):
+        if digits is not None:
+            code = int(digits, base)
+            return chr(code) if code < 0x110000 else match[0]
+    letter = match[5]
+    return _ANSI_LETTERS.get(letter, letter if letter in "\\'\"?" else match[0])
+
+
+def _brace_words(text: str) -> list[str] | None:
+    """Return the words that braces expand to, the text alone without braces; None for too many."""
+    depth, start = 0, -1
+    commas: list[int] = []
+    for at, character in enumerate(text):
+        if character == "{":
+            depth += 1
+            if depth == 1:
+                start, commas = at, []
+        elif character == "," and depth == 1:
+            commas.append(at)
+        elif character == "}" and depth:
+            depth -= 1
+            if depth:
+                continue
+            inside = text[start + 1 : at]
+            numbered = _range_words(inside) if not commas else None
+            if commas:
+                cuts = [start, *commas, at]
+                choices = [text[a + 1 : b] for a, b in pairwise(cuts)]
+                heads = [word for choice in choices for word in _brace_words(choice) or [choice]]
+            elif numbered is not None:
+                heads = numbered
+            else:
+                continue
+            tails = _brace_words(text[at + 1 :])
+            if tails is None or len(heads) * len(tails) > MOST_NUMBERS:
+                return None
+            return [f"{text[:start]}{head}{tail}" for head in heads for tail in tails]
+    return [text]
+
+
+def _range_words(text: str) -> list[str] | None:
+    """Return the words of `1..9..3`, `01..03` or `a..c`, or None for other text."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return None
+    first, last = match[1], match[2]
+    if first.isalpha() != last.isalpha():
+        return None
+    low, high = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
+    step = abs(int(match[3] or 1)) or 1
+    numbers = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
+    if first.isalpha():
+        return [chr(number) for number in numbers][:MOST_NUMBERS]
+    padded = any(re.match(r"-?0\d", end) for end in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    return [f"{number:0{width}d}" for number in numbers[:MOST_NUMBERS]]
+
+
+_FORMAT = re.compile(r"%(?:%|(0?\d{0,3})([sd]))")
+
+
+def printf(words: Sequence[str]) -> str | None:
+    """Return what `printf FORMAT WORD ...` prints, or None for a format that is not read."""
+    form, arguments = words[0], list(words[1:])
+    if "%" in _FORMAT.sub("", form) or re.search(r"\\[^nt\\]", form):
+        return None
+    specifications = [match for match in _FORMAT.finditer(form) if match[2]]
+    if len(arguments) > len(specifications) or any(
+        match[2] == "d" and not re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", argument)
+        for match, argument in zip(specifications, arguments, strict=False)
+    ):
+        return None
+    if len(arguments) < len(specifications):
+        return None
+    given = iter(arguments)
+
+    def filled(match: re.Match[str]) -> str:
+        if match[2] is None:
+            return "%"
+        argument = next(given)
+        if match[2] == "d":
+            return f"{int(argument):{match[1]}d}"
+        return argument.rjust(int(match[1] or 0))
+
+    escapes = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+    text = re.sub(r"\\[nt\\]", lambda match: escapes[match[0]], form)
+    return _FORMAT.sub(filled, text)
+
+
+def _without_last_newlines(value: ShellValue) -> ShellValue:
+    """Return the output of a command without the newlines at its end, as `$(...)` has it."""
+    last = value[-1] if value else None
+    if not isinstance(last, ShellText) or not last.text.endswith("\n"):
+        return value
+    return (*value[:-1], last._replace(text=last.text.rstrip("\n")))
+
+
+def split_text(text: str, separators: str | None) -> list[str] | None:
+    """Return the words of a text at IFS's characters, or None if these are unknown or mixed."""
+    if separators is None:
+        return None
+    if not separators:
+        return [text] if text else []
+    if not separators.strip(" \t\n"):
+        return re.sub(f"[{separators}]+", " ", text).split()
+    if set(separators) & set(" \t\n"):
+        return None
+    words = re.split(f"[{re.escape(separators)}]", text)
+    return words[:-1] if words[-1:] == [""] else words
+
+
+def _split(
+    term: tuple[WordPart, ...], ways: Ways, separators: str | None = " \t\n"
+) -> Iterator[ShellValue]:
+    """Yield the words of a term as values. Split only unquoted text, at IFS's characters."""
     if all(part.quoted for part in term):
         yield tuple(piece for part in term for piece in part.value)
         return
@@ -501,7 +768,13 @@ def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
     for part in term:
         begun = begun or part.quoted
         for piece in pieces(part.value, ways):
-            if part.quoted or isinstance(piece, Hole) or not re.search(r"\s", piece.text):
+            if part.quoted or isinstance(piece, Hole):
+                word.append(piece)
+                continue
+            if separators != " \t\n":
+                yield from _split_unusually(term, ways, separators)
+                return
+            if not re.search(r"\s", piece.text):
                 word.append(piece)
                 continue
             for i, chunk in enumerate(re.split(r"\s+", piece.text)):
@@ -513,6 +786,20 @@ def _split(term: tuple[WordPart, ...], ways: Ways) -> Iterator[ShellValue]:
     # An unquoted word of unset variables alone is no word.
     if (word or begun) and not all(isinstance(p, Hole) and p.unset for p in word):
         yield tuple(word)
+
+
+def _split_unusually(
+    term: tuple[WordPart, ...], ways: Ways, separators: str | None
+) -> Iterator[ShellValue]:
+    """Yield the words of a term where IFS is not as usual: known only for one unquoted part."""
+    known = known_text(tuple(piece for part in term for piece in pieces(part.value, ways)))
+    words = split_text(known, separators) if known is not None and len(term) == 1 else None
+    line = next((p.line for part in term for p in pieces(part.value, ways)), 0)
+    if words is None:
+        yield (Hole("a word that $IFS splits", line),)
+        return
+    for word in words:
+        yield (ShellText(word, line),)
 
 
 def _plain_word(text: str, line: int, source: ShellSource) -> ShellValue:
@@ -577,7 +864,7 @@ def _default_of(name: str, default: ShellValue) -> ShellValue:
     )
 
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>!]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)(?![\w#])|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>!]))")
 _LEVELS: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
     {"||": lambda a, b: int(bool(a or b))},
     {"&&": lambda a, b: int(bool(a and b))},
@@ -637,7 +924,7 @@ def _unit(tokens: list[str]) -> int:
         if tokens.pop(0) != ")":
             raise ValueError
         return value
-    base = int(first)
+    base = int(first, 8) if len(first) > 1 and first[0] == "0" else int(first)
     if tokens and tokens[0] == "**":
         tokens.pop(0)
         power = _unit(tokens)

@@ -9,7 +9,6 @@ that runs it.
 Reading a statement returns a Flow: None, or the kind of jump that leaves the block.
 """
 
-import fnmatch
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,13 @@ from itertools import product, takewhile
 from typing import ClassVar, Literal
 
 from orchestrator.audit.bash.conditions import NOT_KNOWN, Condition, condition, is_missing_argument
-from orchestrator.audit.bash.expansion import FIRST_PRIVATE, LAST_PRIVATE, Expander
+from orchestrator.audit.bash.expansion import (
+    FIRST_PRIVATE,
+    LAST_PRIVATE,
+    Expander,
+    printf,
+    split_text,
+)
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
     EMPTY,
@@ -87,6 +92,9 @@ _SUBSCRIPT = re.compile(r"([A-Za-z_]\w*)\[([^\]]+)\]")
 """An element of an array: `x[1]`."""
 _FRESH = ("docker", "podman", "nerdctl", "ssh", "kubectl", "pdsh")
 """Programs that start others without the environment of the script."""
+_NO_WORD = ("file_descriptor", "comment", "file_redirect", "ERROR")
+"""Parts of a redirection that are no word of the command. `3<<< a` is an error to the grammar."""
+_ASSIGNS = ("variable_assignment", "variable_assignments", "declaration_command")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*=")
 """The option in a word that also has the value: `--wrap=VALUE`."""
 
@@ -111,6 +119,12 @@ class Interpreter(Expander):
         """The (branch, arm) pairs that lead to the current statement."""
         self.loops: tuple[str, ...] = ()
         self.caveats: set[str] = set()
+        self.constants: set[str] = set()
+        """Variables of `readonly`: an assignment to one fails."""
+        self.integers: set[str] = set()
+        """Variables of `declare -i`, to which arithmetic is assigned."""
+        self._levels = 0
+        """How many more loops `break 2` or `continue 2` leaves."""
         self._locals: list[dict[str, ShellValue | ShellArray | None]] = []
         """For each function being read: the values outside it of its local variables."""
         self._depth = 0
@@ -133,14 +147,17 @@ class Interpreter(Expander):
 
     def statements(self, nodes: Sequence[SyntaxNode], source: ShellSource) -> Flow:
         """Read statements until one of them leaves the block."""
-        for node in nodes:
+        for i, node in enumerate(nodes):
+            if i + 1 < len(nodes) and nodes[i + 1].type == "&":
+                self._apart(node, source)
+                continue
             flow = self.statement(node, source)
             if flow is not None:
                 return flow
         return None
 
     def _block(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        if source.text(node).startswith("(("):
+        if node.type == "compound_statement" and source.text(node).startswith("(("):
             self._calculate(source.text(node)[2:-2], source.line(node))
             return None
         return self.statements(node.children, source)
@@ -170,6 +187,19 @@ class Interpreter(Expander):
         self.scope.restore(before)
         return None
 
+    def _apart(self, node: SyntaxNode, source: ShellSource) -> None:
+        """Read a statement of another process: in the background, or in a pipe."""
+        before = self.scope.copy()
+        self.statement(node, source)
+        self.scope.restore(before)
+
+    def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
+        if not any(child.type in ("|", "|&") for child in node.children):
+            return self.statements(node.children, source)
+        for child in node.children:
+            self._apart(child, source)
+        return None
+
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
@@ -190,6 +220,8 @@ class Interpreter(Expander):
         else:
             value = EMPTY if given is None else self.value(given, source)
         appends = any(c.type == "+=" for c in node.children)
+        if name in self.constants:
+            value = (Hole(f"${name}, which is readonly", source.line(node)),)
         if self.scope.exports_all:
             self.scope.exported.add(name)
         subscript = _SUBSCRIPT.fullmatch(name)
@@ -199,8 +231,19 @@ class Interpreter(Expander):
                 at = source.line(node)
                 self._assign_element(subscript[1], subscript[2], element, appends, at)
             return None
-        if before is not None and appends:
+        if name in self.integers and not isinstance(value, ShellArray):
+            text = known_text(value)
+            old = known_text(before) if isinstance(before, tuple) else ""
+            unknown: ShellValue = (Hole(f"arithmetic over ${name}", source.line(node)),)
+            if text is None or old is None:
+                value = unknown
+            else:
+                sum_of = f"({old or 0}) + ({text or 0})" if appends else text or "0"
+                value = self.arithmetic(sum_of, source.line(node))
+        elif before is not None and appends:
             value = _appended(before, value)
+        if not appends:
+            self._forget_elements(name)
         self.scope.variables[name] = bounded(value, self.budget.spend)
         if isinstance(value, ShellArray):
             self._keep_keys(name, value)
@@ -214,7 +257,7 @@ class Interpreter(Expander):
         keyed = any(key.startswith(f"{name}[") for key in self.scope.variables)
         elements = list(array.elements) if isinstance(array, ShellArray) and not keyed else []
         # An index beyond the end would leave a gap: such an element is kept under its key.
-        if at is not None and not keyed and (at <= len(elements) or array is None):
+        if at is not None and not keyed and at <= len(elements):
             if any(isinstance(each, BranchElements) for each in elements[: at + 1]):
                 elements = [(Hole(f"an element of ${name}", line),)]
             elif at < len(elements):
@@ -237,6 +280,11 @@ class Interpreter(Expander):
         self.scope.variables[name] = ShellArray(
             tuple(each for each in own if not isinstance(each, ShellArray))
         )
+
+    def _forget_elements(self, name: str) -> None:
+        """Drop the elements that are kept under their keys: the variable gets a new value."""
+        for key in [key for key in self.scope.variables if key.startswith(f"{name}[")]:
+            del self.scope.variables[key]
 
     def _number(self, index: str, line: int) -> int | None:
         """Return the number of an element, or None for a text key and an unknown number."""
@@ -278,8 +326,11 @@ class Interpreter(Expander):
             assigned = child.type == "variable_assignment"
             target = child.child_by_field_name("name") if assigned else child
             if target is None or not (assigned or child.type == "variable_name"):
+                self._declare_words(child, source, is_local=is_local)
                 continue
             name = source.text(target).partition("[")[0]
+            if "i" in flags and (declares or kind == "local"):
+                self.integers.add(name)
             if is_local and self._locals:
                 self._locals[-1].setdefault(name, self.scope.variables.get(name))
                 if not assigned:
@@ -288,9 +339,26 @@ class Interpreter(Expander):
                 self._assignment(child, source)
             if "n" in flags and (declares or kind == "local"):
                 self._refer(name, source.line(child))
+            elif kind == "readonly" or (declares and "r" in flags):
+                self.constants.add(name)
             elif kind == "export" or (declares and "x" in flags):
                 (self.scope.exported.discard if "n" in flags else self.scope.exported.add)(name)
         return None
+
+    def _declare_words(self, node: SyntaxNode, source: ShellSource, *, is_local: bool) -> None:
+        """Read a word of `declare "$NAME=1"`."""
+        if node.type not in ("string", "concatenation", "simple_expansion", "expansion"):
+            return
+        for element in (each for term in self.terms(node, source) for each in self.elements(term)):
+            text = _text(element)
+            if text is None:
+                self.sourced.append(source.text(node))
+                continue
+            name, value = _assigned((ShellText(text, source.line(node)),))
+            if value is not None:
+                if is_local and self._locals:
+                    self._locals[-1].setdefault(name, self.scope.variables.get(name))
+                self.scope.variables[name] = value
 
     def _refer(self, name: str, line: int) -> None:
         """Read `local -n name=other`: what is assigned to `name` changes `other`."""
@@ -344,33 +412,62 @@ class Interpreter(Expander):
         word = self.value(subject, source)
         items = [c for c in node.children if c.type == "case_item"]
         patterns = [self._patterns(item, source) for item in items]
+        ends = [source.text(item.children[-1]) for item in items]
         shown = " ".join(source.text(subject).split())
-        labels = [f"{shown} is {' or '.join(each)}"[:LONGEST_LABEL] for each in patterns]
+        labels = [f"{shown} is {_written(item, source)}"[:LONGEST_LABEL] for item in items]
 
         def arms(ways: Ways, usual: bool) -> list[int]:
             matched = tuple(pieces(word, ways))
             text = known_text(matched)
+            exhaustive = any("*" in each for each in patterns)
             if text is None or (is_missing_argument(matched) and not usual):
-                exhaustive = any("*" in each for each in patterns)
                 return list(range(len(items) + (not exhaustive)))
+            possible = []
             for i, each in enumerate(patterns):
-                if any(fnmatch.fnmatchcase(text, pattern) for pattern in each):
-                    return [i]
-            return [len(items)]
+                known = self.matches(text, each)
+                if known is not False:
+                    possible.append(i)
+                if known:
+                    return possible
+            return [*possible, len(items)]
 
-        bodies = [*(_case_body(item) for item in items), []]
+        # `;&` goes on with the next body; what `;;&` goes on with, depends on the word.
+        bodies: list[list[SyntaxNode]] = [[]]
+        for item, end in zip(reversed(items), reversed(ends), strict=True):
+            goes_on = bodies[0] if end == ";&" else []
+            bodies.insert(0, [*_case_body(item), *goes_on])
+        if ";;&" in ends:
+            return self._case_goes_on(known_text(word), patterns, bodies, ends, source)
         labels.append(f"{shown} is something else")
         return self._fork(bodies, labels, set(branches_in(word)), arms, source)
 
-    def _patterns(self, item: SyntaxNode, source: ShellSource) -> list[str]:
+    def _case_goes_on(
+        self,
+        text: str | None,
+        patterns: Sequence[Sequence[str | None]],
+        bodies: Sequence[Sequence[SyntaxNode]],
+        ends: Sequence[str],
+        source: ShellSource,
+    ) -> Flow:
+        """Read a `case` in which `;;&` goes on with the next pattern that matches."""
+        known = [None if text is None else self.matches(text, each) for each in patterns]
+        if None in known:
+            self.sourced.append("a case with several arms")
+            return None
+        reached: list[SyntaxNode] = []
+        for holds, body, end in zip(known, bodies, ends, strict=False):
+            reached += body if holds else []
+            if holds and end != ";;&":
+                break
+        return self.statements(reached, source)
+
+    def _patterns(self, item: SyntaxNode, source: ShellSource) -> list[str | None]:
         patterns = []
         for child in item.children:
             if child.type == ")":
                 break
             if child.is_named:
-                text = known_text(self.value(child, source))
-                # An unknown pattern may match any text that is not empty.
-                patterns.append("?*" if text is None else text)
+                patterns.append(self.pattern(child, source))
         return patterns
 
     def _list(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -394,12 +491,23 @@ class Interpreter(Expander):
             return self._fork([[yes], [right]], [label, f"not {label}"], needed, both, source)
         test = self._condition(left, source)
         is_test = left.type in ("test_command", "negated_command", "list")
-        if not is_test or "[" not in source.text(left):
+        is_known = test.truth(dict(self.guard), False) is not None
+        if not is_known and (not is_test or "[" not in source.text(left)):
             flow = self.statement(left, source)
             if flow is not None:
                 return flow
+            if right.type in _ASSIGNS:
+                labels = [
+                    f"{' '.join(source.text(left).split())[:LONGEST_LABEL]} succeeds",
+                    "it fails",
+                ]
+                only_after_failure = operator == "||"
+                bodies = [[], [right]] if only_after_failure else [[right], []]
+                return self._fork(bodies, labels, set(), lambda _ways, _usual: [0, 1], source)
             after = self.statement(right, source)
             return None if operator == "||" else after
+        if left.type == "compound_statement" and source.text(left).startswith("(("):
+            self.statement(left, source)
         wanted = operator == "&&"
 
         def arms(ways: Ways, usual: bool) -> list[int]:
@@ -521,7 +629,7 @@ class Interpreter(Expander):
             elif listed and child.is_named and child.type not in ("do_group", "comment"):
                 for term in self.terms(child, source):
                     items += self.settled(self.elements(term))
-        if not listed:
+        if not listed and not re.match(r"for\s+\w+\s+in\b", source.text(node)):
             items = self.settled(self.scope.arguments)
         if len(items) > MOST_TURNS:
             self.caveats.add(f"only the first {MOST_TURNS} turns of a loop were looked at")
@@ -534,23 +642,57 @@ class Interpreter(Expander):
                 self.loops = (*before, f"{name}={label}"[:LONGEST_LOOP_LABEL])
             flow = self.statement(body, source)
             self.loops = before
+            if flow in ("break", "continue") and self._levels:
+                self._levels -= 1
+                return flow
             if flow in ("exit", "return", "break"):
                 break
         return None
 
     def _c_style_for(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read `for ((i = 0; ...))` once, with an unknown counter."""
-        for child in node.children:
-            if child.type == "variable_assignment":
-                self.statement(child, source)
-                target = child.child_by_field_name("name")
-                if target is not None:
-                    counter: ShellValue = (Hole("a loop's counter", source.line(child)),)
-                    self.scope.variables[source.text(target)] = counter
+        """Read the turns of `for ((i = 0; i < 3; i++))`, or one turn with an unknown counter."""
         body = node.child_by_field_name("body")
-        if body is not None:
-            self.statement(body, source)
+        head = source.text(node).partition("((")[2].partition("))")[0].split(";")
+        if body is None or len(head) != 3:
+            return None
+        line = source.line(node)
+        self._calculate(head[0], line)
+        for _ in range(MOST_TURNS):
+            holds = known_text(self.arithmetic(head[1], line)) if head[1].strip() else None
+            if holds == "0":
+                return None
+            if holds is None:
+                return self._some_turns(node, body, source)
+            flow = self.statement(body, source)
+            if flow in ("break", "continue") and self._levels:
+                self._levels -= 1
+                return flow
+            if flow in ("exit", "return", "break"):
+                return None
+            self._calculate(head[2], line)
+        return self._some_turns(node, body, source)
+
+    def _some_turns(self, node: SyntaxNode, body: SyntaxNode, source: ShellSource) -> Flow:
+        """Read one turn of a loop whose number of turns is unknown.
+
+        What it sets is unknown, in the turn and after the loop.
+        """
+        line = source.line(node)
+        for name in self._set_in(node, source):
+            self.scope.variables[name] = (Hole(f"${name}, which a loop sets", line),)
+        before = dict(self.scope.variables)
+        self.statement(body, source)
+        self._levels = 0
+        for name, value in list(self.scope.variables.items()):
+            if before.get(name) != value:
+                self.scope.variables[name] = (Hole(f"${name}, which a loop sets", line),)
         return None
+
+    def _set_in(self, node: SyntaxNode, source: ShellSource) -> set[str]:
+        """Return the variables that arithmetic in the head of a loop changes."""
+        text = source.text(node).partition("((")[2].partition("))")[0]
+        is_counted = node.type == "c_style_for_statement"
+        return {"".join(names) for names in _CHANGED.findall(text)} if is_counted else set()
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Read a loop while its condition is true, or once if the condition is unknown.
@@ -563,18 +705,27 @@ class Interpreter(Expander):
         if body is None or not tests:
             return None
         for turn in range(MOST_TURNS):
+            for test in tests[:-1]:
+                self.statement(test, source)
             holds = self._condition(tests[-1], source).truth(dict(self.guard), True)
             if holds is not None and holds == until:
                 return None
+            if tests[-1].type not in ("test_command", "negated_command"):
+                self.statement(tests[-1], source)
+            if holds is None:
+                return self._some_turns(node, body, source)
             flow = self.statement(body, source)
             if flow in ("exit", "return"):
                 # Only a first turn that surely happens leaves the block for sure.
-                return flow if holds is not None and turn == 0 else None
-            if flow == "break" or holds is None:
+                return flow if turn == 0 else None
+            if flow in ("break", "continue") and self._levels:
+                self._levels -= 1
+                return flow
+            if flow == "break":
                 return None
             if source.text(tests[-1]).strip() in ("true", ":", "1"):
-                return None
-        return None
+                return self._some_turns(node, body, source)
+        return self._some_turns(node, body, source)
 
     # Commands
 
@@ -589,11 +740,7 @@ class Interpreter(Expander):
             inner = each.children
             if each.type == "heredoc_redirect":
                 inner = [g for c in inner if c.type == "file_redirect" for g in (c, *c.children)]
-            named = [
-                c
-                for c in inner
-                if c.is_named and c.type not in ("file_descriptor", "comment", "file_redirect")
-            ]
+            named = [c for c in inner if c.is_named and c.type not in _NO_WORD]
             # The grammar takes words after `> file` for more files; they are arguments.
             more += named[1:] if each.type == "file_redirect" else []
             if named and any(c.type in (">", ">>", "&>") for c in inner):
@@ -664,10 +811,14 @@ class Interpreter(Expander):
             return None
         head, arguments = words[0], tuple(words[1:])
         name = _text(head) or ""
+        if name in ("command", "builtin") and not (_text(words[1:2][0]) or "-").startswith("-"):
+            return self._invoke_values(words[1:], line, stdin, target)
+        if name == "time" and arguments:
+            return self._timed(arguments, line)
         if name in self.scope.functions and self._depth < DEEPEST_CALL:
             return self._call(name, arguments)
         if name in ("read", "mapfile", "readarray") and stdin is not None:
-            self._read_heredoc(name, arguments, stdin)
+            self._read_text(name, arguments, stdin, line)
         elif name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
         elif name in ("cat", "tee"):
@@ -680,6 +831,29 @@ class Interpreter(Expander):
         elif not self._runs_strings(words):
             self._start(terms, words, line)
         return None
+
+    def _invoke_values(
+        self,
+        words: Sequence[ArrayElement],
+        line: int,
+        stdin: ShellValue | None = None,
+        target: ShellValue | None = None,
+    ) -> Flow:
+        terms = tuple(v if isinstance(v, BranchElements) else (WordPart(v, True),) for v in words)
+        return self._invoke(terms, line, stdin, target)
+
+    def _timed(self, arguments: Sequence[ArrayElement], line: int) -> Flow:
+        """Read `time X=1`, which the grammar takes for a word, and `time -p program`."""
+        rest = list(arguments)
+        while rest and (_text(rest[0]) or "").startswith("-"):
+            del rest[0]
+        while rest and not isinstance(rest[0], BranchElements):
+            name, value = _assigned(rest[0])
+            if value is None:
+                break
+            self.scope.variables[name] = value
+            del rest[0]
+        return self._invoke_values(rest, line) if rest else None
 
     def _after_s(self, words: Sequence[ArrayElement]) -> tuple[ArrayElement, ...]:
         """Return the arguments of `bash -s a b`, which reads its script from its input."""
@@ -974,40 +1148,111 @@ class Interpreter(Expander):
             self.scope.variables[name] = (Hole(f"${name}, which is read", line),)
         return None
 
-    def _read_heredoc(
-        self, command: str, arguments: tuple[ArrayElement, ...], text: ShellValue
+    def _read_text(
+        self, command: str, arguments: tuple[ArrayElement, ...], text: ShellValue, line: int
     ) -> None:
-        """Assign the text to the last argument: `read -r -d '' x <<EOF`.
+        """Assign a text to the names of `read` and `mapfile`: the lines of a heredoc, a herestring.
 
-        `mapfile` assigns an array of the text's lines, `read -a` an array of its words.
+        `read` takes the first line, or all with `-d ''`, and splits it at IFS; `read -a` and
+        `mapfile` assign an array.
         """
-        flags = [_text(each) or "" for each in arguments]
-        splits = command == "read" and any(re.match(r"-\w*a", flag) for flag in flags)
-        for name in self._names(arguments[-1:]):
-            if command == "read" and not splits:
-                self.scope.variables[name] = text
-                continue
-            known = known_text(text)
-            line = next((p.line for p in text if isinstance(p, ShellText)), 0)
-            if known is None:
-                self.scope.variables[name] = ShellArray(((Hole(f"${name}, which is read", line),),))
-                continue
-            parts = known.split() if splits else known.splitlines()
-            self.scope.variables[name] = ShellArray(
-                tuple((ShellText(part, line),) for part in parts)
-            )
+        words = [_text(each) for each in arguments]
+        flags = [word for word in words if word is not None and word.startswith("-")]
+        names = self._names(arguments)
+        known = known_text(text)
+        if command != "read":
+            lines = None if known is None or flags not in ([], ["-t"]) else known.splitlines()
+            if lines is not None and flags != ["-t"]:
+                lines = None
+            self._assign_array(names[-1:] or ["MAPFILE"], lines, line)
+            return
+        takes_all = any(
+            flag.endswith("d") and words[i + 1 : i + 2] == [""]
+            for i, flag in enumerate(words)
+            if flag is not None and re.fullmatch(r"-\w+", flag)
+        )
+        letters = {letter for flag in flags for letter in flag[1:]}
+        is_simple = letters <= {"r", "a", "s", "e"} or (takes_all and letters <= {"r", "d", "a"})
+        if takes_all and names and "a" not in letters and is_simple:
+            self.scope.variables[names[-1]] = text
+            return
+        first = None if known is None or "\\" in known else known.partition("\n")[0]
+        separators = self.separators()
+        parts = None if first is None or not is_simple else split_text(first, separators)
+        if "a" in letters:
+            self._assign_array(names[-1:], parts, line)
+            return
+        for i, name in enumerate(names or ["REPLY"]):
+            value: ShellValue = (Hole(f"${name}, which is read", line),)
+            if parts is not None and (i < len(names) - 1 or len(parts) <= len(names)):
+                value = (ShellText(parts[i], line),) if i < len(parts) else EMPTY
+            elif parts is not None and first is not None and separators == " \t\n":
+                value = (ShellText(_remainder(first, i), line),)
+            self.scope.variables[name] = value
+
+    def _assign_array(self, names: Sequence[str], parts: Sequence[str] | None, line: int) -> None:
+        for name in names:
+            hole: ShellValue = (Hole(f"${name}, which is read", line),)
+            elements = (hole,) if parts is None else tuple((ShellText(p, line),) for p in parts)
+            self._forget_elements(name)
+            self.scope.variables[name] = ShellArray(elements)
 
     def _mapfile(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
         for name in self._names(arguments[-1:]):
             self.scope.variables[name] = ShellArray(((Hole(f"${name}, which is read", line),),))
         return None
 
+    def _printf(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
+        """Read `printf -v NAME FORMAT WORD ...`."""
+        words = [_text(each) for each in arguments]
+        if words[:1] == ["-v"] and len(words) > 2:
+            name, texts = words[1], words[2:]
+            made = None if None in texts else printf([text or "" for text in texts])
+            if name is None or not name.isidentifier():
+                self.sourced.append("printf -v")
+                return None
+            value: ShellValue = (Hole(f"${name}, which printf sets", line),)
+            self.scope.variables[name] = value if made is None else (ShellText(made, line),)
+        return None
+
+    def _getopts(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
+        for name in ("OPTARG", "OPTIND", *self._names(arguments[1:2])):
+            self.scope.variables[name] = (Hole(f"${name}, which getopts sets", line),)
+        return None
+
+    def _trap(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
+        """Read `trap 'X=1' ERR`: from here on, X may be what the trap sets."""
+        words = [_text(each) for each in arguments]
+        if {"ERR", "DEBUG", "RETURN"} & {*words[1:]}:
+            if words[0] is None or not re.fullmatch(r"[^`$]*", words[0]):
+                self.sourced.append("a trap")
+            self.trapped |= set(re.findall(rf"({_NAME})(?:\[[^\]]*\])?\+?=", words[0] or ""))
+        return None
+
+    def _shopt(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
+        words = [_text(each) or "" for each in arguments]
+        if "-s" in words:
+            self.options |= {*words}
+        elif "-u" in words:
+            self.options -= {*words}
+        return None
+
+    def jump(self, arguments: tuple[ArrayElement, ...], flow: Flow) -> Flow:
+        """Return the Flow of `break N` or `continue N`, and note how many loops more it leaves."""
+        count = _text(arguments[0]) if arguments else None
+        self._levels = int(count) - 1 if count and re.fullmatch(r"[1-9]\d?", count) else 0
+        return flow
+
     def _unset(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
         for each in self.settled(arguments):
             name = known_text(each) or ""
+            if name not in self.scope.variables:
+                self.scope.functions.pop(name, None)
+            self.integers.discard(name)
             subscript = _SUBSCRIPT.fullmatch(name)
             if subscript is None:
                 self.scope.variables.pop(name, None)
+                self._forget_elements(name)
             else:
                 self._unset_element(subscript[1], subscript[2], line)
         return None
@@ -1015,8 +1260,11 @@ class Interpreter(Expander):
     def _unset_command(self, node: SyntaxNode, source: ShellSource) -> Flow:
         named = [c for c in node.children if c.is_named and c.type != "comment"]
         values = tuple(self.value(each, source) for each in named)
-        functions = any(known_text(each) == "-f" for each in values)
-        return None if functions else self._unset(values, source.line(node))
+        if any(known_text(each) == "-f" for each in values):
+            for each in values:
+                self.scope.functions.pop(known_text(each) or "", None)
+            return None
+        return self._unset(values, source.line(node))
 
     def _unset_element(self, name: str, index: str, line: int) -> None:
         """Read `unset 'name[index]'`."""
@@ -1041,10 +1289,7 @@ class Interpreter(Expander):
     def _exec(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
         if not arguments:
             return None
-        self._invoke(
-            tuple(v if isinstance(v, BranchElements) else (WordPart(v, True),) for v in arguments),
-            line,
-        )
+        self._invoke_values(arguments, line)
         # The program takes the place of the shell: nothing after it runs.
         return "exit"
 
@@ -1058,7 +1303,7 @@ class Interpreter(Expander):
         "else_clause": _block,
         # What the parser could read within a syntax error is read too.
         "ERROR": _block,
-        "pipeline": _block,
+        "pipeline": _pipeline,
         "negated_command": _block,
         "subshell": _subshell,
         "list": _list,
@@ -1089,8 +1334,12 @@ class Interpreter(Expander):
         "exec": _exec,
         "exit": lambda _run, _arguments, _line: "exit",
         "return": lambda _run, _arguments, _line: "return",
-        "break": lambda _run, _arguments, _line: "break",
-        "continue": lambda _run, _arguments, _line: "continue",
+        "break": lambda run, arguments, _line: run.jump(arguments, "break"),
+        "continue": lambda run, arguments, _line: run.jump(arguments, "continue"),
+        "printf": _printf,
+        "getopts": _getopts,
+        "trap": _trap,
+        "shopt": _shopt,
         ":": _nothing,
         "true": _nothing,
         "false": _nothing,
@@ -1113,6 +1362,22 @@ def _appended(
     return ShellArray((*head, *(more.elements if isinstance(more, ShellArray) else (more,))))
 
 
+def _remainder(line: str, count: int) -> str:
+    """Return what is left of a line after so many words, without blanks around it."""
+    return re.sub(rf"^\s*(?:\S+\s+){{{count}}}", "", line).strip()
+
+
+def _written(item: SyntaxNode, source: ShellSource) -> str:
+    """Return the patterns of an arm of `case`, in words."""
+    heads = [child for child in item.children if child.start_byte < _closing(item)]
+    return " or ".join(source.text(child).strip("\"'") for child in heads if child.is_named)
+
+
+def _closing(item: SyntaxNode) -> int:
+    closing = next((c for c in item.children if c.type == ")"), item)
+    return int(closing.start_byte if closing is not item else item.end_byte)
+
+
 def _choice(node: SyntaxNode, source: ShellSource) -> tuple[SyntaxNode, SyntaxNode] | None:
     """Return the test and the action of `test && action`, or None for another list."""
     if node.type != "list" or len(node.children) < 3 or source.text(node.children[1]) != "&&":
@@ -1133,7 +1398,7 @@ def _clause(node: SyntaxNode) -> tuple[list[SyntaxNode], list[SyntaxNode]]:
             part = body
         elif child.type in ("elif_clause", "else_clause"):
             break
-        elif child.is_named and child.type != "comment":
+        elif child.type == "&" or (child.is_named and child.type != "comment"):
             part.append(child)
     return tests, body
 
