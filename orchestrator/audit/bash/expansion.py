@@ -611,8 +611,8 @@ class Expander:
             return _without_last_newlines(self.joined(elements[1:], line))
         if name == "printf" and len(words) == len(elements) >= 2:
             texts = [known_text(word) for word in words[1:]]
-            made = None if None in texts else printf([text or "" for text in texts])
-            return None if made is None else literal(made.rstrip("\n"), line)
+            printed = None if None in texts else printf([text or "" for text in texts])
+            return None if printed is None else literal(printed.rstrip("\n"), line)
         if len(words) != len(elements):
             return None
         path = known_text(words[1]) if len(words) == 2 else None

@@ -1207,12 +1207,12 @@ class Interpreter(Expander):
         words = [_text(each) for each in arguments]
         if words[:1] == ["-v"] and len(words) > 2:
             name, texts = words[1], words[2:]
-            made = None if None in texts else printf([text or "" for text in texts])
+            printed = None if None in texts else printf([text or "" for text in texts])
             if name is None or not name.isidentifier():
                 self.sourced.append("printf -v")
                 return None
             value: ShellValue = (Hole(f"${name}, which printf sets", line),)
-            self.scope.variables[name] = value if made is None else (ShellText(made, line),)
+            self.scope.variables[name] = value if printed is None else (ShellText(printed, line),)
         return None
 
     def _getopts(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
