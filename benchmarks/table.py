@@ -10,7 +10,6 @@ by more than a quarter since that table; a report, and no failure.
 
 import argparse
 import contextlib
-import gc
 import hashlib
 import json
 import os
@@ -29,7 +28,6 @@ from measure import ORCH, grid_spec, measure
 from run_again import finished
 from startup import hydra_multirun
 
-from orchestrator.runs.collect import collect
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 
@@ -94,8 +92,6 @@ def measured(folder: Path, keep: Path) -> Iterator[Line]:
         cost = measure([ORCH, *argv], cwd=keep)
         what = f"{what}, 10,000 ended cells, warm"
         yield against_hydra(what, cost.cpu_seconds, cost.peak_mib, job, "2 s")
-    yield mirrored(folder)
-    yield collected(folder / "collect")
     yield from kept_as_columns()
     yield from page_opened(folder)
     yield evaluated()
@@ -132,48 +128,6 @@ def expansion(path: Path) -> Line:
         f"{of_bare:.4f} CPU ms: a dict and its sha256; SEML 0.027 ms (elsewhere)",
         "none set",
         each / of_bare,
-    )
-
-
-def mirrored(folder: Path, cells: int = 12) -> Line:
-    """Return the time of 3,000 points a run in MLflow's SQLite store, beside a bare loop of
-    log_batch.
-    """
-    import mirror as mirroring
-
-    from orchestrator.tracking import mirror
-
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    (folder / "mirror").mkdir()
-    spec, runs, all_cells = mirroring.experiment(folder / "mirror", cells)
-    records = collect(all_cells, runs)
-    for name in ("bare", "ours"):
-        mirroring.open_store(folder / f"{name}.db")
-    bare, _ = mirroring.cpu(lambda: mirroring.log_all(records, f"sqlite:///{folder}/bare.db"))
-    gc.collect()
-    ours, _ = mirroring.cpu(lambda: mirror(records, (), spec, runs, f"sqlite:///{folder}/ours.db"))
-    return Line(
-        f"mirror of {cells} runs x 3,000 points, to SQLite",
-        f"{ours:.2f} CPU s",
-        f"{bare:.2f} CPU s: log_batch, 1,000 rows a call",
-        "0.2 of it",
-        ours / bare,
-    )
-
-
-def collected(folder: Path, cells: int = 100) -> Line:
-    """Read and mirror runs, by the clock, beside the bar."""
-    import collect as collecting
-
-    folder.mkdir()
-    done = collecting.collected(folder, cells)
-    limit = collecting.BAR_SECONDS * cells / 1000
-    return Line(
-        f"collect of {cells} runs x 3,000 points into SQLite, by the clock",
-        f"{done.wall:.1f} s; CPU s: read {done.read:.2f}, written {done.written:.2f}",
-        "",
-        f"{limit:.0f} s, as 1,000 runs in {collecting.BAR_SECONDS} s",
-        done.wall / limit,
     )
 
 

@@ -6,8 +6,10 @@
     names      names and texts as MLflow allows them
     secrets    hiding of passwords, keys and tokens
     store      the MLflow store: its address, its errors in sentences, its searches page by page
-    bulk       many runs at once, as rows of MLflow's tables
-    new_store  a new default store, filled without MLflow
+    mark       mirror.json: what a store held after the last mirror, and the lock on it
+    resumed    the points that a run lacks, also of a cell that was resumed
+    checkpoints  evaluated checkpoints, as MLflow's models
+    written    what a person wrote in MLflow stays
     views      ready views of the runs, and the links in notes
     server     an mlflow server to look at it, for as long as the dashboard runs
     keeper     ends that server with the dashboard, also after kill -9

@@ -126,6 +126,8 @@ def serving(store: Store) -> Iterator[Server]:
             *(sys.executable, keeper.__file__, sys.executable, "-m", "mlflow", "server"),
             *("--workers", "1", "--uvicorn-opts", f"--uds {shlex.quote(str(listens))}"),
         ]
+        if store.artifacts is not None:
+            argv += ["--artifacts-destination", str(store.artifacts.parent)]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv,
