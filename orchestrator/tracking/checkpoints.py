@@ -58,7 +58,7 @@ class Models:
                 before = logged.tags
                 self._client.delete_logged_model(logged.model_id)
             tags = {**kept_note(model.tags, before), MODEL_DIGEST: _model_digest(model)}
-            made = self._client.create_logged_model(
+            created = self._client.create_logged_model(
                 self._experiment_id,
                 model.name,
                 run.info.run_id,
@@ -66,7 +66,7 @@ class Models:
                 dict(model.params),
                 "checkpoint",
             )
-            waiting[model.step] = str(made.model_id)
+            waiting[model.step] = str(created.model_id)
         if waiting:
             from mlflow.entities import LoggedModelOutput
 

@@ -203,9 +203,9 @@ def constants(points: Iterable[MetricPoint]) -> dict[str, float]:
             values[name].update(np.unique(column)[:2].tolist())
             counts[name] += len(column)
     return {
-        name: next(iter(seen))
-        for name, seen in values.items()
-        if len(seen) == 1 and counts[name] > 1 and all(map(math.isfinite, seen))
+        name: next(iter(distinct))
+        for name, distinct in values.items()
+        if len(distinct) == 1 and counts[name] > 1 and all(map(math.isfinite, distinct))
     }
 
 

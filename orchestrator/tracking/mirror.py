@@ -282,23 +282,23 @@ class _Writer:
         """Read the experiment and its runs, if they are not known. Create or restore it."""
         if self._experiment is not None:
             return
-        found, where = self._found(), self.store.artifacts
-        if found is not None and found.lifecycle_stage == "deleted":
-            self.client.restore_experiment(found.experiment_id)
+        experiment, where = self._found(), self.store.artifacts
+        if experiment is not None and experiment.lifecycle_stage == "deleted":
+            self.client.restore_experiment(experiment.experiment_id)
         if where is not None:
             where.mkdir(parents=True, exist_ok=True)
-        if found is None:
+        if experiment is None:
             name = self.folder.experiment
             tags = {**_KIND, "scale": summary.tags["scale"], EXPERIMENT: name}
             created = self.client.create_experiment(name, self.store.artifact_location, tags)
-            found = self.client.get_experiment(self._checked_id(created))
-        self._checked_id(found.experiment_id)
-        self._experiment = found
+            experiment = self.client.get_experiment(self._checked_id(created))
+        self._checked_id(experiment.experiment_id)
+        self._experiment = experiment
         self._set_home()
         self._set_models()
-        self.report.experiment = found.name
+        self.report.experiment = experiment.name
         if self.store.is_server:
-            self.report.view = f"{self.store.address}/{runs_page(found.experiment_id)}"
+            self.report.view = f"{self.store.address}/{runs_page(experiment.experiment_id)}"
         self._present, twins = self._by_key()
         for run in twins:
             self.client.delete_run(run.info.run_id)
@@ -307,8 +307,8 @@ class _Writer:
         """Return the experiment: the one of this name, or the one that had it before a person
         renamed it; else None."""
         name = self.folder.experiment
-        if (found := self.client.get_experiment_by_name(name)) is not None:
-            return found
+        if (experiment := self.client.get_experiment_by_name(name)) is not None:
+            return experiment
         from mlflow.entities import ViewType
 
         wanted = f"tags.`{EXPERIMENT}` = '{name}'"
@@ -398,16 +398,16 @@ class _Writer:
     def _by_key(self) -> tuple[dict[str, Any], list[Any]]:
         """Return orch's runs by key, and the twins. Of several runs with one key, the oldest
         counts."""
-        found: dict[str, Any] = {}
+        by_key: dict[str, Any] = {}
         twins = []
         id_, oldest_first = self._experiment.experiment_id, ["attributes.start_time ASC"]
         for run in list(every(self.client.search_runs, id_, order_by=oldest_first)):
             key = run.data.tags.get(KEY)
-            if key in found:
+            if key in by_key:
                 twins.append(run)
             elif key is not None:
-                found[key] = run
-        return found, twins
+                by_key[key] = run
+        return by_key, twins
 
     def _run(self, key: str) -> Any:
         """Return the run of this key, as it is now; None without one."""

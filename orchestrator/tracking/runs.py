@@ -81,9 +81,11 @@ def runs(
         return []
     first = _first_event(folder) or min(started for _, started in begun)
     names = run_names(cells or [record.cell for record in records])
-    asked = _asked_metrics(spec)
+    named_metrics = _asked_metrics(spec)
     of_cells = [
-        _cell(record, started, of_cell[record.cell.id], studies, names[record.cell.id], asked)
+        _cell(
+            record, started, of_cell[record.cell.id], studies, names[record.cell.id], named_metrics
+        )
         for record, started in begun
     ]
     parents = [_summary(spec, records, folder, first, of_cells)]
@@ -105,7 +107,7 @@ def _asked_metrics(spec: Spec) -> frozenset[str] | None:
 
 
 def _logged_metrics(
-    record: Record, asked: frozenset[str] | None
+    record: Record, named_metrics: frozenset[str] | None
 ) -> tuple[frozenset[str], dict[str, str]]:
     """Return the metrics that MLflow holds as curves, and as params those that never vary.
 
@@ -122,7 +124,7 @@ def _logged_metrics(
     chosen = {
         name
         for name in recorded
-        if asked is None or in_mlflow(name, off_policy=off_policy) or name in asked
+        if named_metrics is None or in_mlflow(name, off_policy=off_policy) or name in named_metrics
     }
     constant = {n: v for n, v in constants(record.metrics).items() if n in chosen}
     params = {n: repr(v) for n, v in constant.items()} if record.state == "succeeded" else {}
@@ -135,11 +137,11 @@ def _cell(
     scores: Sequence[Score],
     studies: Mapping[str, Study],
     name: str,
-    asked: frozenset[str] | None,
+    named_metrics: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
     plan, fault = _plan(record.directory)
-    logged, never_varied = _logged_metrics(record, asked)
+    logged, never_varied = _logged_metrics(record, named_metrics)
     tags = {
         "model": settings.model.name,
         "data": settings.data.name,

@@ -187,8 +187,10 @@ def _sentence(error: Exception, opening: bool) -> str | None:
         if not isinstance(error, SQLAlchemyError | MlflowException) or (malformed and not opening):
             return None
     line = " ".join(str(error).split()).partition(" [SQL:")[0]
-    if (found := re.search(r"out-of-date database schema \(found version (\w+)", line)) is not None:
-        return _schema_sentence(found[1])
+    if (
+        mismatch := re.search(r"out-of-date database schema \(found version (\w+)", line)
+    ) is not None:
+        return _schema_sentence(mismatch[1])
     if "file is not a database" in line or "disk image is malformed" in line:
         line += ": move that file away"
     return line if len(line) <= 400 else f"{line[:400]}..."
