@@ -116,7 +116,12 @@ def verdict_rows() -> str:
 
 def spec_page() -> str:
     """Return the reference of spec files: each field, what it is, its words and its default."""
-    lines = ["# Spec files", "", "`orch schema` prints the same as JSON Schema, for editors.", ""]
+    lines = [
+        "# Spec files",
+        "",
+        "`orch init --schema` prints the same for editors.",
+        "",
+    ]
     for title, model in (("A spec", SpecFile), ("A study", StudyFile)):
         lines += [f"## {title}", "", "| field | what it is |", "|---|---|"]
         lines += [f"| `{name}` | {_cell(described(model, name))} |" for name in model.model_fields]

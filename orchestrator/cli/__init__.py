@@ -17,8 +17,7 @@ COMMANDS: dict[str, str] = {
     "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
     "run": "Train, evaluate and report what is missing.",
     "status": "Show the states of cells, their progress and cost.",
-    "logs": "Show the output of one cell.",
-    "errors": "Show the last lines of every failed cell.",
+    "logs": "Show the output of one cell, or why cells failed.",
     "cancel": "Stop cells, and leave them alone until a retry.",
     "retry": "Make failed and cancelled cells run again.",
     "prune": "Remove cells that left the spec, or evaluated checkpoints.",
@@ -40,10 +39,15 @@ COMMANDS: dict[str, str] = {
     "data": "Prepare the prompts that cells train on.",
     "doctor": "Check this machine and say what to fix.",
     "init": "Write a starter experiment, or a shipped one to change.",
-    "list": "The experiments and config groups that orch brings.",
-    "schema": "Print the JSON Schema of spec files.",
-    "completion": "Print the lines for the completion of commands in a shell.",
 }
+
+MOVED = {
+    "errors": "orch logs --failed SPEC",
+    "list": "orch init --list",
+    "schema": "orch init --schema",
+    "completion": "orch init --completion SHELL",
+}
+"""Command of the last release -> what answers in its place. Removed with the next release."""
 
 
 _MODULES = {"import": "import_"}
@@ -72,6 +76,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. Raise UsageError with the nearest name."""
+        if args and args[0] in MOVED:
+            raise click.UsageError(f"`orch {args[0]}` is now `{MOVED[args[0]]}`", ctx)
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.errors import did_you_mean
 

@@ -1,24 +1,60 @@
-"""orch init: a starter experiment, and on a cluster a site file from what the cluster answers."""
+"""orch init: what one starts from: a first experiment, a cluster's site file, the shipped specs,
+the schema of specs, a shell's completion.
+"""
 
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, say
+from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.cli.manners import set_next
 from orchestrator.errors import OrchError
 from orchestrator.site.write import write_site
+from orchestrator.spec import schema
+from orchestrator.spec.compose import GROUPS, group_names
+from orchestrator.spec.shipped import shipped_folder, shipped_names
 from orchestrator.spec.starter import WrittenFile, copy_shipped, write_starter
+from orchestrator.spec.yaml_file import read
+
+SHELLS = ("bash", "zsh", "fish")
+WORDS_WITH_EQUALS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # kl.beta=0.1 is one word\n"
+"""bash alone breaks words at `=`, and nothing could be completed after it."""
 
 
 @click.command(short_help="Write a starter experiment, or a shipped one to change.")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
 @click.option(
-    "--from", "shipped", metavar="NAME", help="Copy this shipped spec (`orch list` shows them)."
+    "--from", "shipped", metavar="NAME", help="Copy this shipped spec (--list shows them)."
+)
+@click.option(
+    "--list", "listed", is_flag=True, help="List the shipped specs and config groups, and stop."
+)
+@click.option(
+    "--schema",
+    "as_schema",
+    is_flag=True,
+    help="Print the JSON Schema (draft 2020-12) of spec files for your editor, and stop.",
+)
+@click.option(
+    "--completion",
+    "shell",
+    type=click.Choice(SHELLS),
+    help="Print the lines with which this shell completes commands, options, specs, overrides, "
+    "fields and values of --where, and cells; and stop.",
 )
 @common.as_json
-def command(path: Path | None, site_only: bool, shipped: str | None, as_json: bool) -> None:
+def command(
+    path: Path | None,
+    site_only: bool,
+    shipped: str | None,
+    listed: bool,
+    as_schema: bool,
+    shell: str | None,
+    as_json: bool,
+) -> None:
     """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
 
     With --from, PATH (default NAME.yaml) becomes a copy of a shipped spec. orch finds its
@@ -26,7 +62,20 @@ def command(path: Path | None, site_only: bool, shipped: str | None, as_json: bo
 
     On a SLURM cluster, orch asks for its partitions, GPUs, limits and accounts, and writes them
     to site/<cluster>.yaml beside the spec, which then uses this site.
+
+    \b
+    orch init --list                    # commands take a shipped spec by its name
+    orch init --schema > spec.schema.json
+    orch init --completion bash >> ~/.bashrc
+    orch init --completion zsh >> ~/.zshrc
+    orch init --completion fish > ~/.config/fish/completions/orch.fish
     """
+    if listed:
+        return _list(as_json)
+    if as_schema:
+        return print_json(schema())
+    if shell is not None:
+        return _complete(shell, as_json)
     if path is None:
         path = Path(f"{shipped or 'experiment'}.yaml")
     if path.suffix != ".yaml":
@@ -35,10 +84,40 @@ def command(path: Path | None, site_only: bool, shipped: str | None, as_json: bo
         raise OrchError(f"{path} exists; choose another name: orch init NAME.yaml")
     written = _write(path, site_only=site_only, shipped=shipped)
     if as_json:
-        print_json({"written": [str(each.path) for each in written]})
-        return
+        return print_json({"written": [str(each.path) for each in written]})
     for each in written:
         click.echo(f"wrote {each.path}" + (f". Next: {each.following}" if each.following else ""))
+    return None
+
+
+def _list(as_json: bool) -> None:
+    """Print the shipped specs with the question that each answers, and the config groups."""
+    folder = shipped_folder()
+    questions = {}
+    for name in shipped_names():
+        document = read(folder / f"{name}.yaml", [])
+        questions[name] = str(document.data.get("question", "")) if document is not None else ""
+    groups = {group: group_names(folder, group) for group in GROUPS}
+    if as_json:
+        return print_json({"specs": questions, "groups": groups})
+    print_table(("experiment", "question"), questions.items())
+    click.echo()
+    print_table(("group", "entries"), [(g, ", ".join(names)) for g, names in groups.items()])
+    return set_next("orch plan NAME, orch run NAME, or orch init --from NAME")
+
+
+def _complete(shell: str, as_json: bool) -> None:
+    """Print the lines that make a shell complete the words of orch."""
+    script = get_completion_class(shell)
+    assert script is not None, shell  # noqa: S101 - SHELLS has only click's own
+    root = click.get_current_context().find_root().command
+    lines = script(root, {}, "orch", "_ORCH_COMPLETE").source()
+    if shell == "bash":
+        lines = WORDS_WITH_EQUALS + lines
+    if as_json:
+        return print_json({"shell": shell, "script": lines})
+    click.echo(lines)
+    return set_next("put these lines where `orch init --help` says, in a new shell")
 
 
 def _write(path: Path, *, site_only: bool, shipped: str | None) -> list[WrittenFile]:

@@ -1,23 +1,43 @@
-"""orch logs: what one cell printed."""
+"""orch logs: what one cell printed, or the last words of all that failed."""
 
+import shlex
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from orchestrator.cli import common, completing
-from orchestrator.cli.common import print_json, say
+from orchestrator.cli.common import CellChoice, print_json, say
+from orchestrator.cli.manners import in_folder, set_next
 from orchestrator.launch.launchers import holders
 from orchestrator.launch.logs import Stream
 from orchestrator.runs.experiment import find_cell
-from orchestrator.runs.logs import follow
+from orchestrator.runs.logs import errors as failed_cells
+from orchestrator.runs.logs import evaluation_errors, follow
+from orchestrator.runs.plan import plan as plan_of
 
 
-@click.command(short_help="Show the output of one cell.")
-@click.argument("cell", shell_complete=completing.cells)
+@click.command(short_help="Show the output of one cell, or why cells failed.")
+@click.argument(
+    "target",
+    nargs=-1,
+    required=True,
+    metavar="CELL | --failed SPEC [KEY=VALUE]...",
+    shell_complete=completing.cells,
+)
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Show the kind of failure, the message and the last lines of each failed cell of SPEC, "
+    "and on a cluster also of failed evaluation jobs. Exit code 1: something failed.",
+)
+@common.where
 @click.option(
     "-f", "--follow", "following", is_flag=True, help="Follow the output until the cell has ended."
 )
-@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(1))
+@click.option(
+    "-n", "--lines", type=click.IntRange(1), help="How many.  [default: 50; with --failed 10]"
+)
 @click.option(
     "--stderr", "errors", is_flag=True, help="Print its standard error instead of its output."
 )
@@ -25,37 +45,81 @@ from orchestrator.runs.logs import follow
 @common.as_json
 @common.runs_dir
 def command(
-    cell: str,
+    target: tuple[str, ...],
+    failed: bool,
+    where: tuple[str, ...],
     following: bool,
-    lines: int,
+    lines: int | None,
     errors: bool,
     attempt: int | None,
     as_json: bool,
     runs_dir: Path,
-) -> None:
+) -> int:
     """Show the last lines of CELL: its id, the start of it, or its slug.
 
     With --follow and --json, the command prints one object with all lines when the cell has
     ended.
     """
 
-    folder, launched = find_cell(cell, runs_dir)
+    if failed:
+        source = click.get_current_context().get_parameter_source("runs_dir")
+        named = source is not ParameterSource.DEFAULT
+        overrides = (*target[1:], *([in_folder(runs_dir)] if named else []))
+        return _failed(CellChoice(target[0], overrides, where), lines or 10, as_json)
+    if len(target) > 1 or where:
+        raise click.UsageError("one CELL has no overrides and no --where; --failed takes a SPEC")
+    folder, launched = find_cell(target[0], runs_dir)
     cell_dir = folder.cell(launched)
     stream: Stream = "stderr" if errors else "stdout"
     ((launcher, _),) = holders([launched], folder)
     parts = (
-        follow(cell_dir, stream, lines=lines)
+        follow(cell_dir, stream, lines=lines or 50)
         if following
-        else iter([launcher.logs(launched, stream, lines=lines, attempt=attempt)])
+        else iter([launcher.logs(launched, stream, lines=lines or 50, attempt=attempt)])
     )
     if as_json:
         text = "".join(parts)
         names = {"cell": cell_dir.path.name, "experiment": folder.experiment, "stream": stream}
         print_json({**names, "attempt": attempt or len(cell_dir.attempts()), "text": text})
-        return
+        return 0
     is_empty = True
     for text in parts:
         is_empty = is_empty and not text
         click.echo(text, nl=False)
     if is_empty:
         say(f"{cell_dir.path.name} has written nothing to {stream}")
+    return 0
+
+
+def _failed(choice: CellChoice, lines: int, as_json: bool) -> int:
+    """Print each failed cell and evaluation. Return the exit code."""
+    set_next(shlex.join(["orch", "retry", choice.spec, *choice.overrides]))
+    experiment = choice.experiment()
+    chosen = plan_of(experiment.cells, experiment.folder).only(
+        {c.id for c in experiment.chosen(choice.where).cells}
+    )
+    cells = failed_cells(chosen.rows, lines=lines)
+    evaluations = evaluation_errors(experiment.folder, chosen.rows, lines=lines)
+    failures = [*cells, *evaluations]
+    if as_json:
+        print_json(
+            [
+                {
+                    "cell": e.directory.path.name,
+                    "failure": e.failure,
+                    "message": e.message,
+                    "last_lines": e.last_lines,
+                }
+                for e in failures
+            ]
+        )
+        return int(bool(failures))
+    for error in failures:
+        click.secho(f"{error.directory.path.name}: {error.failure}", bold=True)
+        click.echo(f"  {error.message}".rstrip())
+        click.echo("".join(f"  | {line}\n" for line in error.last_lines.splitlines()), nl=False)
+    more = f", {len(evaluations)} failed evaluations" if evaluations else ""
+    click.echo(f"{len(cells)} failed cells of {len(chosen.rows)}{more}")
+    if not failures:
+        set_next(shlex.join(["orch", "status", choice.spec, *choice.overrides]))
+    return int(bool(failures))

@@ -29,17 +29,16 @@ WOULD_CHANGE = 3
 NEXT: dict[str, dict[int, str]] = {
     "plan": {0: "orch compare {spec}", 3: "orch run {spec}"},
     "rehearse": {0: "orch run {spec}", 1: "orch doctor {spec}"},
-    "run": {0: "orch dashboard {spec}", 1: "orch errors {spec}"},
-    "status": {0: "orch compare {spec}", 1: "orch errors {spec}"},
-    "logs": {0: "orch show {cell}"},
-    "errors": {0: "orch status {spec}", 1: "orch retry {spec}"},
+    "run": {0: "orch dashboard {spec}", 1: "orch logs --failed {spec}"},
+    "status": {0: "orch compare {spec}", 1: "orch logs --failed {spec}"},
+    "logs": {0: "orch show {target}"},
     "cancel": {0: "orch retry {spec}"},
     "retry": {0: "orch run {spec}"},
     "prune": {0: "orch status {spec}"},
     "show": {0: "orch explain --all"},
     "collect": {0: "orch compare {spec}"},
     "import": {0: "orch compare {spec}"},
-    "eval": {0: "orch compare {spec}", 1: "orch errors {spec}"},
+    "eval": {0: "orch compare {spec}", 1: "orch logs --failed {spec}"},
     "compare": {0: "orch report {spec}"},
     "results": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},
@@ -51,22 +50,19 @@ NEXT: dict[str, dict[int, str]] = {
     "drift": {0: "orch plan {spec}", 3: "orch plan {spec}"},
     "lab": {0: "orch explain --all"},
     "doctor": {0: "orch plan {spec}"},
-    "list": {0: "orch plan NAME"},
-    "schema": {0: "orch init, whose file names the schema for your editor"},
     "env create": {0: "orch env check {release}"},
     "env list": {0: "orch env create LIBRARY@VERSION"},
     "env check": {0: "orch run SPEC", 1: "orch env create {release} --again"},
     "env lock": {0: "orch env create {release}"},
-    "completion": {0: "put these lines where `orch completion --help` says, in a new shell"},
     "data prepare": {0: "orch run SPEC"},
 }
 """Command -> exit code -> the next step for a person, unless the command sets another by
 `set_next`."""
 
 READ_ONLY = (
-    *("plan", "status", "logs", "errors", "show", "compare", "dashboard", "audit", "explain"),
-    *("matrix", "drift", "lab", "doctor", "env list", "env check", "env lock", "list", "schema"),
-    *("completion", "results"),
+    *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
+    *("matrix", "drift", "lab", "doctor", "env list", "env check", "env lock"),
+    "results",
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 
@@ -157,7 +153,7 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
         if not redirected and options.get("spec") and own not in (None, ParameterSource.DEFAULT):
             folder = options["runs_dir"]
         if folder is not None:
-            options["overrides"] = (*options["overrides"], f"site.runs_dir={_hydra(str(folder))}")
+            options["overrides"] = (*options["overrides"], in_folder(folder))
         code = inner(**options) or 0
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
         if options.get("dry_run"):
@@ -184,16 +180,18 @@ class _Words(dict[str, Any]):
         words = dict(options)
         if options.get("spec"):
             words["spec"] = shlex.join([str(options["spec"]), *options.get("overrides", ())])
-        if options.get("paths"):
-            words["paths"] = shlex.join(map(str, options["paths"]))
+        for name in ("paths", "target"):
+            if isinstance(options.get(name), tuple):
+                words[name] = shlex.join(map(str, options[name]))
         super().__init__({key: value for key, value in words.items() if value})
 
     def __missing__(self, key: str) -> str:
         return key.upper()
 
 
-def _hydra(text: str) -> str:
-    """Return a text as Hydra's override grammar takes it, quoted where it has to be."""
+def in_folder(folder: Path) -> str:
+    """Return the override of the runs folder, quoted where Hydra's grammar asks for it."""
+    text = str(folder)
     if re.fullmatch(r"[\w.-]*/[\w./-]*", text):
-        return text
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return f"site.runs_dir={text}"
+    return "site.runs_dir='" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

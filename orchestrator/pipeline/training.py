@@ -250,7 +250,7 @@ def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, C
         source = chosen.spec.source or chosen.spec.name
         say(
             f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
-            f"not: `orch errors {source}` says why; `orch eval {source}` scores here"
+            f"not: `orch logs --failed {source}` says why; `orch eval {source}` scores here"
         )
     return int(bool(failed))
 
@@ -282,7 +282,7 @@ def _print_failed_and_cancelled(experiment: Experiment, failed: int, cancelled: 
     source = experiment.spec.source or experiment.spec.name
     if failed:
         say(
-            f"{counted(failed, 'cell')} failed: `orch errors {source}` says why, "
+            f"{counted(failed, 'cell')} failed: `orch logs --failed {source}` says why, "
             f"`orch retry {source}` makes them run again"
         )
     if cancelled:

@@ -211,6 +211,6 @@ def standing_sentences(standing: dict[str, Any]) -> list[str]:
         states = ", ".join(f"{n} {state}" for state, n in standing["evaluations"].items())
         why = ", ".join(f"{n} {failure}" for failure, n in standing["failed"].items())
         sentences.insert(
-            0, f"evaluation jobs: {states}{f' ({why}; see `orch errors`)' if why else ''}"
+            0, f"evaluation jobs: {states}{f' ({why}; see `orch logs --failed`)' if why else ''}"
         )
     return sentences

@@ -46,7 +46,7 @@ def site_file(cluster: Cluster) -> str:
     chosen = _chosen(cluster)
     lines = [
         f"# {cluster.name}, SLURM {cluster.version}, as it answered. `orch doctor --site FILE`",
-        "# checks it; every field is described by `orch schema`.",
+        "# checks it; every field is described by `orch init --schema`.",
         "kind: slurm",
         "# runs_dir: a folder that every node sees",
         "options:",

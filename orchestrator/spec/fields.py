@@ -1,9 +1,9 @@
 """The fields of a spec file, and the table of the fields that its cells have.
 
-`SpecFile` and `StudyFile` are the file; `orch schema` prints them. `FIELDS` has every dotted name
-that a spec, a filter or a claim may use. `kl.beta` is a leaf, `kl` and `loss.clip` are sections. A
-spec may also set `resources.*` and `cadence.*`, which are no part of a cell's identity. `LABELS`
-are short names: a cell shows its values of the grid's axes under them.
+`SpecFile` and `StudyFile` are the file; `orch init --schema` prints them. `FIELDS` has every dotted
+name that a spec, a filter or a claim may use. `kl.beta` is a leaf, `kl` and `loss.clip` are
+sections. A spec may also set `resources.*` and `cadence.*`, which are no part of a cell's identity.
+`LABELS` are short names: a cell shows its values of the grid's axes under them.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -24,7 +24,7 @@ STARTER = """\
 #   orch plan {file}
 #   orch run {file}
 #
-# Every field is described by `orch schema`; an editor with yaml-language-server shows it.
+# Every field is described by `orch init --schema`; an editor with yaml-language-server shows it.
 
 name: {name}
 question: Does k1-in-reward reach a higher accuracy than k3-in-loss at the same beta?

@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up(empty: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     refuses(done)
-    assert "run again" in done.stderr or "orch errors" in done.stderr, done.stderr
+    assert "run again" in done.stderr or "orch logs --failed" in done.stderr, done.stderr
     orch(empty, "retry", SMOKE)
     after = orch(empty, "run", SMOKE, "--train-only")
     assert after.returncode == 0, after.stderr

@@ -283,6 +283,7 @@ def get(url: str) -> str:
 def test_dashboard_serves_the_report_and_leaves_nothing(
     finished: Path, dashboard: Callable[..., Any]
 ) -> None:
+    orch(finished, "status", SPEC)  # it makes the index of ended cells, a cache
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     process = dashboard("--no-mlflow", "--port", "0")
     url = address(process)

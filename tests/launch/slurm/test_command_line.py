@@ -60,7 +60,7 @@ def test_a_day_on_the_cluster(
     assert "submitted 2 cells" in told["run"].stderr
     assert "`orch collect` mirrors what is missing" in told["run"].stderr
     assert "evaluating" not in told["run"].stderr, "the cluster did it, beside the training"
-    assert told["errors"].stdout.strip() == "0 failed cells of 4"
+    assert told["logs"].stdout.strip() == "0 failed cells of 4"
     assert (tmp_path / "runs" / "smoke" / "report" / "index.html").exists()
     assert len(list((tmp_path / "runs" / "smoke" / "cells").glob("*/eval"))) == 2
     plain = json.loads(person("status", *spec, "--json").stdout)[0]
