@@ -288,12 +288,11 @@ def advised(case: Case) -> tuple[tuple[Judged, str], ...]:
     return tuple(sorted(forms, key=lambda each: each[0].order))
 
 
-def best(
-    offered: Iterable[tuple[str, Placement]], case: Case, *, least_pull: float = 0.05
-) -> Judged | None:
+def best(offered: Iterable[tuple[str, Placement]], case: Case) -> Judged | None:
     """Return the best of the offered terms by the order of advice, or None.
 
-    Leave out terms that do not pull near the reference policy: advice never leads to noise.
+    Leave out terms whose gradient is as far from the true one as no gradient is, near or far:
+    advice never leads to noise, nor to a push away.
     """
     rows = []
     for estimator, placement in offered:
@@ -301,8 +300,8 @@ def best(
             rows.append(judged(estimator, placement, case))
         except (LaboratoryError, LookupError):
             continue
-    pulling = [each for each in rows if each.row.pull_near >= least_pull]
-    return min(pulling, key=lambda each: each.order, default=None)
+    sound = [each for each in rows if max(each.row.bias_near, each.row.bias_far) < 1]
+    return min(sound, key=lambda each: each.order, default=None)
 
 
 def decides(one: Judged, other: Judged) -> str:

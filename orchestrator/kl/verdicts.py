@@ -394,7 +394,7 @@ def advice(term: Judged, page: _Page | None = None) -> Remedy:
 def remedy_among(offered: Iterable[tuple[str, Placement]], case: Case) -> Remedy | None:
     """Return the best of the offered terms (estimator, placement) with its numbers, or None.
 
-    None: no offered term pulls towards the reference policy.
+    None: no offered term is nearer to the reverse KL than no term at all.
     """
     best, page = table.best(offered, case), _Page()
     if best is None:

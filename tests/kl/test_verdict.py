@@ -174,12 +174,13 @@ def test_what_is_advised_is_kept() -> None:
 
 
 def test_advice_among_what_is_offered_never_leads_to_noise() -> None:
-    offered: list[tuple[str, Placement]] = [("k1", "loss"), ("k2", "loss"), ("k3", "loss")]
+    names = ("k1", "abs", "k3", "k2")  # abs is near the reverse KL far away, and ten times it near
+    offered: list[tuple[str, Placement]] = [(name, "loss") for name in names]
     found = remedy_among(offered, Case())
     assert found is not None
     assert found.use == ("k2.loss",)
     assert "off by 33% far" in found.text
-    assert remedy_among([("k1", "loss"), ("no such", "loss")], Case()) is None
+    assert remedy_among([("k1", "loss"), ("k3", "reward"), ("no such", "loss")], Case()) is None
 
 
 def test_every_observation_is_reached_by_some_cell() -> None:

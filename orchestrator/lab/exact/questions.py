@@ -6,6 +6,7 @@ derives the objective, bias and noise of the configurations when the answer is p
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log, log10, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +28,8 @@ from orchestrator.lab.exact.surrogates import (
     FAR_AHEAD,
     MISMATCH,
     PolicyLoss,
-    ThreePolicies,
     forces,
 )
-from orchestrator.settings import Placement
 
 SETTINGS = (
     "Exact, on the laboratory's model: T = 32 near the reference policy (0.08 nats) and far from "
@@ -75,7 +74,10 @@ def _question(name: str, texts: Mapping[str, Any]) -> Question:
         texts["instead"],
         checked=tuple(known[each] for each in texts["checked"]),
         terms=tuple(map(_configuration, texts.get("terms", ()))),
-        computed=tuple(_COMPUTED[each] for each in texts.get("tables", ())),
+        computed=(
+            *((partial(_forces, texts["forces"]),) if "forces" in texts else ()),
+            *(_COMPUTED[each] for each in texts.get("tables", ())),
+        ),
         rows=() if fixed is None else ((fixed["columns"], fixed["rows"]),),
         estimators=tuple(texts.get("estimators", ())),
         curves=None if curves is None else _CURVES[curves],
@@ -135,59 +137,20 @@ def _term(configuration: KlConfiguration, on_policy: bool) -> Sequence[str]:
 
 
 _FORCES = ("policy loss", "KL term", "pull of reward", "off by", "pull of KL", "off by", "β counts")
+_EXAMPLES = {"mismatch": MISMATCH, "far_ahead": FAR_AHEAD}
 
 
-def _forces(who: ThreePolicies, cases: Sequence[tuple[str, PolicyLoss, str]]) -> Table:
+def _forces(texts: Mapping[str, Any]) -> Table:
+    """Return the forces of the cases of a question, in one of the laboratory's examples."""
     rows: list[Sequence[str]] = []
-    for words, how, estimator in cases:
-        placement: Placement = "reward" if estimator == "k1" else "loss"
-        force = forces(who, how, estimator, placement)
-        numbers = (*force.reward, *force.kl, force.beta_factor)
-        term = f"{estimator}.{placement}" + (", corrected" if how.corrects_kl else "")
-        rows.append((words, term, *(f"{x:.3g}" for x in numbers[:-1]), f"× {numbers[-1]:.3g}"))
+    for words, label, options in texts["cases"]:
+        estimator, _, place = label.partition(".")
+        how = PolicyLoss(**options)
+        force = forces(_EXAMPLES[texts["example"]], how, estimator, PLACEMENTS[place])
+        term = label + (", corrected" if how.corrects_kl else "")
+        numbers = (f"{x:.3g}" for x in (*force.reward, *force.kl))
+        rows.append((words, term, *numbers, f"× {force.beta_factor:.3g}"))
     return _FORCES, rows
-
-
-def corrections() -> Table:
-    """Return the effects of engine corrections on beta."""
-    cases = []
-    for words, how in (
-        ("no correction", {}),
-        ("TIS, token ≤ 2", {"correction": "tis_token"}),
-        ("TIS, token ≤ 1.05", {"correction": "tis_token", "most": 1.05}),
-        ("TIS, sequence ≤ 2", {"correction": "tis_sequence"}),
-        ("MIS, token ≤ 1.05", {"correction": "mis_token", "most": 1.05}),
-        ("IcePop, token 0.5 to 5", {"correction": "mis_token", "least": 0.5, "most": 5.0}),
-        ("MIS, sequence ≤ 1.1", {"correction": "mis_sequence", "most": 1.1}),
-        (
-            "geometric mean 0.98 to 1.02 (a mask of weight 1)",
-            {"correction": "geometric", "least": 0.98, "most": 1.02},
-        ),
-    ):
-        options: dict[str, Any] = how
-        cases.append((words, PolicyLoss(**options), "rho_k3"))
-        if options:
-            cases.append((words, PolicyLoss(**options, corrects_kl=True), "rho_k3"))
-    return _forces(MISMATCH, cases)
-
-
-def clips() -> Table:
-    """Return the effects of clips and ratio levels on beta, in the reward and in the loss."""
-    return _forces(
-        FAR_AHEAD,
-        [
-            (words, how, estimator)
-            for words, how in (
-                ("token ratio, no clip", PolicyLoss()),
-                ("PPO clip 0.2", PolicyLoss("ppo_clip")),
-                ("CISPO, verl's bounds 0.8 to 1.2", PolicyLoss("cispo")),
-                ("CISPO, TRL's default bound 0.2", PolicyLoss("cispo", 1.0, -0.8)),
-                ("GSPO, clip 0.2", PolicyLoss("gspo")),
-                ("GSPO, clip 3e-4 and 4e-4", PolicyLoss("gspo", 3e-4, 4e-4)),
-            )
-            for estimator in ("k1", "rho_k3")
-        ],
-    )
 
 
 BETAS = (0.1, 0.01, 0.001)
@@ -365,8 +328,6 @@ def _beta_curves() -> list[Curves]:
 
 
 _COMPUTED: Mapping[str, Callable[[], Table]] = {
-    "corrections": corrections,
-    "clips": clips,
     "difficulties": difficulties,
     "moving": _moving,
     "logged": _logged,
