@@ -29,7 +29,7 @@ COMMANDS: dict[str, str] = {
     "results": "Query the results in SQL.",
     "report": "Write the report: a page, Markdown, CSV or Parquet.",
     "dashboard": "Serve the report, kept up to date, and MLflow.",
-    "tune": "Search over beta, or any other field, with Optuna.",
+    "tune": "Search the best beta of each configuration, with Optuna.",
     "audit": "Say what any launch script really optimises.",
     "explain": "Say which objective a KL configuration really optimises.",
     "matrix": "Show what each KL term is in each library, measured.",

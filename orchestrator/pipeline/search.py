@@ -1,22 +1,17 @@
 """The steps of `orch tune`: search on this machine or a cluster, cancel, and review the results."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import dashboards
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.evaluate import read_scores
-from orchestrator.files import write_text
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.training import keep_spec
-from orchestrator.report import markdown
 from orchestrator.runs import operations
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.watch import watch
-from orchestrator.search import section
 from orchestrator.search.controller import Controller
 from orchestrator.search.design import Search
 from orchestrator.search.journal import SearchJournal
@@ -33,14 +28,13 @@ from orchestrator.tracking.links import cell_runs
 
 
 class SearchReview(NamedTuple):
-    """The results of the searches of a journal, and the page that shows them."""
+    """The results of the searches of a journal."""
 
     code: int
     """0; 1 if a file could not be read or MLflow could not be written."""
     outcomes: list[SearchOutcome]
     mlflow_runs: Mapping[str, str]
     """Cell id -> id of its run in MLflow."""
-    page: Path
 
 
 def search(experiment: Experiment, searches: Sequence[Search], journal: SearchJournal) -> bool:
@@ -62,8 +56,8 @@ def _search_locally(
         ended = search_locally(controller, workers=spec.site.workers, on_event=display.show)
     if not ended:
         say(
-            "stopped; nothing is lost. Go on with the same command; --report-only writes the "
-            "report of what is there."
+            "stopped; nothing is lost. Go on with the same command; --report-only "
+            "shows what is there."
         )
     return ended
 
@@ -73,15 +67,15 @@ def _search_on_cluster(
 ) -> bool:
     folder, options = experiment.folder, slurm_options(experiment.spec.site.options)
     keep_spec(experiment)  # evaluation jobs read the spec in the folder
-    objectives = searches[0].objectives
-    scorer = JobScorer(objectives, folder, options, say)
+    block = searches[0].block
+    scorer = JobScorer(block, folder, options, say)
     controller = Controller(searches, journal, scorer, cluster_rules(options, say), say)
     controller.add_grid_results()
-    ended = search_on_cluster(controller, options, evaluate=any(o.is_scored for o in objectives))
+    ended = search_on_cluster(controller, options, evaluate=block.is_scored)
     if not ended:
         say(
             "stopped asking; jobs that were submitted go on. Go on with the same command; --cancel "
-            "stops them, --report-only writes the report of what is there."
+            "stops them, --report-only shows what is there."
         )
     return ended
 
@@ -115,7 +109,7 @@ def cancel_trials(
 def review_searches(
     experiment: Experiment, searches: Sequence[Search], journal: SearchJournal
 ) -> SearchReview:
-    """Read the results of the searches, mirror them to MLflow, and write their page.
+    """Read the results of the searches and mirror them to MLflow.
 
     Raise OrchError if the journal has no search.
     """
@@ -135,8 +129,4 @@ def review_searches(
     except EnvironmentFault as error:
         say(str(error))
         code = 1
-    report = section.report(experiment, results, mlflow_runs)
-    page = journal.path / "report" / "index.html"
-    write_text(page, dashboards.html(report))
-    write_text(page.with_name("report.md"), markdown(report))
-    return SearchReview(code, results, mlflow_runs, page)
+    return SearchReview(code, results, mlflow_runs)

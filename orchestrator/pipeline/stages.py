@@ -50,7 +50,7 @@ from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan
 from orchestrator.runs.plan import plan as plan_cells
-from orchestrator.search.section import experiment_section
+from orchestrator.search.section import experiment_sections
 from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
 
@@ -359,10 +359,10 @@ def _searches(experiment: Experiment) -> tuple[list[Section], dict[str, Any]]:
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return [], {}
 
-    section, drawn, faults = experiment_section(experiment)
+    sections, drawn, faults = experiment_sections(experiment)
     for fault in faults:
         say(fault)
-    return ([] if section is None else [section]), drawn
+    return sections, drawn
 
 
 def _milestones(count: int = 10) -> Callable[[int, int], bool]:

@@ -8,26 +8,27 @@ If one dies, another takes over its trials: the journal has them, and their cell
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from orchestrator.errors import SpecError
+from orchestrator.analysis.text import counted
 from orchestrator.evaluate import read_scores
 from orchestrator.records import Cell, Record, Score
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
-from orchestrator.runs import cost, operations
+from orchestrator.runs import operations
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
-from orchestrator.search.block import distributions, sampler
-from orchestrator.search.design import OpenTrial, Search, optuna_trial
+from orchestrator.search.block import FIELD, TuneBlock, distributions, pruner, sampler
+from orchestrator.search.design import Search
 from orchestrator.search.journal import SearchJournal
-from orchestrator.search.pruning import intermediate_values, pruner, why_collapsed, why_pruned
 from orchestrator.search.results import (
+    beta_text,
     confirmation_cells,
     hours,
-    hours_of_trial,
     is_own,
+    mean,
     objective_values,
     outcome,
 )
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 ADOPT_SECONDS = 5.0
 """Seconds between two searches for trials whose controller is dead."""
+READ_SECONDS = 2.0
+"""Seconds between two readings of the metrics of cells in training."""
 
 TrainingDecision = Literal["train", "wait", "over"]
 """train: the driver gets the cell. wait: the cell is running. over: the cell gives no further
@@ -67,6 +70,34 @@ class TrialScorer(Protocol):
         """Return the scores that exist so far for these records."""
 
 
+@dataclass
+class OpenTrial:
+    """A trial whose end Optuna does not know yet."""
+
+    search: Search
+    number: int
+    optuna_trial: Any
+    beta: float
+    cells: list[Cell]
+    """One cell per seed."""
+    records: dict[str, Record] = field(default_factory=dict)
+    """Cell id -> record, of the cells that have ended."""
+    read_at: float = -math.inf
+    """When its running cells were last read, on the monotonic clock."""
+    reported: set[int] = field(default_factory=set)
+    """Train steps whose values Optuna already has."""
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Save a value with the trial, unless another controller has ended the trial."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        with suppress(UpdateFinishedTrialError):
+            self.optuna_trial.set_user_attr(name, value)
+
+    def __str__(self) -> str:
+        return f"{self.search.name} trial {self.number} ({beta_text(self.beta)})"
+
+
 class Controller:
     """One process that drives the searches of a journal. Other processes may drive them too."""
 
@@ -80,19 +111,19 @@ class Controller:
     ) -> None:
         self.searches, self.journal, self.scorer = searches, journal, scorer
         self.rules, self.tell = rules, tell
-        self.block = searches[0].tune.block
+        self.block = searches[0].block
         self.folder: RunFolder = searches[0].experiment.folder
         self.grid = {cell.id: cell for cell in searches[0].experiment.cells}
         self.studies: dict[str, optuna.Study] = {
-            search.name: journal.study(search, pruner=pruner(search)) for search in searches
+            search.name: journal.study(search, pruner=_pruner(search)) for search in searches
         }
+        if journal.damage:
+            tell(journal.damage)
         self.open: dict[tuple[str, int], OpenTrial] = {}
         """(search, number) -> the trials that this controller owns."""
         self.lost: set[str] = set()
         """Cells whose process was killed too often."""
         self._handed: set[str] = set()
-        self._exhausted: set[str] = set()
-        """Searches that have used up their budget."""
         self._adopted_at = -math.inf
         self._confirmations = [_Confirmation(s, journal, scorer, rules) for s in searches]
 
@@ -130,21 +161,16 @@ class Controller:
     def add_grid_results(self) -> None:
         """Add the grid's results to each search that reuses them. Report how many were added."""
         for search in self.searches:
-            if search.tune.block.reuse:
-                added = add_grid_results(search, self.journal, self.studies[search.name])
-                if added:
-                    self.tell(f"{search.name}: {added} trials taken from the grid's results")
+            added = add_grid_results(search, self.journal, self.studies[search.name])
+            if added:
+                self.tell(f"{search.name}: {added} trials taken from the grid's results")
 
     # ------------------------------------------------------------------ asking
 
     def _next_search(self) -> Search | None:
         """Return the search with the fewest trials, of those that may continue."""
         counts = {search.name: self._count(search.name) for search in self.searches}
-        unfinished = [
-            s
-            for s in self.searches
-            if s.name not in self._exhausted and counts[s.name] < self.block.trials
-        ]
+        unfinished = [s for s in self.searches if counts[s.name] < self.block.trials]
         return min(unfinished, key=lambda search: counts[search.name], default=None)
 
     def _count(self, name: str) -> int:
@@ -158,42 +184,34 @@ class Controller:
 
     def _is_over(self, search: Search) -> bool:
         """Return True once no trial of the search is open and none may be started."""
-        enough = search.name in self._exhausted or self._count(search.name) >= self.block.trials
-        return enough and not self._has_open(search)
+        return self._count(search.name) >= self.block.trials and not self._has_open(search)
 
     def _ask(self, search: Search) -> OpenTrial | None:
-        """Return a new trial, or None if others were quicker or the budget is used up.
+        """Return a new trial, or None if others were quicker.
 
         One lock covers counting and creating. Without it two controllers could both create the last
         trial.
         """
         study = self.studies[search.name]
         with self.journal.locked():
-            if self._count(search.name) >= self.block.trials or self._is_exhausted(search):
+            if self._count(search.name) >= self.block.trials:
                 return None
             study.sampler = sampler(self.block, len(study.get_trials(deepcopy=False)))
-            trial = study.ask(distributions(search.space))
+            trial = study.ask(distributions(self.block))
             trial.set_user_attr("controller", self.journal.controller_id)
-        return self._begin(search, trial.number, trial.params)
+        return self._begin(search, trial.number, trial.params[FIELD])
 
-    def _begin(self, search: Search, number: int, params: Mapping[str, Any]) -> OpenTrial | None:
-        """Return the trial of this number, opened by this controller.
-
-        Fail the trial and return None if a rule between fields refuses its parameters.
-        """
+    def _begin(self, search: Search, number: int, proposed: float) -> OpenTrial:
+        """Return the trial of this number, opened by this controller."""
         study = self.studies[search.name]
-        handle = optuna_trial(study, number)
-        try:
-            cells = search.cells(params, search.tune.seeds)
-        except SpecError as error:
-            # `design` has checked the ends of each range. A rule between fields can still refuse a
-            # value between them.
-            self._fail(OpenTrial(search, number, handle, {}, []), error.faults[0].message)
-            return None
+        handle = self.journal.trial(study, number)
+        beta = self.block.value(proposed)
+        # `design` has checked both ends of the range.
+        cells = search.cells(beta, self.block.seeds)
         # A cell of the spec's grid is that cell, with the grid's axes.
         cells = [self.grid.get(cell.id, cell) for cell in cells]
         reported = set(study.get_trials(deepcopy=False)[number].intermediate_values)
-        trial = OpenTrial(search, number, handle, dict(params), cells, reported=reported)
+        trial = OpenTrial(search, number, handle, beta, cells, reported=reported)
         handle.set_user_attr("cells", [cell.id for cell in cells])
         for cell in cells:
             if cell.id not in self.grid:
@@ -218,10 +236,10 @@ class Controller:
                     current = study.get_trials(deepcopy=False)[frozen.number]
                     if not self._is_orphan(current):
                         continue
-                    handle = optuna_trial(study, current.number)
+                    handle = self.journal.trial(study, current.number)
                     handle.set_user_attr("controller", self.journal.controller_id)
-                if set(current.params) >= {dimension.field for dimension in search.space}:
-                    self._begin(search, current.number, current.params)
+                if FIELD in current.params:
+                    self._begin(search, current.number, current.params[FIELD])
                 else:
                     self._fail_without_params(search, current.number)
 
@@ -230,23 +248,13 @@ class Controller:
         owner = frozen.user_attrs.get("controller")
         return not frozen.state.is_finished() and not self.journal.is_alive(owner)
 
-    def _is_exhausted(self, search: Search) -> bool:
-        """Return True if another trial is expected to go beyond the budget. Then start no more
-        trials of the search, and report why."""
-        trials = self.studies[search.name].get_trials(deepcopy=False)
-        fault = budget_fault(search, trials)
-        if fault:
-            self._exhausted.add(search.name)
-            self.tell(f"{search.name}: {fault}")
-        return bool(fault)
-
     # ------------------------------------------------------------------ following
 
     def _follow(self, trial: OpenTrial) -> Iterator[Cell]:
         """Read the state of a trial once. If it has ended, report it to Optuna; else yield its
         cells to train.
         """
-        states = [(cell, read_state(self.folder.cell(cell))) for cell in trial.released()]
+        states = [(cell, read_state(self.folder.cell(cell))) for cell in trial.cells]
         decisions = {cell.id: self._decide(cell, state) for cell, state in states}
         for cell, state in states:
             if decisions[cell.id] == "over" and state.state != "succeeded":
@@ -254,10 +262,12 @@ class Controller:
                 return
         ended = [cell for cell, state in states if state.state == "succeeded"]
         records = self._records(trial, ended)
-        if self._prune_if_hopeless(trial, records):
-            return
+        is_behind = self._report(trial, records)
         if len(ended) == len(trial.cells):
             self._complete(trial, records)
+            return
+        if is_behind:
+            self._prune(trial)
             return
         yield from (cell for cell, _ in states if decisions[cell.id] == "train")
 
@@ -273,29 +283,32 @@ class Controller:
                 (trial.records[cell.id],) = collect([cell], self.folder)
         return [trial.records[cell.id] for cell in ended]
 
-    def _prune_if_hopeless(self, trial: OpenTrial, records: Sequence[Record]) -> bool:
-        """Return True after pruning a trial that has collapsed or is behind the trials before it.
-
-        Its other cells are stopped.
-        """
-        why = why_collapsed(trial, records, self.folder) if self.block.stop_on_collapse else ""
-        if not why and trial.search.tune.prune_on is not None and self._can_prune(trial, records):
-            why = why_pruned(trial, records, self.scorer.scores(records), self.folder)
-        if not why:
+    def _report(self, trial: OpenTrial, records: Sequence[Record]) -> bool:
+        """Report new values to Optuna's pruner. Return True if the pruner would end the trial."""
+        running = [cell for cell in trial.cells if cell.id not in trial.records]
+        if not self.block.pruned_by or (
+            running and time.monotonic() < trial.read_at + READ_SECONDS
+        ):
             return False
+        begun = [c for c in running if read_state(self.folder.cell(c)).state == "running"]
+        if begun:
+            trial.read_at = time.monotonic()
+        values = intermediate_values(self.block, [*records, *collect(begun, self.folder)])
+        is_behind = False
+        for step in sorted(values.keys() - trial.reported):
+            trial.optuna_trial.report(values[step], step)
+            trial.reported.add(step)
+            # Hyperband notes at each step that the trial has reached a rung.
+            is_behind = trial.optuna_trial.should_prune()
+        return is_behind
+
+    def _prune(self, trial: OpenTrial) -> None:
+        """End a trial that is behind the trials before it. Stop its cells."""
+        values = counted(len(trial.reported), "value")
+        why = f"pruned with {values}: it is behind the trials before it"
         trial.set_attribute("why", why)
         self._stop_cells(trial, f"given up by the search: {why}")
         self._close(trial, "PRUNED", None, why)
-        return True
-
-    def _can_prune(self, trial: OpenTrial, records: Sequence[Record]) -> bool:
-        """Return False while Wilcoxon's pruner, which compares items, waits for scores."""
-        if self.block.pruner != "wilcoxon" or not trial.search.objectives[0].is_scored:
-            return True
-        if self.scorer.is_done(records):
-            return True
-        self.scorer.request(records)
-        return False
 
     def _stop_cells(self, trial: OpenTrial, why: str) -> None:
         """Cancel the cells of a trial that still train.
@@ -307,7 +320,7 @@ class Controller:
         }
         unfinished = [
             cell
-            for cell in trial.released()
+            for cell in trial.cells
             if cell.id not in self.grid
             and cell.id not in others
             and self._decide(cell, read_state(self.folder.cell(cell))) != "over"
@@ -317,7 +330,7 @@ class Controller:
 
     def _complete(self, trial: OpenTrial, records: Sequence[Record]) -> None:
         """Report a trial to Optuna once all its cells have succeeded and have scores."""
-        if any(objective.is_scored for objective in trial.search.objectives):
+        if self.block.is_scored:
             fault = self.scorer.fault(records)
             if fault:
                 self._fail(trial, fault)
@@ -325,12 +338,12 @@ class Controller:
             if not self.scorer.is_done(records):
                 self.scorer.request(records)
                 return
-        values, seeds, why = objective_values(trial.search, records, self.scorer.scores(records))
+        seeds, why = objective_values(self.block, records, self.scorer.scores(records))
         trial.set_attribute("seeds", seeds)
         if why:
             self._fail(trial, why)
         else:
-            self._close(trial, "COMPLETE", values, "")
+            self._close(trial, "COMPLETE", mean(seeds.values()), "")
 
     def _end_without_result(self, trial: OpenTrial, cell: Cell, state: str) -> None:
         """Fail a trial because one of its cells gives no result. Stop its other cells.
@@ -362,13 +375,9 @@ class Controller:
         )
 
     def _fail(self, trial: OpenTrial, why: str) -> None:
-        """End a trial without a result, as the block declares."""
+        """End a trial without a result. The sampler leaves it out."""
         trial.set_attribute("why", why)
-        values = self.block.if_failed
-        if values == "fail":
-            self._close(trial, "FAIL", None, why)
-        else:
-            self._close(trial, "COMPLETE", list(values), why)
+        self._close(trial, "FAIL", None, why)
 
     def _fail_without_params(self, search: Search, number: int) -> None:
         """Fail a trial whose controller died before it had parameters, so that the sampler proposes
@@ -377,14 +386,9 @@ class Controller:
         from optuna.trial import TrialState
 
         study = self.studies[search.name]
-        # Results leave such a trial out. The attribute keeps its old name, because journals on disk
-        # have it.
-        optuna_trial(study, number).set_user_attr("unborn", True)
         study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
 
-    def _close(
-        self, trial: OpenTrial, state: str, values: Sequence[float] | None, why: str
-    ) -> None:
+    def _close(self, trial: OpenTrial, state: str, value: float | None, why: str) -> None:
         """Report the end of a trial to Optuna and forget the trial. state: a name of TrialState."""
         from optuna.trial import TrialState
 
@@ -392,10 +396,9 @@ class Controller:
         trial.set_attribute("spent", hours(trial.cells, self.folder))
         study = self.studies[trial.search.name]
         # Another controller may have taken this one for dead and ended the trial.
-        study.tell(trial.number, values, TrialState[state], skip_if_finished=True)
+        study.tell(trial.number, value, TrialState[state], skip_if_finished=True)
         self.open.pop((trial.search.name, trial.number), None)
-        numbers = [f"{value:.4g}" for value in values or ()]
-        line = f"{trial}: {' '.join([state.lower(), *numbers])}"
+        line = f"{trial}: {state.lower()}" + ("" if value is None else f" {value:.4g}")
         self.tell(f"{line} ({why})" if why else line)
 
 
@@ -410,7 +413,7 @@ class _Confirmation:
         self, search: Search, journal: SearchJournal, scorer: TrialScorer, rules: DriverRules
     ) -> None:
         self.search, self.journal, self.scorer, self.rules = search, journal, scorer, rules
-        self.done = not search.tune.block.confirm_seeds
+        self.done = not search.block.confirm_seeds
         self._cells: list[Cell] | None = None
 
     def tick(self, study: Any, lost: set[str]) -> list[Cell]:
@@ -430,7 +433,7 @@ class _Confirmation:
         if {"train", "wait"} & set(decisions.values()):
             return [cell for cell, _ in states if decisions.get(cell.id) == "train"]
         ended = [cell for cell, state in states if state.state == "succeeded"]
-        if ended and any(objective.is_scored for objective in self.search.objectives):
+        if ended and self.search.block.is_scored:
             records = collect(ended, folder)
             self.scorer.request(records)
             self.done = self.scorer.is_done(records)
@@ -439,37 +442,66 @@ class _Confirmation:
         return []
 
 
+# ------------------------------------------------------------------ pruning
+
+
+def _pruner(search: Search) -> Any:
+    """Return Optuna's pruner for the cells of a search."""
+    cell = search.ends()[0]
+    steps = cell.settings.num_train_steps
+    return pruner(search.block, steps, cell.cadence.evaluate_every_steps or max(1, steps // 10))
+
+
+def intermediate_values(block: TuneBlock, records: Sequence[Record]) -> dict[int, float]:
+    """Return train step -> mean over the seeds, at the steps that all of them have reached.
+
+    records: of a trial's cells. Empty without a pruner, and until each seed has begun.
+    """
+    metric = block.pruned_by
+    if not metric or len(records) < len(block.seeds):
+        return {}
+    columns = [
+        {
+            point.step: point.values[metric]
+            for point in record.metrics
+            if point.step > 0 and math.isfinite(point.values.get(metric, math.nan))
+        }
+        for record in records
+    ]
+    reached = set.intersection(*map(set, columns))
+    return {step: mean([column[step] for column in columns]) for step in reached}
+
+
 # ------------------------------------------------------------------ the grid's results
 
 
 def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
-    """Add the finished configurations of the grid that lie in the space, each once.
+    """Add the finished betas of the grid that lie in the range, each once.
 
-    A configuration needs every seed of a trial. Return the number that was added. Train and
-    evaluate nothing.
+    A β needs every seed of a trial. Return the number that was added. Train and evaluate nothing.
     """
     import optuna
 
     added = 0
     with journal.locked():
         known = [trial.user_attrs.get("cells") for trial in study.get_trials(deepcopy=False)]
-        for params, cells in _grid_configurations(search):
+        for beta, cells in _grid_betas(search):
             ids = [cell.id for cell in cells]
             if ids in known:
                 continue
             folder = search.experiment.folder
             scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
             records = collect(cells, folder)
-            values, seeds, why = objective_values(search, records, scores)
+            seeds, why = objective_values(search.block, records, scores)
             if why:
                 continue
             known.append(ids)
             study.add_trial(
                 optuna.trial.create_trial(
-                    params=params,
-                    distributions=distributions(search.space),
-                    values=values,
-                    intermediate_values=intermediate_values(search, records, scores, folder),
+                    params={FIELD: beta},
+                    distributions=distributions(search.block),
+                    value=mean(seeds.values()),
+                    intermediate_values=intermediate_values(search.block, records),
                     user_attrs={"reused": True, "cells": ids, "seeds": seeds},
                 )
             )
@@ -477,71 +509,16 @@ def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
     return added
 
 
-def _grid_configurations(search: Search) -> Iterator[tuple[dict[str, Any], list[Cell]]]:
-    """Yield parameters and cells of each configuration of the grid whose cells have all
-    succeeded."""
-    experiment = search.experiment
+def _grid_betas(search: Search) -> Iterator[tuple[float, list[Cell]]]:
+    """Yield each β of the grid in the search's range whose cells have all succeeded."""
+    experiment, block = search.experiment, search.block
     grid = {cell.id: cell for cell in experiment.cells}
-    tried: list[dict[str, Any]] = []
-    for cell in experiment.cells:
-        params = _params_of(search, cell)
-        if params is None or params in tried:
-            continue
-        tried.append(params)
-        ids = [own.id for own in search.cells(params, search.tune.seeds)]
+    betas = {(cell.declared or cell.settings).kl.beta for cell in experiment.cells}
+    # Rounding would make another cell of the grid's.
+    for beta in sorted(b for b in betas if b > 0 and block.value(b) == b):
+        ids = [cell.id for cell in search.cells(beta, block.seeds)]
         cells = [grid[id_] for id_ in ids if id_ in grid]
         if len(cells) == len(ids) and all(
-            read_state(experiment.folder.cell(own)).state == "succeeded" for own in cells
+            read_state(experiment.folder.cell(cell)).state == "succeeded" for cell in cells
         ):
-            yield params, cells
-
-
-def _params_of(search: Search, cell: Cell) -> dict[str, Any] | None:
-    """Return the parameters of a cell in the space; None if it lies outside.
-
-    None also for a value that rounding would change: it would give another cell than the grid's.
-    """
-    settings = cell.declared or cell.settings
-    params = {}
-    for dimension in search.space:
-        try:
-            params[dimension.field] = dimension.param(attrgetter(dimension.field)(settings))
-        except (AttributeError, LookupError):
-            return None
-    return params
-
-
-# ------------------------------------------------------------------ the budget
-
-
-def budget_fault(search: Search, trials: Iterable[Any]) -> str:
-    """Return a sentence if one more trial is expected to go beyond the budget, else nothing.
-
-    Each running trial and the next one are expected to cost the mean of the ended ones. Before any
-    has ended, they are expected to cost what the cost model estimates.
-    """
-    block = search.tune.block
-    if block.max_gpu_hours is None and block.max_cpu_hours is None:
-        return ""
-    own = [trial for trial in trials if is_own(trial)]
-    ended = [hours_of_trial(search, trial) for trial in own if "spent" in trial.user_attrs]
-    coming = len(own) - len(ended) + 1
-    modelled = _modelled_hours(search) if not ended else (0.0, 0.0)
-    for i, (limit, unit) in enumerate(
-        ((block.max_gpu_hours, "GPU-hours"), (block.max_cpu_hours, "CPU-hours"))
-    ):
-        spent = sum(trial[i] for trial in ended)
-        expected = spent + coming * (spent / len(ended) if ended else modelled[i])
-        if limit is not None and expected > limit:
-            return (
-                f"another trial would bring the search to {expected:.3g} {unit}, of {limit:g} it "
-                f"may spend, so it ends with {len(own)} trials"
-            )
-    return ""
-
-
-def _modelled_hours(search: Search) -> tuple[float, float]:
-    """Return the GPU-hours and CPU-hours that the cost model expects of a trial."""
-    priced = [cost.cost(cell) for cell in search.cells(search.corners()[0], search.tune.seeds)]
-    gpu_hours = sum(p.gpu_hours for p in priced if p.basis != "unknown")
-    return gpu_hours, sum(p.cpu_seconds for p in priced) / 3600
+            yield beta, cells

@@ -1,17 +1,14 @@
-"""Turn a `tune` block into searches, and proposed values into cells; hold the open trials.
+"""The searches of an experiment: one for each configuration of a study, and the cells of a β.
 
-The metrics of these cells are known before any cell is trained, so a whole block is checked without
-running anything.
+`design` checks everything before anything is trained: the ends of the range, the objective, and
+whether the backend can express the cells.
 """
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
@@ -19,11 +16,10 @@ from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import flatten, identity
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.metrics.names import METRICS
-from orchestrator.records import Cell, EvaluationSpec, Record, Study
+from orchestrator.records import Cell, EvaluationSpec, Study
 from orchestrator.runs.experiment import Experiment, at_scale
-from orchestrator.search.block import CheckedBlock, Dimension, SearchObjective, read_block
+from orchestrator.search.block import FIELD, TuneBlock, faulty, read_block, tune_fault
 from orchestrator.spec.expand import expand
-from orchestrator.spec.fields import text_of
 from orchestrator.spec.select import any_matches
 
 STUDY = "tune"
@@ -31,218 +27,137 @@ STUDY = "tune"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def design(experiment: Experiment, flags: Mapping[str, Any] | None = None) -> list["Search"]:
-    """Return the searches of an experiment's `tune` block. Raise SpecError with every fault."""
-    checked = read_block(experiment.spec, flags)
-    block = checked.block
+def design(experiment: Experiment, written: Mapping[str, Any] | None = None) -> list["Search"]:
+    """Return one search for each configuration of the block's study.
+
+    written: a block in place of the spec's. Raise SpecError with every fault.
+    """
+    spec = experiment.spec
+    block = read_block(spec, spec.tune if written is None else written)
+    study = next(one for one in spec.studies if one.name == block.study)
+    # The first cell of each configuration. Without a KL term there is no β to search.
+    configurations: dict[tuple[tuple[str, str], ...], Cell] = {}
+    for cell in expand(spec.model_copy(update={"studies": (study,)})):
+        if cell.settings.kl.estimator != "none":
+            configurations.setdefault(_labels(cell), cell)
+    varied = {
+        axis
+        for labels in configurations
+        for axis, label in labels
+        if axis != "kl" and any((axis, label) not in other for other in configurations)
+    }
     searches = [
-        Search(
-            _name(row),
-            checked,
-            experiment,
-            {**block.fixed, **dict(zip(block.each, row, strict=True))},
-        )
-        for row in product(*block.each.values())
+        Search(_name(labels, varied), block, experiment, cell)
+        for labels, cell in configurations.items()
     ]
-    faults: dict[str, Fault] = {}
-    for search in searches:
-        for fault in search.faults():
-            faults.setdefault(fault.message, fault)
-    names = [search.name for search in searches]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            faults.setdefault(name, Fault(f"{name} is in tune.each twice", "$.tune.each"))
+    faults = [fault for search in searches for fault in search.faults()]
+    if not searches:
+        faults = [tune_fault(f"study {block.study} has no cell with a KL term", "study")]
     if faults:
-        source = experiment.spec.source or experiment.spec.name
-        file = Path(source) if experiment.spec.source else None
-        raise SpecError(source, [replace(fault, file=file) for fault in faults.values()])
+        raise faulty(spec, faults)
     return searches
 
 
 def chosen(searches: Sequence["Search"], terms: Sequence[str]) -> list["Search"]:
-    """Return the searches that have a trial for which `--where` holds.
+    """Return the searches that have a trial for which `--where` holds, at either end of the range.
 
-    For a searched field, both ends of the range are tested. Raise SelectionError if no search is
-    left.
+    Raise SelectionError if no search is left.
     """
-    matching = []
-    for search in searches:
-        corners = [
-            cell
-            for params in search.corners()
-            for cell in search.cells(params, search.tune.seeds[:1])
-        ]
-        if any_matches(terms, corners):
-            matching.append(search)
+    matching = [search for search in searches if any_matches(terms, search.ends())]
     if not matching:
         names = ", ".join(search.name for search in searches)
         raise SelectionError(f"--where {' '.join(terms)} selects no search (there are: {names})")
     return matching
 
 
-def read_back(experiment: Experiment, name: str, block: Mapping[str, Any]) -> "Search":
-    """Return the search whose `as_json` returned this block.
-
-    Raise SpecError if the spec has changed and the block does not fit any more.
-    """
-    bare = replace(experiment, spec=experiment.spec.model_copy(update={"tune": None}))
-    (search,) = design(bare, block)
-    return replace(search, name=name, experiment=experiment)
+def _labels(cell: Cell) -> tuple[tuple[str, str], ...]:
+    """Return the cell's axes and its names on them, without β and the seed."""
+    return tuple(item for item in cell.axes.items() if item[0] not in ("beta", "seed"))
 
 
-def _name(row: Iterable[Any]) -> str:
-    words = [text_of(value) for value in row]
-    return _UNSAFE.sub("_", "-".join(words)).strip("._-")[:48] or "all"
+def _name(labels: Sequence[tuple[str, str]], varied: set[str]) -> str:
+    """Return `k1.reward`, with what else sets a configuration apart: `qwen-k1.reward`."""
+    words = [label for axis, label in labels if axis == "kl" or axis in varied]
+    return _UNSAFE.sub("_", "-".join(words)).strip("._-")[:80]
 
 
 @dataclass(frozen=True)
 class Search:
-    """One search: a configuration and the space around it that is searched."""
+    """The search for the best β of one configuration."""
 
     name: str
-    """`k1.reward`; `all` where there is one search only."""
-    tune: CheckedBlock
+    block: TuneBlock
     experiment: Experiment
-    fixed: Mapping[str, Any]
-    """Field -> its value in every trial."""
+    configuration: Cell
+    """A declared cell of the configuration, of any β and seed."""
 
-    @property
-    def space(self) -> tuple[Dimension, ...]:
-        """Return the fields that the search varies."""
-        return self.tune.space
+    def cells(self, beta: float, seeds: Sequence[int]) -> list[Cell]:
+        """Return the cells of a β, one a seed, at the site's scale.
 
-    @property
-    def objectives(self) -> tuple[SearchObjective, ...]:
-        """Return the objectives of the search."""
-        return self.tune.objectives
-
-    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return field -> its value, for a proposal that may lack some fields."""
-        return {
-            dimension.field: dimension.value(params[dimension.field])
-            for dimension in self.space
-            if dimension.field in params
-        }
-
-    def cells(self, params: Mapping[str, Any], seeds: Sequence[int]) -> list[Cell]:
-        """Return the cells of a proposal, one a seed, at the site's scale.
-
-        Raise SpecError for a value that a field refuses.
+        Raise SpecError for a value that a rule between fields refuses.
         """
-        values = {one.field: one.value(params[one.field]) for one in self.space}
-        return self.cells_at(values, seeds)
-
-    def cells_at(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Cell]:
-        """Return the same cells, from the values of the fields."""
-        spec = self.experiment.spec
-        base = next(study for study in spec.studies if study.name == self.tune.study)
+        cell = self.configuration
+        sections = ("resources", "cadence")
+        parts = {name: getattr(cell, name).model_dump(mode="json") for name in sections}
+        # an axis that is named by its field has a label of its own, as in the study
+        named = {field: _leaf(cell, field) for field, _ in _labels(cell) if "." in field}
         study = Study(
             name=f"{STUDY}-{self.name}"[:64],
             title=f"Trials of search {self.name}",
-            base=base.base,
-            axes={field: [value] for field, value in {**self.fixed, **values}.items()},
+            base={**cell.settings.model_dump(mode="json", exclude={"seed"}), **parts},
+            axes={name: [value] for name, value in {**named, FIELD: beta}.items()},
             seeds=tuple(seeds),
         )
-        return list(
-            at_scale(expand(spec.model_copy(update={"studies": (study,)})), self.experiment.scale)
-        )
+        spec = self.experiment.spec.model_copy(update={"studies": (study,)})
+        return list(at_scale(expand(spec), self.experiment.scale))
 
-    def corners(self) -> list[dict[str, Any]]:
-        """Return the fewest proposals that contain both ends of every range and every alternative.
-
-        The last value of a field is repeated while another field has more values.
-        """
-        ends = [
-            list(dimension.choices)
-            if dimension.choices is not None
-            else [dimension.low, dimension.high]
-            for dimension in self.space
-        ]
-        return [
-            {
-                dimension.field: values[min(i, len(values) - 1)]
-                for dimension, values in zip(self.space, ends, strict=True)
-            }
-            for i in range(max(map(len, ends)))
-        ]
-
-    def example_cell(self) -> Cell:
-        """Return one cell as an example of the search's cells."""
-        return self.cells(self.corners()[0], self.tune.seeds[:1])[0]
+    def ends(self) -> list[Cell]:
+        """Return a cell of each end of the range, of the first seed."""
+        return [cell for beta in self.block.beta for cell in self.cells(beta, self.block.seeds[:1])]
 
     def entry_modules(self) -> set[str]:
         """Return the modules that train the search's cells: the fork server imports them, once."""
-        entry = _entry(self.example_cell(), self.experiment) or ""
+        entry = _entry(self.ends()[0], self.experiment) or ""
         return {entry.partition(":")[0]} - {""}
 
     def declaration(self) -> dict[str, Any]:
         """Return, as JSON, the parts that must not change while the journal is in use."""
-        cell = self.example_cell()
-        searched = {dimension.field for dimension in self.space} | {"seed"}
+        cell = self.ends()[0]
+        low, high = self.block.beta
         settings = flatten(identity(cell.declared or cell.settings))
         return {
-            "objectives": [str(objective) for objective in self.objectives],
-            "space": {dimension.field: dimension.as_json() for dimension in self.space},
-            "seeds": list(self.tune.seeds),
-            "settings": {
-                name: value
-                for name, value in settings
-                if not any(name == field or name.startswith(f"{field}.") for field in searched)
-            },
+            "objectives": [self.block.objective],
+            "space": {FIELD: {"low": low, "high": high, "log": True}},
+            "seeds": list(self.block.seeds),
+            "settings": {name: v for name, v in settings if name not in (FIELD, "seed")},
             "scale": cell.scale,
         }
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the block of only this search. `read_back` turns it into a search again."""
-        alone = {
-            "each": {},
-            "fixed": dict(self.fixed),
-            "study": self.tune.study,
-            "seeds": list(self.tune.seeds),
-        }
-        return self.tune.block.model_copy(update=alone).model_dump(mode="json")
-
     def faults(self) -> list[Fault]:
-        """Return the faults of the ends of the space and of the objectives."""
-        faults: dict[str, Fault] = {}
-        cells: list[Cell] = []
-        for params in self.corners():
-            try:
-                cells += self.cells(params, self.tune.seeds[:1])
-            except SpecError as error:
-                for fault in map(self._as_tune_fault, error.faults):
-                    faults.setdefault(fault.message, fault)
-        for cell in cells:
-            try:
+        """Return the faults of the ends of the range and of the metrics."""
+        try:
+            ends = self.ends()
+            for cell in ends:
                 _entry(cell, self.experiment)
-            except OrchError as error:
-                faults.setdefault(str(error), Fault(str(error), "$.tune.space"))
-        if example := next(iter([*cells, *self.experiment.cells]), None):
-            metrics = metrics_of(example, self.experiment.spec.evaluation)
-            named = [(m, "objectives") for one in self.objectives for m in one.metrics]
-            if self.tune.prune_on is not None:
-                named += [(metric, "prune_on") for metric in self.tune.prune_on.metrics]
-            for metric, where in named:
-                if message := metrics.fault(metric):
-                    faults.setdefault(message, Fault(message, f"$.tune.{where}"))
-        return list(faults.values())
+        except SpecError as error:
+            return [replace(fault, path="$.tune.beta") for fault in error.faults]
+        except OrchError as error:
+            return [tune_fault(str(error), "beta")]
+        named = {self.block.direction: self.block.metric, "prune_on": self.block.pruned_by}
+        evaluation = self.experiment.spec.evaluation
+        return [
+            tune_fault(message, key)
+            for key, metric in named.items()
+            if metric and (message := metric_fault(metric, ends[0], evaluation))
+        ]
 
-    def _as_tune_fault(self, fault: Fault) -> Fault:
-        """Turn a fault in the study that represents the search into a fault of `tune`."""
-        if ".axes" in fault.path:
-            within = fault.path.partition(".axes")[2]
-            key = "space" if any(one.field in within for one in self.space) else "each"
-            return replace(fault, path=f"$.tune.{key}{within.removesuffix('[0]')}")
-        name, missing, _ = fault.message.partition(" is missing: give it")
-        if missing:
-            message = (
-                f"{name} is missing: a search does not take a study's axes, so give it in "
-                "tune.fixed, tune.each or tune.space"
-            )
-            if name.startswith("kl."):
-                message += " (--each 'kl=[k1.reward]')"
-            return replace(fault, message=message, path="$.tune.study")
-        return replace(fault, path="$.tune.study")
+
+def _leaf(cell: Cell, field: str) -> Any:
+    """Return the value of a field; None within a section that the cell does not have."""
+    try:
+        return attrgetter(field)(cell.settings)
+    except AttributeError:
+        return None
 
 
 def _entry(cell: Cell, experiment: Experiment) -> str | None:
@@ -266,121 +181,35 @@ _DIVERGENCES = (
 )
 
 
-class CellMetrics(NamedTuple):
-    """The names of the metrics that a cell will have, by their origin."""
-
-    backend: str
-    training: tuple[str, ...]
-    """Rewards, losses, lengths."""
-    own_evaluation: tuple[str, ...]
-    """The backend's own evaluation while it trains; most have none."""
-    scored: tuple[str, ...]
-    """Scores of checkpoints: lm-evaluation-harness's, and divergences if the spec has them."""
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Return the names of all metrics."""
-        return self.training + self.own_evaluation + self.scored
-
-    def fault(self, metric: str) -> str:
-        """Return a sentence for a metric that the cell will not have; empty if it will."""
-        if metric in self.all:
-            return ""
-        if metric in METRICS:
-            fault = (
-                f"cells of {self.backend} have no '{metric}': only the embedded trainer gives it"
-            )
-        else:
-            fault = f"no metric is called '{metric}'{did_you_mean(metric, self.all)}"
-        family = metric.rpartition("/")[0] + "/"
-        near = [name for name in self.all if name.startswith(family) and family.count("/") > 1]
-        names = ", ".join(near or [name for name in self.scored if "_domain/" in name])
-        intro = f"there are {family}: " if near else "evaluation gives here: "
-        more = "" if near else ", and one for each task"
-        return fault + (f" ({intro}{names}{more})" if names else "")
-
-
-def metrics_of(cell: Cell, evaluation: EvaluationSpec) -> CellMetrics:
-    """Return the metrics that a cell will have, at its scale."""
+def metric_fault(metric: str, cell: Cell, evaluation: EvaluationSpec) -> str:
+    """Return a sentence for a metric that the cell will not have; empty if it will."""
     backend = plugins.load(cell.settings.backend.name)
-    scored = []
+    scored = scores_of(cell, evaluation)
+    names = [name for name in METRICS if not name.startswith("eval/")]
+    own = backend.own_evaluation if isinstance(backend, EmbeddedTrainer) else ()
+    names += [*own, *scored]
+    if metric in names:
+        return ""
+    if metric in METRICS:
+        return f"cells of {backend.name} have no '{metric}': only the embedded trainer gives it"
+    family = metric.rpartition("/")[0] + "/"
+    near = [name for name in names if name.startswith(family) and family.count("/") > 1]
+    known = near or [name for name in scored if "_domain/" in name]
+    return (
+        f"no metric is called '{metric}'{did_you_mean(metric, names)} (there are: "
+        f"{', '.join(known)})"
+    )
+
+
+def scores_of(cell: Cell, evaluation: EvaluationSpec) -> list[str]:
+    """Return the names of the scores that evaluation gives a cell, at its scale."""
+    names: dict[str, None] = {}
     for task in tasks_of(cell, evaluation):
         domain = "in_domain" if task.domain == "in" else "out_of_domain"
         for kind in ("mean", "pass"):
-            scored += [
-                f"eval/{task.name}/{kind}@{task.repeats}",
-                f"eval/{domain}/{kind}@{task.repeats}",
-                f"eval/{domain}/mean",
-            ]
-    scored += [
-        f"eval/{task.name}/{divergence}"
-        for task in divergence_tasks(cell, evaluation)
-        for divergence in _DIVERGENCES
-    ]
-    return CellMetrics(
-        backend.name,
-        tuple(name for name in METRICS if not name.startswith("eval/")),
-        backend.own_evaluation if isinstance(backend, EmbeddedTrainer) else (),
-        tuple(dict.fromkeys(scored)),
-    )
-
-
-# ------------------------------------------------------------------ an open trial
-
-
-@dataclass
-class OpenTrial:
-    """A trial whose end Optuna does not know yet."""
-
-    search: Search
-    number: int
-    optuna_trial: Any
-    params: Mapping[str, Any]
-    cells: list[Cell]
-    """One cell per seed."""
-    records: dict[str, Record] = field(default_factory=dict)
-    """Cell id -> record, of the cells that have ended."""
-    running: dict[str, Record] = field(default_factory=dict)
-    """Cell id -> record, of the cells that train, as last read."""
-    running_read_at: float = -math.inf
-    """When they were last read, on the monotonic clock."""
-    reported: set[int] = field(default_factory=set)
-    """Steps (or items) whose values Optuna already has."""
-    num_judged: int = 0
-    """Number of cells that Wilcoxon's pruner has judged."""
-
-    def released(self) -> list[Cell]:
-        """Return the cells that may train now.
-
-        These are all cells, or with Wilcoxon's pruner one seed after another.
-        """
-        if self.search.tune.block.pruner != "wilcoxon":
-            return self.cells
-        return self.cells[: self.num_judged + 1]
-
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Save a value with the trial, unless another controller has ended the trial."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
-        with suppress(UpdateFinishedTrialError):
-            self.optuna_trial.set_user_attr(name, value)
-
-    def __str__(self) -> str:
-        values = text_of_values(self.search.values(self.params))
-        return f"{self.search.name} trial {self.number} ({values})"
-
-
-def optuna_trial(study: Any, number: int) -> Any:
-    """Return Optuna's Trial of a number, which takes intermediate values and attributes."""
-    from optuna.trial import Trial
-
-    frozen = study.get_trials(deepcopy=False)[number]
-    return Trial(study, frozen._trial_id)  # noqa: SLF001  Optuna has no public way to the id
-
-
-def text_of_values(values: Mapping[str, Any]) -> str:
-    """Return parameter values as text, such as `kl.beta = 0.05, ...`."""
-    return ", ".join(
-        f"{field} = {value:g}" if isinstance(value, float) else f"{field} = {value}"
-        for field, value in values.items()
-    )
+            names[f"eval/{task.name}/{kind}@{task.repeats}"] = None
+            names[f"eval/{domain}/{kind}@{task.repeats}"] = None
+        names[f"eval/{domain}/mean"] = None
+    for task in divergence_tasks(cell, evaluation):
+        names.update(dict.fromkeys(f"eval/{task.name}/{what}" for what in _DIVERGENCES))
+    return list(names)

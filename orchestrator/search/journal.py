@@ -4,7 +4,7 @@ runs/<experiment>/tune/
   cells.jsonl                 every cell of a trial, before it is launched
   <name>/journal.log          Optuna's journal: all searches of this name
          <search>.json        the parts of the search that must not change any more
-         blocks/<search>.json the last block of the search; `design.read_back` reads it
+         blocks/<search>.json the block with which the search was last driven
          links.json           cell id -> MLflow run, as of the last mirror
          lock                 locked while trials are proposed
          alive/<controller>   locked by a controller while it works, and touched by its heartbeat
@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -26,8 +27,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from orchestrator.analysis.text import counted
 from orchestrator.errors import RunFolderError
-from orchestrator.files import read_json, telling, write_text
+from orchestrator.files import read_json, telling, write_bytes, write_text
 from orchestrator.identity import flatten
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.plan import note_tuned
@@ -35,6 +37,7 @@ from orchestrator.search.design import Search
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.storages import JournalStorage
 
 HEARTBEAT_SECONDS, SILENT_SECONDS = 10.0, 300.0
 """Seconds between two touches of a controller's file, and seconds of silence after which a
@@ -50,24 +53,63 @@ class SearchJournal:
         self.folder, self.path = folder, folder.path / "tune" / name
         self.log = self.path / "journal.log"
         self.controller_id = secrets.token_hex(6)
-        self._storage: Any = None
+        self.damage = ""
+        """What could not be read of the journal, after it was opened."""
+        self._storage: JournalStorage | None = None
         self._alive: IO[str] | None = None
         self._last_heartbeat = -HEARTBEAT_SECONDS
 
     # ------------------------------------------------------------------ studies
 
     @property
-    def storage(self) -> Any:
+    def storage(self) -> "JournalStorage":
         """Return Optuna's storage. Raise RunFolderError for a file that is no journal."""
         if self._storage is None:
+            import optuna
+            from optuna.storages import JournalStorage
+            from optuna.storages.journal import JournalFileBackend
+
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
             self._make_folder()
-            self._storage = _open_storage(self.log)
+            lock: Any = KernelLock(self.log)
+            lock.acquire()  # removes a torn last line before the file is read
+            try:
+                self._set_damage_aside()
+            finally:
+                lock.release()
+            try:
+                self._storage = JournalStorage(JournalFileBackend(str(self.log), lock_obj=lock))
+            except (ValueError, KeyError, TypeError) as error:
+                raise _not_a_journal(self.log, f"{type(error).__name__}: {error}") from error
         return self._storage
+
+    def _set_damage_aside(self) -> None:
+        """Remove lines that are no object of JSON, and keep a copy of the file as it was.
+
+        A trial that loses a line is asked anew, or its cells are read again from disk. Raise
+        RunFolderError if no line can be read, or while a controller works with the file.
+        """
+        lines = self.log.read_bytes().splitlines(keepends=True) if self.log.exists() else []
+        readable = [line for line in lines if _is_object(line)]
+        if len(readable) == len(lines):
+            return
+        if not readable:
+            raise _not_a_journal(self.log, "no line of it can be read")
+        damage = f"{self.log} has {counted(len(lines) - len(readable), 'line')} that cannot be read"
+        if any(self.is_alive(path.name) for path in (self.path / "alive").glob("*")):
+            raise RunFolderError(
+                f"{damage}, and a controller works with it; stop that one first, then the other "
+                "lines are read"
+            )
+        copy = self.log.with_name(f"journal.damaged-{time.strftime('%Y%m%d-%H%M%S')}.log")
+        shutil.copyfile(self.log, copy)
+        write_bytes(self.log, b"".join(readable))
+        self.damage = f"{damage}; the others were read, and the whole file is kept as {copy}"
 
     def study(self, search: Search, **options: Any) -> "optuna.Study":
         """Return the study of a search. Make it if it does not exist.
 
-        Raise RunFolderError if the journal is of another spec or space.
+        Raise RunFolderError if the journal is of another spec or range.
         """
         import optuna
 
@@ -78,9 +120,18 @@ class SearchJournal:
                 study_name=search.name,
                 storage=storage,
                 load_if_exists=True,
-                directions=[objective.direction for objective in search.objectives],
+                direction=search.block.direction,
                 **options,
             )
+
+    def trial(self, study: "optuna.Study", number: int) -> "optuna.Trial":
+        """Return the open trial of this number, which takes intermediate values and attributes."""
+        import optuna
+
+        study_id = self.storage.get_study_id_from_name(study.study_name)
+        return optuna.Trial(
+            study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
+        )
 
     def studies(self) -> dict[str, "optuna.Study"]:
         """Return the studies by name. Write nothing."""
@@ -206,7 +257,7 @@ class SearchJournal:
         if declared != _through_json(declaration):
             raise RunFolderError(_difference(target, declared or {}, declaration))
         with self.locked():
-            block = json.dumps(search.as_json(), indent=1) + "\n"
+            block = json.dumps(search.block.model_dump(mode="json"), indent=1) + "\n"
             write_text(self._block_file(search.name), block)
 
     def _block_file(self, search_name: str) -> Path:
@@ -239,24 +290,19 @@ def _difference(path: Path, declared: dict[str, Any], declaration: dict[str, Any
 # ------------------------------------------------------------------ Optuna's journal file
 
 
-def _open_storage(log: Path) -> Any:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+def _not_a_journal(log: Path, why: str) -> RunFolderError:
+    return RunFolderError(
+        f"{log} is no journal of Optuna's ({why}); restore it, or move it away and search again: a "
+        "trial whose results are on disk does not train again"
+    )
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    lock: Any = KernelLock(log)
-    lock.acquire()  # removes a torn last line before the file is read
-    lock.release()
+
+def _is_object(line: bytes) -> bool:
+    """Return True for a line of Optuna's."""
     try:
-        if not _ends_with_newline(log):
-            raise ValueError("its last line has no end")
-        return JournalStorage(JournalFileBackend(str(log), lock_obj=lock))
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(
-            f"{log} is no journal of Optuna's ({type(error).__name__}: {error}); restore it, or "
-            "move it away and search again: a trial whose results are on disk does not train again"
-        ) from error
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 class KernelLock:

@@ -1,15 +1,14 @@
-"""Results of searches, read from the journal: the best trial, its uncertainty, the Pareto front."""
+"""Results of searches, read from the journal: trials, the best, the recommended β, contests."""
 
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from orchestrator.analysis.runs import measure
-from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, t_quantile
+from orchestrator.analysis.stats import Estimate, estimate, holm, one_sided_p
 from orchestrator.errors import OrchError
 from orchestrator.evaluate import read_scores
 from orchestrator.records import Cell, Record, Score
@@ -17,7 +16,8 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
-from orchestrator.search.design import Search, read_back
+from orchestrator.search.block import FIELD, TuneBlock
+from orchestrator.search.design import Search, design
 from orchestrator.search.journal import SearchJournal
 from orchestrator.search.optimum import Recommended, recommend
 
@@ -31,31 +31,51 @@ class TrialResult:
     number: int
     state: str
     """COMPLETE, PRUNED, FAIL or RUNNING."""
-    params: Mapping[str, Any]
-    """Field -> its value in the trial."""
-    values: tuple[float, ...] | None
-    """One value per objective: the mean over seeds, or the value of `if_failed`."""
-    seeds: Mapping[int, tuple[float, ...]]
-    """Seed -> values; empty if nothing was measured."""
-    cells: tuple[str, ...]
-    reused: bool
+    beta: float
+    seeds: Mapping[int, float]
+    """Seed -> objective; empty if nothing was measured."""
+    cells: tuple[str, ...] = ()
+    reused: bool = False
     """True if the trial is reused from the spec's grid."""
-    why: str
+    why: str = ""
     """The reason why it has no result; empty if it has one."""
-    gpu_hours: float
-    cpu_hours: float
+    gpu_hours: float = 0.0
+    cpu_hours: float = 0.0
+
+    @property
+    def value(self) -> float | None:
+        """Return the mean over the seeds; None if nothing was measured."""
+        return mean(self.seeds.values()) if self.seeds else None
+
+
+def mean(values: Collection[float]) -> float:
+    """Return the mean of at least one value."""
+    return math.fsum(values) / len(values)
+
+
+def beta_text(beta: float) -> str:
+    """Return `kl.beta = 0.05`."""
+    return f"{FIELD} = {beta:g}"
 
 
 def trial_result(search: Search, frozen: Any) -> TrialResult:
-    """Read one of Optuna's trials."""
+    """Read one of Optuna's trials that has a β."""
     attributes = frozen.user_attrs
-    gpu_hours, cpu_hours = hours_of_trial(search, frozen)
+    beta = search.block.value(frozen.params[FIELD])
+    spent = attributes.get("spent", [0.0, 0.0])
+    if frozen.state.name == "PRUNED":  # its jobs record their hours after the trial has ended
+        cells = search.cells(beta, search.block.seeds)
+        spent = map(max, spent, hours(cells, search.experiment.folder))
+    gpu_hours, cpu_hours = spent
     return TrialResult(
         number=frozen.number,
         state=frozen.state.name,
-        params=search.values(frozen.params),
-        values=tuple(frozen.values) if frozen.state.name == "COMPLETE" else None,
-        seeds={int(seed): tuple(own) for seed, own in attributes.get("seeds", {}).items()},
+        beta=beta,
+        # Journals of earlier releases have a list for each seed, of one value.
+        seeds={
+            int(seed): own[0] if isinstance(own, list) else own
+            for seed, own in attributes.get("seeds", {}).items()
+        },
         cells=tuple(attributes.get("cells", ())),
         reused=bool(attributes.get("reused")),
         why=attributes.get("why", ""),
@@ -67,31 +87,23 @@ def trial_result(search: Search, frozen: Any) -> TrialResult:
 def is_own(frozen: Any) -> bool:
     """Return True for a trial that the search itself began.
 
-    Other trials are reused from the grid, or their controller died before they had parameters
-    (attribute `unborn` in journals).
+    Other trials are reused from the grid, or ended before they had a β.
     """
-    return not (frozen.user_attrs.get("unborn") or frozen.user_attrs.get("reused"))
+    is_unborn = frozen.state.is_finished() and FIELD not in frozen.params
+    return not (is_unborn or frozen.user_attrs.get("reused"))
 
 
 def objective_values(
-    search: Search, records: Sequence[Record], scores: Iterable[Score]
-) -> tuple[list[float], dict[str, list[float]], str]:
-    """Return the mean over seeds of each objective, the values of each seed, and a sentence.
-
-    The sentence is the reason why the values are missing. It is empty if they exist.
-    """
-    runs = measure(records, scores)
-    seeds: dict[str, list[float]] = {}
-    for run in runs:
-        values = [objective.value(run.finals) for objective in search.objectives]
-        for objective, value in zip(search.objectives, values, strict=True):
-            if not math.isfinite(value):
-                missing = objective.missing(run.finals)
-                fault = f"has no final {missing[0]}" if missing else "is not finite"
-                return [], {}, f"{objective.text} of {run.record.cell.slug} {fault}"
-        seeds[str(run.seed)] = values
-    means = [math.fsum(column) / len(runs) for column in zip(*seeds.values(), strict=True)]
-    return means, seeds, ""
+    block: TuneBlock, records: Sequence[Record], scores: Iterable[Score]
+) -> tuple[dict[str, float], str]:
+    """Return the objective of each seed, and a sentence: why one has none; empty if all have."""
+    seeds: dict[str, float] = {}
+    for run in measure(records, scores):
+        value = run.finals.get(block.metric, math.nan)
+        if not math.isfinite(value):
+            return {}, f"{run.record.cell.slug} has no final {block.metric}"
+        seeds[str(run.seed)] = value
+    return seeds, ""
 
 
 def hours(cells: Iterable[Cell], folder: RunFolder) -> list[float]:
@@ -105,19 +117,6 @@ def hours(cells: Iterable[Cell], folder: RunFolder) -> list[float]:
     return [sum(e.gpu_hours for e in exits), sum(e.cpu_seconds for e in exits) / 3600]
 
 
-def hours_of_trial(search: Search, frozen: Any) -> list[float]:
-    """Return GPU-hours and CPU-hours of one of Optuna's trials.
-
-    The jobs of a pruned trial record their hours after the trial has ended. So the run directories
-    of such a trial are read again.
-    """
-    spent: list[float] = frozen.user_attrs.get("spent", [0.0, 0.0])
-    if frozen.state.name != "PRUNED" or not frozen.user_attrs.get("cells"):
-        return spent
-    cells = search.cells(frozen.params, search.tune.seeds)
-    return [max(pair) for pair in zip(spent, hours(cells, search.experiment.folder), strict=True)]
-
-
 # ------------------------------------------------------------------ one search
 
 
@@ -127,11 +126,8 @@ class SearchOutcome:
 
     search: Search
     trials: tuple[TrialResult, ...]
-    importance: Mapping[str, float]
-    """Field -> its share in what sets the best trials apart (PED-ANOVA), for the first objective;
-    empty if it cannot be computed."""
-    confirmed: Mapping[int, tuple[float, ...]]
-    """Fresh seed -> objective values of the chosen configuration."""
+    confirmed: Mapping[int, float]
+    """Fresh seed -> objective of the chosen β."""
 
     @property
     def measured(self) -> list[TrialResult]:
@@ -140,77 +136,23 @@ class SearchOutcome:
 
     @property
     def best(self) -> TrialResult | None:
-        """Return the trial with the best mean, the earlier one of equals.
-
-        None with several objectives, or before a trial was measured.
-        """
-        if len(self.search.objectives) > 1:
-            return None
-        sign = self.search.objectives[0].sign
+        """Return the trial with the best mean, the earlier one of equals; None without one."""
+        sign = self.search.block.sign
         return max(
-            self.measured, key=lambda t: (sign * (t.values or (0.0,))[0], -t.number), default=None
+            self.measured, key=lambda t: (sign * mean(t.seeds.values()), -t.number), default=None
         )
 
     @cached_property
     def recommended(self) -> Recommended | None:
-        """Return the optimum of a smooth curve through all trials.
-
-        None if there is more than one field or objective, the field is no range, or too few
-        values were measured.
-        """
-        space, objectives = self.search.space, self.search.objectives
-        if len(space) > 1 or len(objectives) > 1 or not space[0].is_range:
-            return None
-        return recommend(
-            space[0],
-            [trial.params[space[0].field] for trial in self.measured],
-            [[own[0] for own in trial.seeds.values()] for trial in self.measured],
-            objectives[0].sign,
-        )
+        """Return the optimum of a smooth curve through all trials; None with too few values."""
+        return recommend(self.search.block, [(t.beta, t.seeds) for t in self.measured])
 
     @property
-    def chosen(self) -> Mapping[str, Any] | None:
-        """Return field -> value of the recommended optimum, else of the best trial.
-
-        None with several objectives, or before a trial was measured.
-        """
+    def chosen(self) -> float | None:
+        """Return the recommended β, else the best trial's; None before a trial was measured."""
         if self.recommended is not None:
-            return {self.recommended.field: self.recommended.value}
-        return None if self.best is None else self.best.params
-
-    @property
-    def front(self) -> list[TrialResult]:
-        """Return the measured trials that no other trial beats in every objective.
-
-        They are sorted by their values. Optuna's Study.best_trials would also count the values that
-        `if_failed` gives.
-        """
-        signs = [objective.sign for objective in self.search.objectives]
-        points = [
-            (t, [s * v for s, v in zip(signs, t.values or (), strict=True)]) for t in self.measured
-        ]
-        front = [
-            trial
-            for trial, own in points
-            if not any(
-                other != own and all(b >= a for a, b in zip(own, other, strict=True))
-                for _, other in points
-            )
-        ]
-        return sorted(front, key=lambda trial: trial.values or ())
-
-    @property
-    def history(self) -> list[tuple[int, float]]:
-        """Return (trial, best value so far) of each measured trial, reused ones first.
-
-        Only the first objective counts.
-        """
-        sign, best = self.search.objectives[0].sign, -math.inf
-        points = []
-        for trial in sorted(self.measured, key=lambda t: (not t.reused, t.number)):
-            best = max(best, sign * (trial.values or (math.nan,))[0])
-            points.append((trial.number, sign * best))
-        return points
+            return self.recommended.value
+        return None if self.best is None else self.best.beta
 
 
 def outcome(search: Search, study: Any) -> SearchOutcome:
@@ -218,10 +160,10 @@ def outcome(search: Search, study: Any) -> SearchOutcome:
     trials = tuple(
         trial_result(search, frozen)
         for frozen in study.get_trials(deepcopy=False)
-        if not frozen.user_attrs.get("unborn")
+        if FIELD in frozen.params
     )
-    unconfirmed = SearchOutcome(search, trials, _importance(search, study), {})
-    if not search.tune.block.confirm_seeds or unconfirmed.chosen is None:
+    unconfirmed = SearchOutcome(search, trials, {})
+    if not search.block.confirm_seeds or unconfirmed.chosen is None:
         return unconfirmed
     return replace(unconfirmed, confirmed=_confirmed(search, unconfirmed.chosen))
 
@@ -234,7 +176,7 @@ def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchO
 
 def num_trials_left(searches: Sequence[Search], journal: SearchJournal) -> int:
     """Return how many trials of these searches have not ended."""
-    wanted = sum(search.tune.block.trials for search in searches)
+    wanted = sum(search.block.trials for search in searches)
     if not journal.log.exists():
         return wanted
     ended = [
@@ -246,96 +188,22 @@ def num_trials_left(searches: Sequence[Search], journal: SearchJournal) -> int:
     return max(0, wanted - len(ended))
 
 
-def confirmation_cells(search: Search, chosen: Mapping[str, Any]) -> list[Cell]:
-    """Return the cells of the chosen values, with fresh seeds."""
-    return search.cells_at(chosen, search.tune.block.confirm_seeds)
+def confirmation_cells(search: Search, beta: float) -> list[Cell]:
+    """Return the cells of the chosen β, with fresh seeds."""
+    return search.cells(beta, search.block.confirm_seeds)
 
 
-def _confirmed(search: Search, chosen: Mapping[str, Any]) -> dict[int, tuple[float, ...]]:
+def _confirmed(search: Search, beta: float) -> dict[int, float]:
     folder = search.experiment.folder
-    cells = confirmation_cells(search, chosen)
+    cells = confirmation_cells(search, beta)
     if any(read_state(folder.cell(cell)).state != "succeeded" for cell in cells):
         return {}
     scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
-    _, seeds, why = objective_values(search, collect(cells, folder), scores)
-    return {} if why else {int(seed): tuple(values) for seed, values in seeds.items()}
+    seeds, _ = objective_values(search.block, collect(cells, folder), scores)
+    return {int(seed): value for seed, value in seeds.items()}
 
 
-def _importance(search: Search, study: Any) -> dict[str, float]:
-    """Return Optuna's importances; none for one field or for a few trials of equal value."""
-    complete = [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
-    if len(search.space) < 2 or len({trial.values[0] for trial in complete}) < 4:
-        return {}
-    from optuna.importance import get_param_importances
-
-    sign = search.objectives[0].sign
-    with warnings.catch_warnings():
-        # Optuna warns that it minimises the target. The sign makes a lower target the better one.
-        warnings.simplefilter("ignore", UserWarning)
-        importance: dict[str, float] = get_param_importances(
-            study, target=lambda t: -sign * t.values[0]
-        )
-    return importance
-
-
-# ------------------------------------------------------------------ how well the best is known
-
-
-class Bracket(NamedTuple):
-    """The tried values between which the optimum of a range lies."""
-
-    field: str
-    low: float
-    high: float
-    is_open: tuple[bool, bool]
-    """True if no tried value on that side is known to be worse. Then the end is the end of the
-    range."""
-
-
-def brackets(result: SearchOutcome) -> list[Bracket]:
-    """Return, for each range, the nearest tried values on either side that are known to be worse.
-
-    The optimum lies between them, at level 0.95, if the objective has one hill along the range,
-    with the other fields unchanged. With one seed there are no brackets.
-    """
-    best = result.best
-    worse = _worse(result, best) if best is not None else None
-    if best is None or worse is None:
-        return []
-    brackets_ = []
-    for dimension in result.search.space:
-        if dimension.is_range:
-            field = dimension.field
-            good = [trial.params[field] for trial in result.measured if trial not in worse]
-            below = [t.params[field] for t in worse if t.params[field] < min(good)]
-            above = [t.params[field] for t in worse if t.params[field] > max(good)]
-            low, high = max(below, default=dimension.low), min(above, default=dimension.high)
-            brackets_.append(Bracket(field, low, high, (not below, not above)))
-    return brackets_
-
-
-def _worse(result: SearchOutcome, best: TrialResult) -> list[TrialResult] | None:
-    """Return the trials whose mean is below the best's by more than chance.
-
-    None without two seeds. The test is Student's t, one-sided, with the spread between seeds
-    pooled over all trials. It is corrected for their number (Bonferroni), which also allows for
-    the choice of the best.
-    """
-    sign = result.search.objectives[0].sign
-    columns = {t.number: [sign * own[0] for own in t.seeds.values()] for t in result.measured}
-    freedom = sum(len(column) - 1 for column in columns.values())
-    rest = [trial for trial in result.measured if trial is not best]
-    if freedom < 1 or not rest:
-        return None
-    means = {number: math.fsum(column) / len(column) for number, column in columns.items()}
-    squares = math.fsum((v - means[n]) ** 2 for n, column in columns.items() for v in column)
-    reach = t_quantile(1 - ALPHA / len(rest), freedom) * math.sqrt(squares / freedom)
-    top, count = means[best.number], len(best.seeds)
-    return [
-        trial
-        for trial in rest
-        if top - means[trial.number] > reach * math.sqrt(1 / count + 1 / len(trial.seeds))
-    ]
+# ------------------------------------------------------------------ searches against each other
 
 
 @dataclass(frozen=True)
@@ -360,7 +228,7 @@ def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
         fresh = bool(one.confirmed and other.confirmed)
         a = one.confirmed if fresh else one.best.seeds
         b = other.confirmed if fresh else other.best.seeds
-        differences = [a[seed][0] - b[seed][0] for seed in sorted(a.keys() & b.keys())]
+        differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
         if differences:
             difference = estimate(differences)
             p = min(1.0, 2 * min(one_sided_p(difference, 0.0)))
@@ -382,8 +250,8 @@ def cells_of_open_trials(experiment: Experiment, results: Iterable[SearchOutcome
         cell.id: cell
         for result in results
         for trial in result.trials
-        if trial.state == "RUNNING" and trial.params
-        for cell in result.search.cells_at(trial.params, result.search.tune.seeds)
+        if trial.state == "RUNNING"
+        for cell in result.search.cells(trial.beta, result.search.block.seeds)
         if cell.id not in grid
     }
     return list(cells.values())
@@ -398,10 +266,9 @@ def cells_of_all_trials(experiment: Experiment, results: Iterable[SearchOutcome]
     for result in results:
         search = result.search
         for trial in result.trials:
-            if trial.params:
-                for cell in search.cells_at(trial.params, search.tune.seeds):
-                    axes = {**cell.axes, "search": search.name, "trial": str(trial.number)}
-                    cells.setdefault(cell.id, cell.model_copy(update={"axes": axes}))
+            for cell in search.cells(trial.beta, search.block.seeds):
+                axes = {**cell.axes, "search": search.name, "trial": str(trial.number)}
+                cells.setdefault(cell.id, cell.model_copy(update={"axes": axes}))
         if result.chosen is not None:
             for cell in confirmation_cells(search, result.chosen):
                 cells.setdefault(cell.id, cell)
@@ -420,8 +287,7 @@ class JournalOutcomes(NamedTuple):
 def read_journals(experiment: Experiment) -> tuple[list[JournalOutcomes], list[str]]:
     """Return every search of an experiment by journal, and the reasons why some cannot be shown.
 
-    Every search is read back, from the spec's block or from flags alone: the journal's folder has
-    the block with which it was last driven. Nothing is written.
+    The journal's folder has the block with which each search was last driven. Nothing is written.
     """
     read: list[JournalOutcomes] = []
     faults: list[str] = []
@@ -432,6 +298,8 @@ def read_journals(experiment: Experiment) -> tuple[list[JournalOutcomes], list[s
         except OrchError as error:
             faults.append(str(error))
             continue
+        if journal.damage:
+            faults.append(journal.damage)
         if own:
             read.append(JournalOutcomes(log.parent.name, own, journal.mlflow_runs()))
     return read, faults
@@ -449,11 +317,12 @@ def _read_journal(
             )
             continue
         try:
-            search = read_back(experiment, name, block)
+            searches = {search.name: search for search in design(experiment, block)}
         except OrchError as error:
             faults.append(f"{journal.path}: search {name} does not fit the spec any more: {error}")
             continue
-        if journal.is_of(search):
+        search = searches.get(name)
+        if search is not None and journal.is_of(search):
             yield outcome(search, study)
         else:
             faults.append(

@@ -29,7 +29,7 @@ from orchestrator.records import ENDED, Record, Score
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.runs.state import may_retry, read_state
 from orchestrator.runs.wait import POLL_SECONDS, SubmitRequest, start
-from orchestrator.search.block import SearchObjective, is_reported
+from orchestrator.search.block import TuneBlock
 from orchestrator.search.controller import Controller, DriverRules, TrainingDecision
 from orchestrator.search.journal import SearchJournal
 from orchestrator.spec.site_options import SlurmOptions
@@ -254,14 +254,13 @@ class JobScorer:
 
     def __init__(
         self,
-        objectives: Sequence[SearchObjective],
+        block: TuneBlock,
         folder: RunFolder,
         options: SlurmOptions,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        metrics = [metric for one in objectives for metric in one.metrics]
-        self.metrics = tuple(dict.fromkeys(m for m in metrics if not is_reported(m)))
-        """Metrics of the objectives that only an evaluation gives."""
+        self.metric = block.metric if block.is_scored else ""
+        """The objective's metric, if only an evaluation gives it."""
         self._folder, self._options, self._tell = folder, options, tell
         self._scored: set[str] = set()
         self._elements: dict[str, list[tuple[str, int]]] = {}
@@ -286,7 +285,7 @@ class JobScorer:
                 log = self._jobs()[self._folder.cell(record.cell).path.name][-1].log
                 return (
                     f"{record.cell.slug} was evaluated {MAX_EVALUATIONS} times without "
-                    f"{', '.join(self.metrics)}; see {log}"
+                    f"{self.metric}; see {log}"
                 )
         return ""
 
@@ -321,7 +320,7 @@ class JobScorer:
         if record.cell.id not in self._scored:
             scores = read_scores(self._folder.cell(record.cell))
             (run,) = measure([record], scores)
-            if not set(self.metrics) <= run.finals.keys():
+            if self.metric and self.metric not in run.finals:
                 return False
             self._scored.add(record.cell.id)
         return True

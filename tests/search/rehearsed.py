@@ -4,7 +4,7 @@ Everything but the training is real: the spec, the cells, the journal, the contr
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,11 +23,10 @@ from orchestrator.search.local import LOCAL_RULES, ThreadScorer
 from orchestrator.search.results import SearchOutcome, outcomes
 
 ROOT = Path(__file__).parents[2]
-GOAL = "eval/accuracy_in_domain - 0.5 * eval/kl_reverse"
+GOAL = "eval/accuracy_in_domain"
 BLOCK: Mapping[str, Any] = {
-    "fixed": {"kl": "k1.reward"},
-    "space": {"kl.beta": "log(0.01, 10)"},
-    "objectives": {GOAL: "maximize"},
+    "beta": [0.01, 10],
+    "maximize": GOAL,
     "seeds": [0],
     "trials": 6,
 }
@@ -40,23 +39,25 @@ def _opened(name: str) -> Experiment:
     return open_experiment(ROOT / "experiments" / name, ["site=local"])
 
 
-def experiment(tmp_path: Path, name: str = "beta_sweep.yaml") -> Experiment:
-    """A shipped spec with its runs in tmp_path and no `tune` block of its own."""
-    found = _opened(name)
+def experiment(tmp_path: Path, kl: Sequence[str] = ("k1.reward",)) -> Experiment:
+    """beta_sweep.yaml with its runs in tmp_path, a study of these configurations and no `tune`
+    block of its own."""
+    found = _opened("beta_sweep.yaml")
+    (study,) = found.spec.studies
+    studies = (study.model_copy(update={"axes": {**study.axes, "kl": list(kl)}}),)
     site = found.spec.site.model_copy(update={"runs_dir": str(tmp_path / "runs")})
-    spec = found.spec.model_copy(update={"tune": None, "site": site})
+    spec = found.spec.model_copy(update={"tune": None, "site": site, "studies": studies})
     return replace(found, spec=spec, folder=RunFolder.of(tmp_path / "runs", spec.name, "micro"))
 
 
 def theory(cell: Cell) -> Values:
-    """The optimum to which an unbiased KL term converges."""
-    best = optimum(manifest("elder").chances["sort"], cell.settings.kl.beta)
-    return {"eval/accuracy_in_domain": best.accuracy, "eval/kl_reverse": best.kl_reverse}
+    """The optimum to which an unbiased KL term converges: accuracy - 0.5 * KL, best at beta 0.5."""
+    return {GOAL: objective_at(cell.settings.kl.beta)}
 
 
-def objective_at(beta: float, weight: float = 0.5) -> float:
+def objective_at(beta: float) -> float:
     best = optimum(manifest("elder").chances["sort"], beta)
-    return best.accuracy - weight * best.kl_reverse
+    return best.accuracy - 0.5 * best.kl_reverse
 
 
 def train(
@@ -111,7 +112,7 @@ class House:
         return self.experiment.folder
 
     def journal(self) -> SearchJournal:
-        return SearchJournal(self.folder, self.searches[0].tune.block.name)
+        return SearchJournal(self.folder, self.searches[0].block.name)
 
     def controller(self, told: list[str] | None = None) -> Controller:
         self.folder.open()
@@ -137,9 +138,9 @@ class House:
         return outcomes(self.searches, self.journal())
 
 
-def house(tmp_path: Path, **block: Any) -> House:
+def house(tmp_path: Path, kl: Sequence[str] = ("k1.reward",), **block: Any) -> House:
     """beta_sweep.yaml with BLOCK, changed by `block`."""
-    opened = experiment(tmp_path)
+    opened = experiment(tmp_path, kl)
     return House(opened, design(opened, {**BLOCK, **block}), [])
 
 

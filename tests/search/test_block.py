@@ -1,86 +1,96 @@
 """The `tune` block: one message names everything wrong with it, and nothing is written."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import SpecError
-from orchestrator.runs.experiment import open_experiment
-from orchestrator.search.design import design
+from orchestrator.runs.experiment import Experiment, open_experiment
+from orchestrator.search.design import design, metric_fault, scores_of
 from tests.search.rehearsed import BLOCK, ROOT, experiment, house
-
-IN_DOMAIN = {"eval/in_domain/mean": "maximize"}
 
 
 @pytest.mark.parametrize(
     ("block", "told"),
     [
-        ({"space": {}}, "tune.space is empty"),
-        ({"objectives": {}}, "tune.objectives is empty"),
-        (
-            {"space": {"kl.beta": "uniform(-1, 1)"}},
-            "kl.beta must be >= 0, got -1.0  @ $.tune.space",
-        ),
-        ({"space": {"kl.beta": "log(0, 1)"}}, "a logarithmic scale has no 0"),
-        ({"objectives": {"eval/in_domain/meen": "maximize"}}, "did you mean 'eval/in_domain/mean'"),
-        ({"objectives": {"eval/math500/mean@32": "maximize"}}, "no metric is called"),
-        ({"objectives": {"eval/accuracy/srot": "maximize"}}, "did you mean 'eval/accuracy/sort'"),
+        ({"beta": None}, "tune.beta is empty"),
+        ({"beta": [1, 0.1]}, "low below high; got 1 and 0.1  @ $.tune.beta"),
+        ({"beta": [0, 1]}, "$.tune.beta"),
+        ({"maximize": ""}, "got neither"),
+        ({"minimize": "eval/kl_reverse"}, "got maximize and minimize"),
+        ({"maximize": "eval/in_domain/meen"}, "did you mean 'eval/in_domain/mean'"),
+        ({"maximize": "eval/math500/mean@32"}, "no metric is called"),
         ({"pruner": "median", "prune_on": "eval/accuracy/srot"}, "$.tune.prune_on"),
-        ({"objectives": {"eval/in_domain/mean": "up"}}, "must be one of maximize, minimize"),
-        ({"study": "bta"}, "did you mean 'beta'"),
-        ({"fixed": {}}, "tune.each or tune.space (--each 'kl=[k1.reward]')"),
-        ({"fixed": {"kl": "k9.reward"}}, "no KL estimator is called 'k9'"),
-        ({"fixed": {"kl": "k1.reward", "kl.beta": 1}}, "cannot be in tune.fixed too"),
-        ({"each": {"kl.beta": [1]}}, "cannot be in tune.each too"),
-        ({"each": {"max_staleness_steps": [0, 0]}}, "is in tune.each twice"),
-        ({"each": {"max_staleness_steps": []}}, "is empty"),
-        ({"seeds": []}, "tune.seeds is empty"),
-        ({"seeds": [1, 1]}, "names a seed twice"),
-        ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm"),
-        ({"trials": 0}, "tune.trials must be > 0"),
-        ({"trails": 3}, "did you mean 'trials'"),
-        ({"sampler": "tp"}, "must be one of tpe, gp, random, qmc"),
-        ({"pruner": "hyperband", "objectives": IN_DOMAIN}, "set prune_on"),
+        ({"pruner": "median", "maximize": "eval/in_domain/mean"}, "looks while a cell trains"),
         ({"prune_on": "train/reward_mean"}, "tune.pruner is none"),
-        (
-            {"pruner": "median", "objectives": {**IN_DOMAIN, "eval/kl_reverse": "minimize"}},
-            "Optuna prunes for one objective only",
-        ),
-        ({"if_failed": [0.0, 1.0]}, "one value an objective"),
-        ({"name": "../x"}, "tune.name must be letters"),
-        ({"space": {"data.reward": ["exact", "countdwn"]}}, "data.reward"),
+        ({"study": "bta"}, "did you mean 'beta'"),
+        ({"seeds": [1, 1]}, "names a seed twice"),
+        ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm it"),
+        ({"trials": 0}, "tune.trials"),
+        ({"trails": 3}, "did you mean 'trials'"),
+        ({"space": {"kl.beta": "log(1, 2)"}}, "tune.space is gone: the searched field is kl.beta"),
+        ({"each": {"kl": ["k1.reward"]}}, "list them as axes"),
     ],
 )
-def test_a_mistake_is_a_sentence(block: dict[str, Any], told: str, tmp_path: Path) -> None:
-    opened = experiment(tmp_path)
+def test_each_mistake_is_a_sentence_with_its_place(
+    block: dict[str, Any], told: str, tmp_path: Path
+) -> None:
     with pytest.raises(SpecError) as caught:
-        design(opened, {**BLOCK, **block})
+        house(tmp_path, **block)
     assert told in str(caught.value)
     assert not (tmp_path / "runs").exists()
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
-        design(
-            experiment(tmp_path),
-            {**BLOCK, "seeds": [], "study": "no", "space": {"kl.beta": "log(1, 0)", "x": [1]}},
-        )
-    assert len(caught.value.faults) == 4
+        house(tmp_path, study="bta", maximize="", seeds=[1, 1])
+    assert len(caught.value.faults) == 3
 
 
-def test_the_shipped_block_gives_a_search_for_each_configuration(tmp_path: Path) -> None:
+def test_a_search_for_each_configuration_of_the_study() -> None:
     opened = open_experiment(ROOT / "experiments" / "beta_sweep.yaml", ["site=local"])
     searches = design(opened)
     assert [search.name for search in searches] == ["k1.reward", "k3.loss", "k2.loss"]
-    assert {search.tune.block.trials for search in searches} == {12}
+    grid = {cell.id for cell in opened.cells}
+    assert {cell.id for cell in searches[0].cells(0.05, [0, 1, 2])} <= grid
+    crossed = design(of_axes(opened, {"kl": ["k1.reward"], "batch.num_minibatches": [1, 2]}))
+    assert [search.name for search in crossed] == ["k1.reward-1", "k1.reward-2"]
+    assert [s.ends()[0].settings.batch.num_minibatches for s in crossed] == [1, 2]
 
 
-def test_a_trial_is_the_cell_that_a_grid_would_have(tmp_path: Path) -> None:
-    """Same identity, whoever asks: that is what lets results be shared."""
-    made = house(tmp_path)
-    (search,) = made.searches
-    grid = {cell.id for cell in made.experiment.cells}
-    at_005 = search.cells({"kl.beta": 0.05}, [0, 1, 2])
-    assert {cell.id for cell in at_005} <= grid
-    assert search.cells({"kl.beta": 0.05004}, [0])[0].id not in grid
+def of_axes(opened: Experiment, axes: dict[str, Any]) -> Experiment:
+    """The experiment with these axes of its study, and its row without a KL term."""
+    (study,) = opened.spec.studies
+    betas = {} if "none" in axes["kl"] else {"kl.beta": study.axes["kl.beta"]}
+    changed = study.model_copy(update={"axes": {**axes, **betas}, "include": study.include[:1]})
+    return replace(opened, spec=opened.spec.model_copy(update={"studies": (changed,)}))
+
+
+def test_a_study_without_a_kl_term_is_refused(tmp_path: Path) -> None:
+    opened = of_axes(experiment(tmp_path), {"kl": ["none"], "batch.num_minibatches": [2]})
+    with pytest.raises(SpecError, match="no cell with a KL term"):
+        design(opened, BLOCK)
+
+
+def test_a_proposal_is_rounded_once_and_stays_inside(tmp_path: Path) -> None:
+    block = house(tmp_path).searches[0].block
+    assert block.value(0.123456) == 0.1235
+    assert block.value(0.1235) == 0.1235
+    assert block.value(0.00999999) == 0.01
+
+
+def test_a_metric_is_one_that_the_cells_will_have(tmp_path: Path) -> None:
+    for site, has, lacks in (
+        ("local", "eval/micro_sort/kl_reverse", "eval/math500/mean@32"),
+        ("slurm_a100", "eval/math500/mean@32", "eval/accuracy/sort"),
+    ):
+        opened = open_experiment(ROOT / "experiments" / "comedy_full.yaml", [f"site={site}"])
+        cell, evaluation = opened.cells[0], opened.spec.evaluation
+        for metric in (has, "train/reward_mean", "eval/in_domain/mean"):
+            assert metric_fault(metric, cell, evaluation) == ""
+        assert "no metric is called" in metric_fault(lacks, cell, evaluation)
+        names = scores_of(cell, evaluation)
+        assert len(names) == len(set(names))
+    assert "only the embedded trainer" in metric_fault("eval/kl_reverse", cell, evaluation)

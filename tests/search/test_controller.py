@@ -1,5 +1,6 @@
 """Asking, following and telling, on real journals and run directories."""
 
+import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.records import Cell, Outcome
+from orchestrator.records import Cell
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.plan import plan, tuned_ids
 from orchestrator.runs.state import read_state
@@ -22,7 +23,7 @@ def test_every_trial_is_asked_trained_and_told(tmp_path: Path) -> None:
     assert len(made.trained) == 10
     assert [t.state for t in found.trials] == ["COMPLETE"] * 5
     for trial in found.trials:
-        assert trial.values == pytest.approx((objective_at(trial.params["kl.beta"]),))
+        assert trial.value == pytest.approx(objective_at(trial.beta))
         assert list(trial.seeds) == [0, 1]
         assert trial.cpu_hours == pytest.approx(2 / 3600)
     assert tuned_ids(made.folder) == {cell.id for cell in made.trained}
@@ -43,7 +44,7 @@ def test_a_cell_with_a_result_is_told_from_disk(tmp_path: Path) -> None:
     again = house(tmp_path, name="second")
     (found,) = again.run()
     assert again.trained == []  # the same sampler proposes the same, which is there already
-    assert all(trial.values for trial in found.trials)
+    assert all(trial.seeds for trial in found.trials)
 
 
 def test_prune_leaves_the_cells_of_trials_alone(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_several_controllers_keep_to_the_number_of_trials(tmp_path: Path) -> Non
 def test_a_trial_cut_short_before_it_had_parameters_is_asked_anew(tmp_path: Path) -> None:
     made = house(tmp_path, trials=3)
     controller = made.controller()
-    controller.studies["all"].ask()  # a kill between asking and suggesting leaves this
+    controller.studies["k1.reward"].ask()  # a kill between asking and suggesting leaves this
     (found,) = made.run()
     assert len(found.trials) == 3
     assert all(trial.state == "COMPLETE" for trial in found.trials)
@@ -111,24 +112,21 @@ def _one_bad(kind: str) -> Any:
         count += 1
         values = dict(theory(cell))
         if count == 2 and kind == "nan":
-            values["eval/kl_reverse"] = math.nan
+            values[GOAL] = math.nan
         if count == 2 and kind == "missing":
-            del values["eval/kl_reverse"]
+            del values[GOAL]
         return values
 
     return respond
 
 
 @pytest.mark.parametrize("kind", ["nan", "missing"])
-@pytest.mark.parametrize("rule", ["fail", [-5.0]])
-def test_a_trial_without_a_number_ends_as_declared(kind: str, rule: Any, tmp_path: Path) -> None:
-    made = house(tmp_path, if_failed=rule, trials=4)
+def test_a_trial_without_a_number_fails(kind: str, tmp_path: Path) -> None:
+    made = house(tmp_path, trials=4)
     (found,) = made.run(_one_bad(kind))
     bad = found.trials[1]
-    assert bad.state == ("FAIL" if rule == "fail" else "COMPLETE")
-    assert bad.values == (None if rule == "fail" else (-5.0,))
-    assert "has no final eval/kl_reverse" in bad.why
-    assert bad.number not in [trial.number for trial in found.measured]
+    assert (bad.state, bad.value) == ("FAIL", None)
+    assert f"has no final {GOAL}" in bad.why
     assert [t.state for t in found.trials if t is not bad] == ["COMPLETE"] * 3
 
 
@@ -165,37 +163,6 @@ def test_a_cell_whose_process_is_killed_each_time_fails_its_trial(tmp_path: Path
 # ---------------------------------------------------------------- ending early
 
 
-COLLAPSED = Outcome(kind="collapsed", cause="reward", step=60, detail="reward fell to 0")
-
-
-def test_a_collapse_ends_the_trial_and_stops_its_other_seeds(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=2, seeds=[0, 1])
-    one, other = made.controller().tick()
-    train(made.folder, one, theory(one), outcome=COLLAPSED)
-    (found,) = made.run()
-    assert found.trials[0].state == "PRUNED"
-    assert "collapsed: reward fell to 0" in found.trials[0].why
-    assert read_state(made.folder.cell(other)).state == "cancelled"
-    assert read_state(made.folder.cell(one)).state == "succeeded"  # its record is kept
-
-
-def test_a_collapse_can_be_left_to_count(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=1, seeds=[0, 1], stop_on_collapse=False)
-    one, _ = made.controller().tick()
-    train(made.folder, one, theory(one), outcome=COLLAPSED)
-    (found,) = made.run()
-    assert found.trials[0].state == "COMPLETE"
-
-
-def test_a_reward_being_lost_is_seen_while_the_cell_trains() -> None:
-    from orchestrator.search.pruning import is_reward_lost
-
-    assert is_reward_lost([0.5] * 20 + [0.05] * 10)
-    assert not is_reward_lost([0.5] * 20 + [0.2] * 10)
-    assert not is_reward_lost([0.05] * 20 + [0.0] * 10)  # there never was any
-    assert not is_reward_lost([0.5] * 9 + [0.0] * 9)  # too early to say
-
-
 def _still_training(made: House, cell: Cell, curve: dict[int, Values]) -> Any:
     """A cell that somebody holds, with these metrics so far."""
     folder = made.folder.cell(cell)
@@ -203,8 +170,6 @@ def _still_training(made: House, cell: Cell, curve: dict[int, Values]) -> Any:
     claim = folder.take_claim()
     assert claim is not None
     attempt = folder.open_attempt()
-    import json
-
     attempt.job.write_text('{"pid": 1, "birth": "long ago", "host": "elsewhere"}')
     attempt.metrics.write_text(
         "".join(
@@ -233,8 +198,6 @@ def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
         tmp_path,
         trials=12,
         pruner=pruner,
-        stop_on_collapse=False,
-        objectives={"eval/accuracy_in_domain": "maximize"},
     )
     controller = made.controller()
     with controller.journal.controlling():
@@ -252,40 +215,18 @@ def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
     assert "trial 11" in why
 
 
-def test_wilcoxon_spares_the_seeds_of_a_trial_that_is_behind(tmp_path: Path) -> None:
-    seeds = list(range(12))
-    made = house(tmp_path, trials=2, pruner="wilcoxon", seeds=seeds)
-    first: list[float] = []
-
-    def response(cell: Cell) -> Values:
-        beta = cell.settings.kl.beta
-        first.append(beta) if not first else None
-        level = 0.8 if beta == first[0] else 0.4
-        return {"eval/accuracy_in_domain": level + cell.settings.seed / 100, "eval/kl_reverse": 0}
-
-    (found,) = made.run(response)
-    assert [trial.state for trial in found.trials] == ["COMPLETE", "PRUNED"]
-    assert 12 + 3 <= len(made.trained) < 20
-
-
-# ---------------------------------------------------------------- budgets, sharing, several goals
-
-
-def test_a_budget_ends_a_search(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=50, max_cpu_hours=5.5 / 3600)  # a cell here took one second
-    (found,) = made.run()
-    assert len(found.trials) == 5
+# ---------------------------------------------------------------- budgets and sharing
 
 
 def test_searches_of_several_configurations_have_equal_budgets(tmp_path: Path) -> None:
-    made = house(tmp_path, fixed={}, each={"kl": ["k1.reward", "k3.loss"]}, trials=4)
+    made = house(tmp_path, ["k1.reward", "k3.loss"], trials=4)
     found = made.run()
     assert [len(one.trials) for one in found] == [4, 4]
     assert {cell.settings.kl.label for cell in made.trained} == {"k1.reward", "k3.loss"}
 
 
 def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
-    made = house(tmp_path, seeds=[0, 1, 2], space={"kl.beta": "log(0.05, 1)"}, trials=2)
+    made = house(tmp_path, seeds=[0, 1, 2], beta=[0.05, 1], trials=2)
     grid = [c for c in made.experiment.cells if c.settings.kl.label == "k1.reward"]
     assert len(grid) == 21
     for cell in grid[:-1]:  # one seed of one beta is not there yet
@@ -299,19 +240,6 @@ def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
     assert add_grid_results(search, made.journal(), made.controller().studies[search.name]) == 0
     (found,) = made.run()
     assert [trial.reused for trial in found.trials] == [True] * added + [False] * 2
-
-
-def test_a_front_holds_what_nothing_beats(tmp_path: Path) -> None:
-    made = house(
-        tmp_path,
-        trials=8,
-        objectives={"eval/accuracy_in_domain": "maximize", "eval/kl_reverse": "minimize"},
-    )
-    (found,) = made.run()
-    front = [trial.values for trial in found.front]
-    assert found.best is None
-    assert len(front) == 8  # in theory more accuracy always costs more KL
-    assert front == sorted(front)
 
 
 def test_what_is_recommended_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
@@ -328,11 +256,10 @@ def test_resuming_proposes_what_an_unbroken_search_would(tmp_path: Path) -> None
     (whole,) = house(tmp_path / "a", trials=8).run()
     house(tmp_path / "b", trials=5).run()
     (resumed,) = house(tmp_path / "b", trials=8).run()
-    assert [t.params for t in resumed.trials] == [t.params for t in whole.trials]
+    assert [t.beta for t in resumed.trials] == [t.beta for t in whole.trials]
 
 
 def test_a_journal_is_looked_at_without_being_made(tmp_path: Path) -> None:
     made = house(tmp_path)
     assert SearchJournal(made.folder, "search").studies() == {}
     assert not made.folder.path.exists()
-    assert GOAL in str(made.searches[0].objectives[0])

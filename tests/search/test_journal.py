@@ -11,7 +11,7 @@ from tests.search.rehearsed import house
 def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) -> None:
     house(tmp_path).run()
     before = _files(tmp_path)
-    other = house(tmp_path, space={"kl.beta": "log(0.1, 1)"})
+    other = house(tmp_path, beta=[0.1, 1])
     with pytest.raises(RunFolderError) as caught:
         other.controller()
     told = str(caught.value)
@@ -24,9 +24,8 @@ def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "change",
     [
-        {"fixed": {"kl": "k1.reward", "rollout.group_size": 8}},
         {"seeds": [0, 1]},
-        {"objectives": {"eval/accuracy_in_domain": "maximize"}},
+        {"maximize": "train/reward_mean"},
     ],
 )
 def test_a_journal_of_another_spec_is_refused(change: dict[str, object], tmp_path: Path) -> None:
@@ -37,13 +36,13 @@ def test_a_journal_of_another_spec_is_refused(change: dict[str, object], tmp_pat
 
 def test_what_says_only_how_to_search_may_change(tmp_path: Path) -> None:
     house(tmp_path).run()
-    (found,) = house(tmp_path, trials=7, sampler="random", parallel=2, if_failed=[0.0]).run()
+    (found,) = house(tmp_path, trials=7, sampler="random", parallel=2).run()
     assert len(found.trials) == 7
 
 
 def test_two_controllers_that_begin_with_different_spaces(tmp_path: Path) -> None:
     """The first to declare wins; the other hears of it before it asks for anything."""
-    first, second = house(tmp_path), house(tmp_path, space={"kl.beta": "log(0.02, 2)"})
+    first, second = house(tmp_path), house(tmp_path, beta=[0.02, 2])
     first.controller()
     with pytest.raises(RunFolderError, match=r"space\.kl\.beta\.high: 10(\.0)? there, 2"):
         second.controller()
@@ -83,6 +82,44 @@ def test_a_file_that_is_no_journal_is_told_and_kept(content: bytes, tmp_path: Pa
     assert log.read_bytes() == content
 
 
+@pytest.mark.parametrize(("number", "most"), [(1, 3), (4, 1), (9, 2), (-1, 1)])
+def test_an_unreadable_line_is_set_aside_and_the_rest_is_read(
+    number: int, most: int, tmp_path: Path
+) -> None:
+    """A line that made a trial takes the trials after it along: these are asked anew."""
+    made = house(tmp_path, trials=3)
+    made.run()
+    log = made.journal().log
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[number] = b"\x00\x00 a bad block of the disk\n"
+    log.write_bytes(b"".join(lines))
+    damaged = log.read_bytes()
+    told: list[str] = []
+    again = house(tmp_path, trials=4)
+    (found,) = again.run(told=told)
+    assert [trial.state for trial in found.trials].count("COMPLETE") == 4
+    assert len(again.trained) <= most
+    (copy,) = log.parent.glob("journal.damaged-*")
+    assert copy.read_bytes() == damaged
+    assert (
+        f"1 line that cannot be read; the others were read, and the whole file is kept as {copy}"
+        in told[0]
+    )
+
+
+def test_a_damaged_journal_is_not_touched_under_another_controller(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=3)
+    controller = made.controller()
+    with controller.journal.controlling():
+        controller.tick()
+        log = made.journal().log
+        log.write_bytes(b"{bad\n" + log.read_bytes())
+        before = log.read_bytes()
+        with pytest.raises(RunFolderError, match="a controller works with it"):
+            house(tmp_path, trials=3).controller()
+        assert log.read_bytes() == before
+
+
 def test_an_empty_journal_is_a_new_one(tmp_path: Path) -> None:
     made = house(tmp_path, trials=1)
     made.folder.open()
@@ -98,8 +135,8 @@ def test_a_lost_journal_is_rebuilt_from_the_run_directories(tmp_path: Path) -> N
     again = house(tmp_path)
     (after,) = again.run()
     assert again.trained == []
-    assert [t.params for t in after.trials] == [t.params for t in before.trials]
-    assert [t.values for t in after.trials] == [t.values for t in before.trials]
+    assert [t.beta for t in after.trials] == [t.beta for t in before.trials]
+    assert [t.value for t in after.trials] == [t.value for t in before.trials]
 
 
 def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from orchestrator.search.design import design
 from orchestrator.search.slurm import JobScorer, cluster_rules
 from orchestrator.spec.site_options import SlurmOptions
 from tests.cluster import Cluster
-from tests.search.rehearsed import BLOCK, GOAL, House, train
+from tests.search.rehearsed import BLOCK, House, train
 
 pytestmark = pytest.mark.long
 
@@ -41,20 +41,11 @@ SITE = (
 LONG = 2000
 """Train steps of a cell that trains longer than a controller takes to look twice."""
 FLAGS = (
-    "--each",
-    "kl=[k1.reward]",
-    "--space",
-    "kl.beta=log(0.05, 5)",
-    "--maximize",
-    GOAL,
-    "--seeds",
-    "[0]",
-    "--trials",
-    "6",
-    "--parallel",
-    "2",
-    "--sampler",
-    "random",
+    "+tune={beta: [0.05, 5], maximize: eval/accuracy_in_domain, seeds: [0], trials: 6}",
+    "+tune.parallel=2",
+    "+tune.sampler=random",
+    "-w",
+    "kl=k1.reward",
 )
 SPEC = "experiments/smoke.yaml"
 
@@ -119,7 +110,7 @@ def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> 
     assert sorted(Counter(ended(runs / "tune/search/journal.log")).values()) == [1] * 6
 
     cluster.run("scontrol", "update", "nodename=ALL", "state=drain", "reason=full")
-    more = [*argv, "--trials", "8"]
+    more = [*argv, "tune.trials=8"]
     log = folder / "stopped.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -147,10 +138,13 @@ def cluster_house(
     length = f"+base.num_train_steps={steps}"
     asked = [*SITE[:-1], length, f"site.runs_dir='{tmp_path}/runs'"]
     opened = open_experiment(ROOT / "experiments" / "beta_sweep.yaml", asked)
-    opened = replace(opened, spec=opened.spec.model_copy(update={"tune": None}))
+    (study,) = opened.spec.studies
+    studies = (study.model_copy(update={"axes": {**study.axes, "kl": ["k1.reward"]}}),)
+    spec = opened.spec.model_copy(update={"tune": None, "studies": studies})
+    opened = replace(opened, spec=spec)
     house = House(opened, design(opened, {**BLOCK, **block}), [])
     house.folder.open()
-    scorer = JobScorer(house.searches[0].objectives, house.folder, options)
+    scorer = JobScorer(house.searches[0].block, house.folder, options)
     return Controller(house.searches, house.journal(), scorer, cluster_rules(options, print))
 
 
@@ -165,7 +159,7 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
         steps=LONG,
         trials=5,
         pruner="median",
-        objectives={"eval/accuracy_in_domain": "maximize"},
+        maximize="eval/accuracy_in_domain",
     )
     folder = controller.folder
     with controller.journal.controlling():
@@ -188,7 +182,7 @@ def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
     assert "trial 4" in found.exit.message
     (record,) = collect([cell], folder)
     assert any("eval/accuracy_in_domain" in point.values for point in record.metrics)
-    assert controller.studies["all"].get_trials()[4].state.name == "PRUNED"
+    assert controller.studies["k1.reward"].get_trials()[4].state.name == "PRUNED"
     waited(lambda: not cluster.run("squeue", "-h"), "its job is left")
     poll.forget()
 
@@ -199,15 +193,13 @@ def test_an_evaluation_that_is_missing_is_a_job_of_its_own(
 ) -> None:
     poll.forget()
     options = SlurmOptions(time_limit_hours=0.2, memory_gib=2.0)
-    controller = cluster_house(
-        tmp_path, options, trials=1, objectives={"eval/in_domain/mean": "maximize"}
-    )
+    controller = cluster_house(tmp_path, options, trials=1, maximize="eval/in_domain/mean")
     keep_spec(controller.searches[0].experiment)
     with controller.journal.controlling():
         (cell,) = controller.tick()
         start(SubmitRequest([cell], controller.folder, options, evaluate=False, tell=print))
         waited(lambda: controller.tick() or controller.done, "it is not evaluated", 300)
-    (trial,) = controller.studies["all"].get_trials()
+    (trial,) = controller.studies["k1.reward"].get_trials()
     assert trial.state.name == "COMPLETE"
     assert 0 <= trial.values[0] <= 1
     assert len(controller.folder.cell(cell).attempts()) == 1, "trained once"
