@@ -85,11 +85,11 @@ def command(
         return 0
     if not report_only and not search(experiment, searches, journal):
         return 130
-    review = review_searches(experiment, searches, journal)
+    results, code = review_searches(experiment, searches, journal)
     if as_json:
-        print_json(section.as_json(review.outcomes, review.mlflow_runs))
+        print_json(section.as_json(results))
     else:
-        table = section.best_table(review.outcomes)
+        table = section.best_table(results)
         print_table(table.columns, table.rows)
     say(f"live: optuna-dashboard {shlex.quote(str(journal.log))}")
-    return review.code
+    return code

@@ -1,7 +1,6 @@
 """The steps of `orch tune`: search on this machine or a cluster, cancel, and review the results."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.evaluate import read_scores
@@ -24,17 +23,6 @@ from orchestrator.search.results import (
 )
 from orchestrator.search.slurm import JobScorer, cluster_rules, search_on_cluster, submit_controller
 from orchestrator.spec.site_options import slurm_options
-from orchestrator.tracking.links import cell_runs
-
-
-class SearchReview(NamedTuple):
-    """The results of the searches of a journal."""
-
-    code: int
-    """0; 1 if a file could not be read or MLflow could not be written."""
-    outcomes: list[SearchOutcome]
-    mlflow_runs: Mapping[str, str]
-    """Cell id -> id of its run in MLflow."""
 
 
 def search(experiment: Experiment, searches: Sequence[Search], journal: SearchJournal) -> bool:
@@ -108,8 +96,9 @@ def cancel_trials(
 
 def review_searches(
     experiment: Experiment, searches: Sequence[Search], journal: SearchJournal
-) -> SearchReview:
-    """Read the results of the searches and mirror them to MLflow.
+) -> tuple[list[SearchOutcome], int]:
+    """Mirror the trials to MLflow. Return the results, and 1 if a file could not be read or MLflow
+    not be written, else 0.
 
     Raise OrchError if the journal has no search.
     """
@@ -119,14 +108,10 @@ def review_searches(
     folder = experiment.folder
     records = collect(cells_of_all_trials(experiment, results), folder)
     code = stages.print_faults(records)
-    mlflow_runs: Mapping[str, str] = {}
+    scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
     try:
-        scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
         stages.mirror(experiment, records, scores)
-        ids = {record.cell.id for record in records}
-        mlflow_runs = cell_runs(folder, experiment.spec.site.tracking_uri, ids).runs
-        journal.write_mlflow_runs(mlflow_runs)
     except EnvironmentFault as error:
         say(str(error))
         code = 1
-    return SearchReview(code, results, mlflow_runs)
+    return results, code

@@ -26,7 +26,6 @@ from orchestrator.search.journal import SearchJournal
 from orchestrator.search.results import (
     beta_text,
     confirmation_cells,
-    hours,
     is_own,
     mean,
     objective_values,
@@ -392,8 +391,6 @@ class Controller:
         """Report the end of a trial to Optuna and forget the trial. state: a name of TrialState."""
         from optuna.trial import TrialState
 
-        # Before `tell`: Optuna takes no attribute for a trial that has ended.
-        trial.set_attribute("spent", hours(trial.cells, self.folder))
         study = self.studies[trial.search.name]
         # Another controller may have taken this one for dead and ended the trial.
         study.tell(trial.number, value, TrialState[state], skip_if_finished=True)

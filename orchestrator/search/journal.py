@@ -5,10 +5,8 @@ runs/<experiment>/tune/
   <name>/journal.log          Optuna's journal: all searches of this name
          <search>.json        the parts of the search that must not change any more
          blocks/<search>.json the block with which the search was last driven
-         links.json           cell id -> MLflow run, as of the last mirror
          lock                 locked while trials are proposed
          alive/<controller>   locked by a controller while it works, and touched by its heartbeat
-         report/
 
 Studies, trials and their attributes are Optuna's. Orch adds what Optuna 5.0 does not have for a
 journal file: which controller owns an open trial and whether it is alive, what a search was
@@ -22,7 +20,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -226,14 +224,6 @@ class SearchJournal:
     def block(self, search_name: str) -> dict[str, Any] | None:
         """Return the block with which the search was last driven; None if none was written."""
         return read_json(self._block_file(search_name))
-
-    def mlflow_runs(self) -> dict[str, str]:
-        """Return cell id -> id of its MLflow run, as of the last mirror."""
-        return dict(read_json(self.path / "links.json") or {})
-
-    def write_mlflow_runs(self, runs: Mapping[str, str]) -> None:
-        """Write the MLflow runs of trials, for a report that does not connect to MLflow."""
-        write_text(self.path / "links.json", json.dumps(dict(runs), indent=1) + "\n")
 
     def is_of(self, search: Search) -> bool:
         """Return True if the journal holds exactly this search. The spec may have changed since."""

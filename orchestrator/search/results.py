@@ -5,14 +5,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import Estimate, estimate, holm, one_sided_p
 from orchestrator.errors import OrchError
 from orchestrator.evaluate import read_scores
 from orchestrator.records import Cell, Record, Score
-from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
@@ -39,8 +38,6 @@ class TrialResult:
     """True if the trial is reused from the spec's grid."""
     why: str = ""
     """The reason why it has no result; empty if it has one."""
-    gpu_hours: float = 0.0
-    cpu_hours: float = 0.0
 
     @property
     def value(self) -> float | None:
@@ -61,16 +58,10 @@ def beta_text(beta: float) -> str:
 def trial_result(search: Search, frozen: Any) -> TrialResult:
     """Read one of Optuna's trials that has a β."""
     attributes = frozen.user_attrs
-    beta = search.block.value(frozen.params[FIELD])
-    spent = attributes.get("spent", [0.0, 0.0])
-    if frozen.state.name == "PRUNED":  # its jobs record their hours after the trial has ended
-        cells = search.cells(beta, search.block.seeds)
-        spent = map(max, spent, hours(cells, search.experiment.folder))
-    gpu_hours, cpu_hours = spent
     return TrialResult(
         number=frozen.number,
         state=frozen.state.name,
-        beta=beta,
+        beta=search.block.value(frozen.params[FIELD]),
         # Journals of earlier releases have a list for each seed, of one value.
         seeds={
             int(seed): own[0] if isinstance(own, list) else own
@@ -79,8 +70,6 @@ def trial_result(search: Search, frozen: Any) -> TrialResult:
         cells=tuple(attributes.get("cells", ())),
         reused=bool(attributes.get("reused")),
         why=attributes.get("why", ""),
-        gpu_hours=gpu_hours,
-        cpu_hours=cpu_hours,
     )
 
 
@@ -104,17 +93,6 @@ def objective_values(
             return {}, f"{run.record.cell.slug} has no final {block.metric}"
         seeds[str(run.seed)] = value
     return seeds, ""
-
-
-def hours(cells: Iterable[Cell], folder: RunFolder) -> list[float]:
-    """Return the GPU-hours and CPU-hours of all attempts at these cells that have ended."""
-    exits = [
-        ended
-        for cell in cells
-        for attempt in folder.cell(cell).attempts()
-        if (ended := attempt.read_exit()) is not None
-    ]
-    return [sum(e.gpu_hours for e in exits), sum(e.cpu_seconds for e in exits) / 3600]
 
 
 # ------------------------------------------------------------------ one search
@@ -275,33 +253,26 @@ def cells_of_all_trials(experiment: Experiment, results: Iterable[SearchOutcome]
     return list(cells.values())
 
 
-class JournalOutcomes(NamedTuple):
-    """The searches of one journal."""
-
-    name: str
-    outcomes: tuple[SearchOutcome, ...]
-    mlflow_runs: Mapping[str, str]
-    """Cell id -> id of its MLflow run."""
-
-
-def read_journals(experiment: Experiment) -> tuple[list[JournalOutcomes], list[str]]:
-    """Return every search of an experiment by journal, and the reasons why some cannot be shown.
+def read_journals(
+    experiment: Experiment,
+) -> tuple[dict[str, list[SearchOutcome]], list[str]]:
+    """Return journal -> its searches, and the reasons why some cannot be shown.
 
     The journal's folder has the block with which each search was last driven. Nothing is written.
     """
-    read: list[JournalOutcomes] = []
+    read: dict[str, list[SearchOutcome]] = {}
     faults: list[str] = []
     for log in sorted((experiment.folder.path / "tune").glob("*/journal.log")):
         journal = SearchJournal(experiment.folder, log.parent.name)
         try:
-            own = tuple(_read_journal(experiment, journal, faults))
+            found = list(_read_journal(experiment, journal, faults))
         except OrchError as error:
             faults.append(str(error))
             continue
         if journal.damage:
             faults.append(journal.damage)
-        if own:
-            read.append(JournalOutcomes(log.parent.name, own, journal.mlflow_runs()))
+        if found:
+            read[log.parent.name] = found
     return read, faults
 
 

@@ -1,7 +1,7 @@
 """Searches in an experiment's report, on the terminal and as JSON."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.analysis.stats import estimate
@@ -11,10 +11,8 @@ from orchestrator.runs.cost import bill
 from orchestrator.runs.experiment import Experiment
 from orchestrator.search.block import FIELD
 from orchestrator.search.design import Search
-from orchestrator.search.optimum import Recommended
 from orchestrator.search.results import (
     SearchOutcome,
-    TrialResult,
     beta_text,
     contests,
     read_journals,
@@ -39,8 +37,8 @@ def experiment_sections(
     """Return the searches in the experiment's report: a section for each journal, the data of
     their figure, and the reasons why some searches cannot be shown."""
     journals, faults = read_journals(experiment)
-    panels = [panel(one.name, one.outcomes) for one in journals]
-    sections = [section(one.name, one.outcomes, one.mlflow_runs) for one in journals]
+    panels = [panel(name, found) for name, found in journals.items()]
+    sections = [section(name, found) for name, found in journals.items()]
     if sections and any(each["series"] for each in panels):
         figure = Figure(
             "tune",
@@ -53,15 +51,10 @@ def experiment_sections(
     return sections, {"tune": panels} if journals else {}, faults
 
 
-def section(
-    name: str, outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]
-) -> Section:
-    """Return the best of each search, the comparison of searches, and every trial.
-
-    name: of the journal. mlflow_runs: cell id -> id of its MLflow run.
-    """
+def section(name: str, outcomes: Sequence[SearchOutcome]) -> Section:
+    """Return the best of each search of a journal, their comparison, and every trial."""
     block = outcomes[0].search.block
-    tables = [best_table(outcomes), _contest_table(outcomes), _trials_table(outcomes, mlflow_runs)]
+    tables = [best_table(outcomes), _contest_table(outcomes), _trials_table(outcomes)]
     points = [CHOSEN]
     if any(one.recommended for one in outcomes):
         points.insert(0, CURVE)
@@ -120,30 +113,31 @@ def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
     """Return a table of the best trial of each search, and of what is recommended."""
     rows = []
     for one in outcomes:
-        own = [trial for trial in one.trials if not trial.reused]
-        spent = sum(t.gpu_hours for t in one.trials), sum(t.cpu_hours for t in one.trials)
-        cost = f"{spent[0]:.3g} GPU h" if spent[0] else f"{3600 * spent[1]:.0f} CPU s"
-        rows.append(
-            (one.search.name, f"{len(own)} + {len(one.trials) - len(own)}", cost, *_best_row(one))
-        )
-    return ReportTable(
-        "Each search at its best",
-        (
-            "search",
-            "trials + reused",
-            "cost",
-            "best at",
-            "recommended",
-            "the best's objective: mean and 95 % interval",
-            "what is recommended, on fresh seeds",
-        ),
-        tuple(rows),
+        reused = sum(trial.reused for trial in one.trials)
+        row = [one.search.name, f"{len(one.trials) - reused} + {reused}"]
+        if one.best is None:
+            row += ["nothing measured yet", "", "", ""]
+        else:
+            curve, value = one.recommended, estimate(one.best.seeds.values())
+            row += [
+                beta_text(one.best.beta),
+                f"{beta_text(curve.value)} [{curve.low:g}, {curve.high:g}]" if curve else "",
+                estimate_text(value),
+                estimate_text(estimate(one.confirmed.values())) if one.confirmed else "",
+            ]
+        rows.append(tuple(row))
+    columns = (
+        "search",
+        "trials + reused",
+        "best at",
+        "recommended",
+        "the best's objective: mean and 95 % interval",
+        "what is recommended, on fresh seeds",
     )
+    return ReportTable("Each search at its best", columns, tuple(rows))
 
 
-def as_json(
-    outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def as_json(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
     """Return the outcomes as plain data."""
     return [
         {
@@ -152,38 +146,10 @@ def as_json(
             "best": None if one.best is None else one.best.number,
             "recommended": None if one.recommended is None else one.recommended._asdict(),
             "confirmed": dict(one.confirmed),
-            "trials": [_trial_as_json(trial, mlflow_runs) for trial in one.trials],
+            "trials": [asdict(trial) | {"value": trial.value} for trial in one.trials],
         }
         for one in outcomes
     ]
-
-
-def _trial_as_json(trial: TrialResult, mlflow_runs: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "number": trial.number,
-        "state": trial.state,
-        "params": {FIELD: trial.beta},
-        "value": trial.value,
-        "seeds": dict(trial.seeds),
-        "cells": trial.cells,
-        "mlflow": [mlflow_runs.get(cell) for cell in trial.cells],
-        "reused": trial.reused,
-        "why": trial.why,
-        "gpu_hours": trial.gpu_hours,
-        "cpu_hours": trial.cpu_hours,
-    }
-
-
-def _best_row(one: SearchOutcome) -> tuple[str, str, str, str]:
-    if one.best is None:
-        return "nothing measured yet", "", "", ""
-    value = estimate_text(estimate(one.best.seeds.values()))
-    fresh = estimate_text(estimate(one.confirmed.values())) if one.confirmed else ""
-    return beta_text(one.best.beta), _recommended(one.recommended), value, fresh
-
-
-def _recommended(one: Recommended | None) -> str:
-    return "" if one is None else f"{beta_text(one.value)} [{one.low:g}, {one.high:g}]"
 
 
 def _contest_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
@@ -203,7 +169,7 @@ def _contest_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
     )
 
 
-def _trials_table(outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, str]) -> ReportTable:
+def _trials_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
     rows = tuple(
         (
             one.search.name,
@@ -213,12 +179,11 @@ def _trials_table(outcomes: Sequence[SearchOutcome], mlflow_runs: Mapping[str, s
             "" if trial.value is None else number_text(trial.value),
             str(len(trial.seeds)),
             ", ".join(trial.cells),
-            ", ".join(filter(None, (mlflow_runs.get(cell, "") for cell in trial.cells))),
             trial.why,
         )
         for one in outcomes
         for trial in one.trials
     )
     metric = outcomes[0].search.block.metric
-    columns = ("search", "trial", "state", "at", metric, "seeds", "cells", "MLflow runs", "why")
+    columns = ("search", "trial", "state", "at", metric, "seeds", "cells", "why")
     return ReportTable("Every trial", columns, rows, searchable=True)

@@ -16,14 +16,13 @@ def test_searches_from_flags_are_read_back_as_they_were(tmp_path: Path) -> None:
     made = house(tmp_path, ["k1.reward", "k3.loss"], name="one", trials=3)
     found = made.run()
     house(tmp_path, name="two", trials=2).run()
-    made.journal().write_mlflow_runs({made.trained[0].id: "a-run"})
     journals, faults = read_journals(made.experiment)
     assert faults == []
-    assert [(one.name, [f.search.name for f in one.outcomes]) for one in journals] == [
-        ("one", ["k1.reward", "k3.loss"]),
-        ("two", ["k1.reward"]),
-    ]
-    for before, after in zip(found, journals[0].outcomes, strict=True):
+    assert {name: [one.search.name for one in own] for name, own in journals.items()} == {
+        "one": ["k1.reward", "k3.loss"],
+        "two": ["k1.reward"],
+    }
+    for before, after in zip(found, journals["one"], strict=True):
         assert [t.beta for t in after.trials] == [t.beta for t in before.trials]
         assert after.search.declaration() == before.search.declaration()
     sections, data, _ = experiment_sections(made.experiment)
@@ -33,7 +32,7 @@ def test_searches_from_flags_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert [row[0] for row in best.rows] == ["k1.reward", "k3.loss"]
     assert contest.rows[0][0] == "k1.reward − k3.loss"
     assert contest.rows[0][3] == "those that chose"
-    assert "a-run" in str(trials.rows)
+    assert len(trials.rows) == 6
     assert [panel["title"].partition(":")[0] for panel in data["tune"]] == ["one", "two"]
     assert [one["name"] for one in data["tune"][0]["series"]] == ["k1.reward", "k3.loss"]
 
@@ -43,7 +42,7 @@ def test_a_search_with_nothing_measured_is_told_as_such(tmp_path: Path) -> None:
     made.controller()
     (section,), _, _ = experiment_sections(made.experiment)
     assert section.figures == ()
-    assert section.tables[0].rows[0][3] == "nothing measured yet"
+    assert section.tables[0].rows[0][2] == "nothing measured yet"
 
 
 def test_a_search_of_another_wording_of_the_spec_is_left_out_with_a_sentence(
