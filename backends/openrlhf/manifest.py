@@ -208,21 +208,19 @@ def _kl_estimator_account(settings: Settings) -> Account:
 
 
 def _estimator_advice(settings: Settings) -> str:
-    if settings.kl.placement != "loss":
-        return _reward_advice(settings.kl.estimator)
-    if settings.backend.version == FLAT:
-        return f"backend.version={NEWEST} has --algo.kl.unbiased_gradient; the nearest here is k2."
-    weighted = "k2" if settings.max_staleness_steps else "sg_rho_k2"
-    return f"The nearest with the gradient of the reverse KL is {weighted}."
-
-
-def _reward_advice(estimator: str) -> str:
+    """Return why OpenRLHF lacks an estimator, as far as it is known."""
+    estimator = settings.kl.estimator
+    if settings.kl.placement == "loss":
+        if settings.backend.version == FLAT:
+            return f"backend.version={NEWEST} has {estimator}." if estimator in UNBIASED else ""
+        # The ratio of its weighted estimators is not the one to a stale rollout policy.
+        return "Set kl.estimator=k2." if settings.max_staleness_steps else ""
     plain = estimator.removesuffix("+").rpartition("rho_")[2]
     if plain not in PLAIN_ESTIMATORS:
-        return "The nearest is kl.estimator=k1."
+        return ""
     if estimator.endswith("+"):
         return f"No gradient flows through the reward, so {estimator} is {plain} there."
-    return f"It weighs no reward by a ratio; the nearest is kl.estimator={plain}."
+    return f"It weighs no reward by a ratio, so {estimator} is {plain} there."
 
 
 def _asked_as_bf16(note: str) -> tuple[Meaning, ...]:

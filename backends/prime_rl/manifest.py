@@ -382,7 +382,7 @@ ROWS: tuple[Row, ...] = (
         offer=(Meaning("none", ABSENT, "exact", _NO_KL),),
         carried_by="our loss, which has no reference policy",
         advice="Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls to "
-        f"the rollout policy. Set kl.estimator=none. {_HAS_OLD} through our loss.",
+        f"the rollout policy. {_HAS_OLD} through our loss.",
         since=CURRENT,
     ),
     Row(

@@ -345,11 +345,7 @@ def _warmup_account(settings: Settings) -> Account:
 _FROM_ZERO = (
     "counted from 0: the first train step has rate 0, and the full rate is reached one step later"
 )
-_ESTIMATOR_ADVICE = (
-    "Its loss is computed in SkyRL's workers, which no registry reaches. On policy "
-    "kl.estimator=k2, kl.placement=loss has the gradient of k1+, k2+, k3+, rho_k3 and sg_rho_k2; "
-    "backend verl runs them all."
-)
+_ESTIMATOR_ADVICE = "Its loss is computed in SkyRL's workers, which no registry reaches."
 _RESET_ADVICE = (
     "SkyRL renews the reference policy at the end of every epoch or never. Leave it out; of orch's "
     "backends only the embedded trainer resets it."

@@ -222,14 +222,9 @@ _NO_REWARD_ELSEWHERE = (
     "loss.aggregation=constant and loss.constant_tokens=1 only."
 )
 _MEAN_ALWAYS = "TRL subtracts the group's mean always; the nearest is advantage.estimator=dr_grpo."
-_ESTIMATOR_ADVICE = (
-    "In the loss TRL has k3 and rho_k3 (the nearest with the gradient of the reverse KL); in the "
-    f"reward it has k1. orch adds {', '.join(OVER_VOCABULARY)} in either or both, and "
-    f"{', '.join(IN_REWARD_ONLY)} in the reward."
-)
 _NOT_IN_BOTH = (
-    "No trainer of TRL has a KL in both places; the nearest are kl.placement=loss and "
-    f"kl.placement=reward. What orch adds has: kl.estimator={' or '.join(OVER_VOCABULARY)}."
+    "No trainer of TRL has a KL in both places; the nearest are kl.placement=reward with k1, and "
+    f"kl.placement=loss with rho_k3. What orch adds has: {', '.join(OVER_VOCABULARY)}."
 )
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 
@@ -416,7 +411,6 @@ KL = (
         offer=same("none"),
         when={"kl.placement": (None,)},
         read=lambda launch: "none" if _no_kl(launch) else ABSENT,
-        advice=_ESTIMATOR_ADVICE,
     ),
     Row(
         "kl.estimator",
@@ -424,7 +418,6 @@ KL = (
         offer=same(*OVER_VOCABULARY, status="extension", note=SHIPPED),
         when={"kl.placement": ("loss", "reward", "reward_and_loss")},
         read=lambda launch: launch.get(ESTIMATOR, ABSENT),
-        advice=_ESTIMATOR_ADVICE,
     ),
     Row(
         "kl.estimator",
@@ -432,7 +425,6 @@ KL = (
         offer=same(*IN_REWARD_ONLY, status="extension", note=SHIPPED),
         when={"kl.placement": ("reward",)},
         read=lambda launch: launch.get(ESTIMATOR, ABSENT),
-        advice=_ESTIMATOR_ADVICE,
     ),
     Row(
         "kl.estimator",
@@ -443,7 +435,6 @@ KL = (
             "exact",
             BY_DEFAULT,
         ),
-        advice=_ESTIMATOR_ADVICE,
     ),
     Row(
         "kl.ratio_level",
@@ -466,7 +457,6 @@ KL = (
         offer=same("k1"),
         when={"kl.placement": ("reward",)},
         read=lambda _: "k1",
-        advice=_ESTIMATOR_ADVICE,
     ),
     Row(
         "kl.placement",

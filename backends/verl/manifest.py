@@ -185,25 +185,22 @@ _OF_SAMPLES = (
     "(workers/utils/losses.py, ppo_loss, line 133 in 0.8.0 and 0.9.1): another process makes them "
     "(workers/engine_workers.py, compute_ref_log_prob), and no hook hands on the logits that a KL "
     "over the vocabulary needs. TRL trains full, full_forward, rb and rb_k1: set "
-    "backend.name=trl; in the reward verl has kl.estimator=k1_to_go."
+    "backend.name=trl."
 )
 
 
 def _estimator_advice(settings: Settings) -> str:
-    form = TABLE.get(settings.kl.estimator)
+    """Return why verl lacks an estimator, as far as it is known."""
+    estimator = settings.kl.estimator
+    form = TABLE.get(estimator)
     if form is not None and form.is_of_vocabulary:
         return _OF_SAMPLES
-    return _without_weight(settings) if settings.kl.placement == "reward" else ""
-
-
-def _without_weight(settings: Settings) -> str:
-    estimator = settings.kl.estimator
-    if estimator not in extension.WEIGHTED:
-        return ""
-    return (
-        "The KL in the reward is the rollout policy's own, whose ratio is 1: set "
-        f"kl.estimator={unweighted(estimator)}, or kl.placement=loss."
-    )
+    if settings.kl.placement == "reward" and estimator in extension.WEIGHTED:
+        return (
+            f"The KL in the reward is the rollout policy's own, whose ratio is 1: {estimator} is "
+            f"{unweighted(estimator)} there. kl.placement=loss has {estimator}."
+        )
+    return ""
 
 
 _REWARD_ROW = Row("kl.estimator", PENALTY, PENALTIES, when=IN_REWARD, advice=_estimator_advice)

@@ -19,13 +19,16 @@ the launch back, with the function that also reads a stranger's launch, gives th
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
+from orchestrator.estimators import TABLE
 from orchestrator.identity import BIRTH_VALUES, flatten
+from orchestrator.kl.table import Case, best
 from orchestrator.records import LedgerEntry
 from orchestrator.settings import Cadence, Frozen, Settings
 
@@ -606,14 +609,35 @@ class Manifest:
         version = self.version_of(settings)
         offered = tuple(dict.fromkeys(v for row in meant for v in _offered(row, version)))
         advice = next((row.advice for row in (*meant, *rows) if row.advice), "")
+        advice = advice if isinstance(advice, str) else advice(settings)
+        if name == "kl.estimator" and f"{name}=" not in advice:
+            advice = f"{advice} {self._sound_estimator(settings, offered)}".strip()
         return UnsupportedSetting(
-            self.library,
-            name,
-            value,
-            offered,
-            (advice if isinstance(advice, str) else advice(settings))
-            or _nearest(name, value, offered),
+            self.library, name, value, offered, advice or _nearest(name, value, offered)
         )
+
+    def _sound_estimator(self, settings: Settings, offered: Sequence[object]) -> str:
+        """Return the advice on the best offered estimator that this cell can have, or no text.
+
+        The table of verdicts decides, and not the spelling: no advice leads to noise.
+        """
+        kl = settings.kl
+        if kl.placement is None:
+            return ""
+        case = Case(
+            on_policy=settings.batch.num_minibatches == 1 and settings.max_staleness_steps == 0,
+            advantage=settings.advantage.estimator,
+            group_size=settings.rollout.group_size,
+        )
+        left = [str(each) for each in offered if each in TABLE]
+        while chosen := best(((each, kl.placement) for each in left), case):
+            estimator = chosen.row.estimator
+            other = {"kl": kl.model_copy(update={"estimator": estimator})}
+            with suppress(UnsupportedSetting):
+                self.row(settings.model_copy(update=other), "kl.estimator", estimator)
+                return f"Set kl.estimator={estimator}."
+            left.remove(estimator)
+        return ""
 
     def assignments(
         self, settings: Settings, carried: Sequence[Carried] | None = None

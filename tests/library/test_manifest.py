@@ -329,7 +329,7 @@ def test_a_cell_is_refused_or_reads_back(
             {"kl__estimator": "k33", "backend__version": "2.0"},
             "kl.estimator",
             ("k1", "k3", "k2", "rho_k1"),
-            "Set kl.estimator=k3.",
+            "Set kl.estimator=k2.",
         ),
         (
             {"kl__estimator": "k2", "backend__version": "1.0"},

@@ -160,9 +160,9 @@ class TestGolden:
         ("0.10.4", {}, "backend.version", "did you mean '0.10.1.post2'|renamed at 0.10.2"),
         (NEWEST, {"kl": {"placement": "reward_and_loss"}}, "kl.placement", "silently"),
         (NEWEST, {"kl": {"estimator": "abs"}}, "kl.estimator", "k1"),
-        (NEWEST, {"kl": {"estimator": "abs", "placement": "loss"}}, "kl.estimator", "sg_rho_k2"),
-        (NEWEST, {"kl": {"estimator": "rho_k2", "placement": "loss"}}, "kl.estimator", "sg_rho_k2"),
-        (NEWEST, {"kl": {"estimator": "rho_k3"}}, "kl.estimator", "nearest is kl.estimator=k3"),
+        (NEWEST, {"kl": {"estimator": "abs", "placement": "loss"}}, "kl.estimator", r"=k1\+"),
+        (NEWEST, {"kl": {"estimator": "rho_k2", "placement": "loss"}}, "kl.estimator", r"=k1\+"),
+        (NEWEST, {"kl": {"estimator": "rho_k3"}}, "kl.estimator", "rho_k3 is k3 there"),
         (
             NEWEST,
             {"kl": {"estimator": "rho_k3", "placement": "loss"}, "max_staleness_steps": 10},
@@ -189,7 +189,7 @@ class TestGolden:
             NEWEST,
             {"kl": {"estimator": "rho_k1", "placement": "loss"}, "max_staleness_steps": 4},
             "kl.estimator",
-            "reverse KL is k2",
+            "Set kl.estimator=k2",
         ),
         (FLAT, {"kl": {"estimator": "k3+", "placement": "loss"}}, "kl.estimator", NEWEST),
         (

@@ -1,0 +1,97 @@
+"""The advice of a refusal, over all backends, estimators, placements and regimes.
+
+The table of verdicts says what a term does. No refusal may lead to noise, nor to a push away from
+the reference policy.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import estimators, plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.estimators import names
+from orchestrator.kl.table import Case, judged
+from orchestrator.records import AttemptPaths, Cell
+from orchestrator.settings import Placement
+from tests.backends import specs
+
+PLACEMENTS: tuple[Placement, ...] = ("reward", "loss", "reward_and_loss")
+NEW = "k4"
+PLACE = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl", "trl")
+
+
+@pytest.fixture
+def new_estimator() -> Iterator[str]:
+    """An estimator of another package that no library has."""
+    k3 = estimators.entry("k3")
+    estimators.register(
+        estimators.EstimatorEntry(
+            name=NEW, formula="", value=k3.value, slope=k3.slope, is_reverse_kl=False, source=""
+        )
+    )
+    yield NEW
+    estimators.unregister(NEW)
+
+
+def cells_of(library: str) -> list[Cell]:
+    """One cell of each release, regime and advantage."""
+    kinds = {
+        (
+            each.settings.backend.version,
+            each.settings.advantage.estimator,
+            each.settings.batch.num_minibatches > 1,
+            each.settings.max_staleness_steps > 0,
+        ): each
+        for each in specs.of_releases(library)
+    }
+    return list(kinds.values())
+
+
+def advised(text: str, estimator: str, placement: Placement) -> Iterator[tuple[str, Placement]]:
+    """Yield the terms to which an advice leads, where `estimator` in `placement` was refused."""
+    for match in re.finditer(r"kl\.estimator=([\w+]+)", text):
+        yield match[1], placement
+    for match in re.finditer(r"kl\.placement=(reward|loss)(?: with ([\w+]+)| has ([\w+]+))?", text):
+        place: Placement = "reward" if match[1] == "reward" else "loss"
+        yield match[2] or match[3] or estimator, place
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_no_refusal_advises_noise_or_a_push_away(library: str, new_estimator: str) -> None:
+    backend, refusals, wrong = plugins.load(library), 0, set()
+    for cell in cells_of(library):
+        batch, lag = cell.settings.batch, cell.settings.max_staleness_steps
+        case = Case(on_policy=batch.num_minibatches == 1 and lag == 0)
+        for placement in PLACEMENTS:
+            for estimator in names():
+                term = {"placement": placement, "estimator": estimator, "beta": 0.1}
+                kl = cell.settings.kl.model_copy(update=term)
+                settings = cell.settings.model_copy(update={"kl": kl})
+                try:
+                    backend.translate(cell.model_copy(update={"settings": settings}), PLACE)
+                except UnsupportedSetting as refused:
+                    refusals += refused.field.startswith("kl.")
+                    for name, where in advised(refused.advice, estimator, placement):
+                        row = None if name == "none" else judged(name, where, case).row
+                        if row is None or max(row.bias_near, row.bias_far) >= 1:
+                            asked = f"{estimator} in {placement}"
+                            wrong.add(f"{asked} -> {name} in {where}: {refused.advice}")
+    assert refusals
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_an_estimator_that_verl_lacks_becomes_one_that_regularises(
+    new_estimator: str,
+) -> None:
+    """`k4` in the loss was to become `k1` there, whose gradient is noise."""
+    cell = next(each for each in cells_of("verl") if each.settings.batch.num_minibatches == 1)
+    term = {"placement": "loss", "estimator": new_estimator, "beta": 0.1}
+    kl = cell.settings.kl.model_copy(update=term)
+    asked = cell.settings.model_copy(update={"kl": kl, "max_staleness_steps": 0})
+    with pytest.raises(UnsupportedSetting) as refused:
+        plugins.load("verl").translate(cell.model_copy(update={"settings": asked}), PLACE)
+    assert refused.value.advice == "Set kl.estimator=k2."
