@@ -46,8 +46,7 @@ SCORING = (*TRAINING, "orchestrator.evaluate.harness")
 ALSO = {
     "run": (*SCORING, *MLFLOW, *DRAWING),
     "eval": SCORING,
-    "collect": MLFLOW,
-    "report": DRAWING,
+    "report": (*MLFLOW, *DRAWING),
 }
 """Command -> heavy libraries that it, or a program of `AGAIN` that it starts, imports."""
 SCORING_SETTINGS = {**QUIET, **ON_CORES, **OFFLINE}

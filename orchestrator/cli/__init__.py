@@ -22,12 +22,10 @@ COMMANDS: dict[str, str] = {
     "retry": "Make failed and cancelled cells run again.",
     "prune": "Remove cells that left the spec, or evaluated checkpoints.",
     "show": "Show one cell: settings, ledger, launch arguments, files.",
-    "collect": "Copy the results on disk to MLflow.",
     "import": "Import runs that orch did not launch: W&B, MLflow, ...",
     "eval": "Evaluate checkpoints with lm-evaluation-harness.",
     "compare": "Compare configurations, with intervals.",
-    "results": "Query the results in SQL.",
-    "report": "Write the report: a page, Markdown, CSV or Parquet.",
+    "report": "Write the report: a page, Markdown, CSV, Parquet, MLflow, or SQL.",
     "dashboard": "Serve the report, kept up to date, and MLflow.",
     "tune": "Search the best beta of each configuration, with Optuna.",
     "audit": "Say what any launch script really optimises.",
@@ -42,6 +40,8 @@ COMMANDS: dict[str, str] = {
 }
 
 MOVED = {
+    "collect": "orch report --format mlflow SPEC",
+    "results": "orch report --query SQL SPEC",
     "errors": "orch logs --failed SPEC",
     "list": "orch init --list",
     "schema": "orch init --schema",

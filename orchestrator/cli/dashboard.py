@@ -63,7 +63,7 @@ def command(
 ) -> int:
     """Serve the report of SPEC, up to date while cells run, and MLflow.
 
-    The command changes nothing on disk. MLflow shows what `orch run` or `orch collect` last
+    The command changes nothing on disk. MLflow shows what `orch run` or `orch report` last
     copied to it. It is the server in MLFLOW_TRACKING_URI, or a server that is started only for
     you: it listens on this machine only, and needs a token (that of the printed address, or
     --token). Ctrl-C ends both.
@@ -79,7 +79,7 @@ def command(
         if _has_screen() if opens is None else opens:
             webbrowser.open(served.address)
         if no_mlflow or not has_mlflow(live.experiment):
-            fills = "MLflow has nothing yet: `orch run` or `orch collect` fills it"
+            fills = "MLflow has nothing yet: `orch run` or `orch report` fills it"
             say("no MLflow, as asked" if no_mlflow else fills)
             if as_json:
                 print_json({"report": served.address, "mlflow": None})
@@ -118,7 +118,7 @@ def _print_views(mlflow: MlflowBeside, page: DashboardSite, name: str, as_json: 
         say(str(fault))
         return
     if lines is None:
-        say(f"MLflow has no experiment {name} yet: `orch collect` makes it")
+        say(f"MLflow has no experiment {name} yet: `orch report` makes it")
         return
     click.echo("\n".join(["MLflow answers. Ready views:", *lines]), err=as_json)
     sys.stdout.flush()

@@ -36,11 +36,9 @@ NEXT: dict[str, dict[int, str]] = {
     "retry": {0: "orch run {spec}"},
     "prune": {0: "orch status {spec}"},
     "show": {0: "orch explain --all"},
-    "collect": {0: "orch compare {spec}"},
     "import": {0: "orch compare {spec}"},
     "eval": {0: "orch compare {spec}", 1: "orch logs --failed {spec}"},
     "compare": {0: "orch report {spec}"},
-    "results": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},
     "tune": {0: "orch report {spec}"},
     "prove": {0: "orch matrix"},
@@ -62,16 +60,14 @@ NEXT: dict[str, dict[int, str]] = {
 READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
     *("matrix", "drift", "lab", "doctor", "env list", "env check", "env lock"),
-    "results",
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 
-DRY_RUN = ("run", "cancel", "retry", "prune", "collect", "import", "eval", "tune")
+DRY_RUN = ("run", "cancel", "retry", "prune", "import", "eval", "tune", "report")
 """Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
 
 WITHOUT_DRY_RUN = {
     "rehearse": "--check-only runs nothing; a rehearsal has a runs folder of its own",
-    "report": "it writes one folder, which the results give again",
     "init": "it writes new files, and refuses to overwrite",
     "prove": "--write and --keep name what it writes",
     "data prepare": "what is prepared and whole is left alone; `orch doctor SPEC` says what lacks",

@@ -1,19 +1,26 @@
-"""orch report: what a reviewer reads, and what a notebook loads."""
+"""orch report: what a reviewer reads, what a notebook loads, what MLflow shows, and SQL."""
 
+import csv
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, cast
 
 import click
 
-from orchestrator.analysis.results import write_tables
+from orchestrator.analysis.results import ResultsDatabase, write_tables
 from orchestrator.cli import common
-from orchestrator.cli.common import CellChoice, print_json
+from orchestrator.cli.common import CellChoice, foreseen, print_json, say
+from orchestrator.environments.extras import missing
+from orchestrator.errors import EnvironmentFault
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
+from orchestrator.tracking import MirrorReport
 
 
-@click.command(short_help="Write the report: a page, Markdown, CSV or Parquet.")
+@click.command(short_help="Write the report, copy results to MLflow, or query them in SQL.")
 @common.cells
 @click.option(
     "-o",
@@ -25,11 +32,12 @@ from orchestrator.pipeline import stages
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["html", "md", "csv", "parquet"]),
+    type=click.Choice(["html", "md", "csv", "parquet", "mlflow"]),
     default="html",
     show_default=True,
-    help="html: index.html (self-contained) and report.md. md: Markdown on stdout, for a "
-    "pull request. csv, parquet: finals, curves and scores, a row a value.",
+    help="html: index.html (self-contained) and report.md, and MLflow. md: Markdown on stdout, "
+    "for a pull request. csv, parquet: finals, curves and scores, a row a value. mlflow: MLflow "
+    "alone.",
 )
 @click.option(
     "--figures/--no-figures",
@@ -37,56 +45,156 @@ from orchestrator.pipeline import stages
     show_default=True,
     help="With html: write each figure also as PNG and PDF.",
 )
+@click.option("--no-mlflow", is_flag=True, help="With html: leave MLflow as it is.")
 @click.option(
     "--against",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="The runs folder of an earlier run of SPEC: the page shows what changed.",
 )
+@click.option(
+    "--query",
+    metavar="SQL",
+    help="Print the rows of a query in DuckDB's SQL, with --format csv as CSV; write no report.",
+)
+@click.option("--tables", is_flag=True, help="List the tables and columns of --query, and stop.")
+@common.dry_run
 @common.as_json
 def command(
     choice: CellChoice,
     output: Path | None,
     kind: str,
     figures: bool,
+    no_mlflow: bool,
     against: Path | None,
+    query: str | None,
+    tables: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Write the report from the results on disk. Print the paths of the files, or the Markdown."""
+    """Write the report from the results on disk, print the paths of its files, and copy what
+    MLflow does not have yet. To run it twice changes nothing in MLflow. --dry-run says what it
+    would change there.
 
-    def show(written: Sequence[Path], markdown: str = "") -> None:
-        if as_json:
-            data: dict[str, object] = {"format": kind, "written": list(map(str, written))}
-            print_json(data | ({"markdown": markdown} if markdown else {}))
-        for path in () if as_json else written:
-            click.echo(path)
-        if markdown and not as_json:
-            click.echo(markdown, nl=False)
+    Exit code 1: a file could not be read; all others were.
 
+    --query reads final values, curves and scores with DuckDB. Its tables are `runs` (one row for
+    each cell, one column for each axis), `finals`, `curves` and `scores` (one row for each value,
+    with the columns of its run). Write a name with a dot in double quotes.
+
+    \b
+      orch report smoke --query "SELECT kl, beta, avg(value) FROM finals
+                                 WHERE metric = 'eval/in_domain/mean' GROUP BY ALL"
+      orch report smoke --query "COPY curves TO 'curves.parquet'"
+    """
+    if query is not None or tables:
+        _query(choice, None if tables else query, as_csv=kind == "csv", as_json=as_json)
+        return 0
+    if kind == "mlflow" or dry_run:
+        return _mirror_alone(choice, dry_run=dry_run, as_json=as_json)
     experiment = choice.chosen()
     records = stages.collect_records(experiment)
     known = stages.scores_and_faults(experiment)
-    scores = known.scores
+    shown: dict[str, object] = {"format": kind}
     if kind in ("csv", "parquet"):
-        folder = output or experiment.folder.report
-        others = read_imported(experiment.folder)
         form = cast("Literal['csv', 'parquet']", kind)
-        show(list(write_tables(folder, form, records, scores, others)))
+        others = read_imported(experiment.folder)
+        target = output or experiment.folder.report
+        written = list(write_tables(target, form, records, known.scores, others))
+        _show(shown, written, as_json=as_json)
         return stages.print_faults(records)
-    comparison = stages.compare_records(experiment, records, scores, known.items)
+    comparison = stages.compare_records(experiment, records, known.scores, known.items)
     if kind == "md":
-        text = stages.report_as_markdown(experiment, comparison, records, scores, known.faults)
-        show([], text)
+        parts = (experiment, comparison, records, known.scores, known.faults)
+        _show(shown, markdown=stages.report_as_markdown(*parts), as_json=as_json)
+        return stages.print_faults(records)
+    changes = [] if against is None else [stages.changes_since(experiment, comparison, against)]
+    page = stages.write_report(
+        experiment,
+        comparison,
+        records,
+        known.scores,
+        output,
+        faults=known.faults,
+        figures=figures,
+        sections=changes,
+    )
+    if no_mlflow:
+        code = stages.print_faults(records)
     else:
-        changes = [] if against is None else [stages.changes_since(experiment, comparison, against)]
-        page = stages.write_report(
-            experiment,
-            comparison,
-            records,
-            scores,
-            output,
-            faults=known.faults,
-            figures=figures,
-            sections=changes,
-        )
-        show([page])
-    return stages.print_faults(records)
+        mirrored, code = _mirror_beside(choice, quiet=as_json)
+        shown["mlflow"] = None if mirrored is None else asdict(mirrored)
+    _show(shown, [page], as_json=as_json)
+    return code
+
+
+def _show(
+    data: dict[str, object], written: Sequence[Path] = (), markdown: str = "", *, as_json: bool
+) -> None:
+    """Print the paths of the files, or the Markdown."""
+    if as_json:
+        more = {"markdown": markdown} if markdown else {}
+        print_json({**data, "written": list(map(str, written)), **more})
+        return
+    for path in written:
+        click.echo(path)
+    click.echo(markdown, nl=False)
+
+
+def _query(choice: CellChoice, query: str | None, *, as_csv: bool, as_json: bool) -> None:
+    """Print the rows of a query; without one, the tables and their columns."""
+    database = ResultsDatabase(choice.chosen())
+    if query is None:
+        if as_json:
+            print_json(database.tables())
+        else:
+            named = database.tables().items()
+            rows = [(name, column) for name, columns in named for column in columns]
+            common.print_table(("table", "column"), rows)
+        return
+    answer = database.query(query)
+    if as_json:
+        print_json([dict(zip(answer.columns, row, strict=True)) for row in answer.rows])
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([answer.columns, *answer.rows])
+    else:
+        common.print_table(answer.columns, answer.rows)
+
+
+def _mirror(choice: CellChoice, *, quiet: bool, dry_run: bool = False) -> tuple[MirrorReport, int]:
+    """Copy the results of the chosen cells to MLflow. Return what was done, and the exit code for
+    files that could not be read.
+    """
+    experiment = choice.experiment()
+    only = {cell.id for cell in experiment.chosen(choice.where).cells}
+    records = stages.collect_records(experiment)
+    scores = stages.read_scores(experiment)
+    done = stages.mirror(
+        experiment,
+        records,
+        scores,
+        only if choice.where else None,
+        quiet=quiet,
+        dry_run=dry_run,
+    )
+    return done, stages.print_faults([each for each in records if each.cell.id in only])
+
+
+def _mirror_alone(choice: CellChoice, *, dry_run: bool, as_json: bool) -> int:
+    done, code = _mirror(choice, quiet=as_json, dry_run=dry_run)
+    if as_json:
+        print_json(asdict(done))
+    changes = done.created + done.updated + done.deleted
+    return max(code, foreseen(bool(changes))) if dry_run else code
+
+
+def _mirror_beside(choice: CellChoice, *, quiet: bool) -> tuple[MirrorReport | None, int]:
+    """Copy to MLflow, or say why not: the page is written all the same."""
+    if find_spec("mlflow") is None:
+        say(f"nothing is copied to MLflow: {missing('mlflow')}")
+        return None, 0
+    try:
+        return _mirror(choice, quiet=quiet)
+    except EnvironmentFault as fault:
+        say(str(fault))
+        return None, 1

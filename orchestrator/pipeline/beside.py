@@ -2,7 +2,7 @@
 
 MLflow's client takes CPU time and sets variables of its whole process, so it has a process of its
 own. It works while the trainers and the evaluation work, and does the rest when it is told that all
-is there. If it or the run is killed, the next `orch collect` completes the store.
+is there. If it or the run is killed, the next `orch report` completes the store.
 
     python -m orchestrator.pipeline.beside      reads the experiment, then `finish`, from its input
 """
@@ -101,7 +101,7 @@ class MirrorBeside:
 
 _ENDED = (
     "the process that copies results to MLflow ended before it was done. Nothing is lost: the run "
-    "directories hold everything, and `orch collect` mirrors what is missing"
+    "directories hold everything, and `orch report` mirrors what is missing"
 )
 
 

@@ -366,7 +366,7 @@ class _Writer:
                 f"MLflow at {self.store.shown} cannot be used: what answers there leaves out the "
                 "id of what it was asked for, so it is not MLflow (a proxy, a login page?). "
                 "Nothing is lost: the run directories hold everything. Check site.tracking_uri or "
-                "MLFLOW_TRACKING_URI, then `orch collect` mirrors what is missing"
+                "MLFLOW_TRACKING_URI, then `orch report` mirrors what is missing"
             )
         return answered
 

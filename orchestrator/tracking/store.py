@@ -146,7 +146,7 @@ def raising_sentences(store: Store, *, opening: bool = False) -> Iterator[None]:
             raise
         raise EnvironmentFault(
             f"MLflow at {store.shown} cannot be used: {store.hide(sentence)}. Nothing is lost: the "
-            "run directories hold everything, and `orch collect` mirrors what is missing"
+            "run directories hold everything, and `orch report` mirrors what is missing"
         ) from None  # the cause may quote the password
 
 
@@ -209,7 +209,7 @@ def _schema_sentence(revision: str) -> str:
     return (
         f"a newer MLflow has written it: MLflow {mlflow.__version__}, which is installed, does not "
         f"know its schema {revision}. Install that newer MLflow, or move the store away: "
-        "`orch collect` fills a new one"
+        "`orch report` fills a new one"
     )
 
 

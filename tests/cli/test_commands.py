@@ -186,10 +186,10 @@ def test_prune_removes_only_what_left_the_spec_and_asks(workspace: Path) -> None
 def test_mlflow_can_be_deleted_and_is_rebuilt(workspace: Path) -> None:
     (workspace / "runs" / "mlflow.db").unlink()
     shutil.rmtree(workspace / "runs" / "mlartifacts")
-    rebuilt = orch(workspace, "collect", SMOKE)
+    rebuilt = orch(workspace, "report", SMOKE, "--format", "mlflow")
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert "6 runs made" in rebuilt.stderr
-    assert "6 unchanged" in orch(workspace, "collect", SMOKE).stderr
+    assert "6 unchanged" in orch(workspace, "report", SMOKE, "--format", "mlflow").stderr
 
 
 def test_compare_and_report_from_disk_alone(workspace: Path) -> None:

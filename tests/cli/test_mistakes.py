@@ -28,7 +28,7 @@ def test_an_unknown_command_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "no command 'pln', did you mean 'plan'" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["plan", "run", "status", "collect", "report", "prune"])
+@pytest.mark.parametrize("command", ["plan", "run", "status", "report", "prune"])
 def test_a_missing_spec(command: str, tmp_path: Path) -> None:
     refuses(orch(tmp_path, command, "nowhere.yaml"), "nowhere.yaml")
     assert not (tmp_path / "runs").exists()
@@ -137,16 +137,23 @@ def test_a_torn_last_line_costs_only_itself(workspace: Path) -> None:
     cell = sorted((workspace / "runs" / "smoke.micro" / "cells").iterdir())[0]
     metrics = cell / "attempts" / "1" / "metrics.jsonl"
     os.truncate(metrics, metrics.stat().st_size - 20)
-    done = orch(workspace, "collect", SMOKE)
+    done = orch(workspace, "report", SMOKE, "--format", "mlflow")
     refuses(done, "metrics.jsonl line", "is cut off", "the rest is kept")
 
 
 @pytest.mark.slow
 def test_a_tracking_server_that_is_down_costs_a_message(workspace: Path) -> None:
-    done = orch(workspace, "collect", SMOKE, MLFLOW_TRACKING_URI="http://me:hunter2@127.0.0.1:9")
+    done = orch(
+        workspace,
+        "report",
+        SMOKE,
+        "--format",
+        "mlflow",
+        MLFLOW_TRACKING_URI="http://me:hunter2@127.0.0.1:9",
+    )
     refuses(done, "127.0.0.1:9")
     assert "hunter2" not in done.stderr + done.stdout
-    assert orch(workspace, "collect", SMOKE).returncode == 0
+    assert orch(workspace, "report", SMOKE, "--format", "mlflow").returncode == 0
 
 
 def test_cells_without_prompts_are_refused_before_anything_is_submitted(empty: Path) -> None:

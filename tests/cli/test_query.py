@@ -1,4 +1,4 @@
-"""orch results: SQL over an experiment's results gives the rows of `orch.results`."""
+"""orch report --query: SQL over an experiment's results gives the rows of `orch.results`."""
 
 import json
 import shutil
@@ -74,17 +74,17 @@ def test_a_wrong_query_is_told_what_there_is(
 
 
 def test_the_command(workspace: Path) -> None:
-    listed = orch(workspace, "results", SMOKE)
+    listed = orch(workspace, "report", SMOKE, "--tables")
     assert "advantage" in listed.stdout or "staleness" in listed.stdout
     asked = "SELECT kl, count(*) AS n FROM finals WHERE metric = 'train/reward_mean' GROUP BY kl"
-    done = orch(workspace, "results", SMOKE, "--query", asked, "--json")
+    done = orch(workspace, "report", SMOKE, "--query", asked, "--json")
     assert "leaked" not in done.stderr
     answer = json.loads(done.stdout)
     assert answer
     assert all(row["n"] > 0 for row in answer)
-    text = orch(workspace, "results", SMOKE, "--query", asked, "--csv").stdout.splitlines()
+    text = orch(workspace, "report", SMOKE, "--query", asked, "--format", "csv").stdout.splitlines()
     assert text[0] == "kl,n"
     assert len(text) == len(answer) + 1
-    refused = orch(workspace, "results", SMOKE, "--query", "SELECT nothing FROM finals")
+    refused = orch(workspace, "report", SMOKE, "--query", "SELECT nothing FROM finals")
     assert refused.returncode == 1
     assert "DuckDB refuses the query" in refused.stderr

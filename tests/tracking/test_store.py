@@ -66,7 +66,7 @@ def test_a_server_that_is_down_costs_a_sentence_and_seconds(house: House) -> Non
     assert time.monotonic() - began < 30
     assert said.startswith(f"MLflow at {address.replace('me:p%40ss', '***')} cannot be used: ")
     assert "refused" in said
-    assert "orch collect" in said
+    assert "orch report" in said
     assert "p@ss" not in said
     assert "p%40ss" not in said
 

@@ -58,7 +58,7 @@ def test_a_day_on_the_cluster(
     assert "1 of 1 cells cancelled" in told["cancel"].stdout
     assert "1 of 1 cells will run again" in told["retry"].stdout
     assert "submitted 2 cells" in told["run"].stderr
-    assert "`orch collect` mirrors what is missing" in told["run"].stderr
+    assert "`orch report` mirrors what is missing" in told["run"].stderr
     assert "evaluating" not in told["run"].stderr, "the cluster did it, beside the training"
     assert told["logs"].stdout.strip() == "0 failed cells of 4"
     assert (tmp_path / "runs" / "smoke" / "report" / "index.html").exists()
@@ -68,7 +68,7 @@ def test_a_day_on_the_cluster(
     assert plain["cluster"]["evaluations"] == {"succeeded": 2}
     id_ = next(c["id"] for c in plain["cells"] if c["state"] == "succeeded")
     assert person("logs", id_).returncode == 0
-    later = person("collect", *spec)
+    later = person("report", "--format", "mlflow", *spec)
     assert later.returncode == 0, later.stderr
     assert "runs made" in later.stderr, "what MLflow missed is mirrored"
 
