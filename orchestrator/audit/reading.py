@@ -437,6 +437,23 @@ def regime_of_sizes(keys: Keys, batch: str, minibatch: str, epochs: str = "") ->
     return TrainingRegime.of_steps(steps, ", ".join(f"{n} {size:g}" for n, size in sizes.items()))
 
 
+def truncated(keys: Keys, *, top_p: str = "", top_k: str = "", min_p: str = "") -> Iterator[str]:
+    """Yield what is assumed where the engine leaves out tokens of the policy: the samples are of
+    the truncated policy, and an identity of the policy's own samples does not hold for them."""
+    for key, most in ((top_p, 1.0), (top_k, math.inf), (min_p, math.inf)):
+        value = keys.number(key) if key and keys.has(key) else None
+        if value is not None and 0 < value < most:
+            yield (
+                f"the tokens that {key} {value:g} leaves out do not matter: samples are of the "
+                "truncated policy, so a KL of samples is unbiased for that one, not for the policy"
+            )
+
+
+def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
+    """Return the remark on a launch that the library refuses. `source`: its file and function."""
+    return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names))
+
+
 def stock(
     launch: Launch,
     library: str,

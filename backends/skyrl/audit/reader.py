@@ -29,7 +29,9 @@ from orchestrator.audit.reading import (
     regime_of_sizes,
     shown,
     split_override,
+    truncated,
     unquoted,
+    will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import merged_table, numbers
@@ -104,6 +106,10 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
     "cross_entropy": ("cross_entropy", "none"),
 }
 """policy_loss_type -> its name, and the ratio that multiplies the advantage."""
+WITH_OLD = ("regular", "dual_clip", "gspo", "clip_cov", "kl_cov", "sapo")
+"""Policy losses that the fully asynchronous trainer refuses from 0.3.0 on, the default among them:
+their ratio is to old log-probabilities, which it does not keep (fully_async_trainer.py)."""
+COLOCATED, MOVES = "trainer.placement.colocate_all", "trainer.update_ref_every_epoch"
 TO_SAMPLER = ("rollout_is", "dppo", "importance_sampling")
 """Policy losses whose ratio is to the rollout engine's policy, even if that policy is older."""
 _ASYNC = re.compile(r"async")
@@ -302,6 +308,7 @@ class _Judge:
                     keys.lines(USE_REWARD, USE_LOSS),
                 )
             )
+        self.contradictions += self._refused()
         dead = self._dead() if loss.active else ""
         distilled = self._distilled(reward, loss)
         if distilled is not None:
@@ -330,6 +337,28 @@ class _Judge:
             regime=self._regime(),
             surroundings=None if distilled else self._surroundings(),
         )
+
+    def _refused(self) -> Iterator[AuditNote]:
+        """Yield a remark for each setting with which SkyRL does not start (0.3.0 and 0.4.0)."""
+        keys = self.keys
+        batch, minibatch = keys.number(BATCH), keys.number(MINIBATCH)
+        if not self.old and batch and minibatch and batch % minibatch:
+            why = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
+            source = "train/utils/utils.py: validate_batch_sizes"
+            yield will_not_start(keys, why, source, BATCH, MINIBATCH)
+        is_fully = "fully_async" in (self.entry or "")
+        if not is_fully or self.old or numbers(self.version) < (0, 3):
+            return
+        source = "train/fully_async_trainer.py"
+        if (loss := keys.text(LOSS_MODE)) in WITH_OLD:
+            why = f"{LOSS_MODE} {loss} needs old log-probabilities; rollout_is and dppo do not"
+            yield will_not_start(keys, why, source, LOSS_MODE)
+        if not keys.has(COLOCATED) or keys.switch(COLOCATED):
+            yield will_not_start(keys, f"{COLOCATED} is true", source, COLOCATED)
+
+    def _moves(self) -> Iterator[str]:
+        if self.keys.has(MOVES) and self.keys.switch(MOVES):
+            yield f"the reference policy moves: each epoch makes it the policy of then ({MOVES})"
 
     def _samples_ahead(self) -> bool:
         """Return True if rollouts are sampled while the policy is updated."""
@@ -410,8 +439,14 @@ class _Judge:
             controller=self._controller(),
             clamp=Clamp(20.0, 10.0),
             clamp_of=("k3",),
-            unread=tuple(unread),
+            notes=tuple(self._moves()),
+            unread=(*unread, *self._truncated()),
         )
+
+    def _truncated(self) -> Iterator[str]:
+        sampling = "generator.sampling_params"
+        names = {name: f"{sampling}.{name}" for name in ("top_p", "top_k", "min_p")}
+        return truncated(self.keys, **names)
 
     def _correction(self) -> tuple[str, EngineWeight | None]:
         """Return the correction of the engine's mismatch in words and as the laboratory's weight.

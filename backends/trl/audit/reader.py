@@ -27,10 +27,13 @@ from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
     flags_in_order,
+    truncated,
+    will_not_start,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.library.key_tables import completed, merged_table, nearest, numbers
 from orchestrator.library.launches import (
+    AuditNote,
     CommandWord,
     Edit,
     Given,
@@ -82,6 +85,11 @@ _SIGNS = frozenset(
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
 FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 22), (0, 16), (0, 17)
 FIRST_CORRECTED, FIRST_MINIBATCHES = (0, 26), (0, 18)
+SWAPPED = ((0, 22, 0), (0, 22, 1))
+"""Releases whose _generate_and_score_completions divides by the group's deviation for `batch` and
+`none`, and by nothing for `group`; mended in 0.22.2."""
+FIRST_SYNC_CHECK = (1, 9)
+"""The first release read that refuses sync_ref_model without a reference policy."""
 OLD_NAMES = {"kl_coef": "beta", "rloo_k": "num_generations", "num_ppo_epochs": "num_iterations"}
 """RLOOConfig's names up to 0.21; 0.22 to 0.24 take both."""
 _MODES = {
@@ -669,6 +677,7 @@ class _Facts:
             advantage_estimator=self._advantage(),
             reference_policy_loaded=on,
             group_size=group,
+            contradictions=tuple(self._refused(on)),
             settings=tuple(keys.settings),
             rules=tuple(self._rules()),
             changes=tuple(self._changes(loss)),
@@ -678,6 +687,17 @@ class _Facts:
             regime=regime,
             surroundings=around,
         )
+
+    def _refused(self, is_loaded: bool | None) -> Iterator[AuditNote]:
+        """Yield a remark for each setting with which this release of TRL does not start."""
+        keys, config = self.keys, f"trl/trainer/{self.request.script}_config.py: __post_init__"
+        group = self._name("num_generations")
+        if self.request.script == "grpo" and (keys.integer(group) or 2) < 2:
+            yield will_not_start(keys, f"{group} is below 2", config, group)
+        if self.at >= FIRST_SYNC_CHECK and is_loaded is False and self._is_on("sync_ref_model"):
+            why = "sync_ref_model is on, and with beta 0 there is no reference policy"
+            source = f"trl/trainer/{self.request.script}_trainer.py"
+            yield will_not_start(keys, why, source, "sync_ref_model", self._name("beta"))
 
     def _put(self, key: str, value: str) -> Edit:
         as_flag = self.request.grammar == "argparse" and self.request.entry != "recipe"
@@ -693,7 +713,10 @@ class _Facts:
         if self.request.script == "grpo" and self.at < FIRST_CLIP and self.request.fork is None:
             return "group"
         text = (self.keys.text("scale_rewards") or "").lower()
-        return {"true": "group", "false": "none"}.get(text, text) or None
+        named = {"true": "group", "false": "none"}.get(text, text) or None
+        if self.at[:3] in SWAPPED and self.request.fork is None and named is not None:
+            return "none" if named == "group" else "group"
+        return named
 
     def regime(self) -> TrainingRegime:
         """Return the training regime in this release."""
@@ -764,7 +787,10 @@ class _Facts:
             ratio="sequence",
             clip=self._clip(),
             notes=tuple(self._notes()),
-            unread=tuple(self.unread),
+            unread=(
+                *self.unread,
+                *truncated(self.keys, top_p="top_p", top_k="top_k", min_p="min_p"),
+            ),
         )
 
     def _around_grpo(self) -> Surroundings:
@@ -778,10 +804,12 @@ class _Facts:
         named = self._loss_type()
         level = self._read("importance_sampling_level", "token")
         clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+        swapped = self.at[:3] in SWAPPED and self.request.fork is None
         padded = named == "luspo" and self.at < (1, 10)
         return Surroundings(
             advantage_divided_by=divided.get(scale or "", "group_std"),
-            divided_because=f"scale_rewards {scale or 'group'}",
+            divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
+            + (f", which TRL {self.version} reads the other way" if swapped else ""),
             own_rollout_in_mean=True,
             loss_mode=_LOSS_MODES.get(named, ""),
             ratio="sequence_mean" if level == "sequence" or named == "vespo" else "token",
@@ -795,7 +823,10 @@ class _Facts:
             if "entropy_coef" in self.keys.defaults
             else 0.0,
             notes=tuple(self._notes()),
-            unread=tuple(self.unread),
+            unread=(
+                *self.unread,
+                *truncated(self.keys, top_p="top_p", top_k="top_k", min_p="min_p"),
+            ),
         )
 
     def _loss_type(self) -> str:

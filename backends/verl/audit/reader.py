@@ -51,6 +51,8 @@ from orchestrator.audit.reading import (
     hydra_overrides,
     regime_of_sizes,
     shown,
+    truncated,
+    will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest
@@ -140,6 +142,11 @@ FIRST_WITH_SWITCH = 3
 FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = 2, 7, 9, 11
 """Indices of 0.3.0 (a minibatch beyond the batch is refused), 0.6.1 (rollout_correction), 0.7.1
 (workers/utils/losses.py) and 0.9.0 (the V1 trainer with its modes)."""
+FIRST_BOUNDED = 4
+"""Index of 0.4.1: k3's log-ratio is within 20. Before, exp has no bound, and its gradient at a gap
+of 119 nats is NaN (core_algos.py: kl_penalty)."""
+LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", 12
+"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.1."""
 FIRST_STRAIGHT = 10
 """Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
 MEGATRON = "ppo_megatron_trainer"
@@ -461,6 +468,7 @@ class _Judge:
             if None in (loaded_by_loss, loaded_by_reward)
             else bool(loaded_by_loss or loaded_by_reward)
         )
+        regime, around = self._regime(), self._surroundings(group, in_reward)
         return LaunchReading(
             library="verl",
             version=self.version,
@@ -480,8 +488,8 @@ class _Judge:
             assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
             possibilities=keys.possibilities(_put) or tuple(self.sides),
-            regime=self._regime(),
-            surroundings=self._surroundings(group, in_reward),
+            regime=regime,
+            surroundings=around,
         )
 
     def _samples_ahead(self) -> str:
@@ -500,6 +508,8 @@ class _Judge:
         if self.at >= FIRST_V1 and self.keys.text(MODE) is None:
             return TrainingRegime.unread([MODE])
         batch, minibatch = self.keys.number(BATCH), self.keys.number(MINIBATCH)
+        if batch and minibatch and batch > minibatch and batch % minibatch:
+            return self._uneven(batch, minibatch)
         checked = self.at >= FIRST_SIZED and not self._is_dynamic()
         if batch and minibatch and batch < minibatch and checked:
             return TrainingRegime(
@@ -508,6 +518,20 @@ class _Judge:
                 "fork that takes it counts otherwise",
             )
         return regime_of_sizes(self.keys, BATCH, MINIBATCH, PPO_EPOCHS)
+
+    def _uneven(self, batch: float, minibatch: float) -> TrainingRegime:
+        """Return the regime of a batch that is no multiple of its minibatch."""
+        sizes = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
+        if self.at >= FIRST_V1:
+            steps = -(-batch // minibatch)
+            why = f"{steps:g} train steps for each batch of rollouts: {sizes}, and verl fills it up"
+            return TrainingRegime(False, why)
+        if self.at >= FIRST_STRAIGHT:
+            source = "verl/protocol.py: make_iterator"
+            self.contradictions.append(will_not_start(self.keys, sizes, source, BATCH, MINIBATCH))
+        return TrainingRegime(
+            None, f"{sizes}: releases before 0.8.0 differ in what they make of it"
+        )
 
     def _is_dynamic(self) -> bool:
         """Return True if the sizes of batches are not checked (workers/config/actor.py)."""
@@ -726,10 +750,13 @@ class _Judge:
             entropy=entropy or 0.0,
             discount=self._discount(advantage),
             controller=self._controller() if in_reward.active else "",
-            clamp=Clamp(20.0, 10.0),
+            clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
             clamp_of=("k3",),
-            notes=(*self._rejects(read), *_alone(advantage, group)),
-            unread=tuple(unread),
+            notes=(*self._rejects(read), *_alone(advantage, group), *self._unbounded()),
+            unread=(
+                *unread,
+                *truncated(keys, top_p=f"{ROLLOUT}.top_p", top_k=f"{ROLLOUT}.top_k"),
+            ),
         )
 
     def _correction(
@@ -754,6 +781,8 @@ class _Judge:
         bypass = None if not keys.has(BYPASS) else keys.switch(BYPASS)
         if weights in ("", "null", "none", "false"):
             return "", None, bypass
+        if self._has_no_log_probs():
+            return "", None, bypass
         bound = read(IS_THRESHOLD, FIRST_CORRECTION, "2.0") or ""
         kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
         level = "sequence" if weights == "sequence" else "token"
@@ -767,6 +796,30 @@ class _Judge:
             masks: Correction = "mis_sequence" if level == "sequence" else "mis_token"
             weight = EngineWeight(masks, ends[0], ends[1])
         return f"{level}-level {kind} ({limit})", weight, bypass
+
+    def _has_no_log_probs(self) -> bool:
+        """Return True, once with a remark, if the correction has no probabilities of the engine."""
+        keys = self.keys
+        given = keys.switch(LOG_PROBS) if keys.has(LOG_PROBS) else self.at >= FIRST_LOG_PROBS
+        if given is not False or self._samples_ahead():
+            return False
+        bypasses = keys.has(BYPASS) and keys.switch(BYPASS)
+        does = "verl stops at the first step" if bypasses else "verl goes on without weights"
+        note = AuditNote(
+            f"{IS_WEIGHTS} does nothing: {LOG_PROBS} is false, so a batch has no probabilities of "
+            f"the engine, and {does} (trainer/ppo/rollout_corr_helper.py)",
+            keys.lines(IS_WEIGHTS, LOG_PROBS),
+        )
+        if note not in self.contradictions:
+            self.contradictions.append(note)
+        return True
+
+    def _unbounded(self) -> Iterator[str]:
+        if self.at < FIRST_BOUNDED:
+            yield (
+                "k3 has no bound on its exponential before 0.4.1: where the policy is far from the "
+                "reference on one token, its gradient is not a number"
+            )
 
     def _rejects(self, read: Callable[[str, int, str], str | None]) -> tuple[str, ...]:
         """Return a note on rejection sampling, which takes responses out of the KL as well."""

@@ -1,0 +1,155 @@
+"""Kinds of faults that users of the libraries reported in public, in launches of our own."""
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.audit import audit
+from orchestrator.audit.judge import AuditFinding
+from orchestrator.library.launches import Launch, LaunchReading, Surroundings
+from orchestrator.library.protocol import LaunchReader
+
+VERL = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo actor_rollout_ref.rollout.n=8 "
+    "algorithm.use_kl_in_reward=True algorithm.kl_ctrl.kl_coef=0.05 "
+)
+SIZES = "data.train_batch_size=128 actor_rollout_ref.actor.ppo_mini_batch_size=128 "
+SKYRL = (
+    "python -m skyrl.train.entrypoints.main_base trainer.algorithm.use_kl_loss=true "
+    "trainer.algorithm.kl_estimator_type=k2 trainer.algorithm.kl_loss_coef=0.01 "
+)
+SKYRL_SIZES = "trainer.train_batch_size=128 trainer.policy_mini_batch_size=128 "
+TRL = "from trl import GRPOConfig\nargs = GRPOConfig(output_dir='o', beta=0.04, %s)\n"
+
+
+class Recorder:
+    """A library's reader that keeps what it reads."""
+
+    def __init__(self, reader: LaunchReader) -> None:
+        self.reader = reader
+        self.readings: list[LaunchReading] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.reader, name)
+
+    def audit(self, launch: Launch) -> LaunchReading | None:
+        reading = self.reader.audit(launch)
+        self.readings += [] if reading is None else [reading]
+        return reading
+
+
+def read(text: str, library: str) -> tuple[LaunchReading, AuditFinding]:
+    """What the reader of a release makes of a launch, and the audit of that."""
+    name, _, version = library.partition("@")
+    recorder = Recorder(plugins.load_reader(name))
+    with pytest.MonkeyPatch.context() as patch:
+        load = plugins.load_reader
+        patch.setattr(plugins, "load_reader", lambda n: recorder if n == name else load(n))
+        ending = "py" if name == "trl" else "sh"
+        versions = {name: f"{version} --library"}
+        (found,) = audit(text, f"launch.{ending}", versions=versions)
+    return recorder.readings[0], found
+
+
+def reading_of(text: str, library: str) -> LaunchReading:
+    return read(text, library)[0]
+
+
+def around(text: str, library: str) -> Surroundings:
+    surroundings = reading_of(text, library).surroundings
+    assert surroundings is not None
+    return surroundings
+
+
+def remarks(text: str, library: str) -> str:
+    reading = reading_of(text, library)
+    near = reading.surroundings
+    notes = () if near is None else (*near.notes, *near.unread)
+    return "\n".join([*(note.text for note in reading.contradictions), *notes])
+
+
+def test_a_batch_that_is_no_multiple_of_its_minibatch() -> None:
+    odd = "data.train_batch_size=100 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+    newest = reading_of(VERL + odd, "verl@0.9.1").regime
+    assert newest.on_policy is False
+    assert "2 train steps" in newest.why
+    assert "will not start" in remarks(VERL + odd, "verl@0.8.0")
+    assert reading_of(VERL + odd, "verl@0.8.0").regime.on_policy is None
+    assert "will not start" not in remarks(VERL + SIZES, "verl@0.9.1")
+    skyrl = "trainer.train_batch_size=128 trainer.policy_mini_batch_size=100 "
+    assert "validate_batch_sizes" in remarks(SKYRL + skyrl, "skyrl@0.4.0")
+    assert "will not start" not in remarks(SKYRL + SKYRL_SIZES, "skyrl@0.4.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "acts"),
+    [
+        ("0.7.0", "", False),
+        ("0.7.0", "actor_rollout_ref.rollout.calculate_log_probs=True", True),
+        ("0.8.0", "", False),
+        ("0.9.1", "", True),
+        ("0.9.1", "actor_rollout_ref.rollout.calculate_log_probs=False", False),
+    ],
+)
+def test_a_correction_without_the_engines_log_probabilities(
+    version: str, more: str, acts: bool
+) -> None:
+    text = f"{VERL}{SIZES}algorithm.rollout_correction.rollout_is=token {more}"
+    assert bool(around(text, f"verl@{version}").correction) is acts
+    assert ("does nothing" in remarks(text, f"verl@{version}")) is not acts
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        (VERL + SIZES + "actor_rollout_ref.rollout.top_p=0.8", "verl@0.9.1"),
+        (VERL + SIZES + "actor_rollout_ref.rollout.top_k=20", "verl@0.9.1"),
+        (SKYRL + SKYRL_SIZES + "generator.sampling_params.top_p=0.8", "skyrl@0.4.0"),
+        (TRL % "num_generations=8, top_p=0.8", "trl@1.16.0"),
+        (TRL % "num_generations=8, min_p=0.05", "trl@1.16.0"),
+    ],
+)
+def test_a_truncated_sampler_is_not_certain(text: str, library: str) -> None:
+    assert "truncated policy" in remarks(text, library)
+    assert read(text, library)[1].confidence != "certain"
+    whole = text.replace("0.8", "1.0").replace("top_k=20", "top_k=-1").replace("0.05)", "0)")
+    whole = whole.replace("min_p=0.05", "min_p=0.0")
+    assert "truncated policy" not in remarks(whole, library)
+
+
+@pytest.mark.parametrize("version", ["0.22.0", "0.22.1", "0.22.2", "0.24.0"])
+@pytest.mark.parametrize("value", ["", ", scale_rewards=False", ", scale_rewards='batch'"])
+def test_two_releases_of_trl_read_scale_rewards_the_other_way(version: str, value: str) -> None:
+    divided = around(TRL % f"num_generations=8{value}", f"trl@{version}").advantage_divided_by
+    swapped = version in ("0.22.0", "0.22.1")
+    usual = {"": "group_std", ", scale_rewards=False": "nothing"}.get(value, "batch_std")
+    other = "nothing" if value == "" else "group_std"
+    assert divided == (other if swapped else usual)
+
+
+def test_old_verl_has_no_bound_on_the_exponential() -> None:
+    loss = (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+        "actor_rollout_ref.rollout.n=8 actor_rollout_ref.actor.use_kl_loss=True "
+        "actor_rollout_ref.actor.kl_loss_type=low_var_kl "
+        f"actor_rollout_ref.actor.kl_loss_coef=0.001 {SIZES}"
+    )
+    for version, bound in (("0.2.0", None), ("0.4.0", None), ("0.4.1", 20.0), ("0.9.1", 20.0)):
+        near = around(loss, f"verl@{version}")
+        assert near.clamp.log_ratio == bound
+        assert any("not a number" in note for note in near.notes) is (bound is None)
+
+
+def test_what_trl_and_skyrl_refuse() -> None:
+    assert "below 2" in remarks(TRL % "num_generations=1", "trl@1.16.0")
+    no_reference = TRL.replace("beta=0.04, ", "") % "num_generations=8, sync_ref_model=True"
+    assert "no reference policy" in remarks(no_reference, "trl@1.16.0")
+    moving = TRL % "num_generations=8, sync_ref_model=True"
+    assert "will not start" not in remarks(moving, "trl@1.16.0")
+    fully = SKYRL.replace("main_base", "main_fully_async") + SKYRL_SIZES
+    refused = remarks(fully, "skyrl@0.4.0")
+    assert "policy_loss_type regular" in refused
+    assert "colocate_all" in refused
+    good = "trainer.algorithm.policy_loss_type=rollout_is trainer.placement.colocate_all=false"
+    assert "will not start" not in remarks(fully + good, "skyrl@0.4.0")
+    renewed = SKYRL + SKYRL_SIZES + "trainer.update_ref_every_epoch=true"
+    assert "reference policy moves" in remarks(renewed, "skyrl@0.4.0")
