@@ -19,16 +19,10 @@ const element = (name, text, attributes = {}) => {
 
 const POWERS = Array.from({ length: 20 }, (_, e) => 10 ** e);
 
-function bytesOf(text) {
-  const letters = atob(text), bytes = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i += 1) bytes[i] = letters.charCodeAt(i);
-  return bytes;
-}
-
 function unpacked(text) {
-  const bytes = bytesOf(text);
-  return Array.from({ length: bytes.length / 2 }, (_, i) => {
-    const code = bytes[2 * i] + 256 * bytes[2 * i + 1];
+  const letters = atob(text);
+  return Array.from({ length: letters.length / 2 }, (_, i) => {
+    const code = letters.charCodeAt(2 * i) + 256 * letters.charCodeAt(2 * i + 1);
     if (code === 65535) return null;
     // (m + 999) · 32 + e + 12, as page.py writes it. A division by an exact power of ten rounds
     // once.
@@ -37,44 +31,10 @@ function unpacked(text) {
   });
 }
 
-// ---------------------------------------------------------------- blocks of a large page (blocks.py)
-
-async function textOf(block) {
-  const stream = new Blob([bytesOf(block.textContent)]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
-}
-
-// What a view draws: a kind of table, its metric, and the configurations.
-function asked(view, chosen, state) {
+// What a view draws: a kind of table, and its metric.
+function asked(view, state) {
   const [kind, ...rest] = view.table.replace(METRIC, state.metric).split(" ");
-  return { kind, metric: rest.join(" "), at: view.panels ? view.panels.flatMap(([, each]) => each) : view.at || chosen };
-}
-
-// The numbers of the blocks that a view needs and that are still closed.
-function closedBlocks(view, data, chosen, state) {
-  if (view.rows) return [];
-  const { kind, metric, at } = asked(view, chosen, state);
-  const parts = at.map((i) => (kind === "curves" ? data.configurations[i].curves[metric] : data.configurations[i].rows));
-  return unique(parts.filter((part) => typeof part === "number"));
-}
-
-const openings = new Map();
-
-// Puts the content of blocks where their numbers were.
-function openBlocks(data, numbers) {
-  const one = async (number) => {
-    const block = document.getElementById(`block-${number}`), { metric, curves, tables } = JSON.parse(await textOf(block));
-    for (const [i, curve] of Object.entries(curves || {})) data.configurations[i].curves[metric] = curve;
-    for (const [name, rows] of Object.entries(tables || {})) data.tables[name] = (data.tables[name] || []).concat(rows);
-    // A number in `rows` means a closed block (closedBlocks).
-    if (tables) for (const c of data.configurations) if (c.rows === number) delete c.rows;
-    block.remove();
-  };
-  return Promise.all(numbers.map((number) => {
-    // Several choices may ask for a block while it is being read: it is opened once.
-    if (!openings.has(number)) openings.set(number, one(number));
-    return openings.get(number);
-  }));
+  return { kind, metric: rest.join(" ") };
 }
 
 // Seeds, and over them the mean and its interval by Student's t, cut to [0, 1] for shares.
@@ -137,7 +97,7 @@ function curveRows(data, at, metric, { seeds = "mean", smooth = false, log = fal
 // Panels of curves: every configuration without a KL term is in all of them.
 function panelsOf(view, data, kept, metric, group) {
   if (view.panels) return view.panels;
-  const known = kept.filter((i) => typeof data.configurations[i].curves[metric] === "object");
+  const known = kept.filter((i) => data.configurations[i].curves[metric]);
   const of = (i) => data.configurations[i];
   if (view.variant === "group") {
     const values = unique(known.map((i) => axisOf(of(i), group)));
@@ -153,7 +113,7 @@ function panelsOf(view, data, kept, metric, group) {
 // `state`: what the reader chose; a view that no choice changes has its own configurations.
 function rowsOf(view, data, chosen, state) {
   if (view.rows) return view.rows;
-  const kept = view.at || chosen, fixed = Boolean(view.at || view.panels), { kind, metric } = asked(view, chosen, state);
+  const kept = view.at || chosen, fixed = Boolean(view.at || view.panels), { kind, metric } = asked(view, state);
   if (kind === "curves") {
     return panelsOf(view, data, kept, metric, state.group).flatMap(([panel, at]) => at.flatMap((i) =>
       curveRows(data, i, metric, fixed ? {} : state).map((row) => ({ ...row, panel }))));

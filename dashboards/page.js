@@ -126,8 +126,6 @@
 
   // -------------------------------------------------------------- drawing
 
-  const CANNOT_OPEN = "This browser cannot open the compressed parts of this page. A newer one can; the tables hold the same numbers.";
-
   // Controls are made anew with each choice; the keyboard stays where it was. Panels are drawn one
   // at a time, the nearest to the eye first; `data-ready` says when all of them are.
   let turn = 0, waiting = [];
@@ -155,25 +153,9 @@
     return drawings;
   }
 
-  const toOpen = (drawings) => unique(drawings.flatMap(({ views, chosen: own, state: now }) =>
-    views.flatMap((view) => closedBlocks(view, data, own, now))));
-
-  async function redraw() {
-    const mine = ++turn, drawings = prepare(), blocks = toOpen(drawings);
-    waiting = [];
-    if (blocks.length) {
-      try {
-        await openBlocks(data, blocks);
-      } catch (error) {
-        console.error(error);
-        figures.forEach(({ place }) => place.replaceChildren(element("p", CANNOT_OPEN, { class: "nothing" })));
-        root.dataset.seen = root.dataset.ready = "yes";
-        return;
-      }
-    }
-    // Another choice was made while the blocks were read.
-    if (mine !== turn) return;
-    waiting = drawings.flatMap(prepared);
+  function redraw() {
+    const mine = ++turn;
+    waiting = prepare().flatMap(prepared);
     const next = async () => {
       if (mine !== turn) return;  // another choice was made meanwhile
       if (!waiting.length) { root.dataset.seen = root.dataset.ready = "yes"; once("all drawn"); return; }
@@ -214,11 +196,10 @@
   });
 
   // A link to a row opens the table it is in, and shows it if a search had hidden it.
-  async function reveal() {
+  function reveal() {
     const name = decodeURIComponent(location.hash.slice(1));
     if (!name || name.startsWith("?")) return;
-    let row = document.getElementById(name);
-    for (const find of row ? [] : finders) row = row || await find(name);
+    const row = document.getElementById(name);
     if (!row) return;
     row.hidden = false;
     for (let at = row.parentElement; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
@@ -233,83 +214,17 @@
 
   // -------------------------------------------------------------- tables
 
-  const BLOCK = 'script[type="application/gzip"]', STEP = 200;
-  const finders = [];  // of rows that are in no document yet, by the name that links use
-
   for (const table of document.querySelectorAll("details.table")) {
-    const body = table.querySelector("tbody"), block = table.querySelector(BLOCK);
+    const rows = [...table.querySelector("tbody").rows];
     const input = table.querySelector("input"), count = table.querySelector(".count");
-    const early = [...body.rows];
-    const having = (rows) => {
+    input.addEventListener("input", () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      return rows.filter((row) => {
+      for (const row of rows) {
         const text = row.textContent.toLowerCase();
-        return words.every((word) => text.includes(word));
-      });
-    };
-    if (!block) {
-      input.addEventListener("input", () => {
-        const left = new Set(having(early));
-        for (const row of early) row.hidden = !left.has(row);
-        count.textContent = `${left.size} of ${early.length} rows`;
-      });
-      continue;
-    }
-    // A long table: its rows are read when it is unfolded, and shown a part at a time.
-    let reading = null, rows = early, matching = early;
-    const more = element("button", "", { type: "button", class: "more" });
-    more.hidden = true;
-    block.before(more);
-    const offer = () => {
-      const left = matching.length - body.rows.length;
-      more.textContent = `Show ${Math.min(STEP, left)} more of ${left} further rows`;
-      more.hidden = !left;
-    };
-    const grow = () => {
-      const there = body.rows.length;
-      body.append(...matching.slice(there, there + STEP));
-      offer();
-    };
-    const search = () => {
-      matching = having(rows);
-      body.replaceChildren();
-      grow();
-      count.textContent = `${matching.length} of ${rows.length} rows`;
-    };
-    const read = () => {
-      reading ??= textOf(block).then((text) => {
-        const holder = element("template");
-        // HTML drops rows that stand outside of a table.
-        holder.innerHTML = `<table><tbody>${text}</tbody></table>`;
-        rows = matching = [...early, ...holder.content.querySelectorAll("tr")];
-        offer();
-      });
-      return reading;
-    };
-    table.addEventListener("toggle", read, { once: true });
-    input.addEventListener("input", async () => { await read(); search(); });
-    more.addEventListener("click", grow);
-    finders.push(async (name) => {
-      await read();
-      const row = rows.find(({ id }) => id === name);
-      // The row was found in the block, but a search or the limit keeps it out of the document.
-      if (row && !row.isConnected) {
-        input.value = name.replace(/^cell-/, "");
-        search();
+        row.hidden = !words.every((word) => text.includes(word));
       }
-      return row;
+      count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
     });
-  }
-
-  // Links beyond the first of a long list are read when the list is unfolded.
-  for (const fold of document.querySelectorAll("details:not(.table)")) {
-    const block = fold.querySelector(`:scope > p > ${BLOCK}`);
-    if (!block) continue;
-    fold.addEventListener("toggle", async () => {
-      const holder = element("template");
-      holder.innerHTML = await textOf(block);
-      block.replaceWith(holder.content);
-    }, { once: true });
   }
 
   // -------------------------------------------------------------- start, theme, print

@@ -1,11 +1,10 @@
 """A report as one HTML page.
 
 This module has the parts of the page, the packed curves, the outer HTML with its content security
-policy, and the blocks of a large page. It escapes every text exactly once.
+policy. It escapes every text exactly once.
 """
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -107,7 +106,7 @@ def _claim_row(card: Card, scale: float) -> str:
     trace += [f"<p>{element('span', card.name)}: {element('code', card.source)}</p>"]
     if card.cells:
         links = [element("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells]
-        trace.append(f"<p>Judged on {len(card.cells)} cells: {''.join(parted(links, ', '))}</p>")
+        trace.append(f"<p>Judged on {len(card.cells)} cells: {', '.join(links)}</p>")
     numbers = f"<details><summary>Numbers and cells</summary>{''.join(trace)}</details>"
     drawn = effect_drawing(card.effect, scale, card.verdict) if card.effect else ""
     badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
@@ -271,19 +270,13 @@ def _figure(figure: Figure, pictures: Sequence[str]) -> str:
     return f'<figure id="figure-{escape(figure.id)}">{inner}</figure>'
 
 
-FURTHER_ROWS = "Showing the other rows needs JavaScript; `orch report --format csv` writes them."
-
-
 def _table(table: ReportTable) -> str:
     head = "".join(element("th", name, {"scope": "col"}) for name in table.columns)
     names = table.anchors or ("",) * len(table.rows)
-    html_rows = list(map(_row, table.rows, names))
-    rows, rest = parted(html_rows) if table.searchable else ("".join(html_rows), "")
+    rows = "".join(map(_row, table.rows, names))
     region = {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": table.caption}
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     scroll = f"<div{_attributes(region)}>{body}</div>"
-    if rest:
-        scroll += element("p", FURTHER_ROWS, {"class": "waiting"}) + rest
     if not table.searchable:
         return (
             f'<div class="table">{element("p", table.caption, {"class": "caption"})}{scroll}</div>'
@@ -359,12 +352,12 @@ def _entry(entry: Entry) -> str:
 LOWEST, HIGHEST, GAP = -12, 19, 65535
 
 
-def packed_data(report: Report) -> tuple[dict[str, Any], list[str]]:
-    """Return the page's data and the texts of its blocks.
+def packed_data(report: Report) -> dict[str, Any]:
+    """Return the page's data.
 
     The data are views, tables, packed curves, themes, and quantiles of Student's t. page.js uses
     the quantile for each number of seeds to compute intervals. Equal specifications are stored
-    once: `spec` of a view is an index of `specs`. A large page has its curves in blocks.
+    once: `spec` of a view is an index of `specs`.
     """
     data = report.data
     configurations = data.get("configurations", ())
@@ -380,7 +373,7 @@ def packed_data(report: Report) -> tuple[dict[str, Any], list[str]]:
         figure.id: [stored(view) for view in views(figure, data)]
         for figure in (every_figure(report) if data else ())
     }
-    packed = {
+    return {
         **{key: data[key] for key in PLAIN if key in data},
         "configurations": [
             {
@@ -398,7 +391,6 @@ def packed_data(report: Report) -> tuple[dict[str, Any], list[str]]:
         "themes": THEMES,
         "look": config(),
     }
-    return packed, data_blocks(packed) if is_large(packed["configurations"]) else []
 
 
 PLAIN = ("metrics", "main", "studies", "grids", "thinned")
@@ -450,7 +442,6 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         _asset("page.js"),
         *([_asset("live.js")] if live else []),
     )
-    data, blocks = packed_data(report)
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, live)}">',
@@ -469,8 +460,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         *_sections(report, pictures or {}),
         "</main>",
         f"<footer>{element('p', _footer(report))}</footer>",
-        *(block(text, f"block-{number}") for number, text in enumerate(blocks, 1)),
-        f'<script type="application/json" id="data">{_inlined_json(data)}</script>',
+        f'<script type="application/json" id="data">{_inlined_json(packed_data(report))}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]
@@ -514,10 +504,13 @@ def _answer(report: Report, pictures: Pictures) -> str:
 
 def _footer(report: Report) -> str:
     when = f" Its newest result is of {report.created}." if report.created else ""
-    return (
-        f"Written by {report.written or 'orch'}.{when} Every number can be traced: the "
-        "cells of its row, or a click on its mark, lead to the row of each cell in Provenance."
-    )
+    trace = ""
+    if any(section.id == "provenance" for section in report.sections):
+        trace = (
+            " Every number can be traced: the cells of its row, or a click on its mark, lead to "
+            "the row of each cell in Provenance."
+        )
+    return f"Written by {report.written or 'orch'}.{when}{trace}"
 
 
 @cache
@@ -558,102 +551,3 @@ def _inlined_json(data: Mapping[str, Any]) -> str:
         .replace("\u2028", "\\u2028")
         .replace("\u2029", "\\u2029")
     )
-
-
-# Blocks: parts of a large page that it opens when its reader looks at them.
-#
-# A block is text, compressed by gzip, in base64, in an element that browsers neither run nor show.
-# So the page stays one file that needs no network, and a browser reads past a block without parsing
-# it. page.js opens the blocks that the reader's choice needs, and those of a table when it is
-# unfolded.
-
-
-MANY_VALUES = 500_000
-"""Number of values in all curves from which on figures have their data in blocks."""
-VALUES_IN_BLOCK = 20_000
-"""Number of values of one metric after which a block is full."""
-MANY_ROWS, FIRST_ROWS = 500, 50
-"""Number of rows (of a table) or links (of a claim) from which on a part of them is in a block, and
-the number that stays outside."""
-
-
-def block(text: str, id_: str = "") -> str:
-    """Return the element of a block."""
-    packed = base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
-    name = f' id="{id_}"' if id_ else ""
-    return f'<script type="application/gzip"{name}>{packed}</script>'
-
-
-def parted(parts: Sequence[str], separator: str = "") -> tuple[str, str]:
-    """Return the parts of a long list that are outside of its block, and the block.
-
-    The block of a short list is an empty text.
-    """
-    if len(parts) < MANY_ROWS:
-        return separator.join(parts), ""
-    rest = separator + separator.join(parts[FIRST_ROWS:])
-    return separator.join(parts[:FIRST_ROWS]), block(rest)
-
-
-def is_large(configurations: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if the packed curves of these configurations are many."""
-    return sum(map(_values, configurations)) >= MANY_VALUES
-
-
-def data_blocks(data: dict[str, Any]) -> list[str]:
-    """Move curves, and rows of figures, from the page's data into blocks. Return their texts.
-
-    In their place a configuration has the number of a block, from 1: for each metric in `curves`,
-    and in `rows` for its rows of every table. Rows of no configuration stay.
-    """
-    configurations = data["configurations"]
-    by_place: dict[int, list[tuple[str, Any]]] = {}
-    for name, rows in data["tables"].items():
-        for row in rows:
-            if "at" in row:
-                by_place.setdefault(row["at"], []).append((name, row))
-    data["tables"] = {
-        name: [row for row in rows if "at" not in row] for name, rows in data["tables"].items()
-    }
-    texts: list[str] = []
-    for group in _groups(configurations):
-        own = {at: configurations[at]["curves"] for at in group}
-        for metric in dict.fromkeys(name for curves in own.values() for name in curves):
-            curves = {at: each[metric] for at, each in own.items() if metric in each}
-            texts.append(_json({"metric": metric, "curves": curves}))
-            for at in curves:
-                own[at][metric] = len(texts)
-        tables: dict[str, list[Any]] = {}
-        for at in group:
-            configurations[at]["rows"] = len(texts) + 1
-            for name, row in by_place.get(at, ()):
-                tables.setdefault(name, []).append(row)
-        texts.append(_json({"tables": tables}))
-    return texts
-
-
-def _groups(configurations: Sequence[Mapping[str, Any]]) -> Iterator[list[int]]:
-    """Yield indices of configurations that share a block. Those of one setting are neighbours."""
-
-    def place(at: int) -> tuple[str, str, int]:
-        return configurations[at]["study"], configurations[at]["setting"], at
-
-    group: list[int] = []
-    size = 0
-    for at in sorted(range(len(configurations)), key=place):
-        group.append(at)
-        size += max(map(_length, configurations[at]["curves"].values()), default=1)
-        if size >= VALUES_IN_BLOCK:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _values(configuration: Mapping[str, Any]) -> int:
-    return sum(map(_length, configuration["curves"].values()))
-
-
-def _length(curve: Mapping[str, Any]) -> int:
-    """Return the number of values of a curve, over its seeds: 8/3 characters each."""
-    return sum(len(text) for text in curve["s"].values()) * 3 // 8

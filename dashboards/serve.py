@@ -1,4 +1,4 @@
-"""Serve the report over HTTP and update it, and let its reader into MLflow: `orch dashboard`.
+"""Serve the report over HTTP and update it: `orch dashboard`.
 
     /                     the page                    /version     version and progress, as JSON
     /report.md            the same in Markdown        /cells/NAME  the last lines of a cell's output
@@ -11,20 +11,11 @@ among the names of the files. Without a token, it answers only this machine, and
 header names this machine. So a web page of another origin cannot read the report through the
 user's browser (DNS rebinding). With a token, every request needs the cookie that `/?token=...`
 sets.
-
-MLflow has no authentication, so its server listens on a Unix socket in a folder that no other user
-can enter (orchestrator/tracking/server.py). `MlflowProxy` is a local port that forwards requests to
-that socket only if they have a token. A browser opens `/?token=...` once and gets a cookie. A
-program sends the token as a bearer token or as a password (MLFLOW_TRACKING_TOKEN). Each connection
-carries one request, so every forwarded request has been checked.
 """
 
-import base64
-import binascii
 import gzip
 import hashlib
 import hmac
-import http.client
 import ipaddress
 import json
 import mimetypes
@@ -45,13 +36,12 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.tracking.server import UnixConnection
 
 LOOK_SECONDS = 2.0
 SHARE_LOOKING, SHARE_BUILDING = 0.05, 0.25
 """Maximum shares of time for looking for changes and for building pages."""
-FIRST_PORT, FIRST_MLFLOW_PORT, PORTS = 8700, 8600, 100
-"""The first port of the report and of MLflow, and the number of ports that are tried."""
+FIRST_PORT, PORTS = 8700, 100
+"""The first port, and the number of ports that are tried."""
 _FIRST_PAGE_SECONDS = 600.0
 """Maximum time that a request waits for the first page."""
 _IDLE_SECONDS = 30.0
@@ -446,147 +436,3 @@ class _PageHandler(_Handler):
         self.close_connection = True
         text = message or explain or HTTPStatus(code).phrase
         self._send(HTTPStatus(code), f"{text}\n".encode(errors="replace"), "text/plain")
-
-
-# The proxy before MLflow.
-
-
-LARGEST_BODY = 2**30
-"""Maximum number of bytes of a request's body. One request can carry a whole artifact."""
-_ANSWER_SECONDS = 600.0
-_OPEN_ROOT = 'location.replace("/" + location.hash)'
-_OPEN_ROOT_DIGEST = base64.b64encode(hashlib.sha256(_OPEN_ROOT.encode()).digest()).decode()
-_MLFLOW_COOKIE_PAGE = f"""<!doctype html><meta charset="utf-8"><title>MLflow</title>
-<script>{_OPEN_ROOT}</script><a href="/">MLflow</a>
-""".encode()
-_MLFLOW_POLICY = (
-    f"default-src 'none'; script-src 'sha256-{_OPEN_ROOT_DIGEST}'; frame-ancestors 'none'"
-)
-_OF_CONNECTION = frozenset(
-    [
-        "connection",
-        "expect",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ]
-)
-"""Headers that apply to one connection only and are not forwarded."""
-
-
-class MlflowProxy(_Server):
-    """A listening proxy before the server at `socket`. `opened` is its address with the token."""
-
-    def __init__(self, socket: Path, token: str, port: int):
-        self.socket_path, self.token = socket, token
-        super().__init__(("127.0.0.1", port), _ProxyHandler)
-        self.cookie = f"orch-mlflow-{self.server_port}"
-        self.address = f"http://127.0.0.1:{self.server_port}"
-        self.opened = f"{self.address}/?token={quote(token)}"
-
-
-def open_mlflow(socket: Path, token: str) -> MlflowProxy:
-    """Bind and return a proxy on the first free port from FIRST_MLFLOW_PORT on.
-
-    The ports are fixed, so that a user can configure a tunnel. Raise EnvironmentFault if no port is
-    free, and ValueError without a token.
-    """
-    if not token:
-        raise ValueError("without a token everybody on this machine could open MLflow")
-    for port in range(FIRST_MLFLOW_PORT, FIRST_MLFLOW_PORT + PORTS):
-        try:
-            return MlflowProxy(socket, token, port)
-        except OSError:
-            continue
-    last = FIRST_MLFLOW_PORT + PORTS - 1
-    raise EnvironmentFault(f"no port from {FIRST_MLFLOW_PORT} to {last} is free for MLflow")
-
-
-class _ProxyHandler(_Handler):
-    server: MlflowProxy
-
-    def do_GET(self) -> None:
-        """Forward a request that has the token. Set the cookie for `/?token=...`. Refuse others."""
-        self.close_connection = True
-        token = self.server.token
-        _, _, query = self.path.partition("?")
-        opens = self.command == "GET" and is_token(parse_qs(query).get("token", [""])[0], token)
-        if opens:
-            cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
-            self._send(HTTPStatus.OK, _MLFLOW_COOKIE_PAGE, "text/html; charset=utf-8", cookie)
-        elif has_cookie(self.headers.get("Cookie", ""), self.server.cookie, token) or is_token(
-            self._given_token(), token
-        ):
-            self._forward()
-        else:
-            self._send(
-                HTTPStatus.UNAUTHORIZED, f"{_UNAUTHORIZED}\n".encode(), "text/plain; charset=utf-8"
-            )
-
-    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # noqa: N815  (names of the base class)
-
-    def _given_token(self) -> str:
-        """Return the token in the Authorization header (bearer or password), or an empty text."""
-        kind, _, given = self.headers.get("Authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return given.strip()
-        try:
-            return base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except (binascii.Error, ValueError):
-            return ""
-
-    def _forward(self) -> None:
-        length = self.headers.get("Content-Length", "0")
-        # Without a length only the chunks tell where a body ends, and this server reads none.
-        if "Transfer-Encoding" in self.headers or not length.isdecimal():
-            self._send(HTTPStatus.LENGTH_REQUIRED, b"A length is needed.\n", "text/plain")
-            return
-        if int(length) > LARGEST_BODY:
-            self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"That is too long.\n", "text/plain")
-            return
-        headers = {
-            name: value
-            for name, value in self.headers.items()
-            if name.lower() not in _OF_CONNECTION | {"authorization", "cookie"}
-        }
-        connection = UnixConnection(self.server.socket_path, _ANSWER_SECONDS)
-        try:
-            body = self.rfile.read(int(length)) if int(length) else None
-            connection.request(self.command, self.path, body, headers | {"Connection": "close"})
-            self._send_back(connection.getresponse())
-        except (OSError, http.client.HTTPException) as error:
-            # The browser has gone: there is nobody to answer.
-            if isinstance(error, BrokenPipeError):
-                raise
-            text = "MLflow does not answer yet: load the page again in a moment.\n"
-            self._send(HTTPStatus.BAD_GATEWAY, text.encode(), "text/plain; charset=utf-8")
-        finally:
-            connection.close()
-
-    def _send_back(self, answer: http.client.HTTPResponse) -> None:
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
-            # send_response has written these two already.
-            if name.lower() not in _OF_CONNECTION | {"date", "server"}:
-                self.send_header(name, value)
-        self.send_header("Connection", "close")
-        self.end_headers()
-        while self.command != "HEAD" and (part := answer.read(65536)):
-            self.wfile.write(part)
-
-    def _send(self, status: HTTPStatus, content: bytes, kind: str, cookie: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Content-Security-Policy", _MLFLOW_POLICY)
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Connection", "close")
-        if cookie:
-            self.send_header("Set-Cookie", cookie)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)

@@ -108,7 +108,8 @@ class Engine(Frozen):
     gpu_memory_utilization: Probability = 0.9
     """vllm: share of a GPU's memory it takes."""
     max_model_len: PositiveInt | None = None
-    """Prompt and response in tokens; None: 4096 and the longest response."""
+    """Prompt and response in tokens; None: 4096 and the longest response. No prompt is cut: vllm
+    refuses one that does not fit."""
     base_url: str | None = None
     """Servers: all of the address, such as http://node7:8000/v1/completions."""
     model: str | None = None
@@ -148,6 +149,17 @@ class EvaluationSpec(Frozen):
     """last: of each cell only its last; all: every one."""
     divergence: DivergenceRequest | None = None
     engine: Engine = Engine()
+
+    @model_validator(mode="after")
+    def _prompts_have_room(self) -> Self:
+        longest, response = self.engine.max_model_len, self.sampling.max_response_tokens
+        if self.engine.name in ("auto", "vllm") and longest is not None and longest <= response:
+            raise ValueError(
+                f"engine.max_model_len ({longest} tokens for prompt and response) leaves no room "
+                f"for a prompt beside sampling.max_response_tokens ({response}); lower "
+                "sampling.max_response_tokens or raise engine.max_model_len"
+            )
+        return self
 
 
 class PublishedNumber(Frozen):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator.tracking import keeper
+import keeper
 
 
 def held(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":

@@ -10,17 +10,20 @@ from contextlib import contextmanager
 
 import click
 
-from dashboards.serve import DashboardServer, DashboardSite, checked_token, is_loopback
+from dashboards.serve import DashboardServer, checked_token, is_loopback
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline.live import (
     LiveExperiment,
-    MlflowBeside,
     has_mlflow,
+    mlflow_address,
     mlflow_served,
+    mlflow_views,
     page_served,
 )
+from orchestrator.runs.experiment import Experiment
+from orchestrator.tracking.server import LocalServer
 
 
 @click.command(short_help="Serve the report, kept up to date, and MLflow.")
@@ -42,7 +45,7 @@ from orchestrator.pipeline.live import (
     "--token",
     envvar="ORCH_DASHBOARD_TOKEN",
     default="",
-    help="Only a person with this token can read the page and MLflow; `auto` makes a token.",
+    help="Only a person with this token can read the page; `auto` makes a token.",
 )
 @click.option("--no-mlflow", is_flag=True, help="Serve the report without MLflow.")
 @click.option(
@@ -65,8 +68,8 @@ def command(
 
     The command changes nothing on disk. MLflow shows what `orch run` or `orch report` last
     copied to it. It is the server in MLFLOW_TRACKING_URI, or a server that is started only for
-    you: it listens on this machine only, and needs a token (that of the printed address, or
-    --token). Ctrl-C ends both.
+    you: it listens on a socket that only you can open, and the printed ssh command brings it to
+    your browser. Ctrl-C ends both.
 
     With --where, the page shows only the chosen cells. With --json, the command prints the
     addresses once, as one object, when both servers are ready.
@@ -82,7 +85,7 @@ def command(
             fills = "MLflow has nothing yet: `orch run` or `orch report` fills it"
             say("no MLflow, as asked" if no_mlflow else fills)
             if as_json:
-                print_json({"report": served.address, "mlflow": None})
+                print_json({"report": served.address, "mlflow": None, "tunnel": None})
             _wait()
         else:
             _serve_mlflow(live, served, as_json)
@@ -91,13 +94,16 @@ def command(
 
 def _serve_mlflow(live: LiveExperiment, served: DashboardServer, as_json: bool) -> None:
     """Serve MLflow beside the page until Ctrl-C."""
-    with mlflow_served(live.experiment, served.site.token) as mlflow:
+    address = mlflow_address(live.experiment)
+    with mlflow_served(live.experiment) as server:
+        tunnel = server.tunnel(served.server_port) if server else None
         if as_json:
-            print_json({"report": served.address, "mlflow": mlflow.opened})
+            print_json({"report": served.address, "mlflow": address, "tunnel": tunnel})
         else:
-            starting = "  (starting)" if mlflow.is_starting else ""
-            click.echo(f"MLflow  {mlflow.opened}{starting}")
-        arguments = (mlflow, served.site, live.experiment.folder.experiment, as_json)
+            click.echo(f"MLflow  {address}")
+            if tunnel:
+                click.echo(f"  through this tunnel, from your own machine:\n  {tunnel}")
+        arguments = (live.experiment, server, served, as_json)
         threading.Thread(target=_print_views, args=arguments, daemon=True).start()
         _wait()
 
@@ -110,16 +116,23 @@ def _has_screen() -> bool:
     return screen and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ
 
 
-def _print_views(mlflow: MlflowBeside, page: DashboardSite, name: str, as_json: bool) -> None:
-    """Print the ready views once MLflow answers."""
+def _print_views(
+    experiment: Experiment, server: LocalServer | None, served: DashboardServer, as_json: bool
+) -> None:
+    """Print the ready views once MLflow answers, and link the page to it."""
     try:
-        lines = mlflow.wait(page)
+        if server is not None:
+            server.wait()
+        ready_views = mlflow_views(experiment)
     except EnvironmentFault as fault:
         say(str(fault))
         return
-    if lines is None:
-        say(f"MLflow has no experiment {name} yet: `orch report` makes it")
+    served.site.status["mlflow"] = mlflow_address(experiment)
+    if ready_views is None:
+        say(f"MLflow has no experiment {experiment.folder.experiment} yet: `orch report` makes it")
         return
+    served.site.status["mlflow"] = ready_views["Runs"]
+    lines = [f"  {title}\n    {address}" for title, address in ready_views.items()]
     click.echo("\n".join(["MLflow answers. Ready views:", *lines]), err=as_json)
     sys.stdout.flush()
 

@@ -181,6 +181,17 @@ def rounds(identities: Sequence[int]) -> list[list[int]]:
     return rounds_
 
 
+def refuse_cut(prompt_tokens: int, response_tokens: int, positions: int) -> None:
+    """Raise EnvironmentFault if prompt and response do not fit: lm-eval would cut the prompt."""
+    if prompt_tokens + response_tokens > positions:
+        raise EnvironmentFault(
+            f"a prompt of {prompt_tokens} tokens and a response of up to {response_tokens} tokens "
+            f"do not fit into the {positions} positions of the engine: the prompt would be cut. "
+            f"Set sampling.max_response_tokens to at most {max(1, positions - prompt_tokens)}, or "
+            "raise evaluation.engine.max_model_len if the model has more positions"
+        )
+
+
 def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:
     """Raise EnvironmentFault for settings that a server cannot take."""
     if engine.base_url and not engine.extensions and sampling.min_p > 0:

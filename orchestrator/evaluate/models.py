@@ -147,6 +147,15 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         def has_template(self) -> bool:
             return self.hf_chat_template is not None or self.tokenizer.chat_template is not None
 
+        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+            """Return the responses. Raise EnvironmentFault if a prompt would be cut."""
+            budgets = dict(request.args for request in requests)
+            for tokens, budget in zip(
+                self.tok_encode(list(budgets)), budgets.values(), strict=True
+            ):
+                engines.refuse_cut(len(tokens), budget["max_gen_toks"], self.max_length)
+            return super().generate_until(requests, disable_tqdm)  # type: ignore[no-any-return]  # no types
+
         def _model_generate(
             self, requests: Any, generate: bool = False, sampling_params: Any = None
         ) -> list[Any]:

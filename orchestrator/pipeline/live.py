@@ -11,12 +11,9 @@ from dashboards.serve import (
     BoardState,
     DashboardServer,
     DashboardSite,
-    MlflowProxy,
     Page,
     PageSource,
     listen,
-    new_token,
-    open_mlflow,
 )
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.evaluate import score_index
@@ -27,8 +24,8 @@ from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
 from orchestrator.runs.watch import CurveTails, progress_line, take_snapshot
-from orchestrator.tracking.server import Server, experiment_id, serving
-from orchestrator.tracking.store import Store, store_of
+from orchestrator.tracking.server import TUNNEL_PORT, LocalServer, serving
+from orchestrator.tracking.store import Store, connected, store_of
 from orchestrator.tracking.views import runs_page, views
 
 _LOG_LINES = 100
@@ -121,60 +118,38 @@ def has_mlflow(experiment: Experiment) -> bool:
     return database is None or database.exists()
 
 
-class MlflowBeside:
-    """The MLflow of an experiment, served for the readers of its page."""
-
-    def __init__(
-        self, experiment: Experiment, store: Store, server: Server, proxy: MlflowProxy | None
-    ):
-        self._experiment, self._store, self._server = experiment, store, server
-        self._proxy = proxy
-        self.opened = proxy.opened if proxy else f"{server.address}/"
-        """The address to open; with the token, if MLflow has one."""
-
-    @property
-    def is_starting(self) -> bool:
-        """Return True if orch started the server; False if it is another person's."""
-        return self._proxy is not None
-
-    def wait(self, page: DashboardSite) -> list[str] | None:
-        """Wait until MLflow answers, and show its address on the page.
-
-        Return lines with its ready views; None if it has no such experiment. Raise EnvironmentFault
-        if it does not answer.
-        """
-        self._server.wait()
-        name = self._experiment.folder.experiment
-        known = experiment_id(self._server, self._store, name)
-        # Where others can read the page, its link to MLflow has no token.
-        shown = f"{self._proxy.address}/" if self._proxy and not page.token else self.opened
-        page.status["mlflow"] = shown if known is None else f"{shown}{runs_page(known)}"
-        if known is None:
-            return None
-        records = collect(self._experiment.cells, self._experiment.folder)
-        return [
-            f"  {view.title} ({view.num_runs})\n    {self.opened}{runs_page(known, view.key)}"
-            for view in views(records)
-        ]
-
-
 @contextmanager
-def mlflow_served(experiment: Experiment, token: str) -> Iterator[MlflowBeside]:
-    """Serve an experiment's MLflow inside the context, unless a server of it runs already.
-
-    token: the page's; a server that orch starts has the same, or one of its own.
-    """
+def mlflow_served(experiment: Experiment) -> Iterator[LocalServer | None]:
+    """Serve an experiment's MLflow inside the context. Yield None if a server has it already."""
     store = _store(experiment)
+    if store.is_server:
+        yield None
+        return
     with serving(store) as server:
-        if server.socket is None:
-            yield MlflowBeside(experiment, store, server, None)
-            return
-        with open_mlflow(server.socket, token or new_token()) as proxy:
-            threading.Thread(target=proxy.serve_forever, daemon=True).start()
-            try:
-                yield MlflowBeside(experiment, store, server, proxy)
-            finally:
-                proxy.shutdown()
+        yield server
+
+
+def mlflow_address(experiment: Experiment) -> str:
+    """Return the address to open: the server's, or this end of the printed tunnel."""
+    store = _store(experiment)
+    return f"{store.address if store.is_server else f'http://127.0.0.1:{TUNNEL_PORT}'}/"
+
+
+def mlflow_views(experiment: Experiment) -> dict[str, str] | None:
+    """Return the ready views: title -> address, first the one of all runs.
+
+    Return None if MLflow has no such experiment. Raise EnvironmentFault if it does not answer.
+    """
+    with connected(_store(experiment)) as client:
+        known = client.get_experiment_by_name(experiment.folder.experiment)
+    if known is None:
+        return None
+    address, id_ = mlflow_address(experiment), known.experiment_id
+    records = collect(experiment.cells, experiment.folder)
+    return {"Runs": f"{address}{runs_page(id_)}"} | {
+        f"{view.title} ({view.num_runs})": f"{address}{runs_page(id_, view.key)}"
+        for view in views(records)
+    }
 
 
 def _store(experiment: Experiment) -> Store:

@@ -12,6 +12,7 @@ measured.py     docs/beyond_the_paper.md and docs/comedy.md, from stored experim
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
@@ -65,6 +66,13 @@ BANNER = (
     "and tasks are tiny stand-ins."
 )
 
+MOST_CELLS = 2000
+"""Maximum number of cells that the page draws; beyond it, the page has the claims."""
+TOO_MANY = (
+    "This page draws up to {most:,} cells, and {count:,} were chosen: it shows the claims alone. "
+    "For figures and tables, choose cells: `orch report SPEC -w study=NAME` (`-w` takes every "
+    "axis). `orch report SPEC --format csv` and `--format parquet` write the numbers of all cells."
+)
 MOST_STILL = 20
 """Maximum number of cells without a gradient that the page lists by name."""
 INCOMPLETE = (
@@ -89,35 +97,45 @@ def report(
 
     last_lines: cell id -> the end of a failed cell's stderr. created: the time, as text. sections:
     further sections, placed before the section on failures. data: the data of their figures.
+    Beyond MOST_CELLS records, the report has the claims, and says how to choose cells.
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
     other = context or Context()
     lab = laboratory_data()
-    own_sections = (
+    many = len(records) > MOST_CELLS
+    own_sections: tuple[Section | None, ...] = (
         faults_section(other.faults),
-        finals_section(comparison, other.baselines),
-        curves_section(comparison),
-        collapse_section(comparison),
-        phase_section(comparison),
-        published_section(comparison, spec),
+        too_many_section(len(records)),
         limits_section(comparison, scores, spec, other.baselines),
-        stillness_section(records),
-        stability_section(comparison),
-        reference_section(comparison),
-        predicted_section(comparison),
-        libraries_section(other.sides, other.base, spec.source or spec.name)
-        if other.sides
-        else None,
-        gradients_section(comparison, lab),
-        capability_section(comparison),
-        staleness_section(comparison),
-        beta_section(comparison),
         *sections,
-        cost_section(comparison, records),
-        failures_section(records, last_lines or {}),
         methods_section(),
-        provenance_section(records, scores, other.origins, other.home),
     )
+    if not many:
+        own_sections = (
+            faults_section(other.faults),
+            finals_section(comparison, other.baselines),
+            curves_section(comparison),
+            collapse_section(comparison),
+            phase_section(comparison),
+            published_section(comparison, spec),
+            limits_section(comparison, scores, spec, other.baselines),
+            stillness_section(records),
+            stability_section(comparison),
+            reference_section(comparison),
+            predicted_section(comparison),
+            libraries_section(other.sides, other.base, spec.source or spec.name)
+            if other.sides
+            else None,
+            gradients_section(comparison, lab),
+            capability_section(comparison),
+            staleness_section(comparison),
+            beta_section(comparison),
+            *sections,
+            cost_section(comparison, records),
+            failures_section(records, last_lines or {}),
+            methods_section(),
+            provenance_section(records, scores, other.origins, other.home),
+        )
     return Report(
         name=spec.name,
         question=spec.question,
@@ -126,11 +144,12 @@ def report(
         answer=answer(comparison),
         missing=missing(comparison, records),
         facts=_facts(comparison, records),
-        cards=tuple(cards(comparison, spec)),
+        cards=tuple(replace(card, cells=()) if many else card for card in cards(comparison, spec)),
         sections=tuple(section for section in own_sections if section is not None),
         source=spec.published.source,
-        plates=tuple(plates(comparison, spec, laboratory_figure(lab))),
-        data=_data(comparison, spec, other) | {"laboratory": lab["rows"]} | dict(data or {}),
+        plates=() if many else tuple(plates(comparison, spec, laboratory_figure(lab))),
+        data=({} if many else _data(comparison, spec, other) | {"laboratory": lab["rows"]})
+        | dict(data or {}),
         created=created,
         written=other.written,
     )
@@ -146,6 +165,11 @@ def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
         "libraries": library_panels(other.sides),
         "phases": phase_panels(comparison),
     }
+
+
+def too_many_section(count: int) -> Section:
+    """Return a section that says how to see figures and tables of `count` cells."""
+    return Section("cells", "Figures and tables", (TOO_MANY.format(most=MOST_CELLS, count=count),))
 
 
 def faults_section(faults: Sequence[str]) -> Section | None:

@@ -12,7 +12,6 @@
     written    what a person wrote in MLflow stays
     views      ready views of the runs, and the links in notes
     server     an mlflow server to look at it, for as long as the dashboard runs
-    keeper     ends that server with the dashboard, also after kill -9
 
 One experiment a spec and scale. In it one run a cell, below a parent run for the study it first
 belongs to, and one run called `summary` that holds the spec and the report. A run is found by its

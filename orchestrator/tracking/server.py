@@ -1,133 +1,83 @@
 """An `mlflow server` of our own over a store, for as long as the dashboard is open.
 
 MLflow does not authenticate and cannot be made read-only. So the server listens on no port: it
-listens on a socket in a folder that only this user can enter, whatever the dashboard's options are
-(docs/decisions/044). It ends with us, also when we are killed (keeper.py).
+listens on a socket in a folder that only this user can enter, and a browser reaches it through an
+SSH tunnel (docs/decisions/044).
 """
 
-import http.client
-import json
+import getpass
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
-from urllib.parse import quote, unquote, urlsplit
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.tracking import keeper
 from orchestrator.tracking.store import Store
 
+TUNNEL_PORT = 8600
+"""The port on the reader's machine that the printed tunnel opens."""
 READY_SECONDS = 240.0
-"""Seconds until the server counts as failed. Its imports take half a minute on a quiet machine, and
-more than a minute on a busy one."""
-
+"""Seconds until the server counts as failed: its imports take half a minute on a quiet machine."""
 LONGEST_FOLDER = 60
 """Characters of the longest folder. With its own folder and name, a socket's path must stay below
 104 (macOS)."""
-_END_SECONDS = 15.0
+_END_SECONDS = 10.0
 _SETTINGS = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five processes that a reader has no use for
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_UNTIL_WE_END = '("$@"; kill 0) & read -r _; kill 0'
+"""A shell that ends the server, with its workers, when its standard input closes: also after our
+kill -9. It ends itself with a server that failed."""
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket of this machine."""
+@dataclass(frozen=True)
+class LocalServer:
+    """The server that `serving` started."""
 
-    def __init__(self, path: Path, timeout: float):
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
+    socket: Path
+    process: "subprocess.Popen[bytes]"
+    log: Path
 
-    def connect(self) -> None:
-        """Connect to the socket. Raise OSError if nothing listens on it."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-class Server:
-    """A tracking server for people.
-
-    `address`: the address of a server that somebody else runs, without a slash at its end.
-    `socket`: the socket of a server that orch started.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        socket: Path | None = None,
-        keeper: "subprocess.Popen[bytes] | None" = None,
-        log: Path | None = None,
-    ):
-        self.address, self.socket = address, socket
-        self._keeper, self._log = keeper, log
-
-    def is_up(self) -> bool:
-        """Return True if the server answers. Raise EnvironmentFault if orch's server ended."""
-        if self._keeper is not None and self._keeper.poll() is not None:
-            raise EnvironmentFault(f"mlflow server ended before it was asked to: {self._log_end()}")
-        try:
-            self.get("/health", {}, 5)
-        except urllib.error.HTTPError:
-            return True  # it is up, even if it only requires a password
-        except (OSError, http.client.HTTPException):
-            return False
-        return True
-
-    def get(self, path: str, headers: Mapping[str, str], seconds: float) -> bytes:
-        """Return the server's answer. Raise OSError or HTTPException if it does not answer."""
-        if self.socket is None:
-            request = urllib.request.Request(f"{self.address}{path}", headers=dict(headers))  # noqa: S310  (http or https: store_of looked)
-            with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310  (the same)
-                return bytes(answer.read())
-        connection = UnixConnection(self.socket, seconds)
-        try:
-            connection.request("GET", path, headers=dict(headers))
-            return connection.getresponse().read()
-        finally:
-            connection.close()
+    def tunnel(self, page_port: int) -> str:
+        """Return the command that brings MLflow and the page to a reader's own machine."""
+        ports = f"-L {page_port}:127.0.0.1:{page_port} -L {TUNNEL_PORT}:{self.socket}"
+        return f"ssh -N {ports} {getpass.getuser()}@{socket.getfqdn()}"
 
     def wait(self, seconds: float = READY_SECONDS) -> None:
-        """Wait until the server answers. Raise EnvironmentFault if it does not."""
+        """Wait until the server listens. Raise EnvironmentFault if it does not."""
         deadline = time.monotonic() + seconds
-        while not self.is_up():
-            if time.monotonic() > deadline:
-                where = f" at {self.address}" if self.address else ""
-                raise EnvironmentFault(f"MLflow{where} did not answer in {seconds:g} s")
+        while self.process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(self.socket))
+                return
             time.sleep(0.5)
-
-    def _log_end(self) -> str:
-        text = self._log.read_text(errors="replace") if self._log and self._log.exists() else ""
-        return " ".join(text.split())[-400:] or "it said nothing"
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        last_words = " ".join(text.split())[-400:] or "it said nothing"
+        raise EnvironmentFault(f"mlflow server did not start within {seconds:g} s: {last_words}")
 
 
 @contextmanager
-def serving(store: Store) -> Iterator[Server]:
-    """Yield the server of a store. If the store is no server, start one and end it afterwards."""
-    if store.is_server:
-        yield Server(store.address)
-        return
+def serving(store: Store) -> Iterator[LocalServer]:
+    """Start a server over a store that is no server itself, and end it afterwards."""
     environment = {**_SETTINGS, **os.environ}
     environment["MLFLOW_BACKEND_STORE_URI"] = store.uri  # it may hold a password: not in argv
     environment.pop("MLFLOW_TRACKING_URI", None)
-    with TemporaryDirectory(prefix="orch-mlflow-", dir=_short_folder()) as folder:
+    short = None if len(gettempdir()) < LONGEST_FOLDER else "/tmp"  # noqa: S108  (a private folder in it)
+    with TemporaryDirectory(prefix="orch-mlflow-", dir=short) as folder:
         listens, log = Path(folder, "socket"), Path(folder, "log")
-        argv = [
-            *(sys.executable, keeper.__file__, sys.executable, "-m", "mlflow", "server"),
-            *("--workers", "1", "--uvicorn-opts", f"--uds {shlex.quote(str(listens))}"),
-        ]
-        if store.artifacts is not None:
-            argv += ["--artifacts-destination", str(store.artifacts.parent)]
+        argv = ["sh", "-c", _UNTIL_WE_END, "sh", sys.executable, "-m", "mlflow", "server"]
+        argv += ["--workers", "1", "--uvicorn-opts", f"--uds {shlex.quote(str(listens))}"]
+        if store.artifacts is not None:  # their addresses in the default store name no folder
+            argv += ["--artifacts-destination", str(store.artifacts.parent.absolute())]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv,
@@ -139,38 +89,11 @@ def serving(store: Store) -> Iterator[Server]:
                 start_new_session=True,
             )
         try:
-            yield Server("", listens, process, log)
+            yield LocalServer(listens, process, log)
         finally:
-            # The keeper ends the server when its standard input closes.
             if process.stdin is not None:
                 process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)
-
-
-def experiment_id(server: Server, store: Store, name: str) -> str | None:
-    """Return the id of an experiment; None if the server has no experiment of this name."""
-    path = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
-    try:
-        plain: dict[str, Any] = json.loads(server.get(path, _authorization(store), 20))
-        return str(plain["experiment"]["experiment_id"])
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return None
-
-
-def _authorization(store: Store) -> dict[str, str]:
-    """Return the header for the user and password in the address, or in MLflow's variables."""
-    user, _, password = urlsplit(store.uri).netloc.rpartition("@")[0].partition(":")
-    user = unquote(user) or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-    password = unquote(password) or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
-    if token := os.environ.get("MLFLOW_TRACKING_TOKEN", ""):
-        return {"Authorization": f"Bearer {token}"}
-    if not user:
-        return {}
-    return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
-
-
-def _short_folder() -> str | None:
-    """Return a folder for the socket with a short path, as the kernel requires; None: the usual
-    folder."""
-    return None if len(gettempdir()) < LONGEST_FOLDER else "/tmp"  # noqa: S108  (a private folder in it)
+            with suppress(ProcessLookupError):  # the group, if a worker of it is left
+                os.killpg(process.pid, signal.SIGKILL)

