@@ -32,6 +32,8 @@ SETTINGS: Mapping[str, str] = {
 """Variables that are set while MLflow is used, unless a person set them. MLflow's defaults wait for
 minutes."""
 
+BUSY_SECONDS = 20
+"""Seconds to wait for another process's lock on an SQLite file."""
 _NOISY = ("mlflow", "alembic", "urllib3")
 _SQLITE = "sqlite:///"
 
@@ -172,7 +174,11 @@ def _probe(store: Store) -> None:
         return
     import sqlalchemy
 
-    engine = sqlalchemy.create_engine(store.uri, poolclass=sqlalchemy.NullPool)
+    # As long as MLflow 3.17.2 itself waits for a lock on a file (store/db/utils.py: busy_timeout).
+    options = {"timeout": BUSY_SECONDS} if store.uri.startswith("sqlite") else {}
+    engine = sqlalchemy.create_engine(
+        store.uri, poolclass=sqlalchemy.NullPool, connect_args=options
+    )
     sqlalchemy.inspect(engine).get_table_names()
 
 

@@ -1,19 +1,24 @@
 """`orch status --watch` and `orch dashboard` as a person runs them."""
 
+import http.client
 import json
 import os
 import pty
 import re
 import select
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from command_line import orch
@@ -267,10 +272,10 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
         process.stdout.close()
 
 
-def address(process: Any, name: str = "report") -> str:
+def address(process: Any, name: str = "report", place: int = 1) -> str:
     for text in process.stdout:
         if text.startswith(name):
-            return str(text.split()[1])
+            return str(text.split()[place])
     raise AssertionError(f"it ended with {process.wait()}")
 
 
@@ -304,17 +309,17 @@ def test_mlflow_ends_with_the_dashboard_however_that_ends(
     dashboard: Callable[..., Any], number: int
 ) -> None:
     process = dashboard("--port", "0")
-    assert address(process, "MLflow").startswith("http://127.0.0.1:")
+    assert address(process, "MLflow") == "http://127.0.0.1:8600/"
     deadline = time.monotonic() + BUSY_SECONDS
-    while not (socket := socket_below(process.pid)):
+    while not (listens := socket_below(process.pid)):
         assert process.poll() is None, process.stdout.read()
         assert time.monotonic() < deadline, "its server is there"
         time.sleep(0.1)
     process.send_signal(number)
     process.wait(BUSY_SECONDS)
     deadline = time.monotonic() + BUSY_SECONDS
-    while on_socket(socket):
-        assert time.monotonic() < deadline, on_socket(socket)
+    while on_socket(listens):
+        assert time.monotonic() < deadline, on_socket(listens)
         time.sleep(0.2)
 
 
@@ -364,36 +369,44 @@ def test_others_need_the_token_that_it_makes(dashboard: Callable[..., Any]) -> N
         get(f"http://127.0.0.1:{port[1]}/")
 
 
-def create(url: str, token: str = "") -> int:
-    """Ask MLflow for a new experiment, as its client does; return the status."""
-    headers = {"Content-Type": "application/json"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(  # noqa: S310  (our own server)
-        f"{url}api/2.0/mlflow/experiments/create", b'{"name": "theirs"}', headers
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  (our own server)
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
-
-
 @pytest.mark.slow
-def test_mlflow_is_written_with_the_token_alone(dashboard: Callable[..., Any]) -> None:
+def test_mlflow_is_open_to_its_owner_alone_and_finds_its_artifacts(
+    finished: Path, dashboard: Callable[..., Any]
+) -> None:
     """It was writable by every user of the machine."""
-    process = dashboard("--token", "a-token-of-mine-1", "--port", "0")
-    assert address(process).endswith("?token=a-token-of-mine-1")
-    url, _, token = address(process, "MLflow").partition("?token=")
-    assert token == "a-token-of-mine-1", "one token for both"
-    assert create(url) == 401
-    assert create(url, "another-token-of-1") == 401
-    deadline = time.monotonic() + 240
-    while (status := create(url, token)) == 502:
+    process = dashboard("--port", "0")
+    tunnel = address(process, "  ssh", 4)
+    socket_path = Path(tunnel.partition(":")[2])
+    assert tunnel.startswith("8600:")
+    assert stat.S_IMODE(socket_path.parent.stat().st_mode) == 0o700
+    deadline = time.monotonic() + BUSY_SECONDS
+    while not socket_path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    assert (status, create(url)) == (200, 401)
+    plain = ask_mlflow(socket_path, "experiments/get-by-name?experiment_name=smoke.micro")
+    experiment = plain["experiment"]
+    assert experiment["artifact_location"] == "mlflow-artifacts:/smoke.micro"
+    query = {"experiment_ids": [experiment["experiment_id"]], "max_results": 100}
+    runs = ask_mlflow(socket_path, "runs/search", query)["runs"]
+    listed = [
+        ask_mlflow(socket_path, f"artifacts/list?run_id={run['info']['run_id']}").get("files", [])
+        for run in runs
+    ]
+    assert any(file["path"] == "report" for files in listed for file in files), listed
+
+
+def ask_mlflow(socket_path: Path, path: str, body: object = None) -> Any:
+    """Return MLflow's answer to a request over its socket."""
+    with closing(http.client.HTTPConnection("localhost", timeout=120)) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(socket_path))
+        connection.request(
+            "GET" if body is None else "POST",
+            f"/api/2.0/mlflow/{quote(path, safe='/?=&')}",
+            None if body is None else json.dumps(body),
+            {"Content-Type": "application/json"},
+        )
+        return json.loads(connection.getresponse().read())
 
 
 def _text(place: Path) -> str:

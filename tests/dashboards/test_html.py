@@ -61,6 +61,31 @@ def whole(synthetic: Any) -> str:
     return page(synthetic, done, {"wins": "eval/in_domain/mean[kl=k1.reward] > 0.5"})
 
 
+@pytest.fixture(scope="module")
+def many(synthetic: Any) -> str:
+    """The page of more cells than are drawn."""
+    done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.82]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.report.MOST_CELLS", 3)
+        return page(synthetic, done, {"wins": "eval/in_domain/mean[kl=k1.reward] > 0.5"})
+
+
+def test_a_page_of_too_many_cells_has_the_claims_and_says_how_to_choose(many: str) -> None:
+    seen = Seen(many)
+    text = "".join(seen.text)
+    assert "up to 3 cells, and 4 were chosen" in text
+    assert "-w study=NAME" in text
+    assert "--format parquet" in text
+    assert [a["id"] for a in seen.with_tag("div") if "id" in a] == ["claims"]
+    assert "wins" in text
+    ids = {f"#{a['id']}" for _, a in seen.tags if "id" in a}
+    assert {a["href"] for a in seen.with_tag("a")} <= ids
+    assert seen.with_tag("figure") == []
+    assert not json.loads(
+        re.findall(r'<script type="application/json" id="data">(.*?)</script>', many)[0]
+    )["configurations"]
+
+
 def test_the_page_is_well_formed_and_names_everything_once(whole: str) -> None:
     seen = Seen(whole)
     assert seen.open == []

@@ -219,3 +219,16 @@ def test_a_malformed_request_is_a_bug_and_keeps_its_traceback(house: House) -> N
 def test_a_bug_of_ours_is_not_called_a_fault_of_mlflow(house: House) -> None:
     with pytest.raises(ZeroDivisionError), connected(store_of(house.folder, None)):
         raise ZeroDivisionError
+
+
+def test_an_exclusive_lock_on_the_file_is_waited_for(house: House) -> None:
+    """It was given up after 5 s."""
+    house.attempt(house.cells[0], range(2))
+    house.mirror()
+    house.attempt(house.cells[1], range(2))
+    with closing(sqlite3.connect(house.database, check_same_thread=False)) as holder:
+        holder.execute("begin exclusive")
+        threading.Timer(8, holder.rollback).start()
+        began = time.monotonic()
+        assert house.mirror().created == 1
+        assert time.monotonic() - began > 5
