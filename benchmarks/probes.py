@@ -2,8 +2,8 @@
 
     python benchmarks/probes.py [--environments DIR]
 
-Bar: `orch matrix` in 0.5 CPU seconds. Releases whose source is not here are left out of the last
-part; Prime-RL's is taken from the repository that ORCH_PRIME_RL_CHECKOUT names.
+Bar: `orch explain --libraries` in 0.5 CPU seconds. Releases whose source is not here are left out
+of the last part; Prime-RL's is taken from the repository that ORCH_PRIME_RL_CHECKOUT names.
 """
 
 import sys
@@ -22,12 +22,12 @@ GRID = ROOT / "experiments" / "comedy_full.yaml"
 def main() -> None:
     """Print one line for each command."""
     within = Path(sys.argv[2]) if sys.argv[1:2] == ["--environments"] else None
-    drift = ["drift", "--from", "verl@0.8.0", "--to", "verl@0.9.1", GRID]
+    drift = ["audit", "--from", "verl@0.8.0", "--to", "verl@0.9.1", GRID]
     for name, arguments in {
-        "matrix (bar 0.5)": ["matrix"],
-        "matrix --format md": ["matrix", "--format", "md"],
-        "matrix --json": ["matrix", "--json"],
-        "drift, 153 cells": drift,
+        "explain --libraries (bar 0.5)": ["explain", "--libraries"],
+        "the same, --format md": ["explain", "--libraries", "--format", "md"],
+        "the same, --json": ["explain", "--libraries", "--json"],
+        "audit --from --to, 153 cells": drift,
     }.items():
         cost = min(measure([ORCH, *arguments], codes=(0, 3)) for _ in range(3))
         print(f"{name:<32} {cost.cpu_seconds:6.2f} CPU s  {cost.peak_mib:6.0f} MiB")

@@ -253,7 +253,7 @@ def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_p
         (("init", "--list"), "comedy_full"),
         (("show", "--help"), "ledger"),
         (("init", "--schema"), "$defs"),
-        (("matrix",), "verl"),
+        (("explain", "--libraries"), "verl"),
         (("init", "--from", "beta_sweep"), "wrote beta_sweep.yaml"),
         (("plan", "beta_sweep.yaml"), "beta"),
     ):

@@ -124,12 +124,41 @@ class EstimatorParameter(click.ParamType[str]):
     help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's, or a "
     "question's own curves: a .png, .pdf or .svg file.",
 )
+@click.option(
+    "--libraries",
+    is_flag=True,
+    help="Print what each KL term is in each library and release, measured in its own code.",
+)
+@click.option(
+    "--library",
+    "wanted",
+    multiple=True,
+    metavar="LIBRARY[@VERSION]",
+    help="With --libraries: only this library, or this release. May be given several times.",
+)
+@click.option(
+    "--corrections",
+    is_flag=True,
+    help="With --libraries: the corrections of the engine's mismatch (TIS, MIS, IcePop, ...).",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "md", "releases"]),
+    default="table",
+    show_default=True,
+    help="With --libraries: md is the page docs/kl_in_libraries.md; releases is docs/drift.md.",
+)
 @common.as_json
 def command(
     estimator: str | None,
     placement: str | None,
     everything: bool,
     picture: Path | None,
+    libraries: bool,
+    wanted: tuple[str, ...],
+    corrections: bool,
+    form: str,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -149,7 +178,16 @@ def command(
       orch explain deepseek-v3.2 --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
       orch explain --all
+      orch explain --libraries --library verl@0.9.1
     """
+    if libraries:
+        from orchestrator.cli.kl_in_libraries import print_libraries
+
+        off = how["off_policy"]
+        print_libraries(wanted, form, as_json=as_json, off_policy=off, of_corrections=corrections)
+        return
+    if wanted or corrections or form != "table":
+        raise click.UsageError("--library, --corrections and --format need --libraries")
     if everything:
         _print_all(as_json, **how)
         return

@@ -7,6 +7,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import number, print_json, print_table, say
+from orchestrator.cli.kl_in_libraries import measure_libraries
 
 PAIR = (float, float)
 
@@ -33,8 +34,41 @@ PAIR = (float, float)
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
 @click.option("--ensemble", is_flag=True, help="Count signs over random models, as JSON (1 min).")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Measure again what `orch explain --libraries` prints, in each library's own functions.",
+)
+@click.option(
+    "--library",
+    "wanted",
+    multiple=True,
+    metavar="LIBRARY[@VERSION]",
+    help="With --measure: only this library, or this release. May be given several times.",
+)
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --measure: a Python that has torch (default: orch's own).",
+)
+@click.option(
+    "--source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --measure of one release: the folder of its package, instead of its "
+    "environment (orch env create LIBRARY@VERSION --contract).",
+)
+@click.option(
+    "--environments",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --measure: the folder of the environments.",
+)
 @common.as_json
 def command(
+    measure: bool,
+    wanted: tuple[str, ...],
+    python: Path | None,
+    source: Path | None,
+    environments: Path | None,
     sweeping: bool,
     draws: int,
     verdicts: bool,
@@ -48,7 +82,9 @@ def command(
     The model is the paper's (eq. 17, 18): binary tokens, P(1) = sigmoid(a + b c) after c ones.
     The paper does not state its parameters, and the ordering in its Fig. 1 depends on them.
     """
-    if verdicts:
+    if measure:
+        measure_libraries(wanted, python, source, environments)
+    elif verdicts:
         from orchestrator.lab.exact.derivation import as_text, derive
 
         click.echo(as_text(derive()))

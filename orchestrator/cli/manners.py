@@ -19,7 +19,7 @@ EXIT_CODES = {
     0: "done; nothing is wrong, and nothing is left to do",
     1: "a fault: of the spec, the data, a cell, a launch script, the machine",
     2: "usage: no such command, option or argument",
-    3: "something would change: plan (run would train), --dry-run, drift (a release changes cells)",
+    3: "something would change: plan (run would train), --dry-run, audit --to (a new release)",
     130: "interrupted by Ctrl-C",
 }
 """The only exit codes of every command, and what each means."""
@@ -41,11 +41,9 @@ NEXT: dict[str, dict[int, str]] = {
     "compare": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},
     "tune": {0: "orch report {spec}"},
-    "prove": {0: "orch matrix"},
+    "prove": {0: "orch explain --libraries"},
     "audit": {0: "orch explain --all"},
     "explain": {0: "orch audit YOUR_SCRIPT.sh"},
-    "matrix": {0: "orch drift --from LIBRARY@OLD --to LIBRARY@NEW SPEC"},
-    "drift": {0: "orch plan {spec}", 3: "orch plan {spec}"},
     "lab": {0: "orch explain --all"},
     "doctor": {0: "orch plan {spec}"},
     "env create": {0: "orch env check {release}"},
@@ -59,7 +57,7 @@ NEXT: dict[str, dict[int, str]] = {
 
 READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
-    *("matrix", "drift", "lab", "doctor", "env list", "env check", "env lock"),
+    *("lab", "doctor", "env list", "env check", "env lock"),
 )
 """Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
 

@@ -1,4 +1,4 @@
-"""Evidence: backends/<library>/evidence/<version>.json, written by `orch matrix --measure`."""
+"""Evidence: backends/<library>/evidence/<version>.json, written by `orch lab --measure`."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def read(library: str, version: str) -> ReleaseEvidence | None:
     except ValueError as error:
         raise EnvironmentFault(
             f"{file} is not JSON ({error}): measure again with "
-            f"`orch matrix --measure --library {library}@{version}`"
+            f"`orch lab --measure --library {library}@{version}`"
         ) from error
     return release
 

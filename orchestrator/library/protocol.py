@@ -5,9 +5,9 @@ another distribution that names it in the entry-point group `orch.backends` (orc
 Its folder may also hold, all of them optional:
 
     environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
-    evidence/<version>.json                results measured with lab/probes.py (`orch matrix`)
+    evidence/<version>.json                results measured with lab/probes.py
     audit/reader.py                        reads anybody's launch (`orch audit`)
-    lab/probes.py                          runs the library's own functions (`orch matrix`)
+    lab/probes.py                          runs the library's own functions (`orch lab --measure`)
     lab/cpu_launch.py                      its launches without a GPU (orchestrator.lab.launches)
 
 Requirements for every member:

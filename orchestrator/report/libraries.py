@@ -49,7 +49,7 @@ CAPABILITY_TEXT = (
     "Measured in each library's own functions, on every sequence of a model whose gradients are "
     "known exactly, with rloo and a mean over tokens: the objective whose gradient the KL term has "
     "in expectation. The same estimator, place and β are different regularisers in different "
-    "columns. `orch matrix --format json` gives the evidence."
+    "columns. `orch explain --libraries --json` gives the evidence."
 )
 LEGEND = (
     "≈ approximated, † through an extension of orch's, – refused, ! the verdict of `orch explain` "

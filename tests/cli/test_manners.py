@@ -93,8 +93,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "tune": (str(ROOT / "experiments" / "beta_sweep.yaml"), "--dry-run"),
     "audit": ("train.sh",),
     "explain": ("k3", "loss"),
-    "matrix": (),
-    "drift": ("--from", "verl@0.8.0", "--to", "verl@0.9.1", SMOKE),
     "lab": ("--trials", "2", "--sequences", "10"),
     "env list": (),
     "doctor": (SMOKE, "--no-probe"),
@@ -103,6 +101,8 @@ CALLS: dict[str, tuple[str, ...]] = {
 """Command -> a call that is cheap where smoke.yaml has run."""
 
 MORE_CALLS = (
+    ("explain", "--libraries"),
+    ("audit", "--from", "verl@0.8.0", "--to", "verl@0.9.1", SMOKE),
     ("report", SMOKE, "--format", "mlflow"),
     ("report", SMOKE, "--tables"),
     ("report", SMOKE, "--query", "SELECT kl, count(*) FROM finals GROUP BY kl"),

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator import plugins
-from orchestrator.cli.matrix import command
+from orchestrator.cli.lab import command
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.evidence.stored import differences

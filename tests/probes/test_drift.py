@@ -142,7 +142,7 @@ CHANGED, SAME = ("verl@0.8.0", "verl@0.9.1"), ("verl@0.9.1", "verl@0.9.1")
 
 
 def run(before: str, after: str, *more: str) -> Any:
-    return orch(ROOT, "drift", "--from", before, "--to", after, SPEC, *more)
+    return orch(ROOT, "audit", "--from", before, "--to", after, SPEC, *more)
 
 
 def test_the_command_exits_2_where_something_changes() -> None:
@@ -178,7 +178,7 @@ def test_mistakes_are_sentences(arguments_: tuple[str, ...], sentence: str, code
 
 
 def test_a_spec_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    done = orch(tmp_path, "drift", "--from", "verl@0.8.0", "--to", "verl@0.9.1", "no.yaml")
+    done = orch(tmp_path, "audit", "--from", "verl@0.8.0", "--to", "verl@0.9.1", "no.yaml")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 
@@ -206,7 +206,7 @@ def test_a_script_between_releases(
 ) -> None:
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT.format(flags))
-    done = orch(tmp_path, "drift", "run.sh", "--from", f"trl@{before}", "--to", f"trl@{after}")
+    done = orch(tmp_path, "audit", "run.sh", "--from", f"trl@{before}", "--to", f"trl@{after}")
     assert done.returncode == code, done.stderr
     assert expected in done.stdout
     assert "Next: orch audit run.sh" in done.stderr, "no spec, so nothing to plan"
@@ -225,7 +225,7 @@ def test_a_rule_that_is_new_is_the_reason_where_no_default_differs(tmp_path: Pat
         "defaults: base.yaml\nloss_fn: {reference_policy_kl_penalty: 0.05}\n"
     )
     releases = ("--from", "nemo_rl@0.6.0", "--to", "nemo_rl@0.7.0")
-    done = orch(tmp_path, "drift", "mine.yaml", *releases, "--json")
+    done = orch(tmp_path, "audit", "mine.yaml", *releases, "--json")
     (change,) = json.loads(done.stdout)["changed"]
     assert change["because"][0].startswith("since 0.7.0 the KL is multiplied by exp(log π - sg(log")
     audited = orch(tmp_path, "audit", "mine.yaml").stdout
@@ -245,9 +245,10 @@ def test_a_release_without_a_table_is_said_so(
 ) -> None:
     (tmp_path / "run.sh").write_text(script)
     releases = ("--from", f"{library}@{known}", "--to", f"{library}@99.1.0")
-    done = orch(tmp_path, "drift", "run.sh", *releases)
+    done = orch(tmp_path, "audit", "run.sh", *releases)
     sentence = f"{library} 99.1.0, of which orch has no table, has the keys and defaults of {known}"
-    assert f"taken for granted: {sentence}" in done.stdout
+    assert done.returncode == 1
+    assert f"nothing was compared: one would take for granted that {sentence}" in done.stderr
     audited = orch(tmp_path, "audit", "run.sh", "--library", f"{library}@99.1.0", "-v").stdout
     assert "This is certain" not in audited
     assert "of which orch has no table" in " ".join(audited.split())
@@ -265,10 +266,10 @@ def test_a_release_that_nothing_names_is_taken_for_granted(tmp_path: Path) -> No
 
 def test_a_recipe_is_no_spec_and_a_script_without_the_library_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("model_name_or_path: m\nnum_generations: 8\n")
-    done = orch(tmp_path, "drift", "c.yaml", "--from", "trl@0.18.2", "--to", "trl@0.19.0", "--json")
+    done = orch(tmp_path, "audit", "c.yaml", "--from", "trl@0.18.2", "--to", "trl@0.19.0", "--json")
     (change,) = json.loads(done.stdout)["changed"]
     assert change["objective"]
     assert change["because"] == ["beta is 0.0 by default in 0.19.0 (0.04 in 0.18.2)"]
     (tmp_path / "v.sh").write_text("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo")
-    done = orch(tmp_path, "drift", "v.sh", "--from", "trl@0.18.2", "--to", "trl@0.19.0")
+    done = orch(tmp_path, "audit", "v.sh", "--from", "trl@0.18.2", "--to", "trl@0.19.0")
     assert "starts nothing of trl" in done.stderr

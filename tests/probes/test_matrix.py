@@ -1,4 +1,4 @@
-"""orch matrix: rows from translation and evidence; as a table, a page and JSON."""
+"""orch explain --libraries: rows from translation and evidence; as a table, a page and JSON."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_row_is_what_the_backend_makes_and_what_was_measured(
 
 
 def test_json_has_the_reason_or_the_evidence_of_each_entry() -> None:
-    done = orch(ROOT, "matrix", "--format", "json", "--library", "skyrl@0.4.0")
+    done = orch(ROOT, "explain", "--libraries", "--json", "--library", "skyrl@0.4.0")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert len(told["rows"]) == len(list(terms()))
@@ -67,22 +67,23 @@ def test_json_has_the_reason_or_the_evidence_of_each_entry() -> None:
         assert each["status"] == "refused" or each["on_policy"]["gradient"]
     evidence = told["evidence"]["skyrl@0.4.0"]
     assert "backends/skyrl_train/utils/ppo_utils.py:compute_approx_kl" in evidence["sources"]
-    assert orch(ROOT, "matrix", "--json", "--library", "skyrl@0.4.0").stdout == done.stdout
 
 
 def test_the_table_marks_what_is_not_plain() -> None:
-    done = orch(ROOT, "matrix", "--library", "verl@0.9.1", "--library", "openrlhf@0.11.2")
+    done = orch(
+        ROOT, "explain", "--libraries", "--library", "verl@0.9.1", "--library", "openrlhf@0.11.2"
+    )
     rows = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
     assert rows["rho_k3.loss"].endswith("token reverse KL ~")
     assert "token reverse KL +" in rows["rho_k3.loss"]
     assert rows["k1.both"].rstrip().endswith("-")
     assert "!" not in done.stdout.partition("\n\n")[0]
-    off = orch(ROOT, "matrix", "--library", "verl@0.9.1", "--off-policy")
+    off = orch(ROOT, "explain", "--libraries", "--library", "verl@0.9.1", "--off-policy")
     assert "surrogate" in off.stdout.splitlines()[1]
 
 
 def test_the_page_is_the_documents() -> None:
-    done = orch(ROOT, "matrix", "--format", "md")
+    done = orch(ROOT, "explain", "--libraries", "--format", "md")
     assert done.stdout == (ROOT / "docs" / "kl_in_libraries.md").read_text(encoding="utf-8")
 
 
@@ -93,13 +94,13 @@ def test_measuring_says_what_it_lacks(tmp_path: Path) -> None:
         ("verl@0.9.1", "orch env create verl@0.9.1 --contract"),
         ("prime_rl@0.5.0", "point ORCH_PRIME_RL_CHECKOUT to a git repository"),
     ):
-        done = orch(ROOT, "matrix", "--measure", "--library", library, "--environments", none)
+        done = orch(ROOT, "lab", "--measure", "--library", library, "--environments", none)
         assert done.returncode == 1
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr
-    both = orch(ROOT, "matrix", "--measure", "--library", "verl", "--source", tmp_path)
+    both = orch(ROOT, "lab", "--measure", "--library", "verl", "--source", tmp_path)
     assert both.returncode == 2
     assert "--source is the source of one release" in both.stderr
-    empty = orch(ROOT, "matrix", "--measure", "--library", "verl@0.9.1", "--source", tmp_path)
+    empty = orch(ROOT, "lab", "--measure", "--library", "verl@0.9.1", "--source", tmp_path)
     assert empty.returncode == 1
     assert "cannot be asked" in empty.stderr

@@ -17,13 +17,13 @@ VERL = [("verl", "0.9.1")]
 
 def test_the_page_is_up_to_date() -> None:
     made = page(releases(), undriven.chosen(()))
-    again = "orch matrix --format md > docs/kl_in_libraries.md"
+    again = "orch explain --libraries --format md > docs/kl_in_libraries.md"
     assert DOCS.read_text(encoding="utf-8") == made, again
 
 
 def test_the_page_of_drift_is_up_to_date() -> None:
     file = DOCS.with_name("drift.md")
-    again = "orch matrix --format drift > docs/drift.md"
+    again = "orch explain --libraries --format releases > docs/drift.md"
     assert file.read_text(encoding="utf-8") == drift.page(releases()), again
 
 

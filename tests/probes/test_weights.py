@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from orchestrator.cli.matrix import command
+from orchestrator.cli.explain import command
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import BETA, releases
 from orchestrator.kl.estimators import EngineWeight, slope, weights
@@ -146,7 +146,7 @@ def test_a_cell_that_means_something_else_does_not_agree() -> None:
 
 
 def test_the_command_prints_them() -> None:
-    done = CliRunner().invoke(command, ["--corrections", "--library", "verl@0.9.1"])
+    done = CliRunner().invoke(command, ["--libraries", "--corrections", "--library", "verl@0.9.1"])
     assert done.exit_code == 0, done.output
     assert "rollout_rs=token_k1" in done.output
     assert "the inverse of the token's ratio" in done.output

@@ -495,7 +495,6 @@ def script_drift_lines(drift: ScriptDrift, path: str, old: Release, new: Release
         yield f"  from {each.before}\n  to   {each.after}"
         yield from (f"  because {why}" for why in each.because)
         yield from (f"  {new[1]}: {refused}" for refused in each.refused)
-    yield from (f"taken for granted: {each}" for each in drift.assumes)
     if not drift.changes:
         count = drift.num_launches
         launches = "1 launch" if count == 1 else f"{count} launches"
@@ -534,7 +533,10 @@ def script_changes(
         if other is not None and (change := _change(finding, other, old, new)) is not None:
             changes.append(change)
     taken = dict.fromkeys(
-        why for each in (*before, *after) for why in each.assumes if "has no table" in why
+        why
+        for each in (*before, *after)
+        for why in each.assumes
+        if "of which orch has no table" in why or "has a table of" in why
     )
     return changes, len(before), tuple(taken)
 
@@ -599,8 +601,8 @@ def _other_rules(before: AuditFinding, after: AuditFinding) -> Iterator[str]:
 
 HEAD = """# Where a release changed the objective
 
-This page is made by `orch matrix --format drift`; nothing on it was typed in. The same launch,
-run on two releases of a library, may optimise two things. `orch drift SCRIPT --from
+This page is made by `orch explain --libraries --format releases`; nothing on it was typed in. The
+same launch, run on two releases of a library, may optimise two things. `orch audit SCRIPT --from
 LIBRARY@VERSION --to LIBRARY@VERSION` says so of a script of yours.
 
 Gradients are measured: the library's own functions, taken from each release's source, in double

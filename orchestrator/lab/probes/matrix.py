@@ -103,10 +103,10 @@ TextTable = Sequence[Sequence[str]]
 
 HEAD = """# What `kl` means in each library
 
-This page is made by `orch matrix --format md`; nothing on it was typed in. Every entry, but for
-those under *Not measured*, was measured in the library's own functions, taken from the released
-source and run in double precision on the CPU: its KL function, its reward penalty, its advantages
-and its loss, on every sequence of a model whose gradients are known exactly. `x` is log π/π_ref of
+This page is made by `orch explain --libraries --format md`; nothing on it was typed in. Every
+entry, but for those under *Not measured*, was measured in the library's own functions, taken from
+the released source and run in double precision on the CPU: its KL function, its reward penalty,
+its advantages and its loss, on every sequence of a model whose gradients are known exactly. `x` is log π/π_ref of
 a sampled token, `w` is π/π_rollout.
 
 The same estimator, the same place and the same β are **different regularisers** in different rows.
@@ -114,7 +114,7 @@ The same estimator, the same place and the same β are **different regularisers*
 
 EVIDENCE = (
     "Each release's evidence lies in `backends/<library>/evidence/<version>.json`: the measured "
-    "gradients, and the hash of each function they rest on. `orch matrix --measure` measures again."
+    "gradients, and the hash of each function they rest on. `orch lab --measure` measures again."
     "\n"
 )
 
@@ -130,7 +130,7 @@ ALONE = (
     "written in `backends/<library>/lab/kl_probe.py`, and `measured.json` of the library keeps the "
     "answers. "
     "A KL in the reward whose way into the advantage was not run is *not asked as a whole*. "
-    "`orch matrix --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
+    "`orch lab --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
 )
 
 CORRECTED = (
@@ -319,8 +319,9 @@ def _objectives(
     ]
     table = markdown_table([["KL term", *heads], *body])
     return table + (
-        "\n≈ approximated, † through an extension of ours, - refused (`orch matrix --format json` "
-        "says why), ! the verdict of `orch explain` says otherwise.\n"
+        "\n≈ approximated, † through an extension of ours, - refused "
+        "(`orch explain --libraries --json` says why), ! the verdict of `orch explain` says "
+        "otherwise.\n"
     )
 
 

@@ -1,13 +1,14 @@
-"""orch drift: what a new release of a library changes for the cells of a spec, or for a script."""
+"""orch audit --from --to: what a new release changes for the cells of a spec, or for a script."""
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator import plugins
-from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
+from orchestrator.errors import SelectionError
 from orchestrator.evidence.cells import releases
 from orchestrator.lab.probes.drift import (
     cells_of_library,
@@ -26,33 +27,12 @@ if TYPE_CHECKING:
     from orchestrator.evidence.cells import Release
 
 
-@click.command(short_help="Show what a new release of a library changes for a spec or a script.")
-@click.option(
-    "--from",
-    "before",
-    required=True,
-    metavar="LIBRARY@VERSION",
-    help="The release that is used now.",
-)
-@click.option(
-    "--to", "after", required=True, metavar="LIBRARY@VERSION", help="The release to change to."
-)
-@common.cells
-@common.as_json
-def command(
-    before: str,
-    after: str,
-    choice: CellChoice,
-    as_json: bool,
-) -> int:
-    """List the cells of SPEC whose launch or whose mathematics a release changes.
-
-    SPEC may also be a launch script, a recipe, or a Python file that starts the library. orch
-    then reads it as the audit does, by the rules of both releases, and names the change of its
-    objective and the default that changed.
+def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool) -> int:
+    """Print what a release changes for the cells of a spec, or for a script. Return the exit code:
+    3 something changes, 0 nothing does.
 
     For cells, orch compares the launches key by key, and the mathematics by measurements in
-    both releases' own code (orch matrix). Exit code 3: something changes; 0: nothing changes.
+    both releases' own code. Raise SelectionError if nothing can be compared.
     """
     of_script = is_script(choice.spec)
     old, new = (_named(each) if of_script else _release(each) for each in (before, after))
@@ -62,7 +42,7 @@ def command(
             "(orch compare compares libraries)"
         )
     if of_script:
-        set_next("orch audit {spec}")
+        set_next(shlex.join(["orch", "audit", choice.spec]))
         return _drift_of_script(choice.spec, old, new, as_json=as_json)
     cells, note = cells_of_library(old[0], choice.spec, choice.overrides, choice.where)
     if note:
@@ -76,6 +56,7 @@ def command(
             click.echo(line)
         if code:
             say(rewritten_text(code))
+    set_next(shlex.join(["orch", "plan", choice.spec, *choice.overrides]))
     return WOULD_CHANGE if drifts else 0
 
 
@@ -96,6 +77,9 @@ def _release(text: str) -> "Release":
 
 def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
     result = script_drift(path, old, new)
+    if result.assumes:
+        taken = "; ".join(result.assumes)
+        raise SelectionError(f"nothing was compared: one would take for granted that {taken}")
     if as_json:
         print_json(script_drift_data(result, old, new))
     else:
