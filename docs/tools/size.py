@@ -25,7 +25,7 @@ prove, rehearse with the library: orchestrator/ lab/prove/* lab/rehearsal.py lab
   backends/ trl/program.py trl/lab/program.py micro/replay.py micro/lab/* tests/ prove/*
   backends/proven.py backends/*/test_program.py backends/*/test_replay.py
 CPU stand-ins: orchestrator/ lab/cpu/* library/cpu/* backends/ */cpu/* *cpu_launch.py */lab/*
-  tests/backends/ ray_forks/* *cpu*.py test_ray_forks.py */test_real.py real.py *trained.py
+  tests/backends/ *cpu*.py */test_real.py real.py *trained.py
 audit, shell scripts: orchestrator/ audit/bash/* tests/ audit/*shell*.py
 audit, Python and documents: orchestrator/audit/ python.py documents.py
   tests/audit/ test_python.py test_documents.py test_containers.py
@@ -79,8 +79,7 @@ core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orch
   tests/ test_api.py test_rundir.py test_points.py test_stillness.py test_umask.py test_bootstrap.py
 rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
-machinery of the tests: tests/ conftest.py command_*.py test_command_server.py lifeline.py hooks.py
-  syntax.py
+machinery of the tests: tests/ conftest.py command_line.py lifeline.py hooks.py syntax.py
 """
 """A feature, and the patterns of its files below the folder that stands before them. Patterns are
 `fnmatch`'s: `*` crosses folders."""

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 
 import click
@@ -110,14 +111,24 @@ def _wants_more() -> bool:
 
 
 def main() -> None:
-    """Entry point: a user's mistake is a sentence and exit code 1; ours keeps its traceback.
-
-    A command returns its exit code (orchestrator/cli/manners.py), or None for 0.
-    """
+    """Entry point of a process: end with the exit code of its command."""
     # Thousands of cells live to the end: a search for unreachable objects finds none of them.
     gc.set_threshold(200_000, 50, 1000)
+    code = answer()
+    gc.freeze()  # so that the interpreter does not search them when it ends
+    sys.exit(code)
+
+
+def answer(arguments: Sequence[str] | None = None) -> int:
+    """Return a command's exit code: a user's mistake is a sentence and 1; ours keeps its traceback.
+
+    A command returns its exit code (orchestrator/cli/manners.py), or None for 0.
+
+    arguments: the words after `orch`; those of this process if None.
+    """
+    code: int
     try:
-        code = orch(prog_name="orch", standalone_mode=False) or 0
+        code = orch(arguments, prog_name="orch", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -143,5 +154,4 @@ def main() -> None:
         # Python flushes stdout once more at its exit, which would fail in the same way.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    gc.freeze()  # so that the interpreter does not search them when it ends
-    sys.exit(code)
+    return code

@@ -24,7 +24,6 @@ type = "opd"
 [inference.vllm]
 gpu_memory_utilization = 0.5
 """
-TRL_CALL = "from trl import GRPOConfig, GRPOTrainer\nGRPOConfig(use_vllm=True, beta={beta})\n"
 
 
 @pytest.mark.parametrize(

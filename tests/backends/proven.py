@@ -3,28 +3,22 @@
 The cells, their scale and the launch are those of `orch prove LIBRARY@VERSION`.
 """
 
-import contextlib
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pytest
+from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
 from orchestrator.lab.prove.proof import Run, read_run
 from orchestrator.lab.prove.small import cell_of, cells_of, on_few_gpus, small, train
-from orchestrator.launch import program
-from orchestrator.launch.endings import Ending
 from orchestrator.library.rollout_dump import VARIABLE
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
-from tests.backends import ray_forks
 from tests.backends.cpu_meter import meter_of_record
 from tests.backends.environments import cpu_python
 
@@ -54,8 +48,7 @@ class ProofCell(NamedTuple):
         processes: with the library's own processes. Raise AssertionError, with the end of the log,
         if it fails.
         """
-        of_forks = _workers_fork(self.environment.library)
-        with meter_of_record(str(self.cell_dir.path)) as meter, of_forks:
+        with meter_of_record(str(self.cell_dir.path)) as meter:
             _, ending = train(self.cell, self.cell_dir, self.environment, processes=processes)
         log = self.cell_dir.attempts()[-1]
         assert ending.state == "succeeded", f"{ending.message}\n{log.stderr.read_text()[-4000:]}"
@@ -100,9 +93,7 @@ def _at_small_scale(declared: Cell, name: str, folder: Path, batches: int) -> Pr
 def train_killed_and_resumed(proof: ProofCell) -> float | None:
     """Kill all of its processes once it has a checkpoint, and go on.
 
-    The workers that are killed have started Python anew; those that go on fork, if the library is
-    in ray_forks.MODULES. Return the CPU seconds of all processes of both attempts, or None if none
-    are counted.
+    Return the CPU seconds of all processes of both attempts, or None if none are counted.
 
     Raise AssertionError if the second attempt did not begin after that checkpoint.
     """
@@ -130,20 +121,6 @@ def _kill_and_resume(proof: ProofCell) -> None:
     again = sorted((proof.cell_dir.attempts()[1].path / "rollouts").glob("[0-9]*.json"))
     updates = proof.cell.settings.batch.num_minibatches
     assert int(again[0].stem) == saved + updates, "it goes on where its checkpoint is"
-
-
-@contextlib.contextmanager
-def _workers_fork(library: str) -> Iterator[None]:
-    """Have the workers of a library's Ray fork, if the library is in ray_forks.MODULES."""
-    run = program.run
-
-    def run_with_forks(*arguments: Any, env: Mapping[str, str], **options: Any) -> Ending:
-        with ray_forks.of_library(library, env) as variables:
-            return run(*arguments, env=variables, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "run", run_with_forks)
-        yield
 
 
 def processes(folder: Path) -> Iterator[int]:

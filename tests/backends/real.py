@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Cadence, Resources, Settings
-from tests.backends import child, ray_forks
+from tests.backends import child
 from tests.backends.cpu_meter import meter_of_record
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
@@ -135,10 +134,7 @@ def _gpus(settings: Settings) -> int:
 def train(
     library: str, version: str, python: Path, folder: Path, changes: Mapping[str, Any]
 ) -> Trained:
-    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails.
-
-    The workers of its Ray fork, if the library is in ray_forks.MODULES and the cell is on policy.
-    """
+    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
     trained = cell(library, version, model, prompts(folder / "prompts"), changes)
@@ -158,10 +154,7 @@ def train(
     prepared.link(place.plan_dir, folder / "prepared")
     log = place.attempt_dir / "stdout"
     variables = _environment(python, folder) | dict(changed.plan.env)
-    forks: AbstractContextManager[dict[str, str]] = ray_forks.of_library(library, variables)
-    if trained.settings.max_staleness_steps:  # what it trains depends on when its workers are ready
-        forks = nullcontext(variables)
-    with log.open("w") as out, meter_of_record(str(folder)) as meter, forks as variables:
+    with log.open("w") as out, meter_of_record(str(folder)) as meter:
         process = held(
             list(changed.plan.argv),
             env=variables,

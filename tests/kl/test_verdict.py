@@ -32,8 +32,6 @@ from orchestrator.settings import (
 )
 from orchestrator.spec.rehearse import verdict_on
 
-REVERSE = {ObjectiveKind.SEQUENCE_REVERSE_KL, ObjectiveKind.TOKEN_REVERSE_KL}
-
 
 def of(label: str, *, on_policy: bool = True, **rest: Any) -> GradientVerdict:
     estimator: Any

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import Server
 
 from orchestrator import plugins
 from orchestrator.identity import fingerprint
@@ -31,11 +30,6 @@ from orchestrator.settings import (
 HERE = Path(__file__).parent
 HOUSE = HERE / "house"
 DRIVE = HERE / "drive.py"
-_servers = {
-    str(HOUSE): Server({**os.environ, "PYTHONPATH": str(HOUSE)}, DRIVE),
-    "": Server({**os.environ, "PYTHONPATH": ""}, DRIVE, "torch", "backends.micro.train"),
-}
-"""PYTHONPATH -> the process from which launches fork: of the stand-in, of the embedded trainer."""
 
 
 def make_cell(
@@ -123,18 +117,10 @@ class Orch:
     def ended(
         self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
     ) -> "subprocess.CompletedProcess[str]":
-        """The same, forked from a process that has its imports, and its end.
-
-        A new Python, where this environment is not the one of these imports.
-        """
-        variables = {**os.environ, "PYTHONPATH": str(HOUSE), **env}
-        words = self._words(cells, folder, workers)
-        server = _servers[variables["PYTHONPATH"]]
-        if done := server.call(self.cells_file.parent, words, variables):
-            return done
+        """The same, and its end."""
         process = self.start(cells, folder, workers, **env)
         out, err = process.communicate()
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def run(
         self, cells: list[Cell], folder: RunFolder, workers: int = 2, **env: str
