@@ -18,8 +18,8 @@ from orchestrator.cli import answer
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 1800
-WORKING = {"run", "eval", "tune", "prove", "rehearse", "dashboard", "collect", "env"}
-"""Commands that train, score, serve or install: each is a process of its own."""
+WORKING = {"run", "eval", "tune", "prove", "rehearse", "dashboard", "env", "mlflow"}
+"""Words of commands that train, score, serve, install or open MLflow: each has its own process."""
 READ_AT_IMPORT = (
     *("PYTHON", "LD_", "LC_", "LANG", "HOME", "XDG_", "TMP", "TEMP"),
     *("HF_", "OMP_", "MKL_", "OPENBLAS_", "MPL"),
@@ -44,7 +44,7 @@ def orch(folder: Path, *arguments: object, **environment: str) -> subprocess.Com
     variables = own_variables() | environment
     words = list(map(str, arguments))
     if (
-        WORKING.isdisjoint(words[:1])
+        WORKING.isdisjoint(words)
         and read_at_import(variables) == _IMPORTED_WITH
         and threading.current_thread() is threading.main_thread()
     ):
