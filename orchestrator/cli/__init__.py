@@ -12,37 +12,48 @@ import click
 from orchestrator.errors import OrchError
 from orchestrator.version import __version__
 
-COMMANDS: dict[str, str] = {
-    "plan": "Show what would run, why, and what its KL term really optimises.",
-    "rehearse": "Run the whole plan at micro scale, and report what would go wrong.",
-    "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
-    "run": "Train, evaluate and report what is missing.",
-    "status": "Show the states of cells, their progress and cost.",
-    "logs": "Show the output of one cell, or why cells failed.",
-    "cancel": "Stop cells, and leave them alone until a retry.",
-    "retry": "Make failed and cancelled cells run again.",
-    "prune": "Remove cells that left the spec, or evaluated checkpoints.",
-    "show": "Show one cell: settings, ledger, launch arguments, files.",
-    "import": "Import runs that orch did not launch: W&B, MLflow, ...",
-    "eval": "Evaluate checkpoints with lm-evaluation-harness.",
-    "compare": "Compare configurations, with intervals.",
-    "report": "Write the report: a page, Markdown, CSV, Parquet, MLflow, or SQL.",
-    "dashboard": "Serve the report, kept up to date, and MLflow.",
-    "tune": "Search the best beta of each configuration, with Optuna.",
-    "audit": "Say what any launch script really optimises, and what a new release changes.",
-    "explain": "Say which objective a KL configuration really optimises.",
-    "lab": "Compute bias and variance of KL gradients exactly: the paper's Fig. 1 and beyond.",
-    "env": "Make, list and check the environments of the libraries.",
-    "data": "Prepare the prompts that cells train on.",
-    "doctor": "Check this machine and say what to fix.",
-    "init": "Write a starter experiment, or a shipped one to change.",
+GROUPS: dict[str, dict[str, str]] = {
+    "Start": {
+        "init": "Write a starter experiment, or a shipped one to change.",
+        "plan": "Show what would run, why, and what its KL term really optimises.",
+        "run": "Train, evaluate and report what is missing.",
+        "status": "Show the states of cells, their progress and cost.",
+    },
+    "Look": {
+        "show": "Show one cell: settings, ledger, launch arguments, files.",
+        "logs": "Show the output of one cell, or why cells failed.",
+        "report": "Write the report: a page, Markdown, CSV, Parquet, MLflow, or SQL.",
+        "compare": "Compare configurations, with intervals.",
+        "dashboard": "Serve the report, kept up to date, and MLflow.",
+        "import": "Import runs that orch did not launch: W&B, MLflow, ...",
+    },
+    "KL and loss": {
+        "audit": "Say what any launch script really optimises, or a new release changes.",
+        "explain": "Say what a KL configuration really optimises, also in each library.",
+        "lab": "Compute bias and variance of KL gradients exactly: the paper's Fig. 1 and beyond.",
+    },
+    "Cluster": {
+        "doctor": "Check this machine and say what to fix.",
+        "env": "Make, list and check the environments of the libraries.",
+        "data": "Prepare the prompts that cells train on.",
+        "eval": "Evaluate checkpoints with lm-evaluation-harness.",
+        "cancel": "Stop cells, and leave them alone until a retry.",
+        "retry": "Make failed and cancelled cells run again.",
+        "prune": "Remove cells that left the spec, or evaluated checkpoints.",
+        "tune": "Search the best beta of each configuration, with Optuna.",
+    },
+    "Proof": {
+        "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
+    },
 }
+COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 MOVED = {
     "collect": "orch report --format mlflow SPEC",
     "results": "orch report --query SQL SPEC",
     "matrix": "orch explain --libraries",
     "drift": "orch audit --from LIBRARY@VERSION --to LIBRARY@VERSION FILE",
+    "rehearse": "orch plan --rehearse SPEC` (`--real`: `orch prove --rehearse FILE",
     "errors": "orch logs --failed SPEC",
     "list": "orch init --list",
     "schema": "orch init --schema",
@@ -56,7 +67,7 @@ _MODULES = {"import": "import_"}
 
 
 class LazyGroup(click.Group):
-    """Lists commands from COMMANDS without importing them."""
+    """Lists commands from GROUPS without importing them."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -89,8 +100,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands for `--help`."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_max=12)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -24,6 +24,7 @@ from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
 from orchestrator.records import Cell, Spec
+from orchestrator.report import answer
 from orchestrator.report.libraries import (
     NO_PART,
     ablation_table,
@@ -306,3 +307,10 @@ def print_claims(comparison: "Comparison") -> None:
     table = claim_table(comparison)
     if table.rows:
         print_table(table.columns, table.rows)
+
+
+def print_review(review: stages.Review, question: str = "") -> None:
+    """Print the verdicts on claims, what they come to, and where the report lies."""
+    print_claims(review.comparison)
+    say(f"{question or 'The claims:'} {answer(review.comparison)}")
+    say(f"report: {review.page}")

@@ -28,7 +28,6 @@ WOULD_CHANGE = 3
 
 NEXT: dict[str, dict[int, str]] = {
     "plan": {0: "orch compare {spec}", 3: "orch run {spec}"},
-    "rehearse": {0: "orch run {spec}", 1: "orch doctor {spec}"},
     "run": {0: "orch dashboard {spec}", 1: "orch logs --failed {spec}"},
     "status": {0: "orch compare {spec}", 1: "orch logs --failed {spec}"},
     "logs": {0: "orch show {target}"},
@@ -59,13 +58,12 @@ READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
     *("lab", "doctor", "env list", "env check", "env lock"),
 )
-"""Commands that write nothing, or only what an option of theirs names (--fix, --out, --picture)."""
+"""Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse)."""
 
 DRY_RUN = ("run", "cancel", "retry", "prune", "import", "eval", "tune", "report")
 """Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
 
 WITHOUT_DRY_RUN = {
-    "rehearse": "--check-only runs nothing; a rehearsal has a runs folder of its own",
     "init": "it writes new files, and refuses to overwrite",
     "prove": "--write and --keep name what it writes",
     "data prepare": "what is prepared and whole is left alone; `orch doctor SPEC` says what lacks",

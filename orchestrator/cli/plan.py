@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
-from orchestrator.cli.manners import WOULD_CHANGE
+from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.environments.extras import lacking
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
@@ -35,12 +35,35 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show what would run, why, and what its KL term really optimises.")
 @common.cells
+@click.option(
+    "--rehearse",
+    "rehearsing",
+    is_flag=True,
+    help="Ask the cluster whether it would accept the jobs, run the whole plan at micro scale, "
+    "and print what would go wrong.",
+)
+@click.option("--train-only", is_flag=True, help="With --rehearse: no scores and no report.")
+@click.option("--check-only", is_flag=True, help="With --rehearse: run nothing.")
 @common.as_json
-def command(choice: CellChoice, as_json: bool) -> int:
+def command(
+    choice: CellChoice, rehearsing: bool, train_only: bool, check_only: bool, as_json: bool
+) -> int:
     """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
     Exit code 0: nothing would run; 3: something would run; 1: an error.
+
+    --rehearse translates every cell as it is declared, asks the scheduler, and runs the same grid
+    with the embedded trainer, through the queue of the site; without a cluster, on this machine.
+    Exit code 1: something in the declared run would go wrong, or something in the rehearsal did.
     """
+    if rehearsing:
+        from orchestrator.cli.rehearsal import rehearse  # results and reports: a plan has none
+
+        code = rehearse(choice, train_only=train_only, check_only=check_only, as_json=as_json)
+        set_next("orch doctor {spec}" if code else "orch run {spec}")
+        return code
+    if train_only or check_only:
+        raise click.UsageError("--train-only and --check-only need --rehearse")
     everything = choice.experiment()
     run_plan = plan_of(everything.cells, everything.folder)
     experiment = everything.chosen(choice.where)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.cli.common import CellChoice, print_json, print_table, say
+from orchestrator.cli.real_rehearsal import rehearse_real
 from orchestrator.kl import library_semantics
 from orchestrator.lab.prove import text
 from orchestrator.lab.prove.proof import read_run
@@ -22,7 +23,22 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Replay the rollouts of a run: does the library do what orch predicts?")
-@click.argument("target", required=False, metavar="LIBRARY@VERSION|CELL_DIRECTORY")
+@click.argument("target", required=False, metavar="LIBRARY@VERSION|CELL_DIRECTORY|FILE")
+@common.overrides
+@common.where
+@click.option(
+    "--rehearse",
+    "rehearsing",
+    is_flag=True,
+    help="FILE is a spec or a launch script: train it here for a few real steps.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="With --rehearse: the largest number of different trainings.",
+)
 @click.option(
     "--policy",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -57,6 +73,10 @@ if TYPE_CHECKING:
 @common.as_json
 def command(
     target: str | None,
+    overrides: tuple[str, ...],
+    where: tuple[str, ...],
+    rehearsing: bool,
+    most: int,
     policy: Path | None,
     other: str | None,
     batches: int,
@@ -73,8 +93,24 @@ def command(
     LIBRARY@VERSION trains small cells on this machine without a GPU, in the environment that
     `orch env create LIBRARY@VERSION --cpu` makes.
 
-    Exit code 1: a difference is larger than its tolerance.
+    With --rehearse, FILE is a spec (with KEY=VALUE and --where), or any launch script (.sh,
+    .slurm, ...). A script is read as `orch audit` reads it, and never run; a launch of TRL in it
+    (`trl grpo`, `accelerate launch train.py`) is run as it is, but for the processes, with a small
+    policy in the place of its own. So is a Python program (.py) that builds TRL's trainer itself.
+    The library itself trains, with stand-ins for GPU and inference engine. The command prints all
+    deviations from the launch, what must hold in every run (the KL is 0 at the first step, trainer
+    and sampler give tokens the same probability, rewards are the scorer's, the gradient is not 0,
+    checkpoints load and are scored), and the table of predictions.
+
+    Exit code 1: a difference is larger than its tolerance, or something went wrong.
     """
+    if rehearsing:
+        if target is None:
+            raise click.UsageError("--rehearse needs a spec or a launch script")
+        choice = CellChoice(target, overrides, where)
+        return rehearse_real(choice, most, processes=processes, as_json=as_json)
+    if overrides or where:
+        raise click.UsageError("KEY=VALUE and --where choose cells of a spec: add --rehearse")
     if page:
         click.echo(proofs_page(), nl=False)
         return 0

@@ -6,13 +6,12 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
-from orchestrator.cli.compare import print_claims
+from orchestrator.cli.compare import print_review
 from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.training import scripts_of
-from orchestrator.report import answer
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
 
@@ -94,10 +93,3 @@ def print_scripts(scripts: Sequence[str]) -> None:
     """Print batch scripts, one after the other."""
     for number, text in enumerate(scripts, start=1):
         click.echo(f"\n--- job script {number} of {len(scripts)}\n{text.rstrip()}")
-
-
-def print_review(review: stages.Review, question: str = "") -> None:
-    """Print the verdicts on claims, what they come to, and where the report lies."""
-    print_claims(review.comparison)
-    say(f"{question or 'The claims:'} {answer(review.comparison)}")
-    say(f"report: {review.page}")

@@ -78,7 +78,6 @@ def test_quiet_verbose_and_runs_folder(tmp_path: Path) -> None:
 
 CALLS: dict[str, tuple[str, ...]] = {
     "plan": (SMOKE,),
-    "rehearse": (SMOKE, "--check-only"),
     "run": (SMOKE, "--train-only"),
     "status": (SMOKE,),
     "logs": ("CELL",),
@@ -101,6 +100,7 @@ CALLS: dict[str, tuple[str, ...]] = {
 """Command -> a call that is cheap where smoke.yaml has run."""
 
 MORE_CALLS = (
+    ("plan", SMOKE, "--rehearse", "--check-only"),
     ("explain", "--libraries"),
     ("audit", "--from", "verl@0.8.0", "--to", "verl@0.9.1", SMOKE),
     ("report", SMOKE, "--format", "mlflow"),

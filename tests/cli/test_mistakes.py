@@ -36,7 +36,7 @@ def test_a_missing_spec(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere.sh", "nowhere.py"])
 def test_a_missing_script_to_rehearse(name: str, tmp_path: Path) -> None:
-    refuses(orch(tmp_path, "rehearse", "--real", name), f"there is no file {name}")
+    refuses(orch(tmp_path, "prove", "--rehearse", name), f"there is no file {name}")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `orch rehearse --real` would train, and all in which that differs from the launch.
+"""What `orch prove --rehearse` would train, and all in which that differs from the launch.
 
 That the real library trains it is tested beside the library (tests/backends/verl/test_real.py).
 """
@@ -162,8 +162,8 @@ def test_the_command_needs_an_environment_and_says_how_to_make_it(tmp_path: Path
     spec = ROOT / "experiments/smoke.yaml"
     said = orch(
         tmp_path,
-        "rehearse",
-        "--real",
+        "prove",
+        "--rehearse",
         spec,
         "-w",
         "kl.estimator=k1",

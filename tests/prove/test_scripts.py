@@ -1,4 +1,4 @@
-"""Scripts that others wrote, as `orch rehearse --real` reads them: what is kept, what is listed.
+"""Scripts that others wrote, as `orch prove --rehearse` reads them: what is kept, what is listed.
 
 That the real libraries then train is tested beside the libraries (tests/backends/*/test_real.py).
 """

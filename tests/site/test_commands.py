@@ -205,7 +205,15 @@ def test_a_runs_folder_that_a_node_does_not_see(tmp_path: Path) -> None:
 def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folder: Path) -> None:
     site(folder)
     done = at(
-        cluster, folder, "rehearse", SMOKE, "site=here", "-w", "kl.estimator=none", "--train-only"
+        cluster,
+        folder,
+        "plan",
+        "--rehearse",
+        SMOKE,
+        "site=here",
+        "-w",
+        "kl.estimator=none",
+        "--train-only",
     )
     assert done.returncode == 1, done.stderr + done.stdout
     assert "the scheduler would take them" in done.stderr
@@ -220,7 +228,14 @@ def test_a_rehearsal_goes_through_the_clusters_own_queue(cluster: Cluster, folde
 def test_a_rehearsal_tells_everything_that_would_go_wrong(cluster: Cluster, folder: Path) -> None:
     site(folder, partition="short")
     done = at(
-        cluster, folder, "rehearse", SMOKE, "site=here", "backend=openrlhf@0.11.2", "--check-only"
+        cluster,
+        folder,
+        "plan",
+        "--rehearse",
+        SMOKE,
+        "site=here",
+        "backend=openrlhf@0.11.2",
+        "--check-only",
     )
     assert done.returncode == 1
     assert "openrlhf cannot run kl.placement=reward_and_loss" in done.stdout
@@ -229,7 +244,7 @@ def test_a_rehearsal_tells_everything_that_would_go_wrong(cluster: Cluster, fold
 
 
 def test_without_a_cluster_a_rehearsal_checks_the_translation(folder: Path) -> None:
-    done = orch(folder, "rehearse", SMOKE, "site=local", "--check-only")
+    done = orch(folder, "plan", "--rehearse", SMOKE, "site=local", "--check-only")
     assert done.returncode == 0, done.stderr
     assert "nobody was asked" in done.stderr
     assert "before the real run: the prompts of data 'math' are not prepared" in done.stderr

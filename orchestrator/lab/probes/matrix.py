@@ -106,8 +106,8 @@ HEAD = """# What `kl` means in each library
 This page is made by `orch explain --libraries --format md`; nothing on it was typed in. Every
 entry, but for those under *Not measured*, was measured in the library's own functions, taken from
 the released source and run in double precision on the CPU: its KL function, its reward penalty,
-its advantages and its loss, on every sequence of a model whose gradients are known exactly. `x` is log π/π_ref of
-a sampled token, `w` is π/π_rollout.
+its advantages and its loss, on every sequence of a model whose gradients are known exactly. `x` is
+log π/π_ref of a sampled token, `w` is π/π_rollout.
 
 The same estimator, the same place and the same β are **different regularisers** in different rows.
 """

@@ -164,10 +164,10 @@ def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
 
 def _instead(library: str) -> str:
     """Return what else can be rehearsed of a library that adopts no scripts."""
-    spec = ", and `orch rehearse --real SPEC` trains cells of a spec"
+    spec = ", and `orch prove --rehearse SPEC` trains cells of a spec"
     if programs(library) is None:
         return spec
-    return f", `orch rehearse --real FILE.py` runs a Python file that builds its trainer{spec}"
+    return f", `orch prove --rehearse FILE.py` runs a Python file that builds its trainer{spec}"
 
 
 def rehearse(

@@ -379,7 +379,7 @@ def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
     if not plugins.load(library).dumps_rollouts:
         raise EnvironmentFault(
             f"orch has no hook that writes the rollouts of {plugins.load(library).title}, so there "
-            "is nothing to replay; `orch rehearse --real SPEC` trains it and checks what it leaves"
+            "is nothing to replay; `orch prove --rehearse SPEC` trains it and checks what it leaves"
         )
     count = 0
     refused = ""

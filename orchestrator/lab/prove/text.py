@@ -135,7 +135,7 @@ from the run only the tokens, rewards and minibatches, and followed the library'
 ([what equal settings mean in each library](kl_in_libraries.md)) with an AdamW of its own. A number
 is the largest difference over all train steps, relative to the largest value in the run (of
 weights: to the distance that they moved). `-`: the cell has no such term. Where a library has no
-option for passes in fp32, stand-ins turn rounding off; `orch rehearse --real` lists them.
+option for passes in fp32, stand-ins turn rounding off; `orch prove --rehearse` lists them.
 
 `orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
 a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:

@@ -122,7 +122,7 @@ def test_a_killed_run_goes_on_and_is_exported(folder: Path) -> None:
 def test_somebodys_script_is_rehearsed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`orch rehearse --real train.sh`: four train steps a batch, its own other arguments kept."""
+    """`orch prove --rehearse train.sh`: four train steps a batch, its own other arguments kept."""
     cpu_python("verl", "0.9.1")
     monkeypatch.setenv("ORCH_ENVIRONMENTS", str(root()))
     script = tmp_path / "it's mine.sh"
