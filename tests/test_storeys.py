@@ -58,6 +58,23 @@ def test_the_copy_has_neither(house: Path) -> None:
     assert done.stdout.split() == [str(house / "orchestrator" / "__init__.py"), "None", "None"]
 
 
+@pytest.mark.parametrize("argv", [("audit", "x.sh"), ("lab",), ("prove",)])
+def test_a_command_of_a_storey_that_is_gone_is_a_sentence(
+    house: Path, argv: tuple[str, ...]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *argv],
+        cwd=house,
+        env={**os.environ, "PYTHONPATH": str(house)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "which this installation of orch leaves out" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow  # trains
 def test_plan_run_and_report_work_without_audit_and_lab(house: Path) -> None:
     assert "cells" in orch(house, "plan", "experiments/smoke.yaml")

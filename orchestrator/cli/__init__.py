@@ -157,7 +157,10 @@ def answer(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         from orchestrator.environments.extras import missing
 
-        sentence = missing(error.name or "")
+        name = error.name or ""
+        sentence = missing(name)
+        if name.startswith(("orchestrator.audit", "orchestrator.lab")):
+            sentence = f"this needs {name}, which this installation of orch leaves out"
         if sentence is None:
             raise
         click.echo(sentence, err=True)
