@@ -6,7 +6,7 @@ LazyGroup passes each command through `mannered` when it is first called.
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,9 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
         own = context.get_parameter_source("runs_dir")
         if not redirected and options.get("spec") and own not in (None, ParameterSource.DEFAULT):
             folder = options["runs_dir"]
+        typed = options
         if folder is not None:
+            typed = {**options}
             options["overrides"] = (*options["overrides"], in_folder(folder))
         code = inner(**options) or 0
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
@@ -154,7 +156,7 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
             options.get(key) in _FORMATS for key in ("output", "kind", "form")
         )
         if text and not shows_data:
-            messages.say(f"Next: {text.format_map(_Words(options))}")
+            messages.say(f"Next: {text.format_map(_Words(typed, _as_typed(context, folder)))}")
         if messages.is_verbose():
             wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
             messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
@@ -165,13 +167,21 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
     return callback
 
 
+def _as_typed(context: click.Context, folder: Path | None) -> tuple[str, ...]:
+    """Return the option of the runs folder if it was typed; an environment variable stays set."""
+    typed = context.get_parameter_source("runs_dir") is ParameterSource.COMMANDLINE
+    return ("--runs-dir", str(folder)) if typed and folder is not None else ()
+
+
 class _Words(dict[str, Any]):
     """A command's own arguments, as they are typed; the word in capitals where one is not given."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], folder: Sequence[str] = ()) -> None:
         words = dict(options)
         if options.get("spec"):
-            words["spec"] = shlex.join([str(options["spec"]), *options.get("overrides", ())])
+            words["spec"] = shlex.join(
+                [str(options["spec"]), *options.get("overrides", ()), *folder]
+            )
         for name in ("paths", "target"):
             if isinstance(options.get(name), tuple):
                 words[name] = shlex.join(map(str, options[name]))

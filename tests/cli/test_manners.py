@@ -69,6 +69,8 @@ def test_usage_faults_and_changes_have_codes_of_their_own(tmp_path: Path) -> Non
 def test_quiet_verbose_and_runs_folder(tmp_path: Path) -> None:
     quiet = orch(tmp_path, "status", SMOKE, "-q", "--runs-dir", tmp_path / "it's elsewhere")
     assert (quiet.returncode, quiet.stderr) == (0, "")
+    elsewhere = orch(tmp_path, "plan", "smoke", "--runs-dir", "r1")
+    assert "Next: orch run smoke --runs-dir r1" in elsewhere.stderr
     wrong = orch(tmp_path, "plan", "smok", "-v")
     assert "Traceback" in wrong.stderr
     assert re.search(
