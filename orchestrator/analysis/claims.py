@@ -105,8 +105,10 @@ class PairedRuns:
 
 def pair_runs(
     claim: Claim, runs: Sequence[MeasuredRun]
-) -> tuple[tuple[PairedRuns, ...], list[str]]:
-    """Return the settings of a claim, and notes on runs without a counterpart.
+) -> tuple[tuple[PairedRuns, ...], list[str], list[str]]:
+    """Return the settings of a claim, a text for each setting that is left out, and notes on runs.
+
+    `runs`: one view for each library (`runs.per_library`).
 
     Raise NotTestableError if nothing can be paired.
     """
@@ -114,14 +116,15 @@ def pair_runs(
     free = {trait for side in claim.sides for w in side.where for trait in _traits_named(w.axis)}
     by_setting = _sides_by_setting(chosen, free)
     notes: list[str] = []
+    left_out: list[str] = []
     settings: list[PairedRuns] = []
     merged = 0
-    paired: set[tuple[frozenset[str], ...]] = set()
+    paired: set[tuple[str | None, tuple[frozenset[str], ...]]] = set()
     for (study, key), (left, right) in by_setting.items():
         if not left or (not right and len(claim.sides) == 2):
             lacking = claim.sides[0 if not left else 1]
             lacks = ", ".join(map(str, lacking.where)) or lacking.metric
-            notes.append(f"left out {setting_name(study, key, runs)}, which has no {lacks}")
+            left_out.append(f"left out {setting_name(study, key, runs)}, which has no {lacks}")
             continue
         cells = tuple(frozenset(r.record.cell.id for r in side) for side in (left, right))
         if shared := cells[0] & cells[1]:
@@ -131,20 +134,21 @@ def pair_runs(
             )
             if bool(left) != bool(right):
                 raise NotTestableError(f"one side has no run of its own: of the others, {ONE_RUN}")
-        if left and cells not in paired:  # the same runs can belong to several studies
-            paired.add(cells)
+        # The same runs can belong to several studies, and count once. In each library they count.
+        if left and (pair := (dict(key).get("backend"), cells)) not in paired:
+            paired.add(pair)
             settings.append(PairedRuns(study, tuple(left), tuple(right)))
     if merged and not settings:
         raise OneRunError(ONE_RUN)
     if not settings:
-        raise NotTestableError(f"no setting has runs on both sides; {'; '.join(notes)}")
+        raise NotTestableError(f"no setting has runs on both sides; {'; '.join(left_out)}")
     if merged:
         notes.append(f"left out {counted(merged, 'run')} that are on both sides")
     for where in claim.at:
         for one in where.each():
             if not any(_matches_setting(run, one) for setting in settings for run in setting.left):
                 raise NotTestableError(f"no setting with {one} has runs on both sides")
-    return tuple(settings), notes
+    return tuple(settings), left_out, notes
 
 
 def _sides_by_setting(
@@ -242,6 +246,8 @@ class Contrast:
     left: dict[int, float]
     """Seed -> mean over settings and their left runs."""
     right: dict[int, float]
+    left_out: tuple[str, ...]
+    """A text for each setting that has runs on one side only."""
     notes: tuple[str, ...]
     over_items: Estimate | None = None
     """Left minus right with an interval over seeds and items. None if scores of single items are
@@ -268,9 +274,31 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
     """
     for side in claim.sides:
         _check_measured(side.metric, runs)
-    settings, notes = pair_runs(claim, runs)
+    settings, left_out, notes = pair_runs(claim, runs)
     for setting in settings:
         _check_comparable(claim, setting)
+    left, right = _sides_by_seed(claim, settings)
+    seeds = sorted(left.keys() & right.keys())
+    declared = {run.seed for setting in settings for run in setting.runs}
+    if not seeds:
+        raise NotTestableError("no seed is finished in every configuration it is about")
+    if dropped := sorted(declared - set(seeds)):
+        notes.append(f"left out seed {listed(dropped)}, not finished in every configuration")
+    return Contrast(
+        settings,
+        tuple(seeds),
+        left,
+        right,
+        tuple(left_out),
+        tuple(notes),
+        _over_items(claim, settings),
+    )
+
+
+def _sides_by_seed(
+    claim: Claim, settings: Sequence[PairedRuns]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return seed -> mean over settings, for the left and the right side."""
     left = _by_seed([(s.study, s.left) for s in settings], _final_of(claim.left.metric))
     if isinstance(claim.right, ClaimSide):
         right = _by_seed([(s.study, s.right) for s in settings], _final_of(claim.right.metric))
@@ -278,13 +306,32 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
         right = _by_seed([(s.study, s.left) for s in settings], _prediction_of(claim.left.metric))
     else:
         right = dict.fromkeys(left, float(claim.right))
-    seeds = sorted(left.keys() & right.keys())
-    declared = {run.seed for setting in settings for run in setting.runs}
-    if not seeds:
-        raise NotTestableError("no seed is finished in every configuration it is about")
-    if dropped := sorted(declared - set(seeds)):
-        notes.append(f"left out seed {listed(dropped)}, not finished in every configuration")
-    return Contrast(settings, tuple(seeds), left, right, tuple(notes), _over_items(claim, settings))
+    return left, right
+
+
+def effects_by_library(claim: Claim, compared: Contrast) -> dict[str, Estimate]:
+    """Return library -> effect in its settings alone, over the seeds of the claim.
+
+    Return an empty result unless the settings are of several libraries.
+    """
+    by_library: dict[str, list[PairedRuns]] = {}
+    for setting in compared.settings:
+        names = {library_of(run) for run in setting.runs}
+        if len(names) == 1:
+            by_library.setdefault(names.pop(), []).append(setting)
+    if len(by_library) < 2 or sum(map(len, by_library.values())) < len(compared.settings):
+        return {}
+    sides = {name: _sides_by_seed(claim, settings) for name, settings in by_library.items()}
+    return {
+        name: estimate(left[seed] - right[seed] for seed in compared.seeds)
+        for name, (left, right) in sides.items()
+    }
+
+
+def library_of(run: MeasuredRun) -> str:
+    """Return the library of a run's settings with its release: `verl 0.9.1`."""
+    names = (run.traits.get("backend", ""), run.traits.get("backend.version", ""))
+    return " ".join(name for name in names if name not in ("", "none"))
 
 
 def _over_items(claim: Claim, settings: Sequence[PairedRuns]) -> Estimate | None:
@@ -740,15 +787,14 @@ def reason(finding: JudgedClaim) -> str:
         )
     if e is None:
         return f"Not testable here: {finding.missing}."
-    text = _numbers_text(finding, e)
+    text = _numbers_text(finding, e) + _libraries_text(finding.claim, e)
     if finding.verdict == "underpowered":
         text += " " + _advice_text(finding, e)
     return " ".join([text, *(f"{note[0].upper()}{note[1:]}." for note in e.contrast.notes)])
 
 
 def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
-    seeds, settings = len(e.contrast.seeds), len(e.contrast.settings)
-    over = f"{counted(seeds, 'seed')}, {counted(settings, 'setting')}"
+    over = f"{counted(len(e.contrast.seeds), 'seed')}, {_settings_text(e.contrast)}"
     p = p_text(e.p)
     if finding.family > 1:
         corrected = p_text(finding.p_corrected).removeprefix("p ").removeprefix("= ")
@@ -769,6 +815,30 @@ def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
         text += f", at every look [{interval[0]:+.3f}, {interval[1]:+.3f}]"
     once = "" if e.p_once is None else f", {p_text(e.p_once)} if this were the only look"
     return f"{text}; {p} at every look{once}. {population_text(e)}"
+
+
+def _settings_text(compared: Contrast) -> str:
+    """Return `6 settings`, or `2 of 6 settings: left out ...` with what is left out."""
+    settings = len(compared.settings)
+    if not compared.left_out:
+        return counted(settings, "setting")
+    every = counted(settings + len(compared.left_out), "setting")
+    return f"{settings} of {every}: {'; '.join(compared.left_out)}"
+
+
+def _libraries_text(claim: Claim, e: ClaimEvidence) -> str:
+    """Return the effect in each library and the number of runs that count in several."""
+    effects = {} if e.effect is None else effects_by_library(claim, e.contrast)
+    if not effects:
+        return ""
+    each = ", ".join(f"{name} {estimate_text(one, signed=True)}" for name, one in effects.items())
+    libraries: dict[str, set[str]] = {}
+    for setting in e.contrast.settings:
+        for run in setting.runs:
+            libraries.setdefault(run.record.cell.id, set()).add(library_of(run))
+    shared = sum(len(names) > 1 for names in libraries.values())
+    text = f" By library: {each}."
+    return f"{text} {counted(shared, 'run')} count in several libraries." if shared else text
 
 
 def effect_sentence(claim: Claim, e: ClaimEvidence) -> str:

@@ -24,7 +24,7 @@ from orchestrator.analysis.configurations import (
     runs_by_configuration,
 )
 from orchestrator.analysis.phases import phase_data, phase_maps
-from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure
+from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure, per_library
 from orchestrator.analysis.stats import Improvement
 from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import Published, PublishedNumber, Record, Score, Spec
@@ -81,10 +81,10 @@ def compare(
     return Comparison(
         tuple(runs),
         tuple(rows),
-        tuple(judge(claims, runs, evaluated=bool(spec.evaluation.tasks))),
+        tuple(judge(claims, per_library(runs), evaluated=bool(spec.evaluation.tasks))),
         main_metric(rows, IN_DOMAIN),
         main_metric(rows, OUT_OF_DOMAIN),
-        tuple(compare_published(spec.published, runs)),
+        tuple(compare_published(spec.published, per_library(runs))),
     )
 
 

@@ -9,14 +9,14 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from orchestrator.analysis.stats import ALPHA, t_quantile
 from orchestrator.metrics.names import is_divergence
-from orchestrator.records import MetricPoint, Record, Score, Selection
-from orchestrator.settings import Settings
+from orchestrator.records import Cell, MetricPoint, Record, Score, Selection
+from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.claims import COLLAPSE, AxisCondition
 from orchestrator.spec.select import matches
 
@@ -147,6 +147,44 @@ class MeasuredRun:
     def has_kl(self) -> bool:
         """Return True if the declared settings have a KL term."""
         return self.declared.kl.placement is not None
+
+
+def per_library(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+    """Return one view of each run for each library that it stands for.
+
+    A rehearsal of cells that mean the same in several libraries has all their names on its axis
+    `backend`. A view has one of them and the same record id, so the run can be paired within each
+    library. Numbers over views must count an id once.
+    """
+    return [view for run in runs for view in _library_views(run)]
+
+
+def _library_views(run: MeasuredRun) -> list[MeasuredRun]:
+    cell = run.record.cell
+    names = cell.axes.get("backend", "").split(" | ")
+    versions = cell.axes.get("backend.version", "").split(" | ")
+    if len(names) == len(versions) == 1:
+        return [run]
+    # Equal names, or equal releases, are listed once.
+    names = names * len(versions) if len(names) == 1 else names
+    versions = versions * len(names) if len(versions) == 1 else versions
+    if len(names) != len(versions):
+        versions = [" | ".join(versions)] * len(names)
+    return [
+        replace(run, record=replace(run.record, cell=_declared_in(cell, *library)))
+        for library in zip(names, versions, strict=True)
+    ]
+
+
+def _declared_in(cell: Cell, name: str, version: str) -> Cell:
+    """Return the cell as it was declared in one of its libraries."""
+    axes = {"backend": name, "backend.version": version}
+    settings = cell.declared or cell.settings
+    number = None if version in ("", "none") or " | " in version else version
+    return cell.but(
+        axes=cell.axes | {axis: axes[axis] for axis in axes if axis in cell.axes},
+        declared=settings.but(backend=BackendRef(name=name, version=number)),
+    )
 
 
 def measure(

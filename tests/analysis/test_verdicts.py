@@ -213,7 +213,7 @@ def test_a_partner_that_was_not_declared_is_told(synthetic: Any) -> None:
     done += synthetic.grid({"k1.reward": [0.1, 0.1]}, beta=1.0)
     found = judged(synthetic, done, HIGHER)
     assert found.evidence.effect.mean == pytest.approx(0.105)
-    assert "Left out onpolicy (beta=1), which has no kl=k3.loss" in reason(found)
+    assert "1 of 2 settings: left out onpolicy (beta=1), which has no kl=k3.loss" in reason(found)
     listed = judged(synthetic, done, f"{HIGHER} at beta in [0.1, 1]")
     assert listed.verdict == "not testable"
 
@@ -227,6 +227,35 @@ def test_a_run_is_never_compared_with_itself(synthetic: Any) -> None:
     strict = judged(synthetic, done, text.replace("~", ">").replace(" +- 0.05", ""))
     assert strict.verdict == "not testable"
     assert "both sides are one training run" in reason(strict)
+
+
+def test_a_run_that_stands_for_two_libraries_counts_in_each(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.82]}, axes={"backend": "verl | skyrl"})
+    own = {
+        "openrlhf": ([0.6, 0.62], [0.5, 0.5]),
+        "verl": ([], [0.7, 0.7]),
+        "skyrl": ([], [0.4, 0.4]),
+    }
+    for library, (reward, loss) in own.items():
+        terms = {"k1.reward": reward, "k3.loss": loss}
+        done += synthetic.grid(
+            {term: values for term, values in terms.items() if values}, backend=library, micro=False
+        )
+    finding = judged(synthetic, done, HIGHER)
+    contrast = finding.evidence.contrast
+    assert len(contrast.settings) == 3
+    assert contrast.left_out == ()
+    assert contrast.seeds == (0, 1)
+    # Means over libraries: verl 0.1 and 0.12, skyrl 0.4 and 0.42, openrlhf 0.1 and 0.12.
+    assert finding.evidence.effect.mean == pytest.approx(0.21)
+    assert finding.evidence.effect.n == 2
+    assert len(contrast.cells) == 2 * 5
+    text = reason(finding)
+    assert "2 seeds, 3 settings" in text
+    assert "By library: " in text
+    assert "verl +0.110" in text
+    assert "skyrl +0.410" in text
+    assert "2 runs count in several libraries." in text
 
 
 def test_where_some_cells_are_one_run_the_others_are_compared(synthetic: Any) -> None:
