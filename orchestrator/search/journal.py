@@ -13,7 +13,6 @@ journal file: which controller owns an open trial and whether it is alive, what 
 declared to be, and repair after a kill (docs/decisions/030).
 """
 
-import fcntl
 import json
 import os
 import secrets
@@ -26,8 +25,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.analysis.text import counted
-from orchestrator.errors import RunFolderError
-from orchestrator.files import read_json, telling, write_bytes, write_text
+from orchestrator.errors import NoLocksError, RunFolderError
+from orchestrator.files import read_json, take_lock, telling, write_bytes, write_text
 from orchestrator.identity import flatten
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.plan import note_tuned
@@ -147,7 +146,7 @@ class SearchJournal:
         """Hold the journal's lock. Trials and studies are created only under it: otherwise two
         controllers could both create the last trial of a budget."""
         with telling(self.path), (self.path / "lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            take_lock(file)
             yield
 
     @contextmanager
@@ -157,8 +156,8 @@ class SearchJournal:
         with telling(path, passing=()):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._alive = path.open("a")
-            with suppress(OSError):  # a file system without locks: the heartbeat decides
-                fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(NoLocksError):  # the heartbeat decides
+                take_lock(self._alive, wait=False)
             self._alive.write(socket.gethostname())
             self._alive.flush()
         try:
@@ -192,10 +191,9 @@ class SearchJournal:
             try:
                 # A shared lock: two processes that ask at the same time do not take each other for
                 # the owner.
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            except OSError:
+                if not take_lock(file, shared=True, wait=False):
+                    return True
+            except NoLocksError:
                 return self._silence(file) < SILENT_SECONDS
             is_remote = host not in ("", socket.gethostname())
             return is_remote and self._silence(file) < SILENT_SECONDS
@@ -310,7 +308,7 @@ class KernelLock:
     def acquire(self) -> bool:
         """Wait for the lock, then repair the journal."""
         self._file = self._log.with_name("journal.lock").open("a")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        take_lock(self._file)
         _remove_torn_line(self._log)
         return True
 

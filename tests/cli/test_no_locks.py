@@ -43,6 +43,18 @@ def test_what_only_reads_goes_on(workspace: Path, no_locks: dict[str, str]) -> N
     assert SENTENCE not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["report", "experiments/smoke.yaml"], ["tune", "experiments/beta_sweep.yaml"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_writes_says_it_in_a_sentence(
+    workspace: Path, no_locks: dict[str, str], arguments: list[str]
+) -> None:
+    done = orch(workspace, no_locks, *arguments)
+    assert SENTENCE in done.stderr
+
+
 def test_nothing_is_trained_where_nobody_can_be_alone(
     empty: Path, no_locks: dict[str, str]
 ) -> None:
