@@ -629,14 +629,14 @@ class Manifest:
             advantage=settings.advantage.estimator,
             group_size=settings.rollout.group_size,
         )
-        left = [str(each) for each in offered if each in TABLE]
-        while chosen := best(((each, kl.placement) for each in left), case):
+        candidates = [str(each) for each in offered if each in TABLE]
+        while chosen := best(((each, kl.placement) for each in candidates), case):
             estimator = chosen.row.estimator
             other = {"kl": kl.model_copy(update={"estimator": estimator})}
             with suppress(UnsupportedSetting):
                 self.row(settings.model_copy(update=other), "kl.estimator", estimator)
                 return f"Set kl.estimator={estimator}."
-            left.remove(estimator)
+            candidates.remove(estimator)
         return ""
 
     def assignments(

@@ -156,10 +156,10 @@ def _sentences(error: ValidationError) -> Iterator[Fault]:
     for detail in error.errors():
         keys = [str(key) for key in detail["loc"]]
         names = tuple(TuneBlock.model_fields) if len(keys) == 1 else ()
-        said = sentence(detail, ".".join(["tune", *keys]), names)
+        text = sentence(detail, ".".join(["tune", *keys]), names)
         if len(keys) == 1 and keys[0] in GONE:
-            said = f"tune.{keys[0]} is gone: {GONE[keys[0]]}"
-        yield tune_fault(said, *keys)
+            text = f"tune.{keys[0]} is gone: {GONE[keys[0]]}"
+        yield tune_fault(text, *keys)
 
 
 def _rules(block: TuneBlock) -> Iterator[Fault]:

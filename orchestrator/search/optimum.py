@@ -53,8 +53,8 @@ def recommend(
     tops = curve.sample_y(grid[:, None], DRAWS, random_state=0).argmax(axis=0)
     low, high = np.quantile(tops, [ALPHA / 2, 1 - ALPHA / 2], method="nearest")
     top, step = int(mean.argmax()), (grid[1] - grid[0]) / 2  # tops lie between points too
-    found = (grid[top], max(grid[0], grid[low] - step), min(grid[-1], grid[high] + step))
-    value, low, high = (block.value(float(block.beta[0] * np.exp(at * span))) for at in found)
+    nodes = (grid[top], max(grid[0], grid[low] - step), min(grid[-1], grid[high] + step))
+    value, low, high = (block.value(float(block.beta[0] * np.exp(at * span))) for at in nodes)
     return Recommended(value, low, high, block.sign * float(mean[top]))
 
 

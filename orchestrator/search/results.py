@@ -265,14 +265,14 @@ def read_journals(
     for log in sorted((experiment.folder.path / "tune").glob("*/journal.log")):
         journal = SearchJournal(experiment.folder, log.parent.name)
         try:
-            found = list(_read_journal(experiment, journal, faults))
+            outcomes = list(_read_journal(experiment, journal, faults))
         except OrchError as error:
             faults.append(str(error))
             continue
         if journal.damage:
             faults.append(journal.damage)
-        if found:
-            read[log.parent.name] = found
+        if outcomes:
+            read[log.parent.name] = outcomes
     return read, faults
 
 

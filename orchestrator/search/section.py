@@ -37,8 +37,8 @@ def experiment_sections(
     """Return the searches in the experiment's report: a section for each journal, the data of
     their figure, and the reasons why some searches cannot be shown."""
     journals, faults = read_journals(experiment)
-    panels = [panel(name, found) for name, found in journals.items()]
-    sections = [section(name, found) for name, found in journals.items()]
+    panels = [panel(name, outcomes) for name, outcomes in journals.items()]
+    sections = [section(name, outcomes) for name, outcomes in journals.items()]
     if sections and any(each["series"] for each in panels):
         figure = Figure(
             "tune",
