@@ -1,6 +1,6 @@
 """Change a launch, read it again and judge it again.
 
-`chosen` returns the first change after which the launch is not criticised, and writes it as a diff.
+`chosen` returns the best change after which the launch is not criticised; `diff` writes it.
 
 `conditional` returns the verdicts of an undetermined launch, for every value of the facts that
 decide it. The library's reader lists the values of a fact. Each is put into the launch: a case has
@@ -8,6 +8,7 @@ the reader's own rules and no others.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -30,21 +31,34 @@ _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 def chosen(
     finding: AuditFinding, launch: Launch, judged: Callable[[Launch], AuditFinding | None]
 ) -> LaunchChange | None:
-    """Return the first change after which the KL term is not criticised, or None.
+    """Return the best change after which the KL term is not criticised, or None.
 
-    `judged` reads and judges a launch. `also` of the change lists its side effects.
+    The order of advice of kl.table decides, as in `orch explain`: bias far from the reference
+    policy, then near it. Of equals the smallest change is first. One that changes the task's own
+    gradient too (`also`) is last, unless that gradient is what is wrong. `judged` reads and judges
+    a launch. `also` of the result lists the side effects.
     """
     criticised = finding.verdict in PROBLEMS or bool(finding.contradictions)
     if finding.verdict == "undetermined" or not criticised:
         return None
+    offers: list[tuple[LaunchChange, AuditFinding]] = []
     for change in finding.changes:
-        if not change.edits:
-            continue
-        after = judged(applied(launch, change.edits))
-        if after is None or after.contradictions or not _regularises(after):
-            continue
-        return replace(change, also="; ".join([*_differences(finding, after, change)]))
-    return None
+        after = judged(applied(launch, change.edits)) if change.edits else None
+        if after is not None and not after.contradictions and _regularises(after):
+            offers.append((change, after))
+    if not offers:
+        return None
+    divided = finding.verdict == "rescaled_reverse_kl"
+    change, after = min(
+        offers, key=lambda offer: (bool(offer[0].also) and not divided, *_order(offer[1]))
+    )
+    return replace(change, also="; ".join([*_differences(finding, after, change)]))
+
+
+def _order(after: AuditFinding) -> tuple[float, float]:
+    """Return bias far and near of a launch; infinite if the laboratory has no number."""
+    near, far = (math.inf if each is None else each for each in after.bias or (None, None))
+    return round(far, 3), round(near, 3)
 
 
 def _regularises(after: AuditFinding) -> bool:

@@ -95,6 +95,11 @@ class AuditFinding:
     few. Empty if the verdict is known, or if some value leaves it unknown."""
     key_findings: tuple[KeyFinding, ...] = ()
     """Keys and values that the release does not accept in the intended way."""
+    release_guessed: bool = False
+    """True if nothing names the release: the launch's keys led to it."""
+    bias: tuple[float | None, float | None] | None = None
+    """The distance of the KL's gradient from that of the reverse KL, near the reference policy and
+    far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
 
     @property
     def confidence(self) -> Literal["certain", "assumed", "conditional", "none"]:
@@ -250,7 +255,18 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         effects=effects(reading),
         effective_beta=effective_betas(reading),
         key_findings=wrong_keys,
+        release_guessed=_is_guessed(reading, launch),
+        bias=None
+        if chosen.measured is None
+        else (chosen.measured.bias[1], chosen.measured.bias[2]),
     )
+
+
+def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
+    """Return True if neither the script, nor its project, nor a person names the release."""
+    names = {each.replace("-", "_").lower() for each in launch.versions}
+    named = reading.library.replace("-", "_").lower() in names
+    return not named and "beside it" not in reading.version_because
 
 
 def _unread(reading: LaunchReading) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""Write findings for people and programs: a line, rows, JSON, SARIF, workflow annotations."""
+"""Write findings with their facts: rows, JSON, SARIF, workflow annotations.
+
+The short answer for people is in summary.py.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -7,7 +10,14 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.audit.judge import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
-from orchestrator.library.launches import AuditNote, AuditVerdict, Inactive, InLoss, InReward
+from orchestrator.library.launches import (
+    AuditNote,
+    AuditVerdict,
+    Edit,
+    Inactive,
+    InLoss,
+    InReward,
+)
 from orchestrator.version import __version__
 
 MOST_NAMED = 3
@@ -46,25 +56,6 @@ WORDS: dict[AuditVerdict, str] = {
 }
 
 
-PLAIN: dict[AuditVerdict, str] = {
-    "no_kl": "Nothing keeps the policy near a reference policy.",
-    "unbiased_reverse_kl": "The policy is kept near the reference policy as the KL penalty says.",
-    "rescaled_reverse_kl": "The KL holds the policy near its reference, harder for some prompts.",
-    "surrogate_reverse_kl": "The KL holds the policy near its reference; old samples blur it.",
-    "zero_mean_noise": "Nothing keeps the policy near the reference policy: the KL is noise.",
-    "unlikelihood_of_old_samples": "The KL drives the policy away from the samples it learns from.",
-    "token_forward_kl": "The policy is pulled to cover the reference policy, token by token.",
-    "token_reverse_kl": "The policy is kept near the reference policy, token by token.",
-    "k2_of_old_samples": "The policy is kept near its reference, token by token, at old samples.",
-    "k3_of_old_samples": "The policy is pulled to cover its reference, token by token, at old "
-    "samples.",
-    "biased_reward": "The KL hardly keeps the policy near its reference, or drives it away.",
-    "both": "Two KL terms pull at once.",
-    "other_objective": "The policy is pulled by another objective than a KL.",
-    "rollout_policy_kl_only": "The policy is kept near the policy that sampled, not its start.",
-    "undetermined": "The file does not say what its KL does.",
-}
-"""A sentence for each verdict, for people who do not know the names of estimators."""
 _KEY_ROWS = {
     "would not start": "refused",
     "is ignored": "ignored",
@@ -92,37 +83,39 @@ def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
     }
 
 
-def rows(finding: AuditFinding, *, verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the rows of a finding: a name and a text."""
-    yield from zip(("", "", ""), plainly(finding), strict=True)
+def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the facts behind a finding, a name and a text each; with `rules` all that is known."""
     entry = finding.entry_point or "a configuration file"
     yield "library", f"{finding.library} {finding.version} ({finding.version_because}); {entry}"
-    yield "optimises", f"{headline(finding).upper()}  ({finding.verdict})"
+    yield "optimises", f"{headline(finding)}  ({finding.verdict})"
+    yield "certainty", certainty(finding)
     yield "why", finding.why
     yield from (("if", conditional_text(each)) for each in finding.conditional)
-    yield "regime", _regime(finding)
-    yield "in reward", _term(finding.kl_in_reward)
-    yield "in loss", _term(finding.kl_in_loss)
+    name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
+    yield "regime", f"{name}: {finding.regime.because}"
+    yield "in reward", term_text(finding.kl_in_reward)
+    yield "in loss", term_text(finding.kl_in_loss)
     for beta in finding.effective_beta:
         yield "effective β", beta.text
     for effect in finding.effects:
-        if effect.headline or verbose:
+        if effect.headline or rules:
             yield "around it", effect.text
-    yield from _settings(finding, verbose=verbose)
-    yield from (("rule", f"{rule.text}   [{rule.source}]") for rule in finding.rules)
+    yield from _settings(finding, verbose=rules)
+    if rules:
+        yield from (("rule", f"{rule.text}   [{rule.source}]") for rule in finding.rules)
     for flag in finding.inactive_flags:
         yield "no effect", f"{flag.flag}{_at(flag)}: {flag.why}"
     for note in finding.contradictions:
         yield "conflict", f"{note.text}{_at(note)}"
     for wrong in finding.key_findings:
-        if wrong.mistake or verbose:
+        if wrong.mistake or rules:
             yield _KEY_ROWS[wrong.consequence], f"{wrong.text}{_at(wrong)}: {wrong.consequence}"
     if finding.measured:
         yield "measured", finding.measured
-    yield from (("note", text) for text in finding.notes if verbose)
+    yield from (("note", text) for text in finding.notes if rules)
     yield from (("assuming", text) for text in finding.assumes)
     for i, text in enumerate(change(finding)):
-        yield "change", text if i else f"to get {_goal(finding)}: {text}"
+        yield "change", text if i else f"to get {goal(finding)}: {text}"
 
 
 def conditional_text(case: ConditionalVerdict) -> str:
@@ -142,33 +135,22 @@ def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, st
             yield "setting", f"{each.key} = {each.value or '(empty)'}   {where}"
 
 
-def plainly(finding: AuditFinding) -> tuple[str, str, str]:
-    """Return three sentences: the effect of the KL, its confidence, and the next step."""
-    wrong = [each.text for each in finding.contradictions]
-    wrong += [each.text for each in finding.key_findings if each.mistake]
+def certainty(finding: AuditFinding) -> str:
+    """Return what the verdict stands on, in a sentence."""
     variables = tuple(dict.fromkeys(v for each in finding.settings for v in each.default_of))
-    unset = f", with the default of {_few(variables)}, which a caller may set" if variables else ""
-    sure = {
-        "certain": f"This is certain: it stands on the file and on the release alone{unset}.",
-        "assumed": f"It takes for granted: {finding.assumes[0]}" if finding.assumes else "",
-        "conditional": f"It is known for each case, and not which case holds: if {_cases(finding)}",
-        "none": "It is not determined: see why.",
-    }[finding.confidence]
-    if len(finding.assumes) > 1:
-        sure += f" (and {len(finding.assumes) - 1} more, below)"
-    edits = list(change(finding))
-    if finding.changes:
-        todo = f"For {_goal(finding)}: {edits[0]}" + (", and more below." if edits[1:] else ".")
-    elif finding.problem and wrong:
-        todo = f"Look at this first: {wrong[0]}."
-    elif finding.problem:
-        todo = "No small change of this launch gives a KL that does what its name says."
-    else:
-        todo = "No setting of it needs a change: each does what its name says."
-    if finding.conditional:
-        todo = "The row `why` names what decides."
-        return "What its KL does depends on what this file does not say.", f"{sure}.", todo
-    return PLAIN[finding.verdict], sure if sure.endswith(".") else f"{sure}.", todo
+    release = f"on {finding.library} {finding.version}"
+    if finding.release_guessed:
+        release += ", a guess from its keys: `--library NAME@VERSION` names the release"
+    parts = {
+        "certain": f"it stands on the file and {release}",
+        "assumed": f"it takes for granted what the rows `assuming` name; it stands {release}",
+        "conditional": "it is known for each case, and not which case holds",
+        "none": "it is not determined: see `why`",
+    }
+    sure = parts[finding.confidence]
+    if variables and finding.confidence == "certain":
+        sure += f"; with the default of {_few(variables)}, which a caller may set"
+    return sure
 
 
 def _few(names: Sequence[str]) -> str:
@@ -177,16 +159,13 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _cases(finding: AuditFinding) -> str:
+def cases(finding: AuditFinding) -> str:
+    """Return the verdict of each case, after `if`."""
     return "; if ".join(f"{each.when}, {WORDS[each.verdict]}" for each in finding.conditional)
 
 
-def _regime(finding: AuditFinding) -> str:
-    name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
-    return f"{name}: {finding.regime.because}"
-
-
-def _goal(finding: AuditFinding) -> str:
+def goal(finding: AuditFinding) -> str:
+    """Return the KL term to which the chosen change leads, in words."""
     return finding.changes[0].words if finding.changes else "a KL to a reference policy"
 
 
@@ -204,28 +183,6 @@ def headline(finding: AuditFinding) -> str:
 
 _WITHOUT_REGIME = ("no_kl", "rollout_policy_kl_only", "undetermined")
 """Verdicts that are the same in every regime."""
-
-
-def one_line(finding: AuditFinding) -> str:
-    """Return a finding in one line: place, objective, terms, release, confidence, problems."""
-    case = f" [{finding.case}]" if finding.case else ""
-    terms = [
-        f"{_term(term)} in the {place}"
-        for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss))
-        if term.active
-    ]
-    wrong = [each.text for each in finding.contradictions]
-    wrong += [each.text for each in finding.key_findings if each.mistake]
-    parts = [
-        f"{headline(finding)} ({finding.verdict})",
-        *([f"if {_cases(finding)}"] if finding.conditional else []),
-        *terms,
-        f"{finding.library} {finding.version}",
-        finding.confidence,
-        *(["conflict: " + wrong[0]] if wrong else []),
-        *([f"{len(wrong) - 1} more"] if len(wrong) > 1 else []),
-    ]
-    return f"{finding.file}:{finding.line}{case}: {'; '.join(parts)}"
 
 
 def annotations(finding: AuditFinding) -> Iterator[str]:
@@ -252,18 +209,19 @@ def change(finding: AuditFinding) -> Iterator[str]:
     if finding.change_note and finding.problem:
         yield finding.change_note
     for each in finding.changes:
-        for edit in each.edits:
-            at = f"line {_numbers(edit.lines)}: " if edit.lines else "add "
-            yield (
-                f"{at}{edit.text}"
-                if edit.text is not None
-                else (f"{at if edit.lines else ''}remove --{edit.key}")
-            )
+        yield from map(edit_text, each.edits)
         if each.also:
             yield f"it also changes this: {each.also}"
 
 
-def _term(term: InReward | InLoss) -> str:
+def edit_text(edit: Edit) -> str:
+    """Return `line 8: actor.kl_loss_type=mse`, `add ...`, or `remove --...`."""
+    at = f"line {_numbers(edit.lines)}: " if edit.lines else ""
+    return f"{at}remove --{edit.key}" if edit.text is None else f"{at or 'add '}{edit.text}"
+
+
+def term_text(term: InReward | InLoss) -> str:
+    """Return `k3, β = 0.001`, or why there is no such term."""
     if term.active is None:
         return "not known"
     if not term.active:
@@ -326,13 +284,14 @@ def sarif(
 def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     level = _LEVELS.get(finding.verdict, "warning")
     text = f"{finding.library} {finding.version}: {finding.why}."
-    text += f" Regime: {_regime(finding)}."
+    name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
+    text += f" Regime: {name}: {finding.regime.because}."
     text += "".join(f" If {conditional_text(each)}." for each in finding.conditional)
     if finding.case:
         text = f"Where {finding.case}: {text}"
     edits = "; ".join(change(finding))
     if edits and finding.problem:
-        text += f" For {_goal(finding)}: {edits}."
+        text += f" For {goal(finding)}: {edits}."
     yield _result(finding.verdict, level, text, finding.file, _where(finding))
     for flag in finding.inactive_flags:
         line = flag.lines[-1] if flag.lines else finding.line

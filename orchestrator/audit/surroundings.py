@@ -29,10 +29,12 @@ class Effect:
     """An effect on the KL term.
 
     `headline`: its words in the headline; empty if the effect does not change the objective.
+    `plain`: the same for people who do not know the laboratory; empty: the headline's words do.
     """
 
     text: str
     headline: str = ""
+    plain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,7 @@ def _division(
             "a β of its own, and where all task rewards of a group are equal, the KL is left "
             f"alone, at unit size whatever β is{number}",
             f"rescaled for each prompt by its group's standard deviation{short}",
+            "rewards and KL are divided by each group's standard deviation",
         )
     elif in_reward and around.division_includes_kl:
         yield Effect(
@@ -252,6 +255,7 @@ def _division(
             f"the task's advantage is divided by {deviation}{because}, and the KL {place} is not: "
             f"β counts in units of that deviation{number}",
             f"against rewards divided by {words} standard deviation{short}",
+            f"the task's reward is divided by {words} standard deviation, and the KL is not",
         )
 
 
@@ -271,12 +275,14 @@ def _clip(
             f"a token whose ratio leaves {span} {words}, from the KL in the reward too, where the "
             f"clip cuts{number}",
             f"through a clip{short}" if short else "",
+            "the ratio's clip cuts the KL too" if short else "",
         )
     if in_loss is not None:
         number, short = by_clip(kind, around.clip, "k2", in_reward=False)
         yield Effect(
             f"the clip {span} cuts the task's gradient and not that of the KL in the loss{number}",
             f"against clipped rewards{short}" if short else "",
+            "the ratio's clip cuts the task's gradient, and not the KL's" if short else "",
         )
 
 
@@ -302,6 +308,7 @@ def _clamp(around: Surroundings, reading: LaunchReading) -> Iterator[Effect]:
         yield Effect(
             f"a token's KL is held ({' and '.join(bounds)}), without gradient beyond{number}",
             f"held within ±{clamp:g} a token ({short})" if short else "",
+            f"a token's KL is cut at ±{clamp:g}" if short else "",
         )
 
 

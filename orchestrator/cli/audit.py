@@ -11,19 +11,22 @@ import click
 from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
-from orchestrator.audit.render import annotations, finding_as_json, one_line, rows, sarif
+from orchestrator.audit.render import annotations, finding_as_json, rows, sarif
+from orchestrator.audit.summary import one_line, summary
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import choices
 from orchestrator.library.launches import UnreadableScript
+from orchestrator.pipeline import messages
 
 if TYPE_CHECKING:
     from orchestrator.audit.judge import AuditFinding
 
 FORMATS = ("concise", "full", "json", "sarif", "github")
-WIDTH = 100
+WIDTH = 80
+LABEL = 14
 
 
 @click.command(short_help="Say what any launch script really optimises.")
@@ -38,16 +41,16 @@ WIDTH = 100
     "--format",
     "output",
     type=click.Choice(FORMATS),
-    help="concise: one line for each launch (the default for folders); full: the answer and "
-    "all its reasons (the default for files); sarif: SARIF 2.1.0; github: annotations "
-    "of a workflow.",
+    help="concise: one line for each launch (the default for folders, --hook and -q); full: six "
+    "lines for each (the default for files); sarif: SARIF 2.1.0; github: annotations of a "
+    "workflow.",
 )
 @common.as_json
 @click.option("--sarif", "as_sarif", is_flag=True, help="The same as --format sarif.")
 @click.option(
     "--fix",
     is_flag=True,
-    help="Write FILE.orch.diff: the smallest change after which the KL does what its name "
+    help="Write FILE.orch.diff: the change after which the KL does what its name "
     "says. FILE is never changed.",
 )
 @click.option(
@@ -71,7 +74,13 @@ WIDTH = 100
 )
 @click.option("--to", "after", metavar="LIBRARY@VERSION", help="The release to change to.")
 @common.where
-@click.option("-v", "--verbose", is_flag=True, help="Print also what else acts on the KL term.")
+@click.option("-q", "--quiet", is_flag=True, help="Print one line for each launch.")
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Print also the facts behind the answer; -vv: the library's rules and all settings too.",
+)
 def command(
     paths: tuple[Path, ...],
     output: str | None,
@@ -83,10 +92,11 @@ def command(
     before: str | None,
     after: str | None,
     where: tuple[str, ...],
-    verbose: bool,
+    quiet: bool,
+    verbose: int,
 ) -> int:
     """Say which objective the KL term of a library's launch optimises, in its regime and with what
-    surrounds it, why, and the smallest change to a KL that does what it says. Scripts (bash,
+    surrounds it, and the best change to a KL that does what it says. Scripts (bash,
     sbatch), YAML, TOML and Python are read, never run; of a folder, every file that has such a
     launch; `-` is standard input.
 
@@ -104,6 +114,7 @@ def command(
     orch audit --from trl@1.9.2 --to trl@1.10.0 train.sh
     orch audit --from verl@0.8.0 --to verl@0.9.1 my_spec.yaml seeds=[0] -w study=onpolicy
     """
+    messages.set_quiet(quiet)
     if before or after or where:
         return _release_changes(before, after, paths, where, as_json=as_json)
     if STDIN in paths:
@@ -131,10 +142,9 @@ def command(
     shown = [each for each in findings if each.problem or not hook]
     if output in ("json", "sarif"):
         _print_data(findings, unreadable, output)
-    elif output is None and not any(path.is_dir() for path in paths):
-        _print(shown, "full", verbose=verbose)
     else:
-        _print(shown, output or "concise", verbose=verbose)
+        short = quiet or hook or any(path.is_dir() for path in paths)
+        _print(shown, output or ("concise" if short else "full"), verbose)
     for name, why in unreadable:
         say(f"{name}: {why}")
     if STDIN not in paths:
@@ -220,7 +230,7 @@ def _print_data(
     print_json({"findings": [finding_as_json(each) for each in findings], "unreadable": whys})
 
 
-def _print(findings: "list[AuditFinding]", output: str, *, verbose: bool) -> None:
+def _print(findings: "list[AuditFinding]", output: str, verbose: int) -> None:
     for each in findings:
         if output == "github":
             for line in annotations(each):
@@ -228,7 +238,7 @@ def _print(findings: "list[AuditFinding]", output: str, *, verbose: bool) -> Non
         elif output == "concise":
             click.secho(one_line(each), fg=_colour(each) if sys.stdout.isatty() else None)
         else:
-            _print_full(each, verbose=verbose)
+            _print_full(each, verbose)
     if len(findings) > 1 and output != "github":
         problems = sum(each.problem for each in findings)
         click.echo(f"{len(findings)} launches, {problems} with a KL term that needs a look")
@@ -240,22 +250,22 @@ def _colour(finding: "AuditFinding") -> str:
     return "yellow" if finding.verdict == "undetermined" else "green"
 
 
-def _print_full(finding: "AuditFinding", *, verbose: bool) -> None:
+def _print_full(finding: "AuditFinding", verbose: int) -> None:
+    """Print the six lines of a finding; from `-v` on the facts behind them."""
     import textwrap
 
-    case = f"  [{finding.case}]" if finding.case else ""
-    click.secho(f"{finding.file}:{finding.line}{case}", bold=True)
-    for name, text in rows(finding, verbose=verbose):
+    lines = list(summary(finding))
+    facts = list(rows(finding, rules=verbose > 1)) if verbose else []
+    for name, text in [*lines, *facts]:
         body = textwrap.fill(
             text,
             WIDTH,
-            initial_indent=f"  {name:<12}" if name else "  ",
-            subsequent_indent=" " * (14 if name else 2),
+            initial_indent=f"  {name:<{LABEL - 2}}" if name else "",
+            subsequent_indent=" " * LABEL if name else "  ",
             break_long_words=False,
             break_on_hyphens=False,
         )
-        colour = _colour(finding) if name == "optimises" and sys.stdout.isatty() else None
-        click.secho(body, fg=colour)
+        click.secho(body, fg=None if name or not sys.stdout.isatty() else _colour(finding))
     click.echo()
 
 

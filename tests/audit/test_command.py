@@ -170,7 +170,7 @@ def test_other_files_are_audited_beside_broken_ones(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(text)
     code, done = run(*(tmp_path / name for name in names), tmp_path)
     assert code == 1
-    assert "forward KL" in done.stdout.replace("THE FORWARD KL", "forward KL")
+    assert "forward KL" in done.stdout
     for name in names[:4]:
         assert f"{tmp_path / name}: " in done.stderr
     assert "Traceback" not in done.output
@@ -195,18 +195,19 @@ def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
 
 def test_the_answer_cites_lines_rules_and_the_laboratory(tmp_path: Path) -> None:
     (tmp_path / "k3.sh").write_text(K3)
-    told = " ".join(run(tmp_path / "k3.sh")[1].stdout.split())
+    told = " ".join(run("-vv", tmp_path / "k3.sh")[1].stdout.split())
     assert f"{USE_LOSS} = True line 3" in told
     assert "core_algos.py: kl_penalty" in told
     assert "token-level forward KL" in told
-    assert f"For k2 in the loss: add {TYPE}=mse." in told
+    assert f"to get k1 in the reward: line 4: {IN_REWARD}=True" in told
+    assert "core_algos.py" not in run("-v", tmp_path / "k3.sh")[1].stdout
 
 
 def test_a_certain_answer_names_the_defaults_of_variables_that_it_takes(tmp_path: Path) -> None:
     launch = f"{VERL} {USE_LOSS}=True {TYPE}=mse {COEFFICIENT}=${{KL:-0.01}} {IN_REWARD}=False"
     (tmp_path / "default.sh").write_text(f"verl==0.4.0\n{launch}\n")
-    told = " ".join(run(tmp_path / "default.sh")[1].stdout.split())
-    assert "on the file and on the release alone, with the default of $KL, which a caller" in told
+    told = " ".join(run("-v", tmp_path / "default.sh")[1].stdout.split())
+    assert "on the file and on verl 0.4.0; with the default of $KL, which a caller may set" in told
     assert f"{COEFFICIENT} = 0.01 line 2; the default of $KL, which nothing here sets" in told
 
 
@@ -284,7 +285,7 @@ def test_fix_writes_a_diff_that_patch_takes_and_leaves_the_file(tmp_path: Path) 
     if patch is None:
         pytest.skip("patch is not installed")
     subprocess.run([patch, "-s", str(path), f"{path}.orch.diff"], check=True, cwd=tmp_path)
-    assert audit(path.read_text(), "x.sh")[0].verdict == "token_reverse_kl"
+    assert audit(path.read_text(), "x.sh")[0].verdict == "unbiased_reverse_kl"
     assert ".orch.diff" not in run("--fix", path)[1].stderr, "nothing is left to change"
 
 
@@ -299,7 +300,7 @@ def test_sarif_names_rule_line_and_change(tmp_path: Path) -> None:
     first = told["results"][0]
     assert first["level"] == "warning"
     assert first["locations"][0]["physicalLocation"]["region"]["startLine"] == 3
-    assert "For k2 in the loss" in first["message"]["text"]
+    assert "For k1 in the reward" in first["message"]["text"]
 
 
 @settings(max_examples=30, deadline=None)
@@ -416,10 +417,11 @@ def test_a_line_for_each_launch(tmp_path: Path) -> None:
     assert by_default == run("--format", "concise", tmp_path)[1].stdout.splitlines()
     place = f"{tmp_path / 'k3.sh'}:2: "
     assert by_default[1] == (
-        f"{place}the forward KL of each token, held within ±10 a token (× 0.02 where it has 2% "
-        "and the reference 50%) (token_forward_kl); k3, β = 0.001 in the loss; verl 0.9.1; certain"
+        f"{place}needs a look: the forward KL of each token (token_forward_kl); k3, β = 0.001 in "
+        "the loss; verl 0.9.1; if that is the release"
     )
-    assert "rule" in run("--format", "full", tmp_path)[1].stdout
+    assert by_default == run("-q", tmp_path)[1].stdout.splitlines()
+    assert "You wrote" in run("--format", "full", tmp_path)[1].stdout
 
 
 def test_annotations_of_a_workflow(tmp_path: Path) -> None:
@@ -469,7 +471,7 @@ def test_a_fault_of_the_reader_costs_one_file(
     code, done = run(tmp_path / "broken.sh", tmp_path / "k3.sh")
     assert code == 1
     assert "orch failed to read it (ValueError: a fault); please report" in done.stderr
-    assert "FORWARD KL" in done.stdout
+    assert "forward KL" in done.stdout
 
 
 @pytest.mark.parametrize("parameter", ["${%s}", "$%s", "${X[%s]}", "${@:%s}", "$((%s))", "{1..%s}"])

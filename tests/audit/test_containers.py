@@ -39,8 +39,8 @@ def test_words_of_a_job_keep_their_lines() -> None:
     finding = only(job(f"{USE_LOSS}=True", f"{COEFFICIENT}=0.01", f"{TYPE}=kl"), "job.yaml")
     assert finding.term_verdict == "zero_mean_noise"
     assert finding.line == 14
-    (change,) = finding.changes
-    assert [edit.lines for edit in change.edits] == [(22,)], "the line of the last word"
+    lines = {each.key: each.lines for each in finding.settings}
+    assert lines[TYPE] == (22,), "the line of the last word"
 
 
 def test_a_reference_to_a_known_variable_is_expanded() -> None:

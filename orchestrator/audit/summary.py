@@ -1,0 +1,227 @@
+"""Say the answer of a finding to people: at most six lines, or one.
+
+The six lines are what was written, what that does and how much of it there is at this β, how far
+off it is, what to write instead, and what else counts. They use no word of the laboratory; the
+facts behind them are the rows of render.py.
+"""
+
+from collections.abc import Iterator
+
+from orchestrator.audit.judge import AuditFinding
+from orchestrator.audit.render import (
+    WORDS,
+    cases,
+    edit_text,
+    goal,
+    term_text,
+)
+from orchestrator.kl.verdicts import percent
+from orchestrator.library.launches import AuditVerdict
+
+PLAIN: dict[AuditVerdict, str] = {
+    "no_kl": "Nothing keeps the policy near a reference policy.",
+    "unbiased_reverse_kl": "It keeps the policy near its reference, as a KL penalty should.",
+    "rescaled_reverse_kl": "It keeps the policy near its reference, harder for some prompts than "
+    "for others: each has a β of its own.",
+    "surrogate_reverse_kl": "It keeps the policy near its reference, as a KL penalty should; old "
+    "samples blur it.",
+    "zero_mean_noise": "It adds noise and nothing else: the policy is free to leave its reference.",
+    "unlikelihood_of_old_samples": "It makes the sampled responses less likely, whatever the "
+    "reference says of them.",
+    "token_forward_kl": "It asks the policy to cover all that its reference would say, token by "
+    "token: a forward KL, not the reverse KL of its name.",
+    "token_reverse_kl": "It keeps the policy near its reference, token by token.",
+    "k2_of_old_samples": "It keeps the policy near its reference, token by token; old samples blur "
+    "it.",
+    "k3_of_old_samples": "It asks the policy to cover all that its reference would say, token by "
+    "token: a forward KL, not the reverse KL of its name. Old samples blur it.",
+    "biased_reward": "It hardly keeps the policy near its reference, or drives it away.",
+    "both": "Two KL terms act at once, one in the reward and one in the loss.",
+    "other_objective": "It follows another objective than a KL.",
+    "rollout_policy_kl_only": "It keeps each step small (near the policy that sampled); nothing "
+    "keeps the policy near a reference policy.",
+    "undetermined": "The file does not say what its KL does.",
+}
+"""What each verdict means for the policy, in a sentence."""
+UNBOUNDED = ("no_kl", "rollout_policy_kl_only")
+"""Verdicts under which nothing keeps the policy near a reference policy."""
+MOST_EDITS = 3
+"""Maximum number of edits of a change that a summary names."""
+DRIFT = 10
+"""Nats of KL of a response for which a summary says what they cost."""
+LITTLE, MUCH = 0.05, 0.5
+"""Shares of a solved task's reward below which that cost is little, and above which it is much."""
+
+
+def summary(finding: AuditFinding) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a finding, a label and a text each: first a head, whose label is empty."""
+    yield "", _head(finding)
+    yield "You wrote", _written(finding)
+    yield "It does", " ".join(filter(None, (_plain(finding), _weight(finding))))
+    if finding.verdict not in (*UNBOUNDED, "undetermined"):
+        yield "How far off", _distance(finding)
+    yield "Instead", instead(finding)
+    if more := list(_also(finding)):
+        yield "Also", "; ".join(more)
+
+
+def one_line(finding: AuditFinding) -> str:
+    """Return a finding in one line: place, mark, objective, terms, release, the first mistake."""
+    terms = [f"{text} in the {place}" for place, text in _terms(finding)]
+    wrong = _mistakes(finding)
+    sure = finding.confidence
+    if finding.release_guessed and sure == "certain":
+        sure = "if that is the release"
+    parts = [
+        f"{mark(finding)}: {WORDS[finding.verdict]} ({finding.verdict})",
+        *([f"if {cases(finding)}"] if finding.conditional else []),
+        *terms,
+        f"{finding.library} {finding.version}",
+        sure,
+        *([f"conflict: {wrong[0]}"] if wrong else []),
+        *([f"{len(wrong) - 1} more"] if len(wrong) > 1 else []),
+    ]
+    return f"{_place(finding)}: {'; '.join(parts)}"
+
+
+def mark(finding: AuditFinding) -> str:
+    """Return the answer in two or three words."""
+    if finding.verdict == "undetermined":
+        return "not determined"
+    if _mistakes(finding):
+        return "has a mistake"
+    if finding.problem:
+        return "needs a look"
+    return "no KL to a reference" if finding.verdict in UNBOUNDED else "fine"
+
+
+def instead(finding: AuditFinding) -> str:
+    """Return what to write instead: the chosen change, or why there is none."""
+    wrong = _mistakes(finding)
+    if finding.changes:
+        edits = list(map(edit_text, finding.changes[0].edits))
+        more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""
+        return f"{goal(finding)}: {', '.join(edits[:MOST_EDITS])}{more}"
+    if finding.verdict == "undetermined":
+        if finding.release_guessed and "release" in finding.why:
+            return f"name the release: --library {finding.library}@VERSION"
+        return f"write down what decides: {finding.why}"
+    if wrong:
+        return f"mend this first: {wrong[0]}"
+    if finding.problem:
+        return "no small change of this launch gives a KL that does what its name says"
+    if finding.verdict in UNBOUNDED:
+        return "nothing, if that is meant"
+    if finding.inactive_flags:
+        return f"leave out what has no effect: {_named_flags(finding)}"
+    return "nothing: each setting does what its name says"
+
+
+def _place(finding: AuditFinding) -> str:
+    case = f" [{finding.case}]" if finding.case else ""
+    return f"{finding.file}:{finding.line}{case}"
+
+
+def _head(finding: AuditFinding) -> str:
+    guessed = " (a guess)" if finding.release_guessed else ""
+    return f"{_place(finding)}   {finding.library} {finding.version}{guessed}   {mark(finding)}"
+
+
+def _terms(finding: AuditFinding) -> Iterator[tuple[str, str]]:
+    """Yield place and text of each active KL term."""
+    for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss)):
+        if term.active:
+            yield place, term_text(term)
+
+
+def _mistakes(finding: AuditFinding) -> list[str]:
+    wrong = [each.text for each in finding.contradictions]
+    return wrong + [each.text for each in finding.key_findings if each.mistake]
+
+
+def _written(finding: AuditFinding) -> str:
+    """Return the KL terms of the launch, and the lines that say so."""
+    terms = [f"{text} in the {place}" for place, text in _terms(finding)]
+    if finding.verdict == "undetermined":
+        terms = ["a KL that the file alone does not fix"]
+    elif finding.rollout_kl:
+        terms.append(f"a KL to the policy that sampled, weight {finding.rollout_kl:g}")
+    numbers = sorted({n for s in finding.settings if _names_kl(s.key) for n in s.lines})
+    word = "line" if len(numbers) == 1 else "lines"
+    where = f"{word} {', '.join(map(str, numbers))}" if numbers else "by the release's defaults"
+    return f"{' and '.join(terms) or 'no KL that acts'} ({where})"
+
+
+def _names_kl(key: str) -> bool:
+    return "kl" in key.lower() or key.rpartition(".")[2] == "beta"
+
+
+def _plain(finding: AuditFinding) -> str:
+    if finding.conditional:
+        return f"That depends on what the file does not say: if {cases(finding)}."
+    return PLAIN[finding.verdict]
+
+
+def _weight(finding: AuditFinding) -> str:
+    """Return how much the KL weighs beside the task's reward at the launch's β."""
+    if not finding.effective_beta or finding.verdict == "undetermined":
+        return ""
+    betas = " and ".join(f"{each.beta:g}" for each in finding.effective_beta)
+    if finding.verdict == "zero_mean_noise":
+        return f"β = {betas} scales the noise."
+    known = [each.at_most for each in finding.effective_beta]
+    if None in known:
+        return f"How much β = {betas} weighs beside the task, the launch does not show."
+    cost = DRIFT * sum(abs(each) for each in known if each is not None)
+    much = "little" if cost < LITTLE else "much" if cost > MUCH else "some"
+    return (
+        f"At β = {betas} it weighs {much}: {DRIFT} nats of KL cost about {percent(cost)} of a "
+        "solved task."
+    )
+
+
+def _distance(finding: AuditFinding) -> str:
+    """Return the distance of the KL's gradient from that of the reverse KL."""
+    if finding.verdict == "rescaled_reverse_kl" or (finding.bias and None in finding.bias):
+        return "no one number: each prompt has a factor of its own"
+    if finding.bias is None:
+        return "not computed: the laboratory has no number for this form"
+    near, far = (each or 0.0 for each in finding.bias)
+    if near == far == 0:
+        return "not at all: its mean gradient is that of the reverse KL"
+    return (
+        f"{percent(near)} near the reference, {percent(far)} far from it (of the reverse KL's "
+        "gradient, in a small model)"
+    )
+
+
+def _named_flags(finding: AuditFinding) -> str:
+    first = finding.inactive_flags[0]
+    at = f" (line {first.lines[-1]})" if first.lines else ""
+    more = len(finding.inactive_flags) - 1
+    return f"{first.flag}{at}" + (f" and {more} more" if more else "")
+
+
+def _also(finding: AuditFinding) -> Iterator[str]:
+    """Yield what else counts, the most important first."""
+    wrong = _mistakes(finding)
+    if wrong and finding.changes:
+        yield wrong[0]
+    if finding.inactive_flags and not instead(finding).startswith("leave out"):
+        yield f"no effect: {_named_flags(finding)}"
+    if finding.otherwise:
+        yield f"if its samples are old: {WORDS[finding.otherwise]}"
+    elif finding.regime.on_policy is False and _terms_act(finding):
+        yield finding.regime.because.partition(" (")[0]
+    plain = [each.plain or each.headline for each in finding.effects if each.headline]
+    yield from plain[:1]
+    hidden = max(len(plain) - 1, 0) + len(finding.assumes)
+    if finding.assumes and finding.verdict != "undetermined":
+        yield f"taken for granted: {finding.assumes[0]}"
+        hidden -= 1
+    if hidden:
+        yield f"{hidden} more: -v"
+
+
+def _terms_act(finding: AuditFinding) -> bool:
+    return finding.verdict not in (*UNBOUNDED, "undetermined")
