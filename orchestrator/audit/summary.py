@@ -69,7 +69,7 @@ def one_line(finding: AuditFinding) -> str:
     """Return a finding in one line: place, mark, objective, terms, release, the first mistake."""
     terms = [f"{text} in the {place}" for place, text in _terms(finding)]
     wrong = _mistakes(finding)
-    sure = finding.confidence
+    sure: str = finding.confidence
     if finding.release_guessed and sure == "certain":
         sure = "if that is the release"
     parts = [

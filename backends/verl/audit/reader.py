@@ -524,8 +524,7 @@ class _Judge:
         sizes = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
         if self.at >= FIRST_V1:
             steps = -(-batch // minibatch)
-            why = f"{steps:g} train steps for each batch of rollouts: {sizes}, and verl fills it up"
-            return TrainingRegime(False, why)
+            return TrainingRegime.of_steps(steps, f"{sizes}, and verl fills it up")
         if self.at >= FIRST_STRAIGHT:
             source = "verl/protocol.py: make_iterator"
             self.contradictions.append(will_not_start(self.keys, sizes, source, BATCH, MINIBATCH))
