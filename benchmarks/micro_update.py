@@ -28,7 +28,7 @@ from backends.micro.policy import one_quiet_core, weights
 from backends.micro.problem_sets import encode, problems
 from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.state import State
-from backends.micro.train import Together, Training, base_policy
+from backends.micro.train import LockstepGroup, Training, base_policy
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import (
@@ -103,9 +103,9 @@ class Quiet:
         pass
 
 
-def together(cells: int, folder: Path, open_files: ExitStack) -> Together:
+def together(cells: int, folder: Path, open_files: ExitStack) -> LockstepGroup:
     """So many cells of the trainer, before their first update; they differ in their seeds."""
-    group = Together(Quiet())
+    group = LockstepGroup(Quiet())
     for number in range(cells):
         settings = SETTINGS.model_copy(update={"seed": number, "num_train_steps": 10_000})
         name = fingerprint(settings)

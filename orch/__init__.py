@@ -24,7 +24,7 @@ from orchestrator.analysis.results import results_of
 from orchestrator.errors import OrchError
 from orchestrator.kl.verdicts import GradientVerdict, verdict
 from orchestrator.pipeline import stages as _stages
-from orchestrator.pipeline.stages import LineResult
+from orchestrator.pipeline.stages import PipelineResult
 from orchestrator.records import Cell
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.plan import Plan
@@ -42,8 +42,8 @@ __all__ = [
     "Cell",
     "Experiment",
     "GradientVerdict",
-    "LineResult",
     "OrchError",
+    "PipelineResult",
     "Plan",
     "audit",
     "expand",
@@ -129,7 +129,7 @@ def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> "lis
 
 def run(
     experiment: Experiment, where: Sequence[str] = (), *, train_only: bool = False
-) -> LineResult:
+) -> PipelineResult:
     """Train what is missing, then evaluate, mirror to MLflow, and write the report.
 
     Return how far the line went: `code` 0 if nothing failed, and the report's page and comparison.

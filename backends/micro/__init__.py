@@ -27,7 +27,7 @@ class Micro(EmbeddedTrainer):
     )
     tasks_dir = Path(__file__).parent / "tasks"
     policies_dir = shipped.POLICIES
-    shared_process = SharedProcess("backends.micro.train:run_together", 32, plan.shape)
+    shared_process = SharedProcess("backends.micro.train:run_lockstep", 32, plan.shape)
     translate = staticmethod(plan.translate)
     parse = staticmethod(plan.parse)
     read_metrics = staticmethod(disk.read_metrics)

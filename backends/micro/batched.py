@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (its name in the field)
 from torch import Tensor
 
-from backends.micro.engine import near
 from backends.micro.policy import Layout, Weights, weights
 from backends.micro.rollout import Rollouts, rows_of, tree
+from backends.micro.rollout_rounding import near
 from backends.micro.shape import (
     HEAD_WIDTH,
     HIDDEN,
@@ -397,17 +397,17 @@ def gradient(
     tokens: Tensor,
     slope: Tensor,
     temperature: Tensor | float,
-    of_logps: Sequence[Tensor | None] = (),
+    grad_logps: Sequence[Tensor | None] = (),
 ) -> Tensor:
     """Return [C, NUM_PARAMETERS], the gradient of a loss whose slope in `logp` is [C, P, G, T].
 
-    `of_logps`: of each cell, the loss's further slope in `logps`, or None.
+    `grad_logps`: of each cell, the loss's further slope in `logps`, or None.
     """
     _, index = tree(tokens.shape[2], tokens.shape[3], tokens.device)
     places = index * NUM_TOKENS + tokens.flatten(2)
     of_chosen = torch.zeros_like(scored.logps)
     of_chosen.flatten(2).scatter_add_(2, places, slope.flatten(2))
-    for cell, further in enumerate(of_logps):
+    for cell, further in enumerate(grad_logps):
         if further is not None:
             of_chosen[cell] += further
     # The slope of log_softmax: the slope minus the probabilities times its sum.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import engine, passes
+from backends.micro import passes, rollout_rounding
 from backends.micro.batched import PackedScores, Sampled
 from backends.micro.objective import (
     Experience,
@@ -73,8 +73,8 @@ def collect(cells: Sequence[Trainee]) -> Collected:
     versions = [cell.rollout_version for cell in cells]
     temperature = temperatures(cells)
     samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
-    rounded = engine.rounding(cells[0].settings)
-    folded = passes.prepared(engine.copied(torch.stack(samplers), rounded))
+    rounded = rollout_rounding.rounding(cells[0].settings)
+    folded = passes.prepared(rollout_rounding.copied(torch.stack(samplers), rounded))
     sampled = passes.sample(
         folded,
         prompts,
@@ -237,7 +237,7 @@ def differs(cell: Trainee, version: int) -> bool:
 
     version: the train steps after which the policy is that the engine copied.
     """
-    return version != cell.state.step or engine.rounding(cell.settings) is not None
+    return version != cell.state.step or rollout_rounding.rounding(cell.settings) is not None
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:

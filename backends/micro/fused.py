@@ -279,7 +279,7 @@ def log_chances(policy: Packed, prompts: Tensor, answers: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gradient(
-    policy: Packed, scored: PackedScores, slope: Tensor, of_logps: Sequence[Tensor | None]
+    policy: Packed, scored: PackedScores, slope: Tensor, grad_logps: Sequence[Tensor | None]
 ) -> Tensor:
     """Return `batched.gradient`."""
     trees = scored.activations
@@ -288,7 +288,7 @@ def gradient(
     result = torch.empty_like(policy.flat)
     slope = slope.contiguous()
     for cell, memory in enumerate(trees.memory):
-        further = of_logps[cell] if cell < len(of_logps) else None
+        further = grad_logps[cell] if cell < len(grad_logps) else None
         further = None if further is None else further.contiguous()
         work = torch.empty(policy.library.slope_bytes(_at(memory)), dtype=torch.uint8)
         policy.library.gradient(

@@ -194,12 +194,12 @@ def objective(
     logp: Tensor,
     batch: Experience,
     dialect: Dialect = PLAIN,
-    of_states: Tensor | None = None,
+    state_kls: Tensor | None = None,
     betas: Tensor | None = None,
 ) -> Objective:
     """Return the loss of a minibatch, differentiable in `logp` [P, G, T].
 
-    `of_states`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
+    `state_kls`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
     `betas`: beta of each cell [C], where cells differ in it; None: that of `kl`.
     """
     if dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl):
@@ -217,11 +217,11 @@ def objective(
     policy = aggregate(loss, surrogate, batch.mask, dialect, batch.batch_tokens)
     if not in_loss(kl):
         return Objective(policy, policy, torch.zeros_like(policy), ratio, clipped)
-    if of_states is None:
-        of_states = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect, batch.mask)
+    if state_kls is None:
+        state_kls = kl_loss(kl, logp, batch.logp_ref, batch.logp_old, dialect, batch.mask)
     if batch.weight is not None and _corrects(loss, "kl"):
-        of_states = of_states * batch.weight
-    per_token = of_states * batch.mask
+        state_kls = state_kls * batch.weight
+    per_token = state_kls * batch.mask
     of_kl = of_the_kl(loss, dialect), per_token, batch.mask, dialect, batch.batch_tokens
     total = policy + (kl.beta if betas is None else betas) * aggregate(*of_kl)
     return Objective(total, policy, mean_over_responses(per_token.sum(-1)), ratio, clipped)

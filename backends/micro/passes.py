@@ -90,9 +90,9 @@ def gradient(
     tokens: Tensor,
     slope: Tensor,
     temperature: Tensor,
-    of_logps: Sequence[Tensor | None] = (),
+    grad_logps: Sequence[Tensor | None] = (),
 ) -> Tensor:
     """Return the gradients [C, NUM_PARAMETERS] of a loss; see `batched.gradient`."""
     if isinstance(policy, Packed):
-        return fused.gradient(policy, scored, slope, of_logps)
-    return batched.gradient(policy, scored, tokens, slope, temperature, of_logps)
+        return fused.gradient(policy, scored, slope, grad_logps)
+    return batched.gradient(policy, scored, tokens, slope, temperature, grad_logps)

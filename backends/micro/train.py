@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,18 +23,18 @@ from torch import Tensor
 from backends.micro import (
     collapse,
     disk,
-    engine,
     evaluation,
     huggingface,
     optimizer,
     passes,
+    rollout_rounding,
     theory,
 )
 from backends.micro.batched import PackedScores
 from backends.micro.collapse import Moment
+from backends.micro.effective_beta import beta_effective
 from backends.micro.evaluation import Divergence
 from backends.micro.experience import Collected, Trainee, collect, differs, temperatures
-from backends.micro.force import beta_effective
 from backends.micro.objective import (
     Experience,
     Objective,
@@ -66,9 +66,9 @@ class _Diverged(Exception):
 
 
 class TrainingWatch(Protocol):
-    """Callbacks of `run_together`: it reports ends and log lines, and asks which cells must stop.
+    """Callbacks of `run_lockstep`: it reports ends and log lines, and asks which cells must stop.
 
-    A number is the index of a cell in the argument of `run_together`.
+    A number is the index of a cell in the argument of `run_lockstep`.
     """
 
     def ended(self, number: int, result: Outcome | Exception) -> None:
@@ -82,7 +82,7 @@ class TrainingWatch(Protocol):
         """Receive a line for the log of a cell."""
 
 
-class _Alone:
+class _SingleCellWatch:
     """The watch of one cell."""
 
     result: Outcome | Exception | None = None
@@ -104,23 +104,23 @@ def run(cell: Cell, place: AttemptPaths) -> Outcome:
     An exception or a signal may end training at any point: the files on disk stay complete. Raise
     RunFolderError if a file cannot be written or read.
     """
-    alone = _Alone()
-    run_together([(cell, place)], alone)
+    alone = _SingleCellWatch()
+    run_lockstep([(cell, place)], alone)
     if isinstance(alone.result, Outcome):
         return alone.result
     raise alone.result or RuntimeError("training ended without a result")
 
 
-def run_together(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatch) -> None:
+def run_lockstep(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatch) -> None:
     """Train cells of one shape to their ends, each from its newest state.
 
     The error or the end of one cell does not change the others.
     """
     one_quiet_core()
     with ExitStack() as journals:
-        together = Together(watch)
+        group = LockstepGroup(watch)
         for number, (cell, place) in enumerate(cells):
-            with together.watching(number, place):
+            with group.watching(number, place):
                 disk.sweep(place.checkpoints_dir)
                 state = newest_state(place.checkpoints_dir, cell.id, device())
                 journal = journals.enter_context(disk.Journal(place.attempt_dir))
@@ -129,13 +129,9 @@ def run_together(cells: Sequence[tuple[Cell, AttemptPaths]], watch: TrainingWatc
                     state = State.fresh(base_policy(cell.settings), first)
                 elif torch.equal(state.reference, first):
                     state.reference = first  # cells of one reference policy are scored together
-                say = _sayer(watch, number)
-                together.members.append(Training(number, cell, place, state, journal, say))
-        together.run()
-
-
-def _sayer(watch: TrainingWatch, number: int) -> Callable[[str], None]:
-    return lambda line: watch.say(number, line)
+                say = partial(watch.say, number)
+                group.members.append(Training(number, cell, place, state, journal, say))
+        group.run()
 
 
 def base_policy(settings: Settings) -> Tensor:
@@ -168,8 +164,8 @@ def _read_policy(name: str) -> Tensor:
 class _Watching:
     """A context in which an error ends one cell, and not the others."""
 
-    def __init__(self, together: "Together", number: int, place: AttemptPaths):
-        self._together, self._number, self._place = together, number, place
+    def __init__(self, group: "LockstepGroup", number: int, place: AttemptPaths):
+        self._group, self._number, self._place = group, number, place
 
     def __enter__(self) -> None:
         return None
@@ -185,7 +181,7 @@ class _Watching:
                 "newest whole state"
             )
             shown.__cause__ = error
-        self._together.end(self._number, shown)
+        self._group.end(self._number, shown)
         return True
 
 
@@ -210,7 +206,7 @@ class GroupLoss(NamedTuple):
     """`measured` of each cell."""
     states: Tensor | None = None
     """[C, P, G, T], the KL of each token's state, or None."""
-    of_states: Callable[[Tensor], Tensor] | None = None
+    grad_logps_of: Callable[[Tensor], Tensor] | None = None
     """The slope in the log-probabilities of the whole vocabulary, of a slope in `states`."""
 
 
@@ -246,14 +242,14 @@ def group_loss(
     if states is None or whole is None:
         return GroupLoss(target.loss, leaf, metrics)
 
-    def of_states(slope: Tensor) -> Tensor:
-        of_logps = state_slope(*whole, slope.flatten(0, 1))
-        return of_logps.view(len(slope), -1, *of_logps.shape[1:])
+    def grad_logps_of(slope: Tensor) -> Tensor:
+        grad_logps = state_slope(*whole, slope.flatten(0, 1))
+        return grad_logps.view(len(slope), -1, *grad_logps.shape[1:])
 
-    return GroupLoss(target.loss, leaf, metrics, states, of_states)
+    return GroupLoss(target.loss, leaf, metrics, states, grad_logps_of)
 
 
-class Together:
+class LockstepGroup:
     """The training of cells of one shape, in lockstep. An ended cell leaves."""
 
     def __init__(self, watch: TrainingWatch):
@@ -324,7 +320,7 @@ class Together:
         settings = self.members[0].settings
         # Then the policy that sampled is the policy that is updated, and its forward pass is used
         # again.
-        alike = settings.max_staleness_steps == 0 and engine.rounding(settings) is None
+        alike = settings.max_staleness_steps == 0 and rollout_rounding.rounding(settings) is None
         if alike and settings.batch.num_minibatches == 1:
             policy, scored = collected.samplers, collected.sampled.scored
         else:
@@ -337,8 +333,8 @@ class Together:
         slopes = torch.zeros_like(scored.logp)
         further: list[Tensor | None] = [None] * len(self.members)
         inputs = self._loss_inputs(minibatches, scored, began, collected.versions)
-        for place, (of_logp, of_logps) in self._slopes(inputs).items():
-            slopes[place], further[place] = of_logp * minibatches[place].mask, of_logps
+        for place, (grad_logp, grad_logps) in self._slopes(inputs).items():
+            slopes[place], further[place] = grad_logp * minibatches[place].mask, grad_logps
         gradients = passes.gradient(policy, scored, tokens, slopes, temperature, further)
         bounds = [member.settings.optimizer.max_grad_norm for member in self.members]
         clipped, norms = optimizer.clip(gradients, bounds)
@@ -411,12 +407,12 @@ class Together:
         by_leaf = iter(torch.autograd.grad(sums, leaves))
         slopes: dict[int, Slopes] = {}
         for places, loss in zip(groups, losses, strict=True):
-            of_logp = next(by_leaf)
-            of_logps = None if loss.of_states is None else loss.of_states(next(by_leaf))
+            grad_logp = next(by_leaf)
+            grad_logps = None if loss.grad_logps_of is None else loss.grad_logps_of(next(by_leaf))
             is_finite = loss.value.isfinite().tolist()
             for number, place in enumerate(places):
-                further = None if of_logps is None else of_logps[number]
-                slopes[place] = of_logp[number], further
+                further = None if grad_logps is None else grad_logps[number]
+                slopes[place] = grad_logp[number], further
                 self.members[place].add_metrics(loss.metrics[number], is_finite=is_finite[number])
         return slopes
 
@@ -440,7 +436,7 @@ class Together:
         """Return the exact metrics of these cells' policies."""
         if not members:
             return []
-        self.meet_references()
+        self.assign_divergences()
         distinct, places = _distinct(members)
         policy = passes.prepared(torch.stack([member.state.policy for member in distinct]))
         exact = evaluation.metrics(
@@ -451,7 +447,7 @@ class Together:
             for member, place in zip(members, places, strict=True)
         ]
 
-    def meet_references(self) -> None:
+    def assign_divergences(self) -> None:
         """Give a divergence to each cell that lacks one; cells of one reference share it."""
         known = [member.divergence for member in self.members if member.divergence]
         for member in self.members:
@@ -484,7 +480,7 @@ class Training:
         if skill is None:
             raise EnvironmentFault(f"no embedded task is called {cell.settings.data.path}")
         self.number, self.state = number, state
-        self.settings = in_force(cell.settings, state.beta)
+        self.settings = with_current_beta(cell.settings, state.beta)
         self.trainee = Trainee(self.settings, skill, state, dialect_of(cell.settings))
         self.divergence: Divergence | None = None
         """The divergence to the reference policy, or None before the first is computed."""
@@ -504,9 +500,9 @@ class Training:
             }
         )
 
-    def watched(self, together: Together) -> _Watching:
-        """Return the context that reports this cell's steps while `together` trains it."""
-        return together.watching(self.number, self._place)
+    def watched(self, group: LockstepGroup) -> _Watching:
+        """Return the context that reports this cell's steps while the group trains it."""
+        return group.watching(self.number, self._place)
 
     def outcome(self) -> Outcome:
         """Return the outcome of finished training."""
@@ -552,7 +548,9 @@ class Training:
         """
         settings, dialect, logp = self.settings, self.trainee.dialect, scored.logp
         own = dialect.ratio_to == "batch_start"
-        samples = engine.rounding(settings) is None  # the policy itself, and no copy of it
+        samples = (
+            rollout_rounding.rounding(settings) is None
+        )  # the policy itself, and no copy of it
         if (began if own else version) == self.state.step and (own or samples):
             # its own log-probabilities, so the ratio is 1 exactly
             minibatch = minibatch._replace(logp_old=logp)
@@ -611,7 +609,7 @@ class Training:
             return
         current = (batch.penalty / batch.mask.sum(-1)).mean().item()
         self.state.beta = followed(kl.controller, kl.beta, current, batch.penalty.numel())
-        self.settings = in_force(self.settings, self.state.beta)
+        self.settings = with_current_beta(self.settings, self.state.beta)
         self.trainee = self.trainee._replace(settings=self.settings)
 
     def is_evaluated(self, began: int) -> bool:
@@ -692,7 +690,7 @@ class _Due:
         return every is not None and self._now // every > self._began // every
 
 
-def in_force(settings: Settings, beta: float | None) -> Settings:
+def with_current_beta(settings: Settings, beta: float | None) -> Settings:
     """Return settings with a controller's current beta, or the settings themselves for None."""
     return settings if beta is None else settings.but(kl=settings.kl.but(beta=beta))
 

@@ -39,6 +39,7 @@ from orchestrator.kl.library_semantics import (
     differing,
     relevant,
 )
+from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
@@ -49,9 +50,8 @@ from orchestrator.spec.select import matches, parse
 
 MARGIN = 0.03
 """Two accuracies are indistinguishable if tests confirm a smaller difference than this."""
-CURVES = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
+COMPARED_METRICS = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
 """Metrics whose curves are compared. The first one that a run of a question has is used."""
-BETA_EFFECTIVE = "train/beta_effective"
 SideName = Literal["predicted", "observed"]
 FinalValue = Callable[[str], float | None]
 """Cell id -> final value of the compared metric, or None without one."""
@@ -748,7 +748,7 @@ def _score_data(
 
 
 def _curve_data(side: LibrarySide, question: LibraryQuestion) -> dict[str, Any]:
-    for metric in CURVES:
+    for metric in COMPARED_METRICS:
         samples, curves = curves_by_library(side.runs, question, metric)
         if samples:
             return {

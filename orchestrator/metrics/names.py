@@ -14,6 +14,7 @@ class Metric(NamedTuple):
     all`."""
 
 
+BETA_EFFECTIVE = "train/beta_effective"
 METRICS: dict[str, Metric] = {
     "train/reward_mean": Metric(
         "task reward of the rollout batch, before any KL penalty", in_mlflow="always"
@@ -24,7 +25,7 @@ METRICS: dict[str, Metric] = {
     ),
     "train/kl_reference_per_token": Metric("the same, averaged over tokens", "nats/token"),
     "train/kl_term": Metric("the KL estimate the loss or reward really uses, before beta"),
-    "train/beta_effective": Metric("beta that would pull as hard under the nominal objective"),
+    BETA_EFFECTIVE: Metric("beta that would pull as hard under the nominal objective"),
     "train/beta": Metric("beta in force, where a controller moves it"),
     "train/entropy": Metric(
         "mean entropy of the policy at sampled positions", "nats/token", "always"

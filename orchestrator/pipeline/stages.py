@@ -402,7 +402,7 @@ class Review(NamedTuple):
         }
 
 
-class LineResult(NamedTuple):
+class PipelineResult(NamedTuple):
     """The result of the pipeline: the stages that ran, and what they returned."""
 
     code: int
@@ -428,7 +428,7 @@ def run(
     wait: bool = False,
     take_over: bool = False,
     budget: float | None = None,
-) -> LineResult:
+) -> PipelineResult:
     """Train the chosen cells that are missing, then evaluate, mirror, report, and notify.
 
     experiment: every cell of the spec; the report shows all of them. plan: the plan of the chosen
@@ -450,7 +450,7 @@ def run(
             experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
         )
         if train_only or code == 130 or not over:
-            result = LineResult(code, ended=bool(plan.pending) and over)
+            result = PipelineResult(code, ended=bool(plan.pending) and over)
         else:
             result = _after_training(experiment, chosen, plan, code, beside)
     if result.ended:
@@ -482,7 +482,7 @@ def _after_training(
     plan: Plan,
     code: int,
     beside: MirrorBeside,
-) -> LineResult:
+) -> PipelineResult:
     """Do the later stages, unless nothing has changed since they were done. code: of training."""
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     is_everything = len(chosen.cells) == len(experiment.cells)
@@ -492,11 +492,11 @@ def _after_training(
         after = plan_cells(experiment.cells, experiment.folder)
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
-        return LineResult(code, ended=bool(plan.pending))
+        return PipelineResult(code, ended=bool(plan.pending))
     reviewed = review(experiment, chosen, beside)
     if reviewed.code == 0:
         mark_complete(experiment, after, store)
-    return LineResult(max(code, reviewed.code), reviewed, ended=True)
+    return PipelineResult(max(code, reviewed.code), reviewed, ended=True)
 
 
 def review(
@@ -534,7 +534,7 @@ def review(
 
 
 def run_data(
-    experiment: Experiment, chosen: Experiment, where: Sequence[str], result: LineResult
+    experiment: Experiment, chosen: Experiment, where: Sequence[str], result: PipelineResult
 ) -> dict[str, object]:
     """Return what a run left, as plain data: states of the chosen cells, claims, the page."""
     page = experiment.folder.report / "index.html"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
-from orchestrator.metrics.stillness import stillness
+from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
@@ -119,7 +119,7 @@ def report(
             phase_section(comparison),
             published_section(comparison, spec),
             limits_section(comparison, scores, spec, other.baselines),
-            stillness_section(records),
+            zero_gradient_section(records),
             stability_section(comparison),
             reference_section(comparison),
             predicted_section(comparison),
@@ -179,12 +179,12 @@ def faults_section(faults: Sequence[str]) -> Section | None:
     return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
 
 
-def stillness_section(records: Sequence[Record]) -> Section | None:
+def zero_gradient_section(records: Sequence[Record]) -> Section | None:
     """Return a section on runs whose gradient was exactly 0 for a while, or None without any."""
     sentences = [
         stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
         for record in records
-        if (stretch := stillness(record.metrics)) is not None
+        if (stretch := zero_gradient_stretch(record.metrics)) is not None
     ]
     if not sentences:
         return None

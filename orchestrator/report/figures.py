@@ -36,7 +36,7 @@ EXACT_POWERS = 22
 """10 ** n is exact in floating point up to this n."""
 
 
-CURVES = (
+PAGE_CURVES = (
     "eval/in_domain/mean",
     "eval/out_of_domain/mean",
     "eval/accuracy_in_domain",
@@ -72,7 +72,7 @@ def figure_data(
     """
     grids: dict[tuple[int, ...], int] = {}
     settings, varied = setting_names(configurations), varied_axes(configurations)
-    curves = [(c, m) for c in configurations for m in CURVES if has_curve(c, m)]
+    curves = [(c, m) for c in configurations for m in PAGE_CURVES if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
     rank = {id(c): i for i, c in enumerate(sorted(configurations, key=_place))}
@@ -93,7 +93,7 @@ def figure_data(
                 m: _final_data(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")
             },
             "curves": {
-                m: _curve_data(c.curves[m], grids, points) for m in CURVES if has_curve(c, m)
+                m: _curve_data(c.curves[m], grids, points) for m in PAGE_CURVES if has_curve(c, m)
             },
             "collapsed": [c.collapse.count, c.collapse.n],
             "term": NO_KL if c.kl == "none" else c.kl,
@@ -109,7 +109,10 @@ def figure_data(
         for c, setting in zip(configurations, settings, strict=True)
     ]
     used = {
-        m for c in configurations for m in (*c.finals, *c.curves) if m in CURVES or m[:5] == "eval/"
+        m
+        for c in configurations
+        for m in (*c.finals, *c.curves)
+        if m in PAGE_CURVES or m[:5] == "eval/"
     }
     return {
         "metrics": {m: axis_label(m) for m in sorted(used)},

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.libraries import (
-    CURVES,
+    COMPARED_METRICS,
     LibrarySide,
     curves_by_library,
     limits_of_base,
@@ -109,7 +109,7 @@ def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
     panels = []
     for side in sides:
         for question in side.questions:
-            for metric in CURVES:
+            for metric in COMPARED_METRICS:
                 samples, curves = curves_by_library(side.runs, question, metric, POINTS)
                 if len(samples) > 1:
                     panels.append(

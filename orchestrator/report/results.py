@@ -27,9 +27,10 @@ from orchestrator.analysis.stats import Estimate, SeedSpread, estimate
 from orchestrator.analysis.text import estimate_text, metric_title, number_text
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.imports.runs import ImportedRun, metrics_in
+from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import (
-    CURVES,
+    PAGE_CURVES,
     has_curve,
     rounded,
     setting_names,
@@ -364,7 +365,9 @@ def curves_section(comparison: Comparison) -> Section | None:
 
     The paper's figures of this kind are Fig. 2-4, 7 and 11.
     """
-    metrics = tuple(m for m in CURVES if any(has_curve(c, m) for c in comparison.configurations))
+    metrics = tuple(
+        m for m in PAGE_CURVES if any(has_curve(c, m) for c in comparison.configurations)
+    )
     if not metrics:
         return None
     figure = Figure(
@@ -574,7 +577,6 @@ def published_data(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-BETA_EFFECTIVE = "train/beta_effective"
 BETA_TEXT = (
     "The β that would pull as hard under the objective the spec names. It parts from the β asked "
     "for where a library averages, scales or bounds the KL term otherwise."

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from orchestrator.metrics.stillness import stillness
+from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.cost import (
@@ -84,7 +84,7 @@ def stretches_without_gradient(experiment: Experiment, plan: Plan, everything: b
     return [
         stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
         for record in collect(listed, experiment.folder)
-        if (stretch := stillness(record.metrics)) is not None
+        if (stretch := zero_gradient_stretch(record.metrics)) is not None
     ]
 
 

@@ -257,7 +257,7 @@ def test_as_beta_goes_to_0_the_update_is_that_without_a_kl(name: str) -> None:
         kl = Kl(estimator="none")
         if beta is not None:
             kl = Kl(estimator=name, placement="loss", beta=beta)
-        loss = objective(Loss(clip=None), kl, logp, batch, of_states=states).loss
+        loss = objective(Loss(clip=None), kl, logp, batch, state_kls=states).loss
         return torch.autograd.grad(loss, logits, retain_graph=True)[0]
 
     def shaped(beta: float) -> Any:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from backends.micro import BACKEND, optimizer
+from backends.micro.effective_beta import beta_effective
 from backends.micro.experience import lag
-from backends.micro.force import beta_effective
 from backends.micro.objective import Experience, aggregate, objective, shaped_advantages
 from backends.micro.policy import initial, norms, weights
 from backends.micro.version import VERSION, version_for

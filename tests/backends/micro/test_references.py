@@ -135,7 +135,7 @@ def test_references_of_all_kinds_train_together_as_alone(
         AttemptPaths(r / "plan", r / "attempts" / "1", r / "checkpoints")
         for r in (tmp_path / str(number) for number in range(len(every)))
     ]
-    train.run_together(
+    train.run_lockstep(
         [(cell_of(each), place) for each, place in zip(every, places, strict=True)], Watch()
     )
     for settings, place in zip(every, places, strict=True):

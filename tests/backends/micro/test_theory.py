@@ -116,7 +116,7 @@ def finals(
         settings = long_cell(embedded, *kl.split("."), beta).model_copy(update={"seed": seed})
         place = place_at(tmp_path_factory.mktemp("it's a cell"))
         cells.append((cell_of(settings, evaluate_every_steps=150), place))
-    train.run_together(cells, Strict())
+    train.run_lockstep(cells, Strict())
     last = {}
     for cell, place in cells:
         kl, values = cell.settings.kl, lines(place)[-1]["values"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.micro import batched, engine, huggingface
+from backends.micro import batched, huggingface, rollout_rounding
 from backends.micro.objective import Experience, objective
 from backends.micro.plan import shape
 from backends.micro.policy import weights as views
@@ -179,7 +179,7 @@ def rollouts() -> Callable[[EngineFormat | None], tuple[batched.Sampled, Tensor]
     draws = torch.from_numpy(rng.random((1, 64, 5, 7), np.float32))
 
     def sample(rounded: EngineFormat | None) -> tuple[batched.Sampled, Tensor]:
-        copy = batched.folded(engine.copied(policy, rounded))
+        copy = batched.folded(rollout_rounding.copied(policy, rounded))
         ones = torch.ones(1, 1, 1, 1)
         mine = batched.sample(copy, asked, draws, ones, [1.0], rounded=rounded)
         of = mine.rollouts
@@ -247,8 +247,8 @@ def test_only_cells_of_one_engine_train_together(embedded: Callable[..., Setting
 
 def test_eight_bits_keep_embedding_norms_and_head_in_bf16() -> None:
     policy = torch.randn(2, NUM_PARAMETERS, generator=torch.Generator().manual_seed(0))
-    copy = views(engine.copied(policy, "int8"))
-    near = views(engine.near(policy, "bf16"))
+    copy = views(rollout_rounding.copied(policy, "int8"))
+    near = views(rollout_rounding.near(policy, "bf16"))
     assert torch.equal(copy.embedding, near.embedding)
     assert torch.equal(copy.head, near.head)
     assert torch.equal(copy.layers[0].mlp_norm, near.layers[0].mlp_norm)

@@ -98,8 +98,8 @@ def plain_gradient(settings: Settings, state: State, part: int) -> tuple[Tensor,
 @contextmanager
 def together_of(
     settings: list[Settings], states: list[State], folder: Path
-) -> Iterator[train.Together]:
-    group = train.Together(Strict())
+) -> Iterator[train.LockstepGroup]:
+    group = train.LockstepGroup(Strict())
     with ExitStack() as journals:
         for number, (each, state) in enumerate(zip(settings, states, strict=True)):
             cell = Cell(id=str(number), slug="c", studies=("s",), axes={}, settings=each)
@@ -261,7 +261,7 @@ def test_cells_of_one_policy_are_evaluated_once(
     monkeypatch.setattr(train.evaluation, "metrics", counted)
     cells = [cell_of(each, evaluate_every_steps=14) for each in varied(embedded)]
     places = [place_at(tmp_path / str(number)) for number in range(len(cells))]
-    train.run_together(list(zip(cells, places, strict=True)), Kept())
+    train.run_lockstep(list(zip(cells, places, strict=True)), Kept())
     assert evaluated == [2, 1, 4], "two skills; then the cell of 10 train steps, then the others"
 
 
@@ -302,7 +302,7 @@ def test_a_curve_does_not_depend_on_the_cells_beside_it(
     for name, order in (("all", (0, 1, 2, 3, 4)), ("turned", (4, 2, 0, 1, 3)), ("two", (3, 1))):
         places = {number: place_at(tmp_path / name / str(number)) for number in order}
         watch = Kept()
-        train.run_together([(cells[number], places[number]) for number in order], watch)
+        train.run_lockstep([(cells[number], places[number]) for number in order], watch)
         assert all(isinstance(result, Outcome) for result in watch.results.values())
         for number, place in places.items():
             curve, policy = outcome_of(place, lines)
@@ -346,7 +346,7 @@ def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
     places[2].checkpoints_dir.parent.mkdir(parents=True)
     places[2].checkpoints_dir.write_text("a file where a folder should be")
     watch = Kept(leave)
-    train.run_together(list(zip(cells, places, strict=True)), watch)
+    train.run_lockstep(list(zip(cells, places, strict=True)), watch)
     assert sorted(watch.results) == [0, 1, 2, 3, 5]
     diverged, broken = watch.results[1], watch.results[3]
     assert isinstance(diverged, Outcome)
@@ -382,7 +382,7 @@ def test_a_loss_that_cannot_be_differentiated_ends_its_cell_alone(
     monkeypatch.setattr(train, "group_loss", failing)
     places = [place_at(tmp_path / str(number)) for number in range(3)]
     watch = Kept()
-    train.run_together(list(zip(cells, places, strict=True)), watch)
+    train.run_lockstep(list(zip(cells, places, strict=True)), watch)
     assert isinstance(watch.results[1], RuntimeError)
     assert len(lines(places[1])) == 2
     assert isinstance(watch.results[0], Outcome)
@@ -399,7 +399,7 @@ def test_killed_together_and_resumed_in_other_company(
 ) -> None:
     cells = [cell_of(embedded(num_train_steps=24, seed=seed)) for seed in range(3)]
     whole = [place_at(tmp_path / f"whole {seed}") for seed in range(3)]
-    train.run_together(list(zip(cells, whole, strict=True)), Kept())
+    train.run_lockstep(list(zip(cells, whole, strict=True)), Kept())
     update, calls = train.optimizer.update, iter(range(50))
 
     def killed(*args: Any) -> Tensor:
@@ -412,9 +412,9 @@ def test_killed_together_and_resumed_in_other_company(
         patch.setattr(train, "ROLLING_SECONDS", 0)
         patch.setattr(train.optimizer, "update", killed)
         with pytest.raises(KeyboardInterrupt):
-            train.run_together(list(zip(cells, first, strict=True)), Kept())
+            train.run_lockstep(list(zip(cells, first, strict=True)), Kept())
     second = [place_at(tmp_path / str(seed), 2) for seed in range(3)]
-    train.run_together(list(zip(cells[:2], second[:2], strict=True)), Kept())
+    train.run_lockstep(list(zip(cells[:2], second[:2], strict=True)), Kept())
     train.run(cells[2], second[2])
     for seed in range(3):
         merged = {

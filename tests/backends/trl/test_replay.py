@@ -223,10 +223,10 @@ def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
             made = Experience(part[0], part[0], part[0], part[1], part[2], none, none, part[3])
             made = made._replace(batch_tokens=tokens)
             logp = log_probabilities(policy, batch, which)[:, None]
-            of_states = None
+            state_kls = None
             if entry(name).is_of_vocabulary:
-                of_states = state_kl(name, policy, reference, batch, which)[:, None]
-            value = objective(settings.loss, settings.kl, logp, made, dialect, of_states).loss
+                state_kls = state_kl(name, policy, reference, batch, which)[:, None]
+            value = objective(settings.loss, settings.kl, logp, made, dialect, state_kls).loss
             adam.zero_grad()
             value.backward()
             norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0))

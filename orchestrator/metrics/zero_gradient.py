@@ -17,7 +17,7 @@ BEST = 1.0
 GRADIENT, REWARD = "train/grad_norm", "train/reward_mean"
 
 
-class Stillness(NamedTuple):
+class ZeroGradientStretch(NamedTuple):
     """A stretch of train steps without any gradient."""
 
     first: int
@@ -37,7 +37,7 @@ class Stillness(NamedTuple):
         )
 
 
-def stillness(points: Iterable[MetricPoint]) -> Stillness | None:
+def zero_gradient_stretch(points: Iterable[MetricPoint]) -> ZeroGradientStretch | None:
     """Return the longest stretch of points with a gradient of 0 and a constant reward.
 
     Return None if it is shorter than SHORTEST, or if all its rollouts had the best reward.
@@ -53,11 +53,11 @@ def stillness(points: Iterable[MetricPoint]) -> Stillness | None:
         if runs[-1] and point.values.get(REWARD) != runs[-1][-1].values.get(REWARD):
             runs.append([])
         runs[-1].append(point)
-    return max(filter(None, map(_stillness, runs)), key=lambda each: each.num_points, default=None)
+    return max(filter(None, map(_stretch, runs)), key=lambda each: each.num_points, default=None)
 
 
-def _stillness(points: Sequence[MetricPoint]) -> Stillness | None:
+def _stretch(points: Sequence[MetricPoint]) -> ZeroGradientStretch | None:
     if len(points) < SHORTEST or points[0].values.get(REWARD) == BEST:
         return None
     reward = points[0].values.get(REWARD)
-    return Stillness(points[0].step, points[-1].step, len(points), reward)
+    return ZeroGradientStretch(points[0].step, points[-1].step, len(points), reward)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.metrics.stillness import Stillness, stillness
+from orchestrator.metrics.zero_gradient import ZeroGradientStretch, zero_gradient_stretch
 from orchestrator.records import MetricPoint
-from orchestrator.report import stillness_section
+from orchestrator.report import zero_gradient_section
 
 GRADIENT, REWARD = "train/grad_norm", "train/reward_mean"
 
@@ -34,11 +34,11 @@ STILL = (0.0, 0.01)
 @pytest.mark.parametrize(
     ("told", "found"),
     [
-        ([STILL] * 4, Stillness(1, 4, 4, 0.01)),
-        ([(0.5, 0.1), *[STILL] * 3, (0.1, 0.2)], Stillness(2, 4, 3, 0.01)),
-        ([*[STILL] * 3, (0.5, 0.1), *[STILL] * 5], Stillness(5, 9, 5, 0.01)),
-        ([(0.0, None)] * 3, Stillness(1, 3, 3, None)),
-        ([STILL, (None, None), STILL, STILL], Stillness(1, 4, 3, 0.01)),
+        ([STILL] * 4, ZeroGradientStretch(1, 4, 4, 0.01)),
+        ([(0.5, 0.1), *[STILL] * 3, (0.1, 0.2)], ZeroGradientStretch(2, 4, 3, 0.01)),
+        ([*[STILL] * 3, (0.5, 0.1), *[STILL] * 5], ZeroGradientStretch(5, 9, 5, 0.01)),
+        ([(0.0, None)] * 3, ZeroGradientStretch(1, 3, 3, None)),
+        ([STILL, (None, None), STILL, STILL], ZeroGradientStretch(1, 4, 3, 0.01)),
         ([STILL] * 2, None),
         ([(0.0, 0.1), (0.0, 0.2), (0.0, 0.3)], None),
         ([(1e-9, 0.01)] * 5, None),
@@ -48,13 +48,13 @@ STILL = (0.0, 0.01)
     ],
 )
 def test_a_stretch_without_gradient_and_with_one_reward_is_found(
-    told: list[tuple[float | None, float | None]], found: Stillness | None
+    told: list[tuple[float | None, float | None]], found: ZeroGradientStretch | None
 ) -> None:
-    assert stillness(points(*told)) == found
+    assert zero_gradient_stretch(points(*told)) == found
 
 
 def test_the_sentence_names_cell_steps_and_cause() -> None:
-    told = Stillness(1, 4, 4, 0.01).sentence("k1.reward-seed0 (abc)")
+    told = ZeroGradientStretch(1, 4, 4, 0.01).sentence("k1.reward-seed0 (abc)")
     assert told.startswith("k1.reward-seed0 (abc): nothing was learnt from train step 1 to 4")
     assert "the same score (0.01) to every rollout" in told
     assert "decoded responses" in told
@@ -62,13 +62,13 @@ def test_the_sentence_names_cell_steps_and_cause() -> None:
 
 def test_the_report_tells_of_it(synthetic: Any) -> None:
     done = synthetic.grid({"none": [0.9, 0.9]})
-    assert stillness_section(done.records) is None
+    assert zero_gradient_section(done.records) is None
     still = dataclasses.replace(done.records[0], metrics=tuple(points(*[STILL] * 4)))
-    section = stillness_section([still, *done.records[1:]])
+    section = zero_gradient_section([still, *done.records[1:]])
     assert section is not None
     assert section.id == "unlearnt"
     assert len(section.points) == 1
     assert still.cell.slug in section.points[0]
-    many = stillness_section([still] * 25)
+    many = zero_gradient_section([still] * 25)
     assert many is not None
     assert many.points[-1] == "And 5 more cells."
