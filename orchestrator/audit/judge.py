@@ -18,7 +18,8 @@ from orchestrator.audit.surroundings import (
 )
 from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.kl.verdicts import GradientVerdict, verdict
+from orchestrator.kl.table import Case, Judged, judged
+from orchestrator.kl.verdicts import verdict
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -32,7 +33,7 @@ from orchestrator.library.launches import (
     Rule,
     TrainingRegime,
 )
-from orchestrator.settings import Kl, Placement
+from orchestrator.settings import AdvantageEstimator, Kl, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Judgement(NamedTuple):
 
     name: AuditVerdict
     why: str
-    measured: GradientVerdict | None = None
+    measured: Judged | None = None
 
 
 _OF_KIND: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
@@ -222,6 +223,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
             *([_if_old(reading, old)] if depends else ()),
         )
     )
+    sentence, notes = _measurement(chosen, on_policy=chosen is on)
     return AuditFinding(
         file=file,
         line=launch.line,
@@ -244,11 +246,11 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         rollout_kl=reading.rollout_kl,
         settings=reading.settings,
         rules=reading.rules,
-        measured=_measurement(chosen, on_policy=chosen is on),
+        measured=sentence,
         changes=reading.changes,
         change_note=reading.change_note,
         assumes=tuple(assumes),
-        notes=() if chosen.measured is None else tuple(chosen.measured.notes),
+        notes=notes,
         regime=reading.regime,
         term_verdict=_term(reading).name,
         otherwise=old.name if depends else None,
@@ -256,9 +258,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         effective_beta=effective_betas(reading),
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
-        bias=None
-        if chosen.measured is None
-        else (chosen.measured.bias[1], chosen.measured.bias[2]),
+        bias=_bias(chosen.measured),
     )
 
 
@@ -305,12 +305,28 @@ def _if_old(reading: LaunchReading, old: Judgement) -> str:
     )
 
 
-def _measurement(chosen: Judgement, *, on_policy: bool) -> str:
-    """Return the laboratory's numbers in a sentence, or an empty text if it has none."""
+def _measurement(chosen: Judgement, *, on_policy: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the laboratory's numbers in a sentence, and its notes; empty if it has none."""
     if chosen.measured is None:
-        return ""
+        return "", ()
+    row, case = chosen.measured.row, chosen.measured.case
+    in_words = verdict(
+        Kl(estimator=row.estimator, placement=row.placement, beta=1.0),
+        on_policy=case.on_policy,
+        advantage=case.advantage,
+        group_size=case.group_size,
+        ratio=case.ratio,
+    )
     where = "" if on_policy else f" (computed for {LABORATORY})"
-    return f"{chosen.measured.summary}. {chosen.measured.bias.text}{where}"
+    return f"{in_words.summary}. {in_words.bias.text}{where}", in_words.notes
+
+
+def _bias(measured: Judged | None) -> tuple[float | None, float | None] | None:
+    if measured is None:
+        return None
+    if measured.by_prompt:
+        return None, None
+    return measured.row.bias_near, measured.row.bias_far
 
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
@@ -413,46 +429,47 @@ def _no_kl(reward: InReward, loss: InLoss) -> str:
 
 def _in_reward(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     term = reading.in_reward
-    measured = _measure(term, "reward", on_policy=on_policy)
+    case = _case(reading, "reward", on_policy=on_policy)
+    plain = judged(estimator_name(term), "reward", Case(on_policy)).row
     text = f"{term.estimator} in the reward, β = {term.beta:g}"
-    if measured.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
+    known = on_policy or _ratio(reading) in ("token", "sequence", "sequence_mean")
+    row = judged(estimator_name(term), "reward", case) if known else None
+    if plain.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
         why = f"{text}: the gradient of the sequence's reverse KL"
-        return Judgement("unbiased_reverse_kl", why, measured)
-    if any(key in _SURROGATES for _, key in measured.terms):
+        return Judgement("unbiased_reverse_kl", why, row)
+    if any(key in _SURROGATES for _, key in plain.terms):
+        old = f"{text}, from old samples ({reading.regime.because})"
         if _ratio(reading) != "token":
             unknown = _ratio(reading) is None
             how = (
                 "with a ratio that is not known" if unknown else "without PPO's ratio of each token"
             )
-            why = (
-                f"{text}, from old samples ({reading.regime.because}): a policy gradient of the "
-                f"reverse KL {how}; the laboratory has no number for it"
-            )
-            return Judgement("surrogate_reverse_kl", why)
+            number = "" if known else "; the laboratory has no number for it"
+            why = f"{old}: a policy gradient of the reverse KL {how}{number}"
+            return Judgement("surrogate_reverse_kl", why, row)
         why = (
-            f"{text}, from old samples ({reading.regime.because}): PPO's surrogate of the "
-            "sequence's reverse KL, whose bias goes to zero with the lag"
+            f"{old}: PPO's surrogate of the sequence's reverse KL, whose bias goes to zero with "
+            "the lag"
         )
-        return Judgement("surrogate_reverse_kl", why, measured)
+        return Judgement("surrogate_reverse_kl", why, row)
     why = f"{text}: the policy gradient of that reward is not the gradient of the reverse KL"
-    return Judgement(
-        "biased_reward", why, measured if on_policy or _ratio(reading) == "token" else None
-    )
+    return Judgement("biased_reward", why, row)
 
 
 def _in_loss(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     term = reading.in_loss
-    measured = _measure(term, "loss", on_policy=on_policy)
+    case = _case(reading, "loss", on_policy=on_policy)
+    measured = judged(estimator_name(term), "loss", case)
     text = f"{_estimator_of(term)} in the loss, β = {term.beta:g}"
     if not on_policy:
         text += f", from old samples ({reading.regime.because})"
-    keys = [key for _, key in measured.terms]
+    keys = [key for _, key in measured.row.terms]
     if len(keys) == 1 and keys[0] in _OF_TERM:
         name, words = _OF_TERM[keys[0]]
-    elif measured.objective in _OF_KIND:
-        name, words = _OF_KIND[measured.objective]
+    elif measured.row.objective in _OF_KIND:
+        name, words = _OF_KIND[measured.row.objective]
     else:
-        name, words = "other_objective", measured.summary
+        name, words = "other_objective", measured.words
     return Judgement(name, f"{text}: {words}", measured)
 
 
@@ -465,9 +482,10 @@ def _both(reading: LaunchReading, *, on_policy: bool) -> Judgement:
     measured = None
     same = reward.estimator == loss.estimator and not (loss.straight_through or loss.weighted)
     if same and reward.beta == loss.beta and (on_policy or _ratio(reading) == "token"):
-        measured = _measure(loss, "reward_and_loss", on_policy=on_policy)
+        case = _case(reading, "reward_and_loss", on_policy=on_policy)
+        measured = judged(estimator_name(loss), "reward_and_loss", case)
         of_states = entry(estimator_name(loss)).is_of_vocabulary
-        if of_states and measured.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
+        if of_states and measured.row.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
             why = (
                 f"{loss.estimator} in the reward and in the loss, β = {loss.beta:g}: its two parts "
                 "are the gradient of the sequence's reverse KL"
@@ -482,7 +500,22 @@ def _estimator_of(term: InLoss) -> str:
     return f"{term.estimator} with k2's gradient" if term.straight_through else str(term.estimator)
 
 
-def _measure(term: InReward | InLoss, placement: Placement, *, on_policy: bool) -> GradientVerdict:
-    """Return the laboratory's verdict on a term."""
-    kl = Kl(estimator=estimator_name(term), placement=placement, beta=abs(term.beta or 1.0))
-    return verdict(kl, on_policy=on_policy)
+def _case(reading: LaunchReading, placement: Placement, *, on_policy: bool) -> Case:
+    """Return what the KL term's gradient depends on, from the facts of the launch.
+
+    A KL in the loss keeps its own ratio. A KL in the reward has the policy loss's, and passes
+    through the group's mean and deviation where they include it.
+    """
+    around = reading.surroundings
+    if around is None:
+        return Case(on_policy)
+    in_loss = placement == "loss"
+    ratio = around.ratio if placement == "reward" and around.ratio != "none" else None
+    if reading.group_size == 1:  # no group, whose mean and deviation would rescale it
+        return Case(on_policy, ratio or "token")
+    advantage: AdvantageEstimator = "rloo"
+    if around.own_rollout_in_mean and (in_loss or around.baseline_includes_kl):
+        advantage = "dr_grpo"
+    if around.advantage_divided_by == "group_std" and (in_loss or around.division_includes_kl):
+        advantage = "grpo"
+    return Case(on_policy, ratio or "token", advantage=advantage, group_size=reading.group_size)

@@ -5,7 +5,8 @@ off it is, what to write instead, and what else counts. They use no word of the 
 facts behind them are the rows of render.py.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.render import (
@@ -45,6 +46,7 @@ PLAIN: dict[AuditVerdict, str] = {
 """What each verdict means for the policy, in a sentence."""
 UNBOUNDED = ("no_kl", "rollout_policy_kl_only")
 """Verdicts under which nothing keeps the policy near a reference policy."""
+_LINES = re.compile(r"\blines? [\d, ]*\d")
 MOST_EDITS = 3
 """Maximum number of edits of a change that a summary names."""
 DRIFT = 10
@@ -63,6 +65,20 @@ def summary(finding: AuditFinding) -> Iterator[tuple[str, str]]:
     yield "Instead", instead(finding)
     if more := list(_also(finding)):
         yield "Also", "; ".join(more)
+
+
+def equal_answers(findings: Iterable[AuditFinding]) -> list[list[AuditFinding]]:
+    """Return the findings in groups: of one file, with one answer, line numbers and cases apart."""
+    groups: dict[tuple[str, ...], list[AuditFinding]] = {}
+    for each in findings:
+        head, *lines = (text for _, text in summary(each))
+        own = (
+            each.file,
+            head.removeprefix(_place(each)),
+            *(_LINES.sub("", text) for text in lines),
+        )
+        groups.setdefault(own, []).append(each)
+    return list(groups.values())
 
 
 def one_line(finding: AuditFinding) -> str:

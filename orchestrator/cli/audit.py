@@ -12,7 +12,7 @@ from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
 from orchestrator.audit.render import annotations, finding_as_json, rows, sarif
-from orchestrator.audit.summary import one_line, summary
+from orchestrator.audit.summary import equal_answers, one_line, summary
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import set_next
@@ -231,14 +231,15 @@ def _print_data(
 
 
 def _print(findings: "list[AuditFinding]", output: str, verbose: int) -> None:
+    if output == "full":
+        for same in equal_answers(findings):
+            _print_full(same, verbose)
     for each in findings:
         if output == "github":
             for line in annotations(each):
                 click.echo(line)
         elif output == "concise":
             click.secho(one_line(each), fg=_colour(each) if sys.stdout.isatty() else None)
-        else:
-            _print_full(each, verbose)
     if len(findings) > 1 and output != "github":
         problems = sum(each.problem for each in findings)
         click.echo(f"{len(findings)} launches, {problems} with a KL term that needs a look")
@@ -250,11 +251,17 @@ def _colour(finding: "AuditFinding") -> str:
     return "yellow" if finding.verdict == "undetermined" else "green"
 
 
-def _print_full(finding: "AuditFinding", verbose: int) -> None:
-    """Print the six lines of a finding; from `-v` on the facts behind them."""
+def _print_full(same: "list[AuditFinding]", verbose: int) -> None:
+    """Print the six lines of findings with one answer; from `-v` on the facts of the first."""
     import textwrap
 
+    finding = same[0]
     lines = list(summary(finding))
+    if others := sorted({each.line for each in same} - {finding.line}):
+        word = "line" if len(others) == 1 else "lines"
+        lines[0] = ("", f"{lines[0][1]}   (and {word} {', '.join(map(str, others))})")
+    elif len(same) > 1:
+        lines[0] = ("", f"{lines[0][1]}   (and {len(same) - 1} more cases)")
     facts = list(rows(finding, rules=verbose > 1)) if verbose else []
     for name, text in [*lines, *facts]:
         body = textwrap.fill(

@@ -255,6 +255,15 @@ def test_a_clip_has_its_number_in_the_headline_where_it_changes_beta(
             assert any("no effect at the laboratory's short lag" in e.text for e in finding.effects)
 
 
+def test_numbers_are_of_the_launchs_advantage_and_ratio() -> None:
+    """They were those of RLOO and of the token ratio, whatever the launch has."""
+    in_loss = only(f"{VERL} {SIZES.format(64, 16)} {N8} {USE_LOSS}=True")
+    assert "off-policy, advantage grpo" in in_loss.measured
+    one = "actor_rollout_ref.rollout.n=1"
+    alone = only(f"{VERL} {SIZES.format(64, 16)} {one} {USE_LOSS}=True")
+    assert "advantage" not in alone.measured
+
+
 def test_a_clip_does_nothing_on_policy() -> None:
     finding = only(f"{VERL} {ON_POLICY} {USE_LOSS}=True")
     assert "clip" not in headline(finding)
@@ -304,7 +313,11 @@ def test_a_discount_is_in_the_headline_where_it_is_read(text: str, words: str) -
 def test_a_number_of_the_token_ratio_is_not_told_for_another_ratio() -> None:
     mode = "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"
     finding = only(f"{RLOO} {SIZES.format(64, 16)} {N8} {IN_REWARD}=True {mode}")
-    assert (finding.verdict, finding.measured) == ("surrogate_reverse_kl", "")
+    assert finding.verdict == "surrogate_reverse_kl"
+    assert "sequence mean ratio" in finding.measured
+    token = only(f"{RLOO} {SIZES.format(64, 16)} {N8} {IN_REWARD}=True")
+    assert finding.bias is not None
+    assert finding.bias != token.bias
 
 
 @pytest.mark.parametrize(
