@@ -129,7 +129,6 @@ LIBRARY = re.compile(r"(?<![a-z])verl|openrlhf|skyrl|prime[ _-]?rl", re.IGNORECA
 MAY_NAME = {
     "spec/starter.py": "the spec that `orch init` writes has to name some backend",
     "estimators.py": "a formula says which library's code it was read in",
-    "lab/exact/questions.py": "people ask about libraries, by name",
 }
 
 

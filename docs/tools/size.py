@@ -79,7 +79,7 @@ core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orch
   tests/ test_api.py test_rundir.py test_points.py test_zero_gradient.py test_umask.py test_bootstrap.py
 rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
-machinery of the tests: tests/ conftest.py command_line.py lifeline.py hooks.py syntax.py
+machinery of the tests: tests/ conftest.py command_line.py keeper.py lifeline.py hooks.py syntax.py
 """
 """A feature, and the patterns of its files below the folder that stands before them. Patterns are
 `fnmatch`'s: `*` crosses folders."""
