@@ -76,7 +76,8 @@ runs, pipeline: orchestrator/ runs/* pipeline/*
 commands: orchestrator/ cli/* __main__.py tests/ cli/*
 core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orchestrator/
   __init__.py errors.py settings.py records.py identity.py files.py rundir.py version.py metrics/*
-  tests/ test_api.py test_rundir.py test_points.py test_zero_gradient.py test_umask.py test_bootstrap.py
+  tests/ test_api.py test_rundir.py test_points.py test_zero_gradient.py test_umask.py
+  test_bootstrap.py
 rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
 machinery of the tests: tests/ conftest.py command_line.py keeper.py lifeline.py hooks.py syntax.py
