@@ -280,7 +280,7 @@ def test_the_wheel_audits_plans_runs_and_reports_in_an_empty_folder(
     place = subprocess.run(which, cwd=folder, capture_output=True, text=True, check=True).stdout
     assert Path(place.strip()).is_relative_to(packages)
     for argv, text, code in (
-        (("audit", "run.sh"), "THE FORWARD KL OF EACH TOKEN", 1),
+        (("audit", "run.sh"), "a forward KL", 1),
         (("plan", "smoke"), "4 cells: 4 new", 3),
         (("run", "smoke"), "", 0),
         (("report", "smoke"), "index.html", 0),

@@ -22,7 +22,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Look": {
         "show": "Show one cell: settings, ledger, launch arguments, files.",
         "logs": "Show the output of one cell, or why cells failed.",
-        "report": "Write the report: a page, Markdown, CSV, Parquet, MLflow, or SQL.",
+        "report": "Write the report, copy results to MLflow, or query them in SQL.",
         "compare": "Compare configurations, with intervals.",
         "dashboard": "Serve the report, kept up to date, and MLflow.",
         "import": "Import runs that orch did not launch: W&B, MLflow, ...",

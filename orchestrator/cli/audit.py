@@ -29,7 +29,7 @@ WIDTH = 80
 LABEL = 14
 
 
-@click.command(short_help="Say what any launch script really optimises.")
+@click.command(short_help="Say what any launch script really optimises, or a new release changes.")
 @click.argument(
     "paths",
     nargs=-1,

@@ -180,7 +180,7 @@ def digest_to(
     for stretch in stretches(takewhile(lambda point: point.step <= step, points)):
         places = [i for i, name in enumerate(stretch.names) if names is None or name in names]
         places.sort(key=stretch.names.__getitem__)
-        if not places:
+        if not places and names is not None:
             continue
         ordered = f"{[stretch.names[i] for i in places]}"
         # Little-endian, so that the hash is the same on every machine.

@@ -235,7 +235,7 @@ def test_a_value_that_no_cell_has_is_told_with_its_neighbours(tmp_path: Path) ->
     assert "no cell has model=qwen, did you mean 'qwen2.5-7b'?" in done.stderr
     searches = ("tune", ROOT / "experiments" / "beta_sweep.yaml", "--dry-run", "--json")
     left = orch(tmp_path, *searches, "-w", "kl=k1.reward")
-    assert [row["name"] for row in json.loads(left.stdout)] == ["k1.reward"]
+    assert [row["search"] for row in json.loads(left.stdout)] == ["k1.reward"]
     assert left.returncode == 3
     assert "selects no search" in orch(tmp_path, *searches, "-w", "kl=k1.loss").stderr
 

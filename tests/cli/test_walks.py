@@ -52,7 +52,7 @@ def test_a_script_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     walk = Walk("script owner", tmp_path, capsys)
     found = walk.step("audit", "train.sh", codes=(1,))
     assert "forward KL" in found
-    assert "line 7" in found or ":7" in found, found
+    assert "(lines 5, 6, 7)" in found, found
     walk.first_value()
     walk.step("audit", "--fix", "train.sh", codes=(1,))
     assert (tmp_path / "train.sh").read_text() == SCRIPT, "the script itself is never touched"

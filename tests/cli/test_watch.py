@@ -375,7 +375,7 @@ def test_mlflow_is_open_to_its_owner_alone_and_finds_its_artifacts(
 ) -> None:
     """It was writable by every user of the machine."""
     process = dashboard("--port", "0")
-    tunnel = address(process, "  ssh", 4)
+    tunnel = address(process, "  ssh", 5)
     socket_path = Path(tunnel.partition(":")[2])
     assert tunnel.startswith("8600:")
     assert stat.S_IMODE(socket_path.parent.stat().st_mode) == 0o700

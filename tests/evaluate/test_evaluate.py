@@ -179,7 +179,7 @@ def assert_second_time_imports_nothing(
         "from types import SimpleNamespace\n"
         "records, evaluation, folder, tasks_dir = pickle.load(sys.stdin.buffer)\n"
         "from orchestrator import plugins as registry\n"
-        "registry.load = lambda _: SimpleNamespace(\n"
+        "registry.load_embedded = lambda _: SimpleNamespace(\n"
         "    tasks_dir=tasks_dir, rehearse_tasks=lambda _: ())\n"
         "from orchestrator.evaluate import evaluate\n"
         "print(len(evaluate(records, evaluation, folder)))\n"

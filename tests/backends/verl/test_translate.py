@@ -194,7 +194,7 @@ def test_the_older_release_has_its_own_arguments() -> None:
     ("changes", "field", "advice"),
     [
         ({"backend.version": "0.7.1"}, "backend.version", "0.9.1"),
-        ({**kl("rho_k3", "reward")}, "kl.estimator", "kl.estimator=k3"),
+        ({**kl("rho_k3", "reward")}, "kl.estimator", "Set kl.estimator=k1_to_go"),
         ({"optimizer.schedule": "linear"}, "optimizer.schedule", "cosine"),
         ({"optimizer.max_grad_norm": 1e9}, "optimizer.max_grad_norm", "null"),
         ({"loss.clip": {"low": 0.2, "high": 1e9}}, "loss.clip.high", "null"),
