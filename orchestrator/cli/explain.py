@@ -87,7 +87,8 @@ class EstimatorParameter(click.ParamType[str]):
 
 
 @click.command(
-    cls=QuestionCommand, short_help="Say which objective a KL configuration really optimises."
+    cls=QuestionCommand,
+    short_help="Say what a KL configuration really optimises, also in each library.",
 )
 @click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
