@@ -1,7 +1,7 @@
-"""Two answers compared by algebra, in a child of `judge`: equal needs a proof.
+"""Two answers compared by algebra, in a child of `judge`: never by two floats.
 
 math-verify's parser (latex2sympy2_extended) reads the LaTeX, with capitals as letters of their own
-and without dropping units. Then:
+and without dropping units. Then (agreement at digits or points is strong evidence, and no proof):
 
 - numbers are equal if they are the same rational number, or agree to `PROOF_DIGITS` digits: twice
   as many as `magnitude` allows in any number on the way;

@@ -86,6 +86,7 @@ def test_a_batch_that_is_no_multiple_of_its_minibatch() -> None:
         ("0.7.0", "", False),
         ("0.7.0", "actor_rollout_ref.rollout.calculate_log_probs=True", True),
         ("0.8.0", "", False),
+        ("0.9.0", "", True),
         ("0.9.1", "", True),
         ("0.9.1", "actor_rollout_ref.rollout.calculate_log_probs=False", False),
     ],

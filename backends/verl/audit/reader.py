@@ -145,8 +145,9 @@ FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = 2, 7, 9, 11
 FIRST_BOUNDED = 4
 """Index of 0.4.1: k3's log-ratio is within 20. Before, exp has no bound, and its gradient at a gap
 of 119 nats is NaN (core_algos.py: kl_penalty)."""
-LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", 12
-"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.1."""
+LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", 11
+"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
+in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
 FIRST_STRAIGHT = 10
 """Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
 MEGATRON = "ppo_megatron_trainer"
