@@ -485,7 +485,8 @@ def _both(reading: LaunchReading, *, on_policy: bool) -> Judgement:
         case = _case(reading, "reward_and_loss", on_policy=on_policy)
         measured = judged(estimator_name(loss), "reward_and_loss", case)
         of_states = entry(estimator_name(loss)).is_of_vocabulary
-        if of_states and measured.row.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
+        plain = judged(estimator_name(loss), "reward_and_loss", Case(on_policy)).row
+        if of_states and plain.objective is ObjectiveKind.SEQUENCE_REVERSE_KL:
             why = (
                 f"{loss.estimator} in the reward and in the loss, β = {loss.beta:g}: its two parts "
                 "are the gradient of the sequence's reverse KL"

@@ -54,7 +54,8 @@ def test_a_day_on_the_cluster(
             assert "submitted" not in person(*words).stderr, "running again submits nothing"
     assert "wrote experiments/site/orch.yaml" in told["init"].stdout
     assert "takes no jobs at present" in told["doctor"].stdout, "it is down"
-    assert "0 of 4 cells done, 3 planned, 1 pending" in told["status"].stdout
+    # "submitted" until accounting has heard of the job, which a busy machine delays
+    assert re.search("0 of 4 cells done, 3 planned, 1 (pending|submitted)", told["status"].stdout)
     assert "1 of 1 cells cancelled" in told["cancel"].stdout
     assert "1 of 1 cells will run again" in told["retry"].stdout
     assert "submitted 2 cells" in told["run"].stderr
