@@ -110,7 +110,7 @@ def _claim_row(card: Card, scale: float) -> str:
     numbers = f"<details><summary>Numbers and cells</summary>{''.join(trace)}</details>"
     drawn = effect_drawing(card.effect, scale, card.verdict) if card.effect else ""
     badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
-    badge += f"{escape(WORDS[card.verdict])}</span>"
+    badge += f"{escape(card.words)}</span>"
     return (
         f'<tr class="card {kind}"><td>{statement} {where}{numbers}</td>'
         f"<td>{drawn}{element('span', card.here, {'class': 'here'})}</td>"
@@ -118,14 +118,6 @@ def _claim_row(card: Card, scale: float) -> str:
     )
 
 
-WORDS = {
-    "supported": "holds",
-    "contradicted": "does not hold",
-    "holds by construction": "holds by construction",
-    "underpowered": "open",
-    "not testable": "not testable",
-}
-"""Verdict -> its words on the first screen."""
 AXIS_ENDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 AXIS_NOTE = (
     "Dots: the effect over seeds with its 95 % interval, from −{scale} to {scale}; right of the "

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from dashboards.page import WORDS, axis_bound, effect_drawing
+from dashboards.page import axis_bound, effect_drawing
 from orchestrator.charts.files import (
     colored,
     completed,
@@ -125,7 +125,7 @@ WIDE, TALL = 794, 1123
 ROW, TOP, EDGE = 29, 197, 53
 MOST_CLAIMS, MOST_PLATES, COLUMNS = 16, 12, 4
 PLATE_WIDE, PLATE_TALL = 166, 150
-VERDICT_COLOURS = {"supported": "#00694e", "contradicted": "#a33f00"}
+VERDICT_COLOURS = {"holds": "#00694e", "contradicted": "#a33f00"}
 QUIET = "#444444"
 STYLE = """
 text { font-family: 'Liberation Sans', Arial, sans-serif; fill: #16191d; }
@@ -133,7 +133,7 @@ text { font-family: 'Liberation Sans', Arial, sans-serif; fill: #16191d; }
 .effect line { stroke: #16191d; stroke-width: 2; }
 .effect .zero { stroke: #888888; stroke-width: 1; }
 .effect circle, .effect path { fill: #16191d; }
-.supported line { stroke: #00694e; } .supported circle, .supported path { fill: #00694e; }
+.holds line { stroke: #00694e; } .holds circle, .holds path { fill: #00694e; }
 .contradicted line { stroke: #a33f00; } .contradicted circle, .contradicted path { fill: #a33f00; }
 """
 
@@ -180,7 +180,7 @@ def one_page(report: Report) -> str | None:
             drawing = effect_drawing(card.effect, ends, card.verdict)
             parts.append(_placed(drawing, 405, y, 145, 18))
         write(562, y, wrap(card.here, 27)[:2], 8.6, colour=QUIET)
-        write(690, y, [WORDS[card.verdict]], 8.6, colour=colour, bold=True)
+        write(690, y, [card.words], 8.6, colour=colour, bold=True)
     below = TOP + len(cards) * ROW + 4
     more = len(report.cards) - len(cards)
     note = f"Dots: effects with 95 % intervals, from −{ends:g} to {ends:g}; right is as claimed."

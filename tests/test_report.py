@@ -74,7 +74,7 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
     assert (
         found.missing == "1 claim cannot be tested on these runs; 1 of 14 cells have not finished."
     )
-    assert [card.verdict for card in found.cards] == ["supported", "not testable"]
+    assert [card.verdict for card in found.cards] == ["holds", "not testable"]
     assert found.sections[0].id == "finals"
     facts = dict(found.facts)
     assert list(facts.values())[:3] == ["13 of 14", "1 of 13", "1 of 2"]
@@ -114,7 +114,7 @@ def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:
         "1 of 1 claim is still open: one seed shows no spread, so run more of them."
     )
     (card,) = found.cards
-    assert card.plain == "It may be chance: at least 1 more seed would be needed."
+    assert card.plain == "One seed shows no spread."
 
 
 def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
@@ -163,7 +163,7 @@ def test_what_changed_since_another_run(synthetic: Any) -> None:
     before, now = (compare(spec, done.records, done.scores) for done in (one, other))
     found = changes_section(before, now, "old")
     assert found.points[0] == "1 verdict of 2 claims changed; 1 effect did."
-    assert found.tables[0].rows[0][1::2] == ("underpowered", "supported")
+    assert found.tables[0].rows[0][1::2] == ("seen, not yet certain", "holds")
     finals = {row[2]: row[4::2] for row in found.tables[1].rows}
     assert finals == {"k1.reward β=0.1": ("2", "4"), "k3.loss β=0.1": ("2", "4")}
     assert changes_section(now, now, "same").tables == ()
@@ -391,7 +391,7 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
 def test_markdown_says_what_the_page_says(synthetic: Any) -> None:
     text = markdown(reported(synthetic, full(synthetic, decided=True)))
     assert "| In-domain accuracy is higher with k1.reward than with k3.loss. |" in text
-    assert "| ✓ supported |" in text
+    assert "| ✓ holds |" in text
     assert "| k1.loss |  | 1 of 1 |" in text
     assert "## Provenance" in text
 

@@ -218,7 +218,7 @@ OBSERVATIONS = (
         ("k1_both_beats_k3_loss", "k3_both_beats_k3_loss", "both_matches_k1_reward"),
     ),
 )
-APPEARS = {"supported": "appears", "contradicted": "does not appear: the interval says otherwise"}
+APPEARS = {"holds": "appears", "contradicted": "does not appear: the interval says otherwise"}
 PAPERS_RATE = "0.0008"
 """The learning rate on the maps that corresponds to the paper's runs (decision 082)."""
 
@@ -336,7 +336,7 @@ def _summary_table(stored: StoredData, points: StoredData) -> Iterator[str]:
     rows = []
     for number, one in enumerate(OBSERVATIONS, 1):
         own = [claims[name] for name in one.at_its_points]
-        holding = sum(claim["verdict"] == "supported" for claim in own)
+        holding = sum(claim["verdict"] == "holds" for claim in own)
         refuted = sum(claim["verdict"] == "contradicted" for claim in own)
         answer = "appears" if holding == len(own) else "appears in part" if holding else ""
         if not answer:
@@ -471,9 +471,11 @@ def _shares(field: StoredData) -> list[float]:
 
 
 VERDICT_WORDS = {
-    "supported": "holds",
+    "holds": "holds",
     "contradicted": "does not hold",
-    "underpowered": "not decided",
+    "no effect": "no effect larger than 0.05",
+    "seen": "seen, not yet certain",
+    "too few runs": "too few runs",
 }
 COMEDY_STUDIES = (
     ("onpolicy", "On policy (Fig. 2 to 6, 10 and 12)"),
@@ -501,13 +503,12 @@ def comedy_lines(stored: StoredData) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"Of {len(claims)} claims, {counts['supported']} hold here, {counts['contradicted']} do "
-        f"not, and {counts['underpowered']} are not decided. Verdicts are corrected for the number "
-        "of claims and stay valid if seeds are added "
-        "([076](decisions/076-verdicts-hold-at-every-look.md)). Not decided is not refuted: the "
-        "interval beside each claim says what these seeds leave open. Where nothing collapses, a "
-        "claim on collapse cannot be decided; [beyond the paper](beyond_the_paper.md) has maps of "
-        "where training collapses."
+        f"Of {len(claims)} claims, {counts['holds']} hold here, {counts['contradicted']} do not, "
+        f"for {counts['no effect']} no effect larger than 0.05 is left, and "
+        f"{counts['seen'] + counts['too few runs']} are open. Verdicts are corrected for the "
+        "number of claims. Open is not refuted: the interval beside each claim says what these "
+        "seeds leave open. Where nothing collapses, a claim on collapse cannot be decided; "
+        "[beyond the paper](beyond_the_paper.md) has maps of where training collapses."
     )
     yield ""
     yield "![The first screen of the report of these runs](pictures/comedy.png)"

@@ -1,4 +1,4 @@
-"""Verdicts on claims: supported, contradicted, underpowered, or not testable on these runs.
+"""Verdicts on claims: holds, contradicted, no effect, seen, too few runs, or not testable.
 
 A claim that two things do not differ holds by construction if both are the same training run.
 
@@ -42,7 +42,6 @@ from orchestrator.analysis.stats import (
     estimate,
     holm,
     one_sided_p,
-    range_of_seeds,
     rate,
     seeds_to_decide,
     t_quantile,
@@ -72,8 +71,20 @@ ONE_RUN = "both sides are one training run, so the difference is 0 and was not m
 MAX_COLLAPSE_SEEDS = 200
 """Maximum of the search for a sufficient number of seeds in a claim on collapse."""
 ClaimVerdict = Literal[
-    "supported", "contradicted", "holds by construction", "underpowered", "not testable"
+    "holds",
+    "contradicted",
+    "no effect",
+    "holds by construction",
+    "seen",
+    "too few runs",
+    "not testable",
 ]
+"""`no effect`: none larger than SMALL. `seen`: decided if it were the spec's only claim.
+`verdict_text` has the words of each."""
+DECIDED: tuple[ClaimVerdict, ...] = ("holds", "contradicted", "no effect")
+OPEN: tuple[ClaimVerdict, ...] = ("seen", "too few runs")
+SMALL = 0.05
+"""Differences of a share up to this size count as small."""
 AxisValues = tuple[tuple[str, str], ...]
 """(axis, value) of runs that differ only in their seed."""
 RunValue = Callable[[MeasuredRun], float | None]
@@ -488,11 +499,8 @@ class JudgedClaim:
     p_corrected: float | None = None
     family: int = 0
     """The number of claims in Holm's correction."""
-    more_seeds: int | None = None
-    """Further seeds that would decide an underpowered claim if effect and spread do not change."""
-    more_seeds_range: tuple[int | None, int | None] | None = None
-    """The fewest and the most further seeds, estimated from the effect and spread of these seeds.
-    An end is None if it exceeds MAX_SEEDS."""
+    seeds_needed: int | None = None
+    """Seeds that would decide an open claim with power 0.8 if effect and spread do not change."""
     counted: WorkingRuns | None = None
     """The counts of a claim on `works`; such a claim has no evidence."""
 
@@ -534,39 +542,15 @@ def judge(
 
 def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: int) -> JudgedClaim:
     if p < ALPHA:
-        verdict: ClaimVerdict = (
-            "supported" if evidence.p_for < evidence.p_against else "contradicted"
-        )
+        verdict: ClaimVerdict = "holds" if evidence.p_for < evidence.p_against else "contradicted"
         return JudgedClaim(name, claim, verdict, "", evidence, p, family)
     # Bonferroni's level: the first and strictest step of Holm's correction.
     needed = _seeds_needed(claim, evidence, ALPHA / family)
-    more = None if needed is None else max(1, needed - len(evidence.contrast.seeds))
-    return JudgedClaim(
-        name,
-        claim,
-        "underpowered",
-        "",
-        evidence,
-        p,
-        family,
-        more,
-        _more_range(claim, evidence, ALPHA / family),
-    )
-
-
-def _more_range(
-    claim: Claim, evidence: ClaimEvidence, alpha: float
-) -> tuple[int | None, int | None] | None:
-    """Return the fewest and the most further seeds that would decide the claim.
-
-    Return None if they cannot be estimated: with shares or one seed.
-    """
-    effect, now = evidence.effect, len(evidence.contrast.seeds)
-    if effect is None or effect.n < 2:
-        return None
-    seeds = range_of_seeds(_distance(claim, effect), effect.sd, effect.n, alpha)
-    few, many = (None if n is None else max(1, n - now) for n in seeds)
-    return few, many
+    if needed is not None:
+        needed = max(needed, len(evidence.contrast.seeds) + 1)
+    alone = evidence.p if evidence.p_once is None else evidence.p_once
+    verdict = "seen" if alone < ALPHA else "too few runs"
+    return JudgedClaim(name, claim, verdict, "", evidence, p, family, needed)
 
 
 def _distance(claim: Claim, effect: Estimate) -> float:
@@ -589,7 +573,7 @@ def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bo
     assert isinstance(claim.right, float)  # noqa: S101  (for mypy: the grammar allows no other)
     # Decided early: the runs that are still waited for can only add to this number.
     if len(working) >= claim.right * counted_runs.n:
-        return JudgedClaim(name, claim, "supported", counted=counted_runs)
+        return JudgedClaim(name, claim, "holds", counted=counted_runs)
     waiting = [r for r in chosen if r.record.state not in ENDED or _lacks(r, evaluated) == UNSCORED]
     if len(working) + len(waiting) >= claim.right * counted_runs.n:
         raise NotTestableError(
@@ -773,7 +757,7 @@ def working_text(runs: WorkingRuns) -> str:
 
 
 def reason(finding: JudgedClaim) -> str:
-    """Return the numbers behind a verdict in sentences, with advice if it is underpowered.
+    """Return the numbers behind a verdict in sentences, with advice if it is open.
 
     For a claim that is not testable, return the reason.
     """
@@ -788,7 +772,7 @@ def reason(finding: JudgedClaim) -> str:
     if e is None:
         return f"Not testable here: {finding.missing}."
     text = _numbers_text(finding, e) + _libraries_text(finding.claim, e)
-    if finding.verdict == "underpowered":
+    if finding.verdict in OPEN:
         text += " " + _advice_text(finding, e)
     return " ".join([text, *(f"{note[0].upper()}{note[1:]}." for note in e.contrast.notes)])
 
@@ -881,25 +865,24 @@ def population_text(e: ClaimEvidence) -> str:
     return "It speaks of all seeds on these evaluations."
 
 
+def verdict_text(finding: JudgedClaim) -> str:
+    """Return a verdict in the words that readers see."""
+    if finding.verdict == "no effect":
+        return f"no effect larger than {SMALL:g}"
+    if finding.verdict == "seen":
+        return "seen, not yet certain"
+    if finding.verdict == "too few runs" and finding.seeds_needed is not None:
+        return f"too few runs, about {counted(finding.seeds_needed, 'seed')}"
+    return finding.verdict
+
+
 def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     if finding.num_seeds < 2 and e.effect is not None:
         return "One seed has no interval: at least 1 more is needed to say anything."
-    if finding.more_seeds is None:
-        few = finding.more_seeds_range[0] if finding.more_seeds_range else None
-        least = f" These seeds leave open that {few} are enough." if few is not None else ""
-        return f"More seeds would not settle it if it stays as seen here.{least}"
-    more = counted(finding.more_seeds, "more seed")
-    if finding.num_seeds < 2:
-        return f"At least {more} would be needed."
-    text = f"About {more} would settle it if effect and spread stay as seen here"
-    if finding.more_seeds_range is None:
-        return f"{text}."
-    few, many = finding.more_seeds_range
-    if few == many:
-        return f"{text}."
-    ends = "any number up to a thousand" if few is None else str(few)
-    most = "more than a thousand" if many is None else str(many)
-    return f"{text}; these seeds leave open {ends} to {most}."
+    if finding.seeds_needed is None:
+        return "No number of seeds up to a thousand would decide what is seen here."
+    needed = counted(finding.seeds_needed, "seed")
+    return f"About {needed} in all decide it with power 0.8, if effect and spread stay as seen."
 
 
 def _runs_text(side: ClaimSide) -> str:

@@ -586,19 +586,3 @@ def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high if high <= MAX_SEEDS else None
-
-
-def range_of_seeds(
-    distance: float, sd: float, n: int, alpha: float
-) -> tuple[int | None, int | None]:
-    """Return the fewest and the most seeds that would decide, estimated from `n` seeds.
-
-    Each number comes from one end of the distance's interval (each end is one-sided 90 %), with
-    the measured spread. Few seeds give a wide range. An end is None if it exceeds MAX_SEEDS.
-    """
-    if sd < SMALLEST_SD or n < 2:
-        seeds = seeds_to_decide(distance, sd, alpha)
-        return seeds, seeds
-    off = t_quantile(0.9, n - 1) * sd / math.sqrt(n)
-    near, far = max(0.0, abs(distance) - off), abs(distance) + off
-    return seeds_to_decide(far, sd, alpha), seeds_to_decide(near, sd, alpha)

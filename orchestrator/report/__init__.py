@@ -202,7 +202,7 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     most_seeds = max((len(c.runs) for c in comparison.configurations), default=0)
     exits = [end for record in records for end in record.attempts if end is not None]
     claims = comparison.claims
-    num_held = sum(f.verdict in ("supported", "holds by construction") for f in claims)
+    num_held = sum(f.verdict in ("holds", "holds by construction") for f in claims)
     spread = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
         ("runs finished", f"{finished} of {len(records)}"),

@@ -5,11 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from orchestrator.analysis.claims import (
+    DECIDED,
+    OPEN,
     ClaimEvidence,
     JudgedClaim,
     effect_sentence,
     reason,
     statement,
+    verdict_text,
     working_text,
 )
 from orchestrator.analysis.compare import Comparison
@@ -35,7 +38,7 @@ def answer(comparison: Comparison) -> str:
         return NO_CLAIMS
     counts = [f.counted for f in claims if f.counted is not None]
     if len(counts) == len(claims):
-        works = all(f.verdict == "supported" for f in claims)
+        works = all(f.verdict == "holds" for f in claims)
         lead = "Everything works" if works else "Not everything works"
         return f"{lead}: {' '.join(working_text(each) for each in counts)}"
     measured = [f for f in claims if f.evidence is not None]
@@ -48,7 +51,7 @@ def answer(comparison: Comparison) -> str:
         return f"None of the {counted(len(claims), 'claim')} can be tested on these runs yet."
     best = min(measured, key=_clarity)
     assert best.evidence is not None  # noqa: S101  (chosen so)
-    supported, failed = _number(claims, "supported"), _number(claims, "contradicted")
+    supported, failed = _number(claims, "holds"), _number(claims, "contradicted")
     text = effect_sentence(best.claim, best.evidence)
     if not supported + failed:
         return f"The clearest effect so far: {text}."
@@ -69,19 +72,19 @@ def missing(comparison: Comparison, records: Sequence[Record]) -> str:
     """Return sentences on open claims and unfinished cells, or an empty text without any."""
     unfinished = [r for r in records if r.state != "succeeded"]
     sentences = []
-    open_ = [f for f in comparison.claims if f.verdict == "underpowered"]
+    open_ = [f for f in comparison.claims if f.verdict in OPEN]
     if open_:
         of = f"{len(open_)} of {counted(len(comparison.claims), 'claim')}"
         text = f"{of} {'is' if len(open_) == 1 else 'are'} still open"
         # From one seed nobody can tell how many more are enough: it shows no spread.
-        soon = [f.more_seeds for f in open_ if f.more_seeds is not None and f.num_seeds > 1]
+        soon = [f.seeds_needed for f in open_ if f.seeds_needed is not None and f.num_seeds > 1]
         if all(f.num_seeds < 2 for f in open_):
             text += ": one seed shows no spread, so run more of them"
         elif soon:
             fewest = min(soon)
             at = sum(n == fewest for n in soon)
             text += (
-                f": about {counted(fewest, 'more seed')} would settle "
+                f": about {counted(fewest, 'seed')} decide "
                 f"{'it' if len(open_) == 1 else f'{at} of them'} if all stays as seen"
             )
         sentences.append(text)
@@ -100,7 +103,7 @@ def _clarity(finding: JudgedClaim) -> tuple[bool, float, float]:
     """Return the sort key of a claim: decided claims first, then by p, then by size of effect."""
     e = finding.evidence
     assert e is not None  # noqa: S101  (asked only of measured claims)
-    decided = finding.verdict in ("supported", "contradicted")
+    decided = finding.verdict in DECIDED
     effect = _effect(finding)
     return not decided, e.p, -abs(effect.value) if effect else 0.0
 
@@ -116,6 +119,7 @@ def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
         yield Card(
             f.name,
             f.verdict,
+            verdict_text(f),
             statement(f.claim),
             reason(f),
             f.claim.text,
@@ -148,23 +152,17 @@ def _rate(side: Estimate | Rate | None) -> str:
 
 
 def _plain(f: JudgedClaim) -> str:
-    if f.verdict in ("supported", "contradicted") and f.p_corrected is not None:
-        way = "as large" if f.verdict == "supported" else "as large the other way"
+    if f.verdict in ("holds", "contradicted") and f.p_corrected is not None:
+        way = "as large" if f.verdict == "holds" else "as large the other way"
         odds = max(20, min(1000, int(1 / f.p_corrected))) if f.p_corrected else 1000
         more = " or fewer" if odds == 1000 else ""
         return f"Chance alone shows an effect {way} in about 1 of {odds:,} experiments{more}."
     if f.verdict == "holds by construction":
         return "Nothing to test: the two are the same mathematics, trained once."
-    if f.verdict == "underpowered":
-        if (effect := _effect(f)) is not None and not effect.value:
-            return "No difference seen, and too few runs to call that none."
-        if f.more_seeds is None:
-            return "It may be chance, and more seeds would hardly change that."
-        if f.num_seeds < 2:
-            return (
-                f"It may be chance: at least {counted(f.more_seeds, 'more seed')} would be needed."
-            )
-        return f"It may be chance: about {counted(f.more_seeds, 'more seed')} would do it."
+    if f.verdict in OPEN and f.seeds_needed is not None and f.num_seeds > 1:
+        return f"About {counted(f.seeds_needed, 'seed')} decide it if all stays as seen."
+    if f.verdict in OPEN and f.num_seeds < 2:
+        return "One seed shows no spread."
     if f.verdict == "not testable":
         return f.missing[:1].upper() + f.missing[1:] + "."
     return ""

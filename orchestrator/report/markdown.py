@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from orchestrator.report.model import Card, Map, MapCell, Report, ReportTable, Section, text_of
 
 MARKS = {
-    "supported": "✓",
+    "holds": "✓",
     "contradicted": "✗",
     "holds by construction": "=",
-    "underpowered": "…",
+    "no effect": "○",
+    "seen": "…",
+    "too few runs": "…",
     "not testable": "–",
 }
 PLATES = "The paper's figures, redrawn"
@@ -65,7 +67,7 @@ def claims_title(report: Report) -> str:
 
 def _row(card: Card) -> tuple[str, str, str]:
     where = f" ({card.where})" if card.where else ""
-    return (card.says or card.statement) + where, card.here, f"{MARKS[card.verdict]} {card.verdict}"
+    return (card.says or card.statement) + where, card.here, f"{MARKS[card.verdict]} {card.words}"
 
 
 def _section(section: Section) -> Iterator[str]:

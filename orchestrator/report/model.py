@@ -40,6 +40,8 @@ class Card:
 
     name: str
     verdict: ClaimVerdict
+    words: str
+    """The verdict as readers see it: `no effect larger than 0.05`."""
     statement: str
     reason: str
     source: str

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
+from orchestrator.analysis.claims import verdict_text
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.libraries import LibrarySide, library_name, read_sides
@@ -356,7 +357,7 @@ METHODS = (
     ),
     (
         "p-values are two-sided and corrected by Holm over all testable claims; below "
-        f"{ALPHA:.2f} a claim is supported or contradicted. Otherwise it is underpowered, and the "
+        f"{ALPHA:.2f} a claim holds or is contradicted. Otherwise it is open, and the "
         f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."
     ),
     (
@@ -517,7 +518,13 @@ def changes_section(before: Comparison, now: Comparison, other: str) -> Section:
     """Return a section on the changes since `before`. `other`: its folder of run directories."""
     earlier = {f.name: f for f in before.claims}
     claims = tuple(
-        (f.name, earlier[f.name].verdict, in_short(earlier[f.name]), f.verdict, in_short(f))
+        (
+            f.name,
+            verdict_text(earlier[f.name]),
+            in_short(earlier[f.name]),
+            verdict_text(f),
+            in_short(f),
+        )
         for f in now.claims
         if f.name in earlier
         and (earlier[f.name].verdict, in_short(earlier[f.name])) != (f.verdict, in_short(f))

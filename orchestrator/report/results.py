@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from orchestrator.analysis.claims import reason, statement
+from orchestrator.analysis.claims import reason, statement, verdict_text
 from orchestrator.analysis.compare import Comparison, PublishedComparison
 from orchestrator.analysis.configurations import AxisDifference, Configuration, differences_to_no_kl
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
@@ -938,7 +938,7 @@ def _final_with_width(estimate: Estimate | None) -> str:
 
 def claim_table(comparison: Comparison) -> ReportTable:
     """Return verdict and reason of every claim."""
-    rows = [(c.verdict, statement(c.claim), reason(c)) for c in comparison.claims]
+    rows = [(verdict_text(c), statement(c.claim), reason(c)) for c in comparison.claims]
     return ReportTable("", ("verdict", "claim", "why"), tuple(rows))
 
 

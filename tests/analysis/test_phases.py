@@ -131,11 +131,11 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
     assert "Of 1 claims, 0 hold here, 0 do not, and 1 are not decided." in page
     assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
     verdicts = dict.fromkeys(
-        (name for one in OBSERVATIONS for name in one.at_its_points), "underpowered"
+        (name for one in OBSERVATIONS for name in one.at_its_points), "too few runs"
     )
-    for one, verdict in ((OBSERVATIONS[0], "supported"), (OBSERVATIONS[2], "contradicted")):
+    for one, verdict in ((OBSERVATIONS[0], "holds"), (OBSERVATIONS[2], "contradicted")):
         verdicts |= dict.fromkeys(one.at_its_points, verdict)
-    verdicts[OBSERVATIONS[4].at_its_points[0]] = "supported"
+    verdicts[OBSERVATIONS[4].at_its_points[0]] = "holds"
     points = [{"name": name, "verdict": verdict} for name, verdict in verdicts.items()]
     lines = list(phase_lines(kept, {"seeds": list(range(20)), "claims": points}))
     rows = [line.split("|") for line in lines if re.match(r"\| [1-5] \| .* hold, ", line)]
@@ -161,7 +161,7 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
     text = "\n".join(lines)
     assert "1 of 2 [9%, 91%]" in text
     assert "and no KL in none, at: staleness 10 with β 1." in text
-    assert "*not decided (underpowered)*: The share of collapsed runs is higher" in text
+    assert "*not decided (too few runs)*: The share of collapsed runs is higher" in text
 
 
 def test_the_quiet_term_is_paired_with_the_others_by_seed(synthetic: Any) -> None:

@@ -19,7 +19,6 @@ from orchestrator.analysis.stats import (
     anytime_p_of_share,
     estimate,
     log_evidence,
-    range_of_seeds,
     seeds_to_decide,
     t_quantile,
     t_reach,
@@ -164,19 +163,6 @@ def test_seeds_to_decide_have_the_power_they_promise() -> None:
     assert seeds_to_decide(1e-4, 1.0, ALPHA) is None
 
 
-def test_few_seeds_leave_open_a_wide_range() -> None:
-    """Of three seeds a bare number of further ones was nearly noise: 5 to 80 where 10 were true."""
-    few, many = range_of_seeds(1.0, 1.0, 3, ALPHA)
-    assert few is not None
-    assert few < 10
-    assert many is None
-    low, high = range_of_seeds(1.0, 1.0, 40, ALPHA)
-    assert low is not None
-    assert high is not None
-    assert low < 22 < high < 50
-    assert range_of_seeds(0.1, 0.0, 3, ALPHA) == (6, 6)
-
-
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
 
 
@@ -189,12 +175,10 @@ def test_a_verdict_says_what_holds_at_every_look_and_for_whom(synthetic: Any) ->
     done = synthetic.grid({"k1.reward": [0.8, 0.7, 0.9], "k3.loss": [0.75, 0.8, 0.72]})
     found = verdict(synthetic, done, HIGHER)
     text = reason(found)
-    assert found.verdict == "underpowered"
+    assert found.verdict == "too few runs"
     assert "at every look [" in text
     assert "at every look, p = " in text
     assert "if this were the only look" in text
-    assert "these seeds leave open" in text
-    assert "to more than a thousand" in text
     assert "It speaks of all seeds on these evaluations." in text
     assert found.evidence.p > found.evidence.p_once
 
@@ -214,11 +198,11 @@ def test_a_claim_over_items_has_their_spread_as_well(synthetic: Any) -> None:
             items.setdefault(score.cell_id, {})[score.task] = score.value + sign * hard
     seeds = verdict(synthetic, done, HIGHER, items)
     both = verdict(synthetic, done, f"{HIGHER} over items", items)
-    assert seeds.verdict == "supported"
+    assert seeds.verdict == "holds"
     assert "items, not of other items" in reason(seeds)
     assert both.evidence.effect.mean == pytest.approx(seeds.evidence.effect.mean)
     assert both.evidence.effect.sd > 3 * seeds.evidence.effect.sd
-    assert both.verdict == "underpowered"
+    assert both.verdict == "too few runs"
     assert "the tasks that the items were drawn from" in reason(both)
     assert "over the population of items" in statement(both.claim)
     unknown = verdict(synthetic, done, f"{HIGHER} over items")

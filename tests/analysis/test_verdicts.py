@@ -30,7 +30,7 @@ def both(synthetic: Any, one: list[float], other: list[float], **more: Any) -> A
 def test_a_clear_difference_is_supported_and_its_reverse_contradicted(synthetic: Any) -> None:
     done = both(synthetic, [0.80, 0.82, 0.81], [0.70, 0.71, 0.72])
     found = judged(synthetic, done, {"claim": HIGHER})["claim"]
-    assert found.verdict == "supported"
+    assert found.verdict == "holds"
     assert found.evidence.effect.mean == pytest.approx(0.1)
     assert found.num_seeds == 3
     assert judged(synthetic, done, HIGHER.replace(">", "<")).verdict == "contradicted"
@@ -40,22 +40,22 @@ def test_a_clear_difference_is_supported_and_its_reverse_contradicted(synthetic:
 
 def test_a_difference_within_the_noise_is_underpowered_and_says_how_much(synthetic: Any) -> None:
     found = judged(synthetic, both(synthetic, [0.8, 0.7, 0.9], [0.75, 0.8, 0.72]), HIGHER)
-    assert found.verdict == "underpowered"
-    assert found.more_seeds > 3
-    assert f"About {found.more_seeds} more seeds" in reason(found)
+    assert found.verdict == "too few runs"
+    assert found.seeds_needed > 6
+    assert f"About {found.seeds_needed} seeds in all" in reason(found)
 
 
 def test_one_seed_says_nothing_and_says_so(synthetic: Any) -> None:
     found = judged(synthetic, both(synthetic, [0.9], [0.1]), HIGHER)
-    assert (found.verdict, found.more_seeds) == ("underpowered", 1)
+    assert (found.verdict, found.seeds_needed) == ("too few runs", 2)
     assert "One seed has no interval: at least 1 more" in reason(found)
 
 
 def test_pairing_on_seeds_sees_what_unpaired_seeds_hide(synthetic: Any) -> None:
     found = judged(synthetic, both(synthetic, [0.50, 0.70, 0.90], [0.47, 0.668, 0.869]), HIGHER)
-    assert found.verdict == "supported"
+    assert found.verdict == "holds"
     mixed = judged(synthetic, both(synthetic, [0.50, 0.70, 0.90], [0.869, 0.47, 0.668]), HIGHER)
-    assert mixed.verdict == "underpowered"
+    assert mixed.verdict == "too few runs"
 
 
 def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
@@ -66,7 +66,7 @@ def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
     spec = synthetic.spec({"c": "works >= 1"}, evaluation=EVALUATION)
     compared = compare(spec, done.records, done.scores)
     (found,) = compared.claims
-    assert (found.verdict, found.p_corrected, found.family) == ("supported", None, 0)
+    assert (found.verdict, found.p_corrected, found.family) == ("holds", None, 0)
     assert answer(compared).startswith("Everything works: 2 of 2 runs trained to the end")
     unscored = compare(spec, done.records, [])
     assert unscored.claims[0].verdict == "not testable"
@@ -78,7 +78,7 @@ def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
     assert answer(compared).startswith("Not everything works: 2 of 3")
     waiting = done + synthetic.run("none", state="running", progress=0.5)
     assert judged(synthetic, waiting, "works >= 1").verdict == "not testable"
-    assert judged(synthetic, waiting, "works >= 0.5").verdict == "supported"
+    assert judged(synthetic, waiting, "works >= 0.5").verdict == "holds"
     fell = done + synthetic.run("none", outcome=synthetic.collapsed)
     assert "collapsed at step 60" in reason(judged(synthetic, fell, "works >= 1"))
 
@@ -93,28 +93,28 @@ def test_claims_are_corrected_for_their_number(synthetic: Any) -> None:
     one, other = [0.80, 0.84, 0.82, 0.83, 0.81], [0.77, 0.79, 0.78, 0.78, 0.78]
     done = both(synthetic, one, other)
     alone = judged(synthetic, done, HIGHER)
-    assert alone.verdict == "supported"
+    assert alone.verdict == "holds"
     idle = {f"idle{i}": HIGHER.replace("in_domain/mean", "in_domain/pass@4") for i in range(5)}
     among = judged(synthetic, done, {"claim": HIGHER, **idle})["claim"]
     assert among.evidence.p == alone.evidence.p
     assert among.p_corrected > alone.p_corrected
-    assert among.verdict == "underpowered"
+    assert among.verdict == "seen"
     lost = {f"lost{i}": "eval/math500/mean > 0.5" for i in range(5)}
     untested = judged(synthetic, done, {"claim": HIGHER, **lost})["claim"]
-    assert (untested.family, untested.verdict) == (1, "supported")
+    assert (untested.family, untested.verdict) == (1, "holds")
 
 
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.8 +- 0.05", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.8 +- 0.05", "holds"),
         ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.6 +- 0.05", "contradicted"),
-        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.8 +- 0.01", "underpowered"),
-        ("eval/accuracy_in_domain[kl=k1.reward] >= 0.81 +- 0.05", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] ~ 0.8 +- 0.01", "too few runs"),
+        ("eval/accuracy_in_domain[kl=k1.reward] >= 0.81 +- 0.05", "holds"),
         ("eval/accuracy_in_domain[kl=k1.reward] >= 0.95 +- 0.05", "contradicted"),
-        ("eval/accuracy_in_domain[kl=k1.reward] <= 0.79 +- 0.05", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] <= 0.79 +- 0.05", "holds"),
         ("eval/accuracy_in_domain[kl=k1.reward] < 0.7", "contradicted"),
-        ("eval/accuracy_in_domain[kl=k1.reward] > 0.7", "supported"),
+        ("eval/accuracy_in_domain[kl=k1.reward] > 0.7", "holds"),
     ],
 )
 def test_regions(synthetic: Any, text: str, verdict: str) -> None:
@@ -126,7 +126,7 @@ def test_a_prediction_is_the_runs_own_closed_form(synthetic: Any) -> None:
     text = "eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05"
     known = {"eval/accuracy_predicted": 0.8}
     done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.80]}, metrics=known)
-    assert judged(synthetic, done, text).verdict == "supported"
+    assert judged(synthetic, done, text).verdict == "holds"
     far = synthetic.grid({"k1.reward": [0.5, 0.51, 0.5]}, metrics=known)
     assert judged(synthetic, far, text).verdict == "contradicted"
     without = judged(synthetic, synthetic.grid({"k1.reward": [0.8, 0.8]}), text)
@@ -318,7 +318,7 @@ def collapses(synthetic: Any, kl: str, count: int, seeds: int, **more: Any) -> A
 def test_shares_of_collapsed_runs_are_compared_exactly(synthetic: Any) -> None:
     done = collapses(synthetic, "k1.loss", 7, 8) + collapses(synthetic, "k1.reward", 0, 8)
     found = judged(synthetic, done, UNSTABLE)
-    assert found.verdict == "supported"
+    assert found.verdict == "holds"
     assert (found.evidence.left.count, found.evidence.right.count) == (7, 0)
     assert 2 * 0.0006993 < found.evidence.p < 0.05, "at every look, so above Fisher's for one"
     assert "7 of 8 runs" in reason(found)
@@ -328,19 +328,19 @@ def test_shares_of_collapsed_runs_are_compared_exactly(synthetic: Any) -> None:
 def test_few_runs_cannot_decide_on_collapse(synthetic: Any) -> None:
     done = collapses(synthetic, "k1.loss", 2, 2) + collapses(synthetic, "k1.reward", 0, 2)
     found = judged(synthetic, done, UNSTABLE)
-    assert found.verdict == "underpowered"
-    assert 1 <= found.more_seeds <= 4
-    enough = 2 + found.more_seeds
+    assert found.verdict == "too few runs"
+    assert 3 <= found.seeds_needed <= 6
+    enough = found.seeds_needed
     done = collapses(synthetic, "k1.loss", enough, enough)
     done += collapses(synthetic, "k1.reward", 0, enough)
-    assert judged(synthetic, done, UNSTABLE).verdict == "supported"
+    assert judged(synthetic, done, UNSTABLE).verdict == "holds"
 
 
 def test_collapse_against_a_number(synthetic: Any) -> None:
     stable = collapses(synthetic, "k1.reward", 0, 80)
-    assert judged(synthetic, stable, "collapse[kl=k1.reward] <= 0.1").verdict == "supported"
+    assert judged(synthetic, stable, "collapse[kl=k1.reward] <= 0.1").verdict == "holds"
     few = collapses(synthetic, "k1.reward", 0, 3)
-    assert judged(synthetic, few, "collapse[kl=k1.reward] <= 0.1").verdict == "underpowered"
+    assert judged(synthetic, few, "collapse[kl=k1.reward] <= 0.1").verdict == "too few runs"
     wild = collapses(synthetic, "k1.reward", 10, 12)
     assert judged(synthetic, wild, "collapse[kl=k1.reward] <= 0.1").verdict == "contradicted"
 

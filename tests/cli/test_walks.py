@@ -95,7 +95,7 @@ def test_a_reviewer(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         let_go(server)
     compared = json.loads(walk.step("compare", "smoke", "--json"))
-    assert [claim["verdict"] for claim in compared["claims"]] == ["supported"]
+    assert [claim["verdict"] for claim in compared["claims"]] == ["holds"]
     with sqlite3.connect(finished / "runs" / "mlflow.db") as database:
         names = [name for (name,) in database.execute("SELECT name FROM runs")]
     assert sum(name.startswith(("k1.reward", "k3.", "none")) for name in names) == 4, names
