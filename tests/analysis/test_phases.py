@@ -127,8 +127,11 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
     (claim,) = kept["claims"]
     assert (claim["says"], claim["where"]) == ("It falls.", "Fig. 3")
     page = "\n".join(comedy_lines(kept))
-    assert "| It falls. (Fig. 3) | not decided | The share of collapsed runs is higher" in page
-    assert "Of 1 claims, 0 hold here, 0 do not, and 1 are not decided." in page
+    assert "| It falls. (Fig. 3) | too few runs | The share of collapsed runs is higher" in page
+    assert (
+        "Of 1 claims, 0 hold here, 0 do not, for 0 no effect larger than 0.05 is left, and 1 are"
+        in page
+    )
     assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
     verdicts = dict.fromkeys(
         (name for one in OBSERVATIONS for name in one.at_its_points), "too few runs"
