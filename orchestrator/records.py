@@ -235,8 +235,8 @@ class Published(Frozen):
 class Site(Frozen):
     """The place where cells run. Never part of a cell's identity."""
 
-    kind: Literal["auto", "local", "slurm"] = "auto"
-    """auto: the cluster where its controller answers, else this machine."""
+    kind: Literal["auto", "local", "slurm", "ray"] = "auto"
+    """auto: the SLURM cluster where its controller answers, else this machine."""
     workers: PositiveInt | None = None
     """Number of cells that train at the same time on this machine; None: one for each core."""
     rehearse: bool = True
@@ -252,7 +252,7 @@ class Site(Frozen):
     gradient norm and response length, the distance to the sampler where a cell has one, and what
     claims and searches name. all: every metric. Files and Parquet have every metric anyway."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Cluster settings (partition, account, gres, ...), read by launch/slurm."""
+    """Cluster settings (partition, account, address, ...), read by launch/slurm and launch/ray."""
 
 
 class Study(Frozen):

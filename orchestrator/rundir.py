@@ -14,6 +14,7 @@
       index/                                       ended cells, a cache (runs/state.py)
       imported/<name>/                             runs that orch did not launch (imports/runs.py)
       slurm/<submission>/                          script, manifest and logs of one job array
+      ray/<submission>/                            manifest and ending of an evaluation by a Ray job
 
 Writes are atomic (a new file renamed over the old one) or single appends of whole lines. A cell is
 worked on only by the process that holds the lock on its `claim`: the kernel releases the lock when
@@ -143,7 +144,7 @@ FORMAT = 1
 
 _ATTEMPT = re.compile("[1-9][0-9]{0,5}")
 """Name of an attempt's folder. A folder of another name is not ours."""
-_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm", "index", "imported"}
+_OURS = {"cells", "ledger.jsonl", "spec.json", "report", "slurm", "ray", "index", "imported"}
 
 
 @dataclass(frozen=True)
@@ -437,8 +438,11 @@ class RunFolder:
         return self.path / "report"
 
     def submission(self, id_: str) -> Path:
-        """Return the folder of one job array. Its jobs run there; their own output lands there."""
-        return self.path / "slurm" / id_
+        """Return the folder of one job array, or of one evaluation by a Ray job (`ray-...`).
+
+        Its jobs run there; their own output lands there.
+        """
+        return self.path / ("ray" if id_.startswith("ray-") else "slurm") / id_
 
     @cached_property
     def cells_path(self) -> Path:

@@ -26,5 +26,5 @@ def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
 
 def _notify_end(experiment: Experiment) -> None:
     """Notify of the end of a run on a cluster. On this machine, the `orch run` that trains does."""
-    if experiment.where == "slurm":
+    if experiment.where != "local":
         notify(experiment, "cancelled")

@@ -103,7 +103,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
     unfinished = [row.cell for row in plan.pending if row.cell is not None]
-    if experiment.where == "slurm":
+    if experiment.where != "local":
         _print_jobs(experiment, unfinished)
     click.echo(
         f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
@@ -153,9 +153,11 @@ def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
     limit.
     """
     site = experiment.spec.site
-    options = slurm_options(site.options)
     for job in launcher_of(site, experiment.where, experiment.folder).resources(cells):
         click.echo(f"jobs of {counted(job.cells, 'cell')}: {job}")
+    if experiment.where == "ray":
+        return
+    options = slurm_options(site.options)
     for release, words in containers(cells, experiment.folder, options).items():
         click.echo(f"{release} runs in an image: {words}")
     for sentence in time_limit_warnings([c for c in cells if c.scale == "full"], options):

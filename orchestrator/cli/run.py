@@ -22,8 +22,8 @@ from orchestrator.runs.status import counted_faults
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the plan, and on a cluster the job scripts, and stop. Exit code 3: a cell "
-    "would run.",
+    help="Print the plan, and on a cluster the job scripts (on a Ray, a RayJob of KubeRay), and "
+    "stop. Exit code 3: a cell would run.",
 )
 @click.option(
     "--wait", is_flag=True, help="On a cluster: wait until all jobs have ended, then report."
@@ -66,7 +66,9 @@ def command(
     for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
-        scripts = scripts_of(chosen, plan) if chosen.where == "slurm" else []
+        arguments = [choice.spec, *choice.overrides]
+        arguments += [word for each in choice.where for word in ("--where", each)]
+        scripts = scripts_of(chosen, plan, arguments) if chosen.where != "local" else []
         if as_json:
             common.print_json(plan_data(chosen, plan) | {"scripts": scripts})
         else:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.local import LocalLauncher
+from orchestrator.launch.ray.look import is_ray
+from orchestrator.launch.ray.submit import RayLauncher
 from orchestrator.launch.slurm.submit import SlurmLauncher
 from orchestrator.records import Cell, Site
 from orchestrator.rundir import RunFolder
-from orchestrator.spec.site_options import slurm_options
+from orchestrator.spec.site_options import ray_options, slurm_options
 
 
 def launcher_of(site: Site, where: str, folder: RunFolder) -> Launcher:
@@ -20,6 +22,8 @@ def launcher_of(site: Site, where: str, folder: RunFolder) -> Launcher:
     """
     if where == "slurm":
         return SlurmLauncher(folder, slurm_options(site.options))
+    if where == "ray":
+        return RayLauncher(folder, ray_options(site.options))
     return LocalLauncher(folder, site.workers)
 
 
@@ -29,10 +33,15 @@ def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher
     A cell whose last attempt has an order was submitted to a cluster. This machine has the others.
     The site file, which may have changed since, is not used.
     """
-    sent = {cell.id for cell in cells if folder.cell(cell).is_submitted()}
+    held: dict[str, list[Cell]] = {"slurm": [], "ray": [], "local": []}
+    for cell in cells:
+        last = folder.cell(cell).attempts()[-1:]
+        sent = bool(last) and last[0].order.exists()
+        held[("ray" if is_ray(last[0]) else "slurm") if sent else "local"].append(cell)
     for launcher, own_cells in (
-        (SlurmLauncher(folder), [cell for cell in cells if cell.id in sent]),
-        (LocalLauncher(folder), [cell for cell in cells if cell.id not in sent]),
+        (SlurmLauncher(folder), held["slurm"]),
+        (RayLauncher(folder), held["ray"]),
+        (LocalLauncher(folder), held["local"]),
     ):
         if own_cells:
             yield launcher, own_cells

@@ -101,7 +101,12 @@ def train(
 
 def redirect(attempt: AttemptDir) -> None:
     """Send all further output of this process and its libraries to the attempt's files."""
-    for stream, number, path in ((sys.stdout, 1, attempt.stdout), (sys.stderr, 2, attempt.stderr)):
+    redirect_to(attempt.stdout, attempt.stderr)
+
+
+def redirect_to(stdout: Path, stderr: Path | None = None) -> None:
+    """Send all further output to files; without stderr, both to one."""
+    for stream, number, path in ((sys.stdout, 1, stdout), (sys.stderr, 2, stderr or stdout)):
         stream.flush()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         # The descriptor itself is replaced, so that libraries in C and child processes write there

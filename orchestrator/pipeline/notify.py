@@ -21,7 +21,7 @@ from orchestrator.pipeline.messages import say
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import survey
 from orchestrator.spec.redaction import hide_in_text
-from orchestrator.spec.site_options import OnEnd, slurm_options
+from orchestrator.spec.site_options import OnEnd, cluster_options
 from orchestrator.version import __version__
 
 RunEnd = Literal["finished", "failed", "cancelled", "interrupted"]
@@ -34,7 +34,7 @@ def notify(experiment: Experiment, ended: RunEnd | None, page: Path | None = Non
 
     ended: the end of the run; None: derive it from the states of the cells. page: the report.
     """
-    on_end = slurm_options(experiment.spec.site.options).on_end
+    on_end = cluster_options(experiment.spec.site).on_end
     if on_end is None:
         return
     try:

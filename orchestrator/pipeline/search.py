@@ -27,6 +27,11 @@ from orchestrator.spec.site_options import slurm_options
 
 def search(experiment: Experiment, searches: Sequence[Search], journal: SearchJournal) -> bool:
     """Search until no trial is left, where the experiment runs. Return False after Ctrl-C."""
+    if experiment.where == "ray":
+        raise OrchError(
+            "orch tune searches on a SLURM site or on this machine, not on a Ray: name a site with "
+            "site=local or site=SLURM_SITE"
+        )
     if experiment.where == "slurm":
         return _search_on_cluster(experiment, searches, journal)
     return _search_locally(experiment, searches, journal)

@@ -443,7 +443,7 @@ def run(
         _failure_notified(chosen),
         MirrorBeside(experiment) as beside,
     ):
-        stays = wait or chosen.where != "slurm"
+        stays = wait or chosen.where == "local"
         if stays and not train_only and any(map(training.may_run, plan.rows)):
             beside.start()
         code, over = training.train(
@@ -512,7 +512,7 @@ def review(
     code = print_faults(records)
     ids = {cell.id for cell in chosen.cells}
     of_cells = [record for record in records if record.cell.id in ids]
-    if experiment.where == "slurm":  # a login node is no place for models of full size
+    if experiment.where != "local":  # a login node is no place for models of full size
         of_cells = [record for record in of_cells if record.cell.scale == "micro"]
         small = tuple(cell for cell in chosen.cells if cell.scale == "micro")
         chosen = replace(chosen, cells=small)  # nor for their baselines

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import write_text
 from orchestrator.launch.local import launch
+from orchestrator.launch.ray.look import is_ray
+from orchestrator.launch.ray.manifest import rayjob_text
+from orchestrator.launch.ray.submit import expressible, shape_of
 from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.launch.slurm.submit import preview, submission_lock
@@ -24,13 +27,12 @@ from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
 from orchestrator.site.check import check_site
 from orchestrator.spec.redaction import hide_userinfo
-from orchestrator.spec.site_options import slurm_options
+from orchestrator.spec.site_options import RayOptions, SlurmOptions, cluster_options
 
 if TYPE_CHECKING:
     from orchestrator.records import Cell
     from orchestrator.rundir import CellState, RunFolder
     from orchestrator.runs.plan import Plan, PlanRow
-    from orchestrator.spec.site_options import SlurmOptions
 
 
 def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
@@ -76,7 +78,7 @@ def train(
 
     See `on_this_machine` and `on_cluster`.
     """
-    if chosen.where == "slurm":
+    if chosen.where != "local":
         return on_cluster(experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget)
     affordable = paid_part(budget, experiment, chosen, plan)
     return on_this_machine(affordable, plan), True
@@ -96,8 +98,8 @@ def on_cluster(
     Return the exit code, and True if training is over: the scheduler has no chosen cell and none is
     left to submit.
     """
-    options = slurm_options(chosen.spec.site.options)
-    if plan.pending:
+    options = cluster_options(chosen.spec.site)
+    if plan.pending and isinstance(options, SlurmOptions):
         _refuse_impossible(chosen, options)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
     admit = None if budget is None else _admission(budget, experiment)
@@ -116,9 +118,16 @@ def on_cluster(
             f"{source}` lists them"
         )
     if sent.cells:
+        on_ray = chosen.where == "ray"
         jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
-        say(f"submitted {counted(len(sent.cells), 'cell')} as {jobs} {', '.join(sent.jobs)}")
-    if sent.no_room:
+        as_ = "Ray jobs" if on_ray else f"{jobs} {', '.join(sent.jobs)}"
+        say(f"submitted {counted(len(sent.cells), 'cell')} as {as_}")
+    if sent.no_room and chosen.where == "ray":
+        say(
+            f"{counted(len(sent.no_room), 'cell')} not sent yet: the Ray has no room beside what "
+            "is there (site.options.max_running, and its GPUs). Run again, or with --wait"
+        )
+    elif sent.no_room:
         say(
             f"no room in the queue for {counted(len(sent.no_room), 'cell')} "
             "(site.options.max_submit_jobs): run again, or with --wait"
@@ -143,11 +152,15 @@ def on_cluster(
     return max(code, _print_failed_evaluations(chosen, done.states)), True
 
 
-def scripts_of(chosen: Experiment, plan: "Plan") -> list[str]:
-    """Return the batch scripts that `orch run` would send now."""
-    options = slurm_options(chosen.spec.site.options)
+def scripts_of(chosen: Experiment, plan: "Plan", arguments: Sequence[str]) -> list[str]:
+    """Return the batch scripts that `orch run` would send now; on a Ray, a RayJob of KubeRay that
+    runs `orch run ARGUMENTS` there."""
+    options = cluster_options(chosen.spec.site)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
     cells = [row.cell for row in plan.pending if row.cell is not None]
+    if isinstance(options, RayOptions):
+        shapes = [shape_of(c, p, options) for c, p in expressible(cells, chosen.folder)]
+        return [rayjob_text(chosen.folder, arguments, shapes, options)] if cells else []
     return preview(cells, chosen.folder, options, evaluate=scored)
 
 
@@ -172,7 +185,7 @@ def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cel
     return admit
 
 
-def _refuse_impossible(chosen: Experiment, options: "SlurmOptions") -> None:
+def _refuse_impossible(chosen: Experiment, options: SlurmOptions) -> None:
     """Raise EnvironmentFault for jobs that can never start, by the cluster's own answers.
 
     SLURM accepts some of these jobs nevertheless. Print warnings about jobs that may start.
@@ -202,7 +215,9 @@ def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
         if folder.path in new and folder.path.exists():
             # Another process may have submitted into the new folder meanwhile: its jobs keep it.
             with submission_lock(folder):
-                if all(sent.dropped for sent in submissions.read(folder).values()):
+                at_ray = any(is_ray(a) for each in folder.cells() for a in each.attempts())
+                dropped = all(sent.dropped for sent in submissions.read(folder).values())
+                if dropped and not at_ray:
                     rmtree(folder.path)
             # rmdir refuses a folder that is not empty, such as one that another experiment uses.
             with suppress(OSError):

@@ -315,7 +315,7 @@ NO_EVALUATIONS = EvaluationSpending()
 def evaluation_spending(folder: RunFolder) -> EvaluationSpending:
     """Return the spending of all evaluation jobs of an experiment that have ended."""
     hours, cells = [], set()
-    for place in folder.path.glob("slurm/*/ends"):
+    for place in [*folder.path.glob("slurm/*/ends"), *folder.path.glob("ray/*/ends")]:
         elements = submissions.elements(folder, place.parent.name)
         for path in place.glob("*.json"):
             with suppress(RunFolderError):  # the file is cut: it has no hours

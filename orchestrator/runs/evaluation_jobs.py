@@ -4,10 +4,11 @@
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.launch.ray import look as ray_look
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.launch.slurm.poll import stuck_jobs
 from orchestrator.launch.slurm.submit import end_twins, end_waiting_evaluations
@@ -16,7 +17,7 @@ from orchestrator.rundir import ON_CLUSTER, RunFolder
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan
 from orchestrator.runs.state import retry_limit
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.spec.site_options import ClusterOptions, SlurmOptions
 
 _WAITS: frozenset[str] = ON_CLUSTER | {"planned", "preempted", "timed_out"}
 _OVER: frozenset[str] = frozenset({"failed", "cancelled"})
@@ -54,7 +55,7 @@ def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str
     training.
     """
     elements_of: dict[str, list[_Element]] = {}
-    for sent in submissions.read(folder).values():
+    for sent in _sent(folder):
         if sent.kind != "evaluate" or sent.dropped:
             continue
         ends = submissions.ends(folder, sent.id)
@@ -65,6 +66,12 @@ def last_evaluations(folder: RunFolder, states: Mapping[str, State]) -> dict[str
         name: _evaluation_state(folder, states[name], all_of)
         for name, all_of in elements_of.items()
     }
+
+
+def _sent(folder: RunFolder) -> Iterator[submissions.Submission]:
+    """Yield all submissions of a folder, those to SLURM first."""
+    for launcher in ("slurm", "ray"):
+        yield from submissions.read(folder, launcher).values()
 
 
 def _element(sent: submissions.Submission, index: int, end: Path | None) -> _Element:
@@ -103,7 +110,10 @@ def _poll(folder: RunFolder, state: State, element: _Element) -> tuple[State, Ex
         return ("pending" if state in _WAITS else "cancelled"), None
     if element.sent.job is None:
         return "pending", None
-    reported, ended, _ = poll.polled_element(folder, element.sent, element.element)
+    if element.sent.launcher == "ray":
+        reported, ended, _ = ray_look.polled_evaluation(element.sent)
+    else:
+        reported, ended, _ = poll.polled_element(folder, element.sent, element.element)
     if ended is None:
         return ("unknown" if reported == "unknown" else "pending"), None
     if ended.failure:
@@ -118,7 +128,7 @@ def _lost(why: str, failure: str = "lost") -> ExitRecord:
     return ExitRecord(state="failed", failure=failure, message=why, started=now, ended=now)
 
 
-def may_repeat(state: EvaluationState, options: SlurmOptions) -> bool:
+def may_repeat(state: EvaluationState, options: ClusterOptions) -> bool:
     """Return True if a failed evaluation is submitted again automatically."""
     if state.state != "failed" or state.exit is None:
         return False
@@ -151,7 +161,7 @@ def record_ends(
     for each in evaluations.values():
         if each.exit is not None and not each.written:
             submissions.write_end(folder, each.submission, each.element, each.exit)
-    for sent in submissions.read(folder).values():
+    for sent in _sent(folder):
         if sent.kind != "evaluate" or sent.job is None or sent.drained:
             continue
         ends = submissions.ends(folder, sent.id)
@@ -162,7 +172,7 @@ def record_ends(
             or (name in evaluations and evaluations[name].submission != sent.id)
             for index, (name, _) in enumerate(submissions.elements(folder, sent.id))
         ):
-            submissions.note(folder, submissions.DRAINED, sent.id)
+            submissions.note(folder, submissions.DRAINED, sent.id, launcher=sent.launcher)
 
 
 def counts(evaluations: Iterable[EvaluationState]) -> dict[str, int]:
@@ -177,7 +187,7 @@ def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
 
     Second copies of jobs, and evaluations of cells that were cancelled, are taken out of the queue.
     """
-    if not submissions.read(experiment.folder):
+    if not any(True for _ in _sent(experiment.folder)):
         return {}
     states = {row.directory.path.name: row.state for row in plan.rows}
     evaluations = last_evaluations(experiment.folder, states)

@@ -1,6 +1,7 @@
 """The program of an evaluation job: export the checkpoints of one cell, then score them.
 
-    python -m orchestrator.runs.evaluation_task     SLURM's variables name the element
+    python -m orchestrator.runs.evaluation_task             SLURM's variables name the element
+    python -m orchestrator.runs.evaluation_task FOLDER      a Ray job: the folder of its submission
 
 The job writes its ending into the folder of its submission, with separate failure classes
 (`export`), because a failed evaluation is no failure of the training.
@@ -10,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import OrchError, RunFolderError
@@ -29,14 +31,17 @@ from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.launch.processes import node_name
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.task import (
+    NOT_OURS,
     STOP_SIGNALS,
     ArrayTask,
     end_process,
     exit_code_of,
     read_task,
     refuse_copies,
+    say,
 )
 from orchestrator.records import Record, Spec
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.spec.site_options import node_options
 
@@ -45,17 +50,49 @@ class BadNodeError(OrchError):
     """Raised if a GPU of this job's node is not well."""
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Export and score the cell of this job's element; return the job's exit code."""
     stop = worker.StopSignals(STOP_SIGNALS)
+    if argv:
+        return exit_code_of(lambda: of_ray_job(Path(argv[0]), stop))
     task = read_task()
     if task is None:
         return scheduler.UNSEEN
     return exit_code_of(lambda: refuse_copies(task) or run(task, stop))
 
 
-def run(task: ArrayTask, stop: worker.StopSignals) -> int:
-    """Export and score the cell's checkpoints, and write the ending. Return the exit code."""
+def of_ray_job(place: Path, stop: worker.StopSignals) -> int:
+    """Export and score the cell of a Ray job; return its exit code. place: its submission's folder.
+
+    A second start of the same job does no harm: scores that are there are not made again.
+    """
+    manifest = submissions.read_manifest(RunFolder(place.parents[1]), place.name)
+    if not manifest:
+        say(
+            f"{place} cannot be seen from {node_name()}: the runs folder must lie on a file system "
+            "that every node of the Ray sees"
+        )
+        return scheduler.UNSEEN
+    if submissions.claim_array(place, place.name) != place.name:
+        say(f"submission {place.name} was given up; this job starts nothing")
+        return NOT_OURS
+    os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]
+    worker.redirect_to(place / f"{place.name}_0.log")
+    return run(ArrayTask(place, 0, manifest), stop, requeue=lambda _task: None)
+
+
+def _requeue(task: ArrayTask) -> None:
+    if scheduler.restarts() < int(task.manifest["options"]["max_requeues"]):
+        scheduler.requeue_job(scheduler.job_id())
+
+
+def run(
+    task: ArrayTask, stop: worker.StopSignals, requeue: Callable[[ArrayTask], None] = _requeue
+) -> int:
+    """Export and score the cell's checkpoints, and write the ending. Return the exit code.
+
+    requeue: called when the job is asked to stop before its end.
+    """
     began = time.time()
     if Path(task.manifest["cwd"]).is_dir():
         os.chdir(task.manifest["cwd"])  # relative paths mean what they meant to the submitter
@@ -65,8 +102,7 @@ def run(task: ArrayTask, stop: worker.StopSignals) -> int:
             _score(task)
         ending = Ending("succeeded", code=0)
     except Stopped:
-        if scheduler.restarts() < int(task.manifest["options"]["max_requeues"]):
-            scheduler.requeue_job(scheduler.job_id())
+        requeue(task)
         return 1  # scores that were written are kept: it goes on where it was
     except RunFolderError:
         raise
@@ -88,7 +124,7 @@ def run(task: ArrayTask, stop: worker.StopSignals) -> int:
 def _check_gpus(task: ArrayTask) -> None:
     """Raise BadNodeError for a bad GPU, as before a training: orch then tries another node."""
     count = int(task.manifest["gpus"])
-    if count and task.options.gpu_check and (fault := gpu_fault(count)):
+    if count and node_options(task.manifest["options"]).gpu_check and (fault := gpu_fault(count)):
         raise BadNodeError(f"node {node_name()}: {fault}")
 
 
@@ -124,4 +160,4 @@ def _ending(error: Exception) -> Ending:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    end_process(main(sys.argv[1:]))

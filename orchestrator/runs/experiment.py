@@ -18,7 +18,7 @@ from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse
 from orchestrator.spec.select import matches, none_selected, parse
 
-LaunchKind = Literal["local", "slurm"]
+LaunchKind = Literal["local", "slurm", "ray"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,9 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
         spec = parsed(Spec, plain, marker)
         small = folder.experiment.endswith(".micro")
         cells = tuple(_launched(spec, folder, "micro" if small else "full"))
-        where: LaunchKind = "local" if small else "slurm" if spec.site.rehearse else site_of(spec)
+        where: LaunchKind = "local" if small else site_of(spec)
+        if not small and spec.site.rehearse and where == "local":
+            where = "slurm"
         experiments.append(Experiment(spec, cells, cells, where, folder))
     return experiments
 

@@ -92,7 +92,7 @@ def _with_evaluations(
 
     failed: takes directories of cells, and returns those of failed evaluations.
     """
-    if not folder.submission("").exists():
+    if not any((folder.path / name).exists() for name in ("slurm", "ray")):
         return list(results)
     again = failed(folder, [one.directory.path.name for one in results if not one.done])
     return [

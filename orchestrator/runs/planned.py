@@ -131,7 +131,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
     evaluation = experiment.spec.evaluation
     scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks
     jobs: list[dict[str, object]] = []
-    if experiment.where == "slurm":
+    if experiment.where != "local":
         launcher = launcher_of(experiment.spec.site, experiment.where, experiment.folder)
         jobs = [job._asdict() for job in launcher.resources(pending)]
     return {

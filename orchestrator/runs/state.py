@@ -25,10 +25,18 @@ from pydantic import ValidationError
 from orchestrator.errors import RunFolderError
 from orchestrator.files import write_text
 from orchestrator.launch.progress import is_stuck
+from orchestrator.launch.ray import look as ray_look
 from orchestrator.launch.slurm import poll
 from orchestrator.records import ENDED, ExitRecord, State
-from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
-from orchestrator.spec.site_options import RETRIES, SlurmOptions
+from orchestrator.rundir import (
+    RESUMABLE,
+    AttemptDir,
+    CellDir,
+    CellState,
+    RunFolder,
+    SchedulerReport,
+)
+from orchestrator.spec.site_options import RETRIES, ClusterOptions
 
 MAX_FILES = 16
 """With more files than this they are merged into one."""
@@ -156,9 +164,17 @@ class CellLook(NamedTuple):
         """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim."""
         if (known := self.ended.state_of(cell_dir)) is not None:
             return known
-        state = self.answer.state_of(cell_dir, claimed=claimed)
+        state = self.answer.state_of(cell_dir, claimed=claimed, poll=polled_state)
         self.ended.note(cell_dir, state)
         return state
+
+
+def polled_state(
+    cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
+) -> SchedulerReport | None:
+    """Return the report on an attempt by the scheduler, or the job server, that has its order."""
+    ask = ray_look.polled_state if ray_look.is_ray(attempt) else poll.polled_state
+    return ask(cell_dir, attempt, ended)
 
 
 @contextmanager
@@ -168,7 +184,7 @@ def one_look(folder: RunFolder) -> Iterator[CellLook]:
     The scheduler is asked at most once, and only about attempts that were submitted and have no
     final exit record. A cell that has ended is opened once: see EndedIndex.
     """
-    with poll.one_look(folder) as answer:
+    with poll.one_look(folder) as answer, ray_look.one_look():
         index = index_of(folder.path)
         yield CellLook(index, answer)
         index.flush()
@@ -206,7 +222,7 @@ _SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})
 """Failures that may kill a job before it can write its exit record."""
 
 
-def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> bool:
+def may_retry(cell_dir: CellDir, state: CellState, options: ClusterOptions) -> bool:
     """Return True if a cell that stopped is submitted again automatically.
 
     A configuration error is never tried again, because it would fail again. A collapse is a result
@@ -227,7 +243,7 @@ def may_retry(cell_dir: CellDir, state: CellState, options: SlurmOptions) -> boo
     return False
 
 
-def retry_limit(failure: str, options: SlurmOptions) -> int:
+def retry_limit(failure: str, options: ClusterOptions) -> int:
     """Return the number of retries for a failure of this class."""
     limits: Mapping[str, int] = {str(k): v for k, v in options.retries.items()}
     return limits.get(failure, RETRIES.get(failure, 0))

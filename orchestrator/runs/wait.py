@@ -6,22 +6,16 @@ from typing import NamedTuple
 
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.local import Launched
+from orchestrator.launch.ray import submit as ray
+from orchestrator.launch.slurm import submit as slurm
 from orchestrator.launch.slurm.script import ArrayResources, array_resources
-from orchestrator.launch.slurm.submit import (
-    Submitted,
-    bad_node,
-    end_frozen,
-    end_waiting_evaluations,
-    evaluation_gpus,
-    submit,
-    submit_evaluation,
-)
+from orchestrator.launch.slurm.submit import Submitted, bad_node
 from orchestrator.records import Cell, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.evaluation_jobs import EvaluationState
 from orchestrator.runs.state import may_retry, one_look
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.spec.site_options import RayOptions, SlurmOptions
 
 POLL_SECONDS = 2.0
 FULL_SECONDS = 60.0
@@ -34,7 +28,7 @@ class SubmitRequest(NamedTuple):
 
     cells: Sequence[Cell]
     folder: RunFolder
-    options: SlurmOptions
+    options: SlurmOptions | RayOptions
     evaluate: bool
     tell: Callable[[str], None]
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
@@ -42,6 +36,15 @@ class SubmitRequest(NamedTuple):
     """Also submit cells whose jobs another user submitted and this user cannot see."""
     admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
     """A function: the ids of all cells to submit -> the ids that a budget covers."""
+
+
+def _submit(request: SubmitRequest, cells: Sequence[Cell]) -> Submitted:
+    """Submit cells to the engine whose options the request has."""
+    folder, options, tell = request.folder, request.options, request.tell
+    if isinstance(options, RayOptions):
+        return ray.submit(cells, folder, options, tell=tell)
+    evaluate, take_over = request.evaluate, request.take_over
+    return slurm.submit(cells, folder, options, evaluate=evaluate, take_over=take_over, tell=tell)
 
 
 def start(request: SubmitRequest) -> Submitted:
@@ -61,18 +64,11 @@ def start(request: SubmitRequest) -> Submitted:
         elif state.state in _BUSY:
             busy.append(cell)  # an intent that was cut short is among these
     paid, unpaid = _admitted(request, wanted)
-    sent = submit(
-        [*busy, *paid],
-        folder,
-        options,
-        evaluate=request.evaluate,
-        take_over=request.take_over,
-        tell=request.tell,
-    )
+    sent = _submit(request, [*busy, *paid])
     cancelled = [
         folder.cell(cell).path.name for cell, state in states if state.state == "cancelled"
     ]
-    end_waiting_evaluations(folder, cancelled)
+    slurm.end_waiting_evaluations(folder, cancelled)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent._replace(unpaid=unpaid)
 
@@ -122,10 +118,14 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
             # An array has one shape of job and one list of excluded nodes.
             again.setdefault((array_resources(cell), exclude), []).append(cell)
     for (_, exclude), cells in again.items():
-        array = submit_evaluation(
+        if isinstance(request.options, RayOptions):
+            if jobs := ray.submit_evaluation(cells, request.folder, request.options, request.tell):
+                request.tell(f"submitted {jobs}: evaluations of trained cells, a Ray job each")
+            continue
+        array = slurm.submit_evaluation(
             cells, request.folder, request.options, request.tell, exclude=exclude
         )
-        gpus = evaluation_gpus(cells, request.options)
+        gpus = slurm.evaluation_gpus(cells, request.options)
         why = f", on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
         why += f", without node {exclude[0]}" if exclude else ""
         request.tell(
@@ -164,7 +164,7 @@ def wait(request: SubmitRequest) -> Launched:
                 return Launched(tuple(looks), interrupted=True)
             frozen = [(c, state) for c, state in looks if state.state == "running" and state.fault]
             if frozen:
-                for sentence in end_frozen(frozen, request.folder):
+                for sentence in _end_frozen(request, frozen):
                     request.tell(sentence)
                 # Their states are others now: look again before anything is submitted.
                 continue
@@ -183,6 +183,12 @@ def wait(request: SubmitRequest) -> Launched:
             elif not (any(s.state in _BUSY for _, s in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
+
+
+def _end_frozen(request: SubmitRequest, frozen: Sequence[tuple[Cell, CellState]]) -> list[str]:
+    if isinstance(request.options, RayOptions):
+        return ray.end_frozen(frozen, request.folder)
+    return slurm.end_frozen(frozen, request.folder)
 
 
 def num_waiting(scores: Mapping[str, EvaluationState]) -> int:

@@ -476,6 +476,6 @@ def _site(file: SpecFile, library: Library, problems: list[SpecProblem]) -> Site
     if site.options:
         problems += [
             SpecProblem(message, (*at, "options", *loc))
-            for message, loc in option_faults(site.options)
+            for message, loc in option_faults(site.options, site.kind)
         ]
     return site

@@ -1,8 +1,9 @@
 """`site.options`: the fields of a site file for its nodes and for its scheduler.
 
 `NodeOptions` are the environments of the trainers, variables and time limits of a node.
-`SlurmOptions` add partition, account and the other options of a submission. Both are checked before
-anything is submitted. `read_site` reads a site file without a spec.
+`ClusterOptions` add retries and evaluation. `SlurmOptions` add partition, account and the other
+options of a submission; `RayOptions` add the job server and the resources of a job. All are checked
+before anything is submitted. `read_site` reads a site file without a spec.
 """
 
 from collections.abc import Iterator, Mapping
@@ -148,6 +149,9 @@ _CONSTRAINT = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,&|*()\[\]!:@+-]*$", max_length=256)
 ]
 _HOSTS = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$", max_length=4096)]
+_ADDRESS = Annotated[
+    str, Field(pattern=r"^https?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d+)?(/[\w./-]*)?$")
+]
 _FILE = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]+$", max_length=1024)]
 _OURS = frozenset(
     {
@@ -194,6 +198,7 @@ _RULES: Mapping[str, str] = {
     "gres": "such as gpu:a100:4: letters, digits and '_.:,/-'",
     "constraint": "features joined by SLURM's & | , ( ) [ ]: no blanks, quotes, dollars or ';'",
     "exclude": "node names such as node[1-3],node7",
+    "address": "http://HOST:PORT, without a user or a password",
     "python": "an absolute path of letters, digits and '_./+@-'",
     "extra": "flags such as --mail-type=END, with a plain value",
     "image": "a file or an address: letters, digits and '_./:@+#~-'",
@@ -237,8 +242,47 @@ SMALL_GIB = 2.0
 """Memory of the evaluation harness with an embedded policy, and some room."""
 
 
-class SlurmOptions(NodeOptions):
-    """All fields of `site.options`: the launcher's here, the node's in NodeOptions."""
+class ClusterOptions(NodeOptions):
+    """What every cluster has: retries, evaluation as jobs, and the message at the end."""
+
+    memory_gib: PositiveFloat | None = None
+    """Per node; None: the share of the job's GPUs in what the nodes have, all of it for all GPUs.
+    The cluster's default for a job without GPUs. Ray: None claims no memory."""
+    max_running: PositiveInt | None = None
+    """Cells that train at the same time, over all arrays of an experiment; and of each array of
+    evaluations, evaluations that run at the same time. Ray: jobs at the job server, 16 for None."""
+    max_requeues: NonNegativeInt = 20
+    """Times that one job returns to the queue at its time limit or on preemption."""
+    retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)
+    """Class of failure -> automatic retries of a cell that failed so."""
+    evaluate: bool = True
+    """True: each cell's evaluation is a job that starts when the cell is trained."""
+    evaluation: EvaluationJob = EvaluationJob()
+    on_end: OnEnd | None = None
+    """The receiver of a message when a run has ended: a command or a webhook."""
+    python: _FILE | None = None
+    """The Python of orch's environment on the nodes; None: the one that submits."""
+
+
+class RayOptions(ClusterOptions):
+    """All fields of `site.options` where `site.kind` is ray."""
+
+    address: _ADDRESS | None = None
+    """The job server, such as http://127.0.0.1:8265. None: $RAY_ADDRESS."""
+    allow_remote: bool = False
+    """True: the job server may be on another machine. Whoever reaches it runs programs there."""
+    num_cpus: PositiveFloat | None = None
+    """CPUs that a job claims. None: one; none at all for a trainer that itself asks Ray."""
+    resources: dict[_NAMES, PositiveFloat] = Field(default_factory=dict)
+    """Further resources that a job claims, by the cluster's own names (`{trainers: 1}`)."""
+    image: _IMAGE | None = None
+    """The image of a KubeRay manifest, which `orch run --dry-run` prints."""
+    volume_claim: _NAMES | None = None
+    """The volume claim that a KubeRay manifest mounts at the runs folder."""
+
+
+class SlurmOptions(ClusterOptions):
+    """All fields of `site.options` where `site.kind` is slurm or auto."""
 
     partition: _NAMES | None = None
     account: _NAMES | None = None
@@ -251,9 +295,6 @@ class SlurmOptions(NodeOptions):
     """Nodes that are never used."""
     time_limit_hours: PositiveFloat = 24.0
     """Time limit of one job. A longer cell saves a checkpoint, is requeued, and continues."""
-    memory_gib: PositiveFloat | None = None
-    """Per node; None: the share of the job's GPUs in what the nodes have, all of it for all GPUs.
-    The cluster's default for a job without GPUs."""
     cpus_per_task: PositiveInt | None = None
     """CPUs of each node. None: as cpus_per_gpu sets them."""
     cpus_per_gpu: PositiveInt | None = None
@@ -262,9 +303,6 @@ class SlurmOptions(NodeOptions):
     """True: no other job may be on the node. None: true if a job takes all GPUs of its nodes."""
     extra: tuple[_FLAG, ...] = Field(default=(), strict=False)
     """Further flags of sbatch."""
-    max_running: PositiveInt | None = None
-    """Cells that train at the same time, over all arrays of an experiment; and of each array of
-    evaluations, evaluations that run at the same time."""
     max_array_size: PositiveInt | None = None
     """Elements of one job array; never more than the cluster's MaxArraySize."""
     max_submit_jobs: PositiveInt | None = None
@@ -272,20 +310,9 @@ class SlurmOptions(NodeOptions):
     signal_seconds: PositiveInt = 90
     """Seconds before its time limit at which SLURM signals a job, so that it writes a
     checkpoint."""
-    max_requeues: NonNegativeInt = 20
-    """Times that one job returns to the queue at its time limit or on preemption."""
-    retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)
-    """Class of failure -> automatic retries of a cell that failed so."""
     help_seconds: NonNegativeFloat = 300.0
     """Seconds after its start during which a job of an embedded cell, its own cell done, trains
     further cells of its array that have not begun. 0: it never does."""
-    evaluate: bool = True
-    """True: each cell's evaluation is a job that starts when the cell is trained."""
-    evaluation: EvaluationJob = EvaluationJob()
-    on_end: OnEnd | None = None
-    """The receiver of a message when a run has ended: a command or a webhook."""
-    python: _FILE | None = None
-    """The Python of orch's environment on the nodes; None: the one that submits."""
 
 
 RETRIES: Mapping[str, int] = {
@@ -302,13 +329,16 @@ RETRIES: Mapping[str, int] = {
 never retried."""
 
 
-def faults(options: Mapping[str, object]) -> Iterator[tuple[str, tuple[str | int, ...]]]:
-    """Yield every fault of `site.options`: a sentence, and where it is."""
+def faults(
+    options: Mapping[str, object], kind: str = "slurm"
+) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    """Yield every fault of `site.options`: a sentence, and where it is. kind: the site's."""
+    model = RayOptions if kind == "ray" else SlurmOptions
     try:
-        SlurmOptions.model_validate(dict(options))
+        model.model_validate(dict(options))
     except ValidationError as error:
         for each in error.errors():
-            yield _sentence(each, SlurmOptions), each["loc"]
+            yield _sentence(each, model), each["loc"]
 
 
 def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:
@@ -330,11 +360,24 @@ def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOpti
 
 def slurm_options(options: Mapping[str, object]) -> SlurmOptions:
     """Return the options, typed. Raise EnvironmentFault with every fault."""
-    if messages := [text for text, _ in faults(options)]:
-        raise EnvironmentFault(
-            "\n".join(["the site cannot be used", *(f"  {t}" for t in messages)])
-        )
+    _refuse(faults(options))
     return SlurmOptions.model_validate(dict(options))
+
+
+def ray_options(options: Mapping[str, object]) -> RayOptions:
+    """Return the options, typed. Raise EnvironmentFault with every fault."""
+    _refuse(faults(options, "ray"))
+    return RayOptions.model_validate(dict(options))
+
+
+def cluster_options(site: Site) -> SlurmOptions | RayOptions:
+    """Return the options of a site, typed by its kind. Raise EnvironmentFault with every fault."""
+    return ray_options(site.options) if site.kind == "ray" else slurm_options(site.options)
+
+
+def _refuse(messages: Iterator[tuple[str, tuple[str | int, ...]]]) -> None:
+    if texts := [f"  {text}" for text, _ in messages]:
+        raise EnvironmentFault("\n".join(["the site cannot be used", *texts]))
 
 
 def read_site(path: Path) -> Site:

@@ -43,15 +43,19 @@ def run(
     cell: Cell,
     options: Mapping[str, object],
     claim: IO[str] | None = None,
+    *,
+    ray_address: str | None = None,
 ) -> Ending:
     """Run a plan to its end on the nodes of this job. This node is the first. Return the ending.
 
-    options: `site.options`; see NodeOptions. When this returns or raises, everything that was
-    started is gone. A mistake of the user or the site is an ending of class `config`.
+    options: `site.options`; see NodeOptions. ray_address: the Ray of which this job is a part. The
+    program then runs on this node, and a library of Ray takes its nodes and GPUs from that Ray.
+    When this returns or raises, everything that was started is gone. A mistake of the user or the
+    site is an ending of class `config`.
     """
     try:
         chosen = node_options(options)
-        setup = _setup(plan, attempt, cell, chosen)
+        setup = _setup(plan, attempt, cell, chosen, ray_address)
         env = _variables(plan, chosen)
     except OrchError as error:
         return ending_of(error)
@@ -64,6 +68,10 @@ def run(
     try:
         launched = _Launched(plan, attempt, setup, env, group, claim)
         match plan.bring_up:
+            case "ray" if ray_address is not None:
+                # The job's variables and those of the library's own ray.init may overlap.
+                joined = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", **env, "RAY_ADDRESS": ray_address}
+                ending = _program(launched._replace(env=joined))
             case "ray":
                 ending = _with_ray(launched)
             case "ranks":
@@ -81,8 +89,18 @@ def run(
         end_processes(f"{token}.driver")
 
 
-def _setup(plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions) -> NodeSetup:
-    num_nodes = cell.resources.num_nodes if plan.bring_up != "program" else 1
+def _setup(
+    plan: LaunchPlan,
+    attempt: AttemptDir,
+    cell: Cell,
+    options: NodeOptions,
+    ray_address: str | None,
+) -> NodeSetup:
+    alone = plan.bring_up == "program" or ray_address is not None
+    num_nodes = 1 if alone else cell.resources.num_nodes
+    if plan.bring_up == "ray" and ray_address is not None:
+        # The library's actors take the GPUs, on whatever nodes; this node may have none.
+        options = options.model_copy(update={"gpu_check": False})
     cwd = attempt.path.parents[1] / "plan"
     setup = NodeSetup(
         names=process_group.names(num_nodes),

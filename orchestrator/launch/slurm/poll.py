@@ -26,6 +26,7 @@ from orchestrator.rundir import (
     AttemptDir,
     CellDir,
     CellState,
+    Poll,
     RunFolder,
     SchedulerReport,
 )
@@ -272,10 +273,12 @@ class SchedulerSnapshot:
             self.made = time.monotonic()
         return self._accounted
 
-    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-        """Return the state of a cell of this folder; claimed as for CellDir.state."""
+    def state_of(
+        self, cell_dir: CellDir, *, claimed: bool = False, poll: Poll | None = None
+    ) -> CellState:
+        """Return the state of a cell of this folder; claimed and poll as for CellDir.state."""
         waiting = None if claimed else self._waiting_state(cell_dir)
-        return waiting or cell_dir.state(claimed=claimed, poll=polled_state)
+        return waiting or cell_dir.state(claimed=claimed, poll=poll or polled_state)
 
     def _waiting_state(self, cell_dir: CellDir) -> CellState | None:
         """Return the state of a cell that waits in the queue as it was submitted; None for others.

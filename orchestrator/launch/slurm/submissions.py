@@ -62,6 +62,8 @@ class Submission:
     """SLURM's ClusterName at the submission; empty if an older orch did not note it."""
     running: int | None = None
     """Number of its elements that may run at the same time; None: no limit."""
+    launcher: str = "slurm"
+    """slurm or ray. A submission to a job server is one job, whose id is the submission's."""
     job: str | None = None
     dropped: bool = False
     drained: bool = False
@@ -129,33 +131,32 @@ def _claimed_by(array: Path) -> str | None:
     return None
 
 
-def read(folder: RunFolder) -> Mapping[str, Submission]:
-    """Return every submission by id, oldest first."""
+def read(folder: RunFolder, launcher: str = "slurm") -> Mapping[str, Submission]:
+    """Return every submission of a launcher by id, oldest first: of `ray`, the evaluations."""
     with telling(folder.ledger):
         try:
             status = folder.ledger.stat()
         except FileNotFoundError:
             return {}
-    return _read(folder, status.st_mtime_ns, status.st_size)
+    return _read(folder, launcher, status.st_mtime_ns, status.st_size)
 
 
-@lru_cache(maxsize=4)
-def _read(folder: RunFolder, _changed: int, _size: int) -> Mapping[str, Submission]:
+@lru_cache(maxsize=8)
+def _read(folder: RunFolder, launcher: str, _changed: int, _size: int) -> Mapping[str, Submission]:
     known: dict[str, Submission] = {}
     for line in folder.ledger.read_bytes().splitlines():
-        if b'"slurm"' not in line:  # do not parse the many events of local runs
+        if f'"{launcher}"'.encode() not in line:  # do not parse the many events of local runs
             continue
         try:
             event: dict[str, Any] = json.loads(line)
-            _apply(known, event)
+            if event.get("launcher") == launcher:
+                _apply(known, event)
         except (ValueError, KeyError, TypeError):
             continue  # torn by a kill: `reconcile` asks the scheduler for what it should have said
     return known
 
 
 def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
-    if event.get("launcher") != "slurm":
-        return
     id_ = event["submission"]
     match event["event"]:
         case "intent":
@@ -173,6 +174,7 @@ def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
                 uid=event.get("uid"),
                 cluster=event.get("cluster", ""),
                 running=event.get("running"),
+                launcher=event["launcher"],
             )
         case "submitted":
             known[id_] = replace(known[id_], job=event.get("job"))
@@ -182,9 +184,11 @@ def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
             known[id_] = replace(known[id_], drained=True)
 
 
-def note(folder: RunFolder, event: str, submission: str, **details: Any) -> None:
+def note(
+    folder: RunFolder, event: str, submission: str, *, launcher: str = "slurm", **details: Any
+) -> None:
     """Append an event of a submission to the ledger."""
-    folder.append(event, "", launcher="slurm", submission=submission, **details)
+    folder.append(event, "", launcher=launcher, submission=submission, **details)
 
 
 def manifest_path(folder: RunFolder, submission: str) -> Path:

@@ -416,7 +416,7 @@ class Sender:
         return text[:500]
 
     def _note_intent(
-        self, submission: str, kind: str, name: str, cells: int, **details: object
+        self, submission: str, kind: str, name: str, cells: int, **details: Any
     ) -> None:
         """Append the intent to the ledger, with the submitting user and machine."""
         submissions.note(

@@ -1,0 +1,224 @@
+"""The state of attempts that were submitted to a job server, by the run directory and the server.
+
+Neither is believed alone. The run directory says what an attempt did: it began (its heartbeat is
+there), it is alive (the heartbeat is young), it ended (exit.json). The server says what it still
+has. A server that was restarted without its state knows no job, while jobs of other nodes may go
+on; a job that the server lists may have ended without an exit record. This module writes nothing.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from orchestrator.files import read_json
+from orchestrator.launch.endings import Ending, failure_of, shortened
+from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
+from orchestrator.launch.slurm.lease import LEASE_SECONDS, is_dead
+from orchestrator.launch.slurm.submissions import Submission
+from orchestrator.records import ExitRecord
+from orchestrator.rundir import AttemptDir, CellDir, SchedulerReport
+
+ORDER_HEAD = '{"launcher": "ray"'
+"""The start of an order that `submit` writes."""
+YOUNG_SECONDS = 90.0
+"""Seconds for which an order may be on its way to the server: more than one request takes."""
+FROZEN_SECONDS = 300.0
+"""Seconds without a heartbeat (one every 3 s) after which the worker of a running job is frozen."""
+KEPT_SECONDS = 2.0
+"""Seconds for which an answer is kept."""
+
+Answer = Mapping[str, RayJob] | str
+"""The jobs of a server by submission id, or a sentence on why it does not answer."""
+
+
+def is_ray(attempt: AttemptDir) -> bool:
+    """Return True if the attempt's order is one for a job server."""
+    try:
+        with attempt.order.open("rb") as file:
+            return file.read(len(ORDER_HEAD)) == ORDER_HEAD.encode()
+    except OSError:
+        return False
+
+
+def polled_state(
+    cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
+) -> SchedulerReport | None:
+    """Return the state of a cell whose last attempt has an order and no final exit record.
+
+    ended: an exit record with state preempted or timed_out. Return None if nothing works on the
+    attempt and nothing ever did: it is submitted again.
+    """
+    try:
+        order = attempt.read_order()
+        submission, address, sent = order["submission"], order["address"], float(order["time"])
+    except (KeyError, TypeError, ValueError):
+        fault = f"{attempt.order} is torn. Remove the attempt's folder to submit the cell again"
+        return SchedulerReport("unknown", ended, fault)
+    silence = silence_of(attempt)
+    if ended is None and silence is not None and silence < LEASE_SECONDS and not is_dead(attempt):
+        return SchedulerReport("running")
+    answer = answer_of(address)
+    if isinstance(answer, str):
+        return (
+            SchedulerReport("unknown", fault=answer)
+            if ended is None
+            else SchedulerReport(ended.state, ended)
+        )
+    job = answer.get(submission)
+    if ended is not None:
+        # The worker wrote that it was asked to stop. Only the server knows that a person asked it.
+        if job is not None and job.status == "STOPPED":
+            return SchedulerReport("cancelled", _stopped(ended))
+        return SchedulerReport(ended.state, ended)
+    if job is not None and not job.is_over:
+        if silence is None:
+            return SchedulerReport("pending")
+        return SchedulerReport("running", fault=_frozen(attempt, silence))
+    if job is None and silence is None:
+        # Under the submission lock nothing is on its way: `submit` sends it again, under a new id.
+        young = time.time() - sent < YOUNG_SECONDS
+        return SchedulerReport("submitted") if young and not submitting(cell_dir) else None
+    return _without_record(attempt, job, silence is not None, sent)
+
+
+def polled_evaluation(sent: Submission) -> SchedulerReport:
+    """Return the state of an evaluation's job, which wrote no ending so far."""
+    answer = answer_of(sent.cluster)
+    if isinstance(answer, str):
+        return SchedulerReport("unknown", fault=answer)
+    job = answer.get(sent.id)
+    if job is not None and not job.is_over:
+        return SchedulerReport("pending")
+    if job is not None and job.status == "STOPPED":
+        return SchedulerReport("cancelled", _stopped(None, job))
+    said = "the job server does not know its job any more" if job is None else job.message
+    named = failure_of(said)
+    return _failed(named if named != "error" else "lost", " ".join(said.split()), sent.time)
+
+
+_submitting: Counter[str] = Counter()
+
+
+def submitting(cell_dir: CellDir) -> bool:
+    """Return True if this process holds the submission lock of the cell's folder."""
+    return _submitting[str(cell_dir.path.parents[1])] > 0
+
+
+@contextmanager
+def as_submitter(folder: str) -> Iterator[None]:
+    """Judge attempts, inside the context, as the holder of the folder's submission lock."""
+    _submitting[folder] += 1
+    try:
+        yield
+    finally:
+        _submitting[folder] -= 1
+
+
+def silence_of(attempt: AttemptDir) -> float | None:
+    """Return the seconds since the attempt's heartbeat; None if it never began."""
+    try:
+        return time.time() - attempt.heartbeat.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _without_record(
+    attempt: AttemptDir, job: RayJob | None, begun: bool, sent: float
+) -> SchedulerReport:
+    """Return the report on an attempt that nothing works on, and that wrote no exit record."""
+    if job is None:
+        node = (read_json(attempt.job) or {}).get("host", "its node")
+        why = (
+            f"its heartbeat on {node} stopped, and the job server does not know its job any more: "
+            "the Ray was restarted, or the node is lost"
+        )
+        return _failed("lost", why, sent)
+    said = " ".join(job.message.split())
+    if job.status == "STOPPED":
+        return SchedulerReport("cancelled", _stopped(None, job))
+    if not begun and "failed to start within" in said:
+        # The cluster had no room for as long as the head lets a job wait.
+        why = shortened(f"the Ray had no room for the job: {said}")
+        record = Ending("preempted", message=why).record(sent, job.ended or time.time())
+        return SchedulerReport("preempted", record)
+    named = failure_of(job.message)
+    failure = named if named != "error" else "lost"
+    if not begun and named == "error":
+        failure = "error"
+    what = "left no exit record" if begun else "did not begin"
+    return _failed(failure, f"the job {what}; Ray says: {said or job.status}", sent)
+
+
+def _failed(failure: str, why: str, began: float) -> SchedulerReport:
+    record = Ending("failed", failure=failure, message=shortened(why)).record(began, time.time())
+    return SchedulerReport("failed", record.model_copy(update={"host": ""}))
+
+
+def _stopped(ended: ExitRecord | None, job: RayJob | None = None) -> ExitRecord:
+    why = "stopped at the job server; `orch retry` lets it run again"
+    if ended is not None:
+        return ended.model_copy(update={"state": "cancelled", "message": why})
+    now = time.time()
+    began, over = (job.started, job.ended) if job else (now, now)
+    return Ending("cancelled", message=why).record(began or now, over or now)
+
+
+def _frozen(attempt: AttemptDir, silence: float) -> str:
+    if silence < FROZEN_SECONDS:
+        return ""
+    node = (read_json(attempt.job) or {}).get("host", "its node")
+    return (
+        f"frozen: no heartbeat from {node} for {silence / 60:.0f} min, while Ray says RUNNING. "
+        "`orch run --wait` ends it and tries again; `orch cancel` ends it"
+    )
+
+
+# ---------------------------------------------------------------- one answer for many cells
+
+_answers: dict[str, tuple[float, Answer]] = {}
+_held = 0
+
+
+def answer_of(address: str) -> Answer:
+    """Return the jobs of a server, asked at most every KEPT_SECONDS, once in `one_look`."""
+    made, answer = _answers.get(address, (0.0, ""))
+    if made and (_held or time.monotonic() - made < KEPT_SECONDS):
+        return answer
+    try:
+        answer = JobServer(address).jobs()
+    except (ServerUnavailable, ServerRefusal) as error:
+        answer = str(error)
+    _answers[address] = (time.monotonic(), answer)
+    return answer
+
+
+def forget() -> None:
+    """Drop all answers, because a job was submitted or stopped."""
+    _answers.clear()
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Answer every question inside the context from one answer of each server."""
+    global _held
+    if not _held:
+        for address in [
+            address
+            for address, (made, _) in _answers.items()
+            if time.monotonic() - made >= KEPT_SECONDS
+        ]:
+            del _answers[address]
+    _held += 1
+    try:
+        yield
+    finally:
+        _held -= 1
+
+
+def order_text(content: Mapping[str, Any], cell: str) -> str:
+    """Return an order as JSON: its content, and the cell, which is JSON already."""
+    text = json.dumps({"launcher": "ray", **content})
+    return f'{text[:-1]}, "cell": {cell}}}'

@@ -1,0 +1,554 @@
+"""Submit cells to a job server as Ray jobs, each cell exactly once; cancel them again.
+
+Only one orch at a time submits cells of a folder: it holds the submission lock. For every cell it
+does, in this order:
+
+    1  append the intent to the ledger, with the submission's id: cell, attempt, and a random part
+    2  reserve the cell's next attempt, with this id in its order.json
+    3  send the job
+    4  append `submitted` to the ledger
+
+A kill between any two steps, and a request that timed out, leave an attempt that never began, with
+an order. The next submission compares it with the server's list. If the server has the job, nothing
+is to do. If it has not, the cell gets a new order with a new id; should the old job still arrive,
+it finds the other order and starts nothing (task.begin). So no status code decides anything.
+
+A Ray has no queue of orch's: a job that finds no room waits at the head for 15 minutes and then
+fails. So orch sends at most `max_running` jobs, and no more GPUs than the Ray has; the rest stays
+planned until jobs have ended.
+"""
+
+import os
+import secrets
+import shlex
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.data import prepared
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import read_json
+from orchestrator.launch import processes
+from orchestrator.launch.check import check_launchable, translations
+from orchestrator.launch.endings import Ending
+from orchestrator.launch.launcher import CancelResult, PlannedJob
+from orchestrator.launch.local import cancel_cell
+from orchestrator.launch.logs import Stream, logs
+from orchestrator.launch.node.environment import environment_for
+from orchestrator.launch.ray import look
+from orchestrator.launch.ray.server import (
+    ClusterTotals,
+    JobServer,
+    RayJob,
+    ServerRefusal,
+    ServerUnavailable,
+    server_of,
+)
+from orchestrator.launch.slurm import script, submissions
+from orchestrator.launch.slurm.submit import Submitted, submission_lock
+from orchestrator.records import Cell, ExitRecord, LaunchPlan
+from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.spec.site_options import RayOptions
+
+DEFAULT_RUNNING = 16
+TRAIN = "orchestrator.launch.ray.task"
+_ANSWER_TRIES = 3
+"""Times that a job is sent to a server without an agent yet (a head that is just starting)."""
+Tell = Callable[[str], None]
+
+
+class JobShape(NamedTuple):
+    """The resources of a cell's job."""
+
+    cpus: float
+    gpus: int
+    """GPUs that the job itself claims."""
+    memory_gib: float | None
+    nodes: int = 1
+    actors_gpus: int = 0
+    """GPUs of each node that the library's own actors claim, by placement groups."""
+
+    @property
+    def all_gpus(self) -> int:
+        """Return the number of GPUs that the cell uses."""
+        return self.gpus or self.nodes * self.actors_gpus
+
+
+def shape_of(cell: Cell, plan: LaunchPlan, options: RayOptions) -> JobShape:
+    """Return the resources of a cell's job.
+
+    A library of Ray claims the GPUs for its actors. Its job claims none, and no CPU: otherwise it
+    would wait for what its own actors need.
+    """
+    if plan.bring_up == "ray":
+        return JobShape(
+            options.num_cpus or 0.0,
+            0,
+            options.memory_gib,
+            cell.resources.num_nodes,
+            cell.resources.gpus_per_node,
+        )
+    gpus = 0 if cell.scale == "micro" else cell.resources.gpus_per_node
+    return JobShape(options.num_cpus or 1.0, gpus, options.memory_gib)
+
+
+def expressible(cells: Sequence[Cell], folder: RunFolder) -> list[tuple[Cell, LaunchPlan]]:
+    """Return the cells that their library can express, each with its launch."""
+    return [(c, plan) for c, plan in translations(cells, folder) if isinstance(plan, LaunchPlan)]
+
+
+class _Job(NamedTuple):
+    """A job to send."""
+
+    submission: str
+    argv: tuple[str, ...]
+    shape: JobShape
+    kind: str
+    metadata: Mapping[str, str]
+    runtime_env: Mapping[str, Any]
+
+
+def request_of(job: _Job, options: RayOptions) -> dict[str, object]:
+    """Return the body of the request that sends a job."""
+    shape = job.shape
+    body: dict[str, object] = {
+        "submission_id": job.submission,
+        # exec: Ray signals the processes below the shell; this makes orch the only one.
+        "entrypoint": f"exec {shlex.join(job.argv)}",
+        "metadata": {**job.metadata, "orch_gpus": str(shape.all_gpus), "orch_kind": job.kind},
+        "runtime_env": dict(job.runtime_env),
+    }
+    if shape.cpus:
+        body["entrypoint_num_cpus"] = shape.cpus
+    if shape.gpus:
+        body["entrypoint_num_gpus"] = shape.gpus
+    if shape.memory_gib:
+        body["entrypoint_memory"] = int(shape.memory_gib * (1 << 30))
+    if options.resources:
+        body["entrypoint_resources"] = dict(options.resources)
+    return body
+
+
+def training_job(
+    cell_dir: CellDir, number: int, submission: str, cell: Cell, plan: LaunchPlan, site: RayOptions
+) -> _Job:
+    """Return the job that trains an attempt of a cell."""
+    attempt = cell_dir.path / "attempts" / str(number)
+    argv = (site.python or sys.executable, "-P", "-m", TRAIN, str(attempt), submission)
+    shape = shape_of(cell, plan, site)
+    metadata = {"orch_cell": cell.slug, "orch_folder": str(cell_dir.path.parents[1])}
+    return _Job(submission, argv, shape, "train", metadata, _runtime_env(cell, plan, site))
+
+
+def _runtime_env(cell: Cell, plan: LaunchPlan, options: RayOptions) -> dict[str, Any]:
+    """Return what Ray's workers of this job need, which it starts on any node. No secret is in it:
+    the server keeps it and shows it to everybody."""
+    variables = dict(options.env)
+    if options.network_interface:
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            variables.setdefault(name, options.network_interface)
+    env: dict[str, Any] = {}
+    if plan.bring_up == "ray":
+        variables |= plan.env
+        known = environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0)
+        programs = known.env.get("ORCH_ENVIRONMENT_BIN")
+        if programs:
+            env["py_executable"] = shlex.quote(str(Path(programs) / "python"))
+    if variables:
+        env["env_vars"] = variables
+    return env
+
+
+def submit(
+    cells: Iterable[Cell],
+    folder: RunFolder,
+    options: RayOptions,
+    *,
+    tell: Tell = lambda _: None,
+) -> Submitted:
+    """Submit the cells that need training and that the server does not have, as many as have room.
+
+    Evaluations are sent once their cell is trained (`submit_evaluation`). Raise OrchError, before
+    anything is submitted, for cells that a backend cannot express. Raise EnvironmentFault if the
+    server does not answer.
+    """
+    folder.open()
+    server = server_of(options)
+    with submission_lock(folder), look.as_submitter(str(folder.path)):
+        look.forget()
+        jobs = _jobs(server)
+        reconcile_evaluations(folder, jobs)
+        with look.one_look():
+            states = [(c, folder.cell(c).state(poll=look.polled_state)) for c in cells]
+        waiting = [cell for cell, state in states if state.state in RESUMABLE]
+        if not waiting:
+            return Submitted()
+        check_launchable(waiting, folder)
+        plans = expressible(waiting, folder)
+        room = _Room(jobs, folder, options, server.totals)
+        room.refuse_impossible(plans)
+        sender = Sender(folder, options, server, tell)
+        sent, no_room = [], []
+        for cell, plan in plans:
+            if room.take(shape_of(cell, plan, options)):
+                sender.train(cell, plan)
+                sent.append(cell)
+            else:
+                no_room.append(cell)
+        look.forget()
+        return Submitted(tuple(sent), tuple(sender.ids), tuple(no_room))
+
+
+def _jobs(server: JobServer) -> Mapping[str, RayJob]:
+    try:
+        return server.jobs()
+    except (ServerUnavailable, ServerRefusal) as error:
+        raise EnvironmentFault(
+            f"{error}. Nothing was submitted, and nothing is lost: run again when it does"
+        ) from error
+
+
+class _Room:
+    """The jobs and GPUs for which the Ray has room: orch's own jobs there are counted, of every
+    folder for GPUs, of this one for `max_running`."""
+
+    def __init__(
+        self,
+        jobs: Mapping[str, RayJob],
+        folder: RunFolder,
+        options: RayOptions,
+        ask: Callable[[], ClusterTotals | None],
+    ):
+        living = [job for job in jobs.values() if not job.is_over and "orch_kind" in job.metadata]
+        own = sum(job.metadata.get("orch_folder") == str(folder.path) for job in living)
+        self._left = (options.max_running or DEFAULT_RUNNING) - own
+        self._used_gpus = sum(int(job.metadata.get("orch_gpus") or 0) for job in living)
+        self._options = options
+        self._ask = ask
+        self._totals: ClusterTotals | None = None
+
+    def refuse_impossible(self, plans: Sequence[tuple[Cell, LaunchPlan]]) -> None:
+        """Raise EnvironmentFault for cells that could never start on this Ray."""
+        faults = []
+        for cell, plan in plans:
+            if plan.bring_up == "ranks" and cell.resources.num_nodes > 1:
+                faults.append(
+                    f"{cell.slug}: {plan.backend} starts its own ranks on "
+                    f"{cell.resources.num_nodes} nodes (resources.num_nodes), and a Ray job runs "
+                    "on one: use a SLURM site"
+                )
+        shapes = {shape_of(cell, plan, self._options) for cell, plan in plans}
+        if any(shape.all_gpus for shape in shapes) or self._options.resources:
+            totals = self._totals = self._ask()
+            wanted = max((shape.all_gpus for shape in shapes), default=0)
+            if totals is not None and wanted > totals.gpus:
+                faults.append(
+                    f"a cell needs {wanted} GPUs (resources.gpus_per_node), and the Ray has "
+                    f"{totals.gpus:g} on {totals.nodes} nodes"
+                )
+            for name, number in self._options.resources.items():
+                if totals is not None and number > totals.resources.get(name, 0.0):
+                    faults.append(
+                        f"a job claims {number:g} {name} (site.options.resources), and the Ray has "
+                        f"{totals.resources.get(name, 0.0):g}"
+                    )
+        if faults:
+            lines = [f"  {fault}" for fault in dict.fromkeys(faults)]
+            raise EnvironmentFault(
+                "\n".join(["the jobs could never start, so nothing was submitted", *lines])
+            )
+
+    def take(self, shape: JobShape) -> bool:
+        """Return True if a job of this shape may be sent now, and count it."""
+        totals = self._totals
+        if self._left <= 0:
+            return False
+        if shape.all_gpus and totals and self._used_gpus + shape.all_gpus > totals.gpus:
+            return False
+        self._left -= 1
+        self._used_gpus += shape.all_gpus
+        return True
+
+
+class Sender:
+    """A sender of the jobs of one folder. The caller holds the submission lock."""
+
+    def __init__(self, folder: RunFolder, options: RayOptions, server: JobServer, tell: Tell):
+        self.folder, self.options, self.server, self.tell = folder, options, server, tell
+        self.ids: list[str] = []
+        self._plain = options.model_dump(mode="json")
+
+    def train(self, cell: Cell, plan: LaunchPlan) -> None:
+        """Send the training of a cell."""
+        cell_dir = self.folder.cell(cell)
+        cell_dir.make(cell)
+        last = cell_dir.attempts()[-1:]
+        # An attempt that a job has begun is never used again, even if it did not get far.
+        fresh = bool(last) and last[0].heartbeat.exists()
+        first = last[0].number if last else 1
+        open_ = last and not fresh and not last[0].job.exists() and not last[0].exit.exists()
+        number = first if open_ or not last else first + 1
+        submission = f"{cell.id}-{number}-{secrets.token_hex(8)}"
+        self.folder.append(
+            "intent", cell.id, submission=submission, launcher="ray", address=self.server.address
+        )
+        order = {
+            "submission": submission,
+            "address": self.server.address,
+            "time": time.time(),
+            "data_dir": str(prepared.data_dir()),
+            "options": self._plain,
+        }
+        text = look.order_text(order, cell.model_dump_json())
+        attempt = cell_dir.reserve(text, fresh=fresh)
+        job = training_job(cell_dir, attempt.number, submission, cell, plan, self.options)
+        self.send(job)
+        self.folder.append("submitted", cell.id, submission=submission, launcher="ray")
+        self.ids.append(submission)
+
+    def send(self, job: _Job) -> None:
+        """Send a job. Raise EnvironmentFault if the server has it not."""
+        body = request_of(job, self.options)
+        for left in reversed(range(_ANSWER_TRIES)):
+            try:
+                self.server.submit(body)
+                return
+            except (ServerUnavailable, ServerRefusal) as error:
+                # The request may have been served all the same: the list of jobs decides.
+                if job.submission in _jobs(self.server):
+                    return
+                if "No available agent" in str(error) and left:
+                    self.tell("the head of the Ray is still starting; sending the job again")
+                    time.sleep(2.0)
+                    continue
+                raise EnvironmentFault(
+                    f"{error}. {len(self.ids)} jobs were submitted before, and nothing is lost: "
+                    "run again"
+                ) from error
+
+    def evaluate(self, cell: Cell) -> str:
+        """Send the evaluation of a trained cell. Return its id."""
+        cell_dir = self.folder.cell(cell)
+        number = cell_dir.attempts()[-1].number
+        submission = f"ray-{cell.id}-{number}-{secrets.token_hex(8)}"
+        submissions.note(
+            self.folder,
+            submissions.INTENT,
+            submission,
+            launcher="ray",
+            kind="evaluate",
+            name=submission,
+            cells=1,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            birth=processes.birth(os.getpid()),
+            user=submissions.user_name(),
+            uid=os.geteuid(),
+            cluster=self.server.address,
+        )
+        gpus = evaluation_gpus([cell], self.options)
+        manifest = {
+            "kind": "evaluate",
+            "elements": [[cell_dir.path.name, number]],
+            "gpus": gpus,
+            "cwd": str(Path.cwd()),
+            "data_dir": str(prepared.data_dir()),
+            "options": self._plain,
+        }
+        submissions.write_manifest(self.folder, submission, manifest)
+        place = self.folder.submission(submission)
+        argv = (self.options.python or sys.executable, "-P", "-m", script.EVALUATE, str(place))
+        cpus = self.options.evaluation.cpus or self.options.num_cpus or 1.0
+        shape = JobShape(float(cpus), gpus, self.options.evaluation.memory_gib)
+        metadata = {"orch_cell": cell.slug, "orch_folder": str(self.folder.path)}
+        self.send(_Job(submission, argv, shape, "evaluate", metadata, {}))
+        submissions.note(self.folder, submissions.SENT, submission, launcher="ray", job=submission)
+        return submission
+
+
+def evaluation_gpus(cells: Sequence[Cell], options: RayOptions) -> int:
+    """Return the number of GPUs that the evaluation job of each of these cells claims."""
+    if options.evaluation.gpus is not None:
+        return options.evaluation.gpus
+    return max(
+        (0 if cell.scale == "micro" else cell.resources.gpus_per_node for cell in cells), default=0
+    )
+
+
+def submit_evaluation(
+    cells: Sequence[Cell],
+    folder: RunFolder,
+    options: RayOptions,
+    tell: Tell = lambda _: None,
+) -> str:
+    """Submit the evaluation of trained cells, a job each, as many as have room. Return their ids.
+
+    The caller must know that no evaluation is submitted yet. Raise as `submit` does.
+    """
+    server = server_of(options)
+    with submission_lock(folder):
+        jobs = _jobs(server)
+        reconcile_evaluations(folder, jobs)
+        room = _Room(jobs, folder, options, server.totals)
+        sender = Sender(folder, options, server, tell)
+        sent = []
+        for cell in cells:
+            gpus = evaluation_gpus([cell], options)
+            if room.take(JobShape(1.0, gpus, None)):
+                sent.append(sender.evaluate(cell))
+        look.forget()
+        return ", ".join(sent)
+
+
+def reconcile_evaluations(folder: RunFolder, jobs: Mapping[str, RayJob]) -> None:
+    """Append an outcome to every evaluation's intent that has none. The caller holds the lock."""
+    for cut in submissions.read(folder, "ray").values():
+        if not cut.open:
+            continue
+        place = folder.submission(cut.id)
+        claimed = submissions.claim_array(place, cut.id if cut.id in jobs else submissions.NO_ARRAY)
+        if claimed == submissions.NO_ARRAY:
+            submissions.note(
+                folder, submissions.DROPPED, cut.id, launcher="ray", why="cut before it was sent"
+            )
+        else:
+            submissions.note(folder, submissions.SENT, cut.id, launcher="ray", job=cut.id)
+
+
+def cancel_submitted(
+    cells: Iterable[Cell], folder: RunFolder, why: str
+) -> tuple[list[tuple[Cell, CellState]], str]:
+    """Cancel cells that are with a job server.
+
+    Return the cancelled cells, with their state before, and a sentence about what went wrong.
+
+    Write the exit record first, then ask the server to stop the job. A job that starts later finds
+    its cell cancelled, even if the server does not answer.
+    """
+    cancelled: list[tuple[Cell, CellState]] = []
+    orders: list[Mapping[str, Any]] = []
+    with look.one_look():
+        for cell in cells:
+            cell_dir = folder.cell(cell)
+            state = cell_dir.state(poll=look.polled_state)
+            if state.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
+                continue
+            orders.append(cell_dir.attempts()[-1].read_order())
+            now = time.time()
+            # If the attempt runs, this makes a newer one. Its worker then ends itself.
+            cell_dir.open_attempt().write_exit(
+                ExitRecord(
+                    state="cancelled",
+                    message=why,
+                    started=now,
+                    ended=now,
+                    host=socket.gethostname(),
+                )
+            )
+            folder.append("cancel", cell.id)
+            cancelled.append((cell, state))
+    return cancelled, _stop(orders)
+
+
+def _stop(orders: Iterable[Mapping[str, Any]]) -> str:
+    """Ask the servers to stop jobs. Return a sentence about those that did not answer."""
+    silent: dict[str, str] = {}
+    for order in orders:
+        address = str(order.get("address", ""))
+        if address in silent:
+            continue
+        try:
+            JobServer(address).stop(str(order.get("submission", "")))
+        except ServerUnavailable as error:
+            silent[address] = str(error)
+        except ServerRefusal:
+            continue  # it does not know the job: it never came, or the Ray was restarted
+    look.forget()
+    if not silent:
+        return ""
+    return (
+        f"{next(iter(silent.values()))}; jobs that run end by themselves within seconds, those "
+        "that wait will end when they start"
+    )
+
+
+def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> list[str]:
+    """End the jobs of cells whose worker is frozen, so that other jobs continue them. Return
+    sentences."""
+    sentences, orders = [], []
+    for cell, state in cells:
+        attempt = folder.cell(cell).attempts()[-1]
+        if attempt.exit.exists():
+            continue
+        job, now = read_json(attempt.job) or {}, time.time()
+        record = Ending("failed", failure="hung", message=state.fault)
+        attempt.write_exit(record.record(float(job.get("started", now)), now))
+        orders.append(attempt.read_order())
+        sentences.append(f"{cell.slug}: {state.fault.partition('.')[0]}; its job is ended")
+    _stop(orders)
+    return sentences
+
+
+@dataclass(frozen=True)
+class RayLauncher:
+    """A Ray as a launcher: `submit` returns when the jobs are at the job server."""
+
+    folder: RunFolder
+    options: RayOptions = field(default_factory=RayOptions)
+    """The options of a submission. Only `submit` and `resources` need them."""
+
+    def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        """Send jobs. Return the cells that were sent; those without room wait."""
+        return submit(cells, self.folder, self.options).cells
+
+    def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
+        """Return the state of each cell: one request at most."""
+        look.forget()
+        with look.one_look():
+            return [self.folder.cell(cell).state(poll=look.polled_state) for cell in cells]
+
+    def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
+        """Write exit records that cancel the cells, then stop their jobs."""
+        self.folder.open()
+        look.forget()
+        sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
+        cancelled, fault = cancel_submitted(sent, self.folder, why)
+        done = {
+            cell.id: CancelResult(
+                True, fault or ("stopped" if before.state == "running" else "will not start")
+            )
+            for cell, before in cancelled
+        }
+        return [
+            done.get(cell.id) or cancel_cell(cell, self.folder, why, self._read) for cell in cells
+        ]
+
+    @staticmethod
+    def _read(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+        return cell_dir.state(claimed=claimed, poll=look.polled_state)
+
+    def logs(
+        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
+    ) -> str:
+        """Return the last lines of an attempt's stdout or stderr."""
+        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
+
+    def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
+        """Return the resources that the jobs claim."""
+        return planned_jobs(cells, self.folder, self.options)
+
+
+def planned_jobs(cells: Sequence[Cell], folder: RunFolder, options: RayOptions) -> list[PlannedJob]:
+    """Return the resources that jobs of these cells claim, one entry for each shape of cell."""
+    shapes = Counter(shape_of(cell, plan, options) for cell, plan in expressible(cells, folder))
+    jobs = []
+    for shape, count in shapes.items():
+        memory = f"{shape.memory_gib:g} GiB" if shape.memory_gib else "no claim on memory"
+        gpus = shape.gpus or shape.actors_gpus
+        jobs.append(PlannedJob(count, shape.nodes, gpus, int(shape.cpus), memory, False, None))
+    return jobs

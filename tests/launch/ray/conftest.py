@@ -1,0 +1,100 @@
+"""The fake backend on a real Ray of two nodes."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.ray import look
+from orchestrator.launch.ray.submit import RayLauncher
+from orchestrator.records import Cell
+from orchestrator.rundir import AttemptDir, CellState, RunFolder
+from orchestrator.spec.site_options import RayOptions
+from tests.backends.environments import library_python
+from tests.launch.kit import HOUSE
+from tests.launch.ray.cluster import RELEASE, RayCluster
+
+
+def ray_python(release: str = RELEASE) -> Path:
+    return library_python(f"ray-{release}", no_deps=(), needs=(f"ray[default]=={release}",))
+
+
+@pytest.fixture(scope="session")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A running Ray of two nodes. $ORCH_TEST_RAY names the port of one that runs already."""
+    base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
+    cluster = RayCluster(ray_python(), base)
+    if port := os.environ.get("ORCH_TEST_RAY"):
+        cluster.dashboard = int(port)
+        yield cluster
+        return
+    try:
+        cluster.start(cpus=3)
+        cluster.add("other", cpus=2, resources={"other": 1})
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Site:
+    """A folder, and what a person does with it on a Ray."""
+
+    def __init__(self, cluster: RayCluster, folder: RunFolder):
+        self.cluster, self.folder = cluster, folder
+        self.options = RayOptions(address=cluster.address, env={"PYTHONPATH": str(HOUSE)})
+        self.told: list[str] = []
+
+    @property
+    def launcher(self) -> RayLauncher:
+        return RayLauncher(self.folder, self.options)
+
+    def state(self, cell: Cell) -> CellState:
+        return self.launcher.ask([cell])[0]
+
+    def until(self, cell: Cell, *states: str, seconds: float = 90) -> CellState:
+        self.wait(lambda: self.state(cell).state in states, lambda: str(self.state(cell)), seconds)
+        return self.state(cell)
+
+    def wait(
+        self, reached: Callable[[], bool], words: Callable[[], str], seconds: float = 90
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not reached():
+            assert time.monotonic() < deadline, words()
+            time.sleep(0.3)
+
+    def attempts(self, cell: Cell) -> list[AttemptDir]:
+        return self.folder.cell(cell).attempts()
+
+    def submission(self, cell: Cell) -> str:
+        return str(self.attempts(cell)[-1].read_order()["submission"])
+
+    def units(self, cell: Cell) -> int:
+        """Units of work that are done, of all attempts."""
+        units = self.folder.cell(cell).checkpoints / "units"
+        return len(units.read_text().splitlines()) if units.exists() else 0
+
+    def jobs(self, cell: Cell) -> list[str]:
+        """The ids of this cell's jobs that the server knows."""
+        ids = (str(job["submission_id"]) for job in self.cluster.jobs())
+        return [each for each in ids if each.startswith(cell.id)]
+
+
+@pytest.fixture
+def site(
+    ray: RayCluster, folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    look.forget()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_JOB_HEADERS", raising=False)
+    monkeypatch.setattr("orchestrator.runs.wait.POLL_SECONDS", 0.5)
+    yield Site(ray, folder)
+    for each in folder.cells():
+        for attempt in each.attempts():
+            if not attempt.exit.exists():
+                RayLauncher(folder).cancel([each.read_cell()], "the test is over")
+                break
+    look.forget()
