@@ -1,4 +1,4 @@
-"""Launching: on this machine in this package, on a cluster in slurm/, on nodes in node/.
+"""Launching: on this machine in this package, on a cluster in slurm/ and ray/, on nodes in node/.
 
     launcher     the interface of a place where cells are trained
     launchers    the launcher of a site, and the launcher of a cell

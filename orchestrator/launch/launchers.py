@@ -33,15 +33,15 @@ def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher
     A cell whose last attempt has an order was submitted to a cluster. This machine has the others.
     The site file, which may have changed since, is not used.
     """
-    held: dict[str, list[Cell]] = {"slurm": [], "ray": [], "local": []}
+    cells_of: dict[str, list[Cell]] = {"slurm": [], "ray": [], "local": []}
     for cell in cells:
         last = folder.cell(cell).attempts()[-1:]
         sent = bool(last) and last[0].order.exists()
-        held[("ray" if is_ray(last[0]) else "slurm") if sent else "local"].append(cell)
+        cells_of[("ray" if is_ray(last[0]) else "slurm") if sent else "local"].append(cell)
     for launcher, own_cells in (
-        (SlurmLauncher(folder), held["slurm"]),
-        (RayLauncher(folder), held["ray"]),
-        (LocalLauncher(folder), held["local"]),
+        (SlurmLauncher(folder), cells_of["slurm"]),
+        (RayLauncher(folder), cells_of["ray"]),
+        (LocalLauncher(folder), cells_of["local"]),
     ):
         if own_cells:
             yield launcher, own_cells

@@ -21,6 +21,7 @@ from orchestrator.environments.lock import installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch.launchers import launcher_of
+from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import Cell, Site
@@ -33,7 +34,7 @@ from orchestrator.site.forecast import (
     time_limit_warnings,
 )
 from orchestrator.site.probe import NodeReport, probe_node
-from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
+from orchestrator.spec.site_options import SlurmOptions, faults, ray_options, slurm_options
 from orchestrator.tracking.store import store_of
 
 
@@ -309,10 +310,36 @@ def _answers(url: str) -> bool:
         return False
 
 
+def _ray(site: Site, cells: Sequence[Cell]) -> Iterator[SiteFinding]:
+    """Yield the facts of the Ray of a site: its job server, its nodes, what jobs claim."""
+    try:
+        options = ray_options(site.options)
+        server = server_of(options)
+        release, known, totals = server.release(), server.jobs(), server.totals()
+    except OrchError as error:
+        yield SiteFinding("Ray", "broken", "cannot be used", str(error))
+        return
+    at_work = sum(not job.is_over for job in known.values())
+    yield SiteFinding(
+        "Ray", "ok", f"{release} at {server.address}, {len(known)} jobs, {at_work} at work"
+    )
+    full = [cell for cell in cells if cell.scale == "full"]
+    gpus = max((c.resources.num_nodes * c.resources.gpus_per_node for c in full), default=0)
+    if totals is not None:
+        has = f"{totals.nodes} nodes, {totals.cpus:g} CPUs, {totals.gpus:g} GPUs"
+        few = "" if totals.gpus >= gpus else f"a cell needs {gpus} GPUs: resources.gpus_per_node"
+        yield SiteFinding("nodes of the Ray", "broken" if few else "ok", has, few)
+    folder = RunFolder.of(site.runs_dir, "doctor", "full")
+    for job in launcher_of(site, "ray", folder).resources(full):
+        yield SiteFinding(f"jobs of {job.cells} cells", "ok", str(job))
+
+
 def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
     """Return the facts of the SLURM cluster. look: start a job that checks a node."""
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
+    if site.kind == "ray":
+        return [*_ray(site, cells)]
     try:
         has_slurm = site.kind == "slurm" or has_controller()
     except OrchError as error:

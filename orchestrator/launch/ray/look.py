@@ -7,6 +7,7 @@ on; a job that the server lists may have ended without an exit record. This modu
 """
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,9 @@ FROZEN_SECONDS = 300.0
 KEPT_SECONDS = 2.0
 """Seconds for which an answer is kept."""
 
+_CANNOT_BEGIN = re.compile(r"exit code (66|126|127)\b|runtime_env|runtime environment")
+"""What Ray says of a job that would fail again: no such program, the runs folder is not seen from
+the node (scheduler.UNSEEN), or an environment that cannot be asked_at."""
 Answer = Mapping[str, RayJob] | str
 """The jobs of a server by submission id, or a sentence on why it does not answer."""
 
@@ -94,9 +98,9 @@ def polled_evaluation(sent: Submission) -> SchedulerReport:
         return SchedulerReport("pending")
     if job is not None and job.status == "STOPPED":
         return SchedulerReport("cancelled", _stopped(None, job))
-    said = "the job server does not know its job any more" if job is None else job.message
-    named = failure_of(said)
-    return _failed(named if named != "error" else "lost", " ".join(said.split()), sent.time)
+    ray_message = "the job server does not know its job any more" if job is None else job.message
+    named = failure_of(ray_message)
+    return _failed(named if named != "error" else "lost", " ".join(ray_message.split()), sent.time)
 
 
 _submitting: Counter[str] = Counter()
@@ -136,20 +140,21 @@ def _without_record(
             "the Ray was restarted, or the node is lost"
         )
         return _failed("lost", why, sent)
-    said = " ".join(job.message.split())
+    ray_message = " ".join(job.message.split())
     if job.status == "STOPPED":
         return SchedulerReport("cancelled", _stopped(None, job))
-    if not begun and "failed to start within" in said:
+    if not begun and "failed to start within" in ray_message:
         # The cluster had no room for as long as the head lets a job wait.
-        why = shortened(f"the Ray had no room for the job: {said}")
+        why = shortened(f"the Ray had no room for the job: {ray_message}")
         record = Ending("preempted", message=why).record(sent, job.ended or time.time())
         return SchedulerReport("preempted", record)
     named = failure_of(job.message)
     failure = named if named != "error" else "lost"
-    if not begun and named == "error":
-        failure = "error"
-    what = "left no exit record" if begun else "did not begin"
-    return _failed(failure, f"the job {what}; Ray says: {said or job.status}", sent)
+    what = "left no exit record"
+    if not begun:
+        failure = "config" if _CANNOT_BEGIN.search(ray_message) else named
+        what = "did not begin (site.options.python, runs_dir and env must be right on every node)"
+    return _failed(failure, f"the job {what}; Ray says: {ray_message or job.status}", sent)
 
 
 def _failed(failure: str, why: str, began: float) -> SchedulerReport:
@@ -184,8 +189,8 @@ _held = 0
 
 def answer_of(address: str) -> Answer:
     """Return the jobs of a server, asked at most every KEPT_SECONDS, once in `one_look`."""
-    made, answer = _answers.get(address, (0.0, ""))
-    if made and (_held or time.monotonic() - made < KEPT_SECONDS):
+    asked_at, answer = _answers.get(address, (0.0, ""))
+    if asked_at and (_held or time.monotonic() - asked_at < KEPT_SECONDS):
         return answer
     try:
         answer = JobServer(address).jobs()
@@ -207,8 +212,8 @@ def one_look() -> Iterator[None]:
     if not _held:
         for address in [
             address
-            for address, (made, _) in _answers.items()
-            if time.monotonic() - made >= KEPT_SECONDS
+            for address, (asked_at, _) in _answers.items()
+            if time.monotonic() - asked_at >= KEPT_SECONDS
         ]:
             del _answers[address]
     _held += 1

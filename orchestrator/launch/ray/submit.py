@@ -192,7 +192,7 @@ def submit(
         plans = expressible(waiting, folder)
         room = _Room(jobs, folder, options, server.totals)
         room.refuse_impossible(plans)
-        sender = Sender(folder, options, server, tell)
+        sender = RaySender(folder, options, server, tell)
         sent, no_room = [], []
         for cell, plan in plans:
             if room.take(shape_of(cell, plan, options)):
@@ -275,7 +275,7 @@ class _Room:
         return True
 
 
-class Sender:
+class RaySender:
     """A sender of the jobs of one folder. The caller holds the submission lock."""
 
     def __init__(self, folder: RunFolder, options: RayOptions, server: JobServer, tell: Tell):
@@ -314,7 +314,7 @@ class Sender:
     def send(self, job: _Job) -> None:
         """Send a job. Raise EnvironmentFault if the server has it not."""
         body = request_of(job, self.options)
-        for left in reversed(range(_ANSWER_TRIES)):
+        for tries_left in reversed(range(_ANSWER_TRIES)):
             try:
                 self.server.submit(body)
                 return
@@ -322,7 +322,7 @@ class Sender:
                 # The request may have been served all the same: the list of jobs decides.
                 if job.submission in _jobs(self.server):
                     return
-                if "No available agent" in str(error) and left:
+                if "No available agent" in str(error) and tries_left:
                     self.tell("the head of the Ray is still starting; sending the job again")
                     time.sleep(2.0)
                     continue
@@ -395,7 +395,7 @@ def submit_evaluation(
         jobs = _jobs(server)
         reconcile_evaluations(folder, jobs)
         room = _Room(jobs, folder, options, server.totals)
-        sender = Sender(folder, options, server, tell)
+        sender = RaySender(folder, options, server, tell)
         sent = []
         for cell in cells:
             gpus = evaluation_gpus([cell], options)

@@ -113,8 +113,8 @@ def _train(
     claim = cell_dir.claim.open("a")
 
     def execute(plan: LaunchPlan) -> Ending:
-        here = os.environ.get(ADDRESS)
-        return node.run(plan, attempt, cell, order["options"], claim, ray_address=here)
+        address = os.environ.get(ADDRESS)
+        return node.run(plan, attempt, cell, order["options"], claim, ray_address=address)
 
     worker.redirect(attempt)
     if cell.scale == "micro":

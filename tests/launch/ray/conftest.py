@@ -79,8 +79,12 @@ class Site:
 
     def jobs(self, cell: Cell) -> list[str]:
         """The ids of this cell's jobs that the server knows."""
-        ids = (str(job["submission_id"]) for job in self.cluster.jobs())
-        return [each for each in ids if each.startswith(cell.id)]
+        own = [
+            str(job["submission_id"])
+            for job in self.cluster.jobs()
+            if (job.get("metadata") or {}).get("orch_folder") == str(self.folder.path)
+        ]
+        return [each for each in own if each.startswith(cell.id)]
 
 
 @pytest.fixture

@@ -1,0 +1,95 @@
+"""A model of Ray's job server: what orch asks of it, in memory, without any Ray.
+
+Held against the real one by test_faults.py: the same refusal of an id that it has, and the same
+acceptance once it has forgotten.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+
+class ModelServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.totals: dict[str, float] = {"CPU": 8.0}
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def forget(self) -> None:
+        """As a head that is started again without its state."""
+        self.jobs.clear()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: ModelServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.server.calls.append(f"GET {self.path}")
+        if self.path.startswith("/nodes"):
+            raylet = {"state": "ALIVE", "resourcesTotal": self.server.totals}
+            return self._answer({"data": {"summary": [{"raylet": raylet}]}})
+        if self.path == "/api/version":
+            return self._answer({"ray_version": "2.60.0"})
+        return self._answer(list(self.server.jobs.values()))
+
+    def do_POST(self) -> None:
+        self.server.calls.append(f"POST {self.path}")
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.path.endswith("/stop"):
+            known = self.server.jobs.get(self.path.split("/")[-2])
+            if known is None:
+                return self._refuse(404, "Job does not exist")
+            known["status"] = "STOPPED"
+            return self._answer({"stopped": True})
+        submission = body["submission_id"]
+        if submission in self.server.jobs:
+            text = f"Traceback (most recent call last):\nValueError: Job with submission_id {submission} already exists."  # noqa: E501
+            return self._refuse(500, text)
+        self.server.jobs[submission] = {
+            **body,
+            "status": "PENDING",
+            "message": "Job has not started yet. It may be waiting for resources.",
+            "start_time": int(time.time() * 1000),
+            "end_time": None,
+            "driver_info": None,
+        }
+        return self._answer({"submission_id": submission})
+
+    def _answer(self, plain: object) -> None:
+        self._send(200, json.dumps(plain).encode())
+
+    def _refuse(self, status: int, text: str) -> None:
+        self._send(status, text.encode())
+
+    def _send(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def model_server() -> Iterator[ModelServer]:
+    server = ModelServer()
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,192 @@
+"""A submitter that is killed at any operation, and again: each cell is begun by one job.
+
+The job server is a model, so that a job is what it says and a second one is seen.
+"""
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.ray import look
+from orchestrator.launch.ray.submit import submit, submit_evaluation
+from orchestrator.launch.ray.task import begin
+from orchestrator.records import Cell
+from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.spec.site_options import RayOptions
+from tests.launch.kit import ended, leave, make_cell
+from tests.launch.ray.model_server import ModelServer, model_server
+
+OPERATIONS = {"open", "os.rename", "os.mkdir", "fcntl.flock", "socket.connect"}
+
+
+@pytest.fixture
+def server(fake: object) -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+    look.forget()
+
+
+def begun(server: ModelServer, order: int = 1) -> Counter[str]:
+    """Start every job that the server has; how many began, by cell."""
+    counts: Counter[str] = Counter()
+    for job in list(server.jobs.values())[::order]:
+        words = shlex.split(job["entrypoint"])
+        path, submission = Path(words[-2]), words[-1]
+        attempt = AttemptDir(path, int(path.name))
+        cell_dir = CellDir(path.parents[1])
+        counts[cell_dir.id] += begin(cell_dir, attempt, submission) == ""
+    return counts
+
+
+def killed(cells: list[Cell], folder: RunFolder, options: RayOptions, nth: int) -> bool:
+    """Submit in a child that kills itself at its n-th operation; whether it did."""
+    child = os.fork()
+    if child == 0:
+        seen = 0
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal seen
+            where = str(arguments[0]) if arguments else ""
+            if event in OPERATIONS and (
+                event in ("fcntl.flock", "socket.connect") or "runs" in where
+            ):
+                seen += 1
+                if seen == nth:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            submit(cells, folder, options)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_submitter_killed_at_every_operation_loses_and_doubles_nothing(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    cells = [make_cell(seed) for seed in range(2)]
+    options = RayOptions(address=server.address)
+    for nth in range(1, 200):
+        place = RunFolder(folder.path.with_name(f"test{nth}"))
+        server.forget()
+        was_killed = killed(cells, place, options, nth)
+        submit(cells, place, options)
+        counts = begun(server, -1 if nth % 2 else 1)
+        assert {cell.id: counts[cell.id] for cell in cells} == {c.id: 1 for c in cells}, nth
+        if not was_killed:
+            break
+    assert nth > 15, "every operation has its turn"
+
+
+def test_a_head_that_lost_its_state_and_takes_the_same_job_again_doubles_nothing(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    cell, options = make_cell(), RayOptions(address=server.address)
+    submit([cell], folder, options)
+    first = dict(server.jobs)
+    assert sum(begun(server).values()) == 1
+    server.forget()
+    server.jobs |= first  # the request again, by hand or by a proxy
+    assert sum(begun(server).values()) == 0
+    server.forget()
+    assert submit([cell], folder, options).cells == ()  # its heartbeat is young
+
+
+def test_an_order_that_never_arrived_goes_again_and_comes_too_late(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    cell, options = make_cell(), RayOptions(address=server.address)
+    submit([cell], folder, options)
+    late = dict(server.jobs)
+    server.forget()
+    look.forget()
+    assert submit([cell], folder, options).cells == (cell,)
+    server.jobs |= late
+    assert len(server.jobs) == 2
+    assert begun(server, -1)[cell.id] == 1
+    assert len(folder.cell(cell).attempts()) == 1
+
+
+def test_two_submitters_send_each_cell_once(folder: RunFolder, server: ModelServer) -> None:
+    cells = [make_cell(seed) for seed in range(6)]
+    options = RayOptions(address=server.address)
+    threads = [threading.Thread(target=submit, args=(cells, folder, options)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.jobs) == 6
+
+
+def test_no_more_jobs_than_the_site_says_and_no_more_gpus_than_the_ray_has(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    cells = [make_cell(seed) for seed in range(5)]
+    sent = submit(cells, folder, RayOptions(address=server.address, max_running=2))
+    assert [len(sent.cells), len(sent.no_room)] == [2, 3]
+    again = submit(cells, folder, RayOptions(address=server.address, max_running=3))
+    assert [len(again.cells), len(again.no_room)] == [1, 2]
+
+
+def test_what_the_ray_does_not_have_is_refused_before_anything_is_sent(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    options = RayOptions(address=server.address, resources={"trainers": 1})
+    with pytest.raises(EnvironmentFault, match=r"claims 1 trainers.*and the Ray has 0"):
+        submit([make_cell()], folder, options)
+    server.totals = {"CPU": 8.0, "GPU": 2.0}
+    big = make_cell(1, resources={"num_nodes": 1, "gpus_per_node": 4})
+    with pytest.raises(EnvironmentFault, match=r"needs 4 GPUs .* and the Ray has 2 on 1 nodes"):
+        submit([big], folder, RayOptions(address=server.address))
+    assert not server.jobs
+
+
+def test_a_server_that_is_gone_submits_nothing(folder: RunFolder, fake: object) -> None:
+    with model_server() as gone:
+        options = RayOptions(address=gone.address)
+    with pytest.raises(EnvironmentFault, match="Nothing was submitted, and nothing is lost"):
+        submit([make_cell()], folder, options)
+    assert not folder.cell(make_cell()).attempts()
+
+
+def test_secrets_are_named_and_never_sent(
+    folder: RunFolder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    monkeypatch.setenv("RAY_JOB_HEADERS", '{"Authorization": "Bearer very_secret"}')
+    options = RayOptions(address=server.address, secrets={"HF_TOKEN": None}, env={"A": "b"})
+    submit([make_cell()], folder, options)
+    (job,) = server.jobs.values()
+    assert job["runtime_env"] == {"env_vars": {"A": "b"}}
+    assert "very_secret" not in str(job)
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"very_secret" in path.read_bytes()]
+
+
+def test_an_evaluation_is_sent_once_and_a_cut_one_goes_again(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    from orchestrator.launch.slurm import submissions
+
+    cell, options = make_cell(), RayOptions(address=server.address)
+    leave(folder, cell, ended())
+    first = submit_evaluation([cell], folder, options)
+    assert list(server.jobs) == [first]
+    sent = submissions.read(folder, "ray")
+    assert [each.job for each in sent.values()] == [first]
+    note = {"host": "h", "pid": 1, "birth": "", "cluster": server.address}
+    submissions.note(
+        folder, "intent", "ray-cut", launcher="ray", kind="evaluate", name="x", cells=1, **note
+    )
+    submit_evaluation([], folder, options)
+    assert submissions.read(folder, "ray")["ray-cut"].dropped
+    assert submissions.read(folder) == {}

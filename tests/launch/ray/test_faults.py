@@ -1,0 +1,191 @@
+"""Faults on a real Ray: nothing is lost, nothing is done twice, and one sentence says what was.
+
+The cells of one test start together, because a job takes seconds to start.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from orchestrator.files import read_json
+from orchestrator.launch.ray.server import JobServer
+from orchestrator.launch.ray.submit import submit
+from orchestrator.records import Cell
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.wait import SubmitRequest, wait
+from tests.launch.kit import HOUSE, make_cell
+from tests.launch.ray.conftest import Site
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long(120)]
+
+
+def pid_of(site: Site, cell: Cell) -> int:
+    return int((read_json(site.attempts(cell)[-1].job) or {})["pid"])
+
+
+def wait_for_units(site: Site, cell: Cell) -> None:
+    site.wait(lambda: site.units(cell) > 2, lambda: str(site.state(cell)))
+
+
+def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
+    """Eight faults: a driver killed -9; a job stopped at the server by a person; a Python that no
+    node has; a runtime environment that cannot be made; the same id sent again while the server has
+    it, and after it forgot it; an order that comes too late; two submitters."""
+    cells = [make_cell(seed, "slow", 2000) for seed in range(3)]
+    killed, stopped, again = cells
+    absent, broken, late = (make_cell(seed) for seed in range(3, 6))
+    site.options = site.options.model_copy(update={"num_cpus": 0.5})
+    # 8: two submitters at once
+    words = [str(site.folder.path), json.dumps([c.model_dump(mode="json") for c in cells])]
+    code = (
+        "import json, sys; from orchestrator.records import Cell; "
+        "from tests.launch.kit import move_in; from orchestrator.launch.ray.submit import submit; "
+        "import pytest; move_in(pytest.MonkeyPatch()); "
+        "from orchestrator.rundir import RunFolder; "
+        "from orchestrator.spec.site_options import RayOptions; "
+        "submit([Cell.model_validate(c) for c in json.loads(sys.argv[2])], "
+        "RunFolder(__import__('pathlib').Path(sys.argv[1])), "
+        "RayOptions.model_validate_json(sys.argv[3]))"
+    )
+    argv = [sys.executable, "-c", code, *words, site.options.model_dump_json()]
+    root = Path(__file__).parents[3]
+    others = [subprocess.Popen(argv, cwd=root) for _ in range(2)]
+    assert [other.wait(120) for other in others] == [0, 0]
+    assert [len(site.jobs(cell)) for cell in cells] == [1, 1, 1]
+    # 3 and 4: jobs that never begin
+    no_python = site.options.model_copy(update={"python": "/nowhere/python"})
+    submit([absent], site.folder, no_python)
+    bad = {"PYTHONPATH": str(HOUSE), "RAY_RUNTIME_ENV_HOOK": "no.such"}
+    submit([broken], site.folder, site.options.model_copy(update={"env": bad}))
+    # 7: an order that was replaced before its job came
+    server = JobServer(site.cluster.address)
+    submit([late], site.folder, site.options)
+    old = site.submission(late)
+    for cell in cells:
+        wait_for_units(site, cell)
+    # 1
+    os.kill(pid_of(site, killed), signal.SIGKILL)
+    # 2
+    server.stop(site.submission(stopped))
+    assert site.until(killed, "failed").exit is not None
+    assert "exit code" in str(site.state(killed).exit) or "killed" in str(site.state(killed).exit)
+    assert site.until(stopped, "cancelled").exit is not None
+    ended = site.until(absent, "failed").exit
+    assert ended is not None
+    assert ended.failure == "config"
+    assert "/nowhere/python" in ended.message
+    site.until(late, "succeeded")
+    assert old == site.submission(late)
+    # 5: the same id while the server has it
+    before = site.units(again)
+    (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == site.submission(again))
+    body = {"submission_id": job["submission_id"], "entrypoint": job["entrypoint"]}
+    with pytest.raises(OSError, match="HTTP Error"):
+        site.cluster.ask("POST", "/api/jobs/", body)
+    # 6: the same id after the server forgot it, as after a restart without state
+    done = site.submission(late)
+    (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == done)
+    site.cluster.ask("DELETE", f"/api/jobs/{done}")
+    env = {"env_vars": {"PYTHONPATH": str(HOUSE)}}
+    body = {"submission_id": done, "entrypoint": job["entrypoint"], "runtime_env": env}
+    assert site.cluster.ask("POST", "/api/jobs/", body)["submission_id"] == done, "it is accepted"
+    site.wait(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]), seconds=120)
+    assert "this job starts nothing" in server.jobs()[done].message
+    assert site.state(late).state == "succeeded"
+    assert site.units(late) == 3
+    assert len(site.attempts(late)) == 1
+    assert site.units(again) > before
+    # the killed one goes on from its last unit, without a person
+    request = SubmitRequest(
+        [killed], site.folder, site.options, evaluate=False, tell=site.told.append
+    )
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            wait(request)
+        os._exit(0)
+    try:
+        site.wait(lambda: len(site.attempts(killed)) == 2, lambda: str(site.state(killed)))
+        count = site.units(killed)
+        site.wait(lambda: site.units(killed) > count, lambda: str(site.state(killed)))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    lines = (site.folder.cell(killed).checkpoints / "units").read_text().splitlines()
+    steps = [line.split()[0] for line in lines]
+    assert steps == [str(n) for n in range(1, len(steps) + 1)], "no unit twice, none lost"
+
+
+def test_orch_run_killed_in_the_middle_and_run_again(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`orch run smoke --wait`, killed -9 after its first jobs; jobs are counted at the server."""
+    root = Path(__file__).parents[3]
+    spec = ["experiments/smoke.yaml", "backend=micro", "site.kind=ray"]
+    where = [f"+site.options.address={site.cluster.address}", f"site.runs_dir={tmp_path / 'runs'}"]
+    more = ["+site.options.num_cpus=0.5", "+site.options.max_running=2"]
+    argv = [sys.executable, "-m", "orchestrator", "run", *spec, *where, *more]
+    argv += ["--train-only", "--wait"]
+    folder = RunFolder(tmp_path / "runs" / "smoke")
+    first = subprocess.Popen(argv, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    site.wait(lambda: bool(orders(folder)), lambda: "no order", seconds=120)
+    first.kill()
+    first.wait()
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    cells = folder.cells()
+    assert len(cells) == 4
+    assert [len(cell.attempts()) for cell in cells] == [1] * 4
+    listed = [job["submission_id"] for job in site.cluster.jobs()]
+    named = {order["submission"] for order in orders(folder)}
+    assert sorted(each for each in listed if each in named) == sorted(named)
+    assert len(named) == 4
+
+
+def orders(folder: RunFolder) -> list[dict[str, str]]:
+    cells = folder.cells() if folder.cells_path.exists() else []
+    read = [attempt.read_order() for cell in cells for attempt in cell.attempts()]
+    return [order for order in read if order]
+
+
+def test_a_job_server_that_hangs_or_is_gone_is_one_sentence(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.launch.ray.server.DEADLINE_SECONDS", 3.0)
+    cell = make_cell(9)
+    dashboard = listener(site.cluster.dashboard)
+    if not dashboard:
+        pytest.skip("the process of the job server cannot be found")
+    site.launcher.submit([cell])
+    os.kill(dashboard, signal.SIGSTOP)
+    try:
+        state = site.state(cell)
+        assert state.state in ("unknown", "running", "succeeded"), state
+        if state.state == "unknown":
+            assert "does not answer" in state.fault
+    finally:
+        os.kill(dashboard, signal.SIGCONT)
+    time.sleep(0.5)
+    site.until(cell, "succeeded")
+
+
+def listener(port: int) -> int:
+    """The process that listens on a port."""
+    inodes = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
+            inodes.add(f"socket:[{fields[9]}]")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if any(str(fd.readlink()) in inodes for fd in (entry / "fd").iterdir()):
+                    return int(entry.name)
+    return 0

@@ -1,0 +1,108 @@
+"""The job server's address, headers and answers, without a Ray."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.ray.server import (
+    JobServer,
+    ServerRefusal,
+    ServerUnavailable,
+    server_of,
+)
+from orchestrator.spec.site_options import RayOptions
+
+
+@contextmanager
+def answering(
+    status: int, body: bytes, **headers: str
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server that gives one answer to all; its address, and the headers that it got."""
+    seen: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(dict(self.headers))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_address_is_the_sites_or_rays_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://localhost:1")
+    assert server_of(RayOptions()).address == "http://localhost:1"
+    assert server_of(RayOptions(address="http://127.0.0.1:2")).address == "http://127.0.0.1:2"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(EnvironmentFault, match="it is http://HOST:8265"):
+        server_of(RayOptions())
+    monkeypatch.delenv("RAY_ADDRESS")
+    with pytest.raises(EnvironmentFault, match=r"set site\.options\.address"):
+        server_of(RayOptions())
+
+
+def test_another_machine_needs_the_users_say() -> None:
+    for address in ("http://10.0.0.1:8265", "https://ray.example.org", "http://localhost.evil:1"):
+        with pytest.raises(EnvironmentFault, match="allow_remote"):
+            server_of(RayOptions(address=address))
+        assert server_of(RayOptions(address=address, allow_remote=True)).address == address
+
+
+def test_headers_are_sent_and_never_carried_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps({"Authorization": "Bearer 7"}))
+    with answering(200, b"[]") as (address, seen):
+        assert JobServer(address).jobs() == {}
+        assert seen[0]["Authorization"] == "Bearer 7"
+        with (
+            answering(302, b"", Location=f"{address}/api/jobs/") as (moved, _),
+            pytest.raises(ServerRefusal, match="answers 302"),
+        ):
+            JobServer(moved).jobs()
+        assert len(seen) == 1
+    monkeypatch.setenv("RAY_JOB_HEADERS", "secret-token")
+    with pytest.raises(EnvironmentFault, match="is a JSON object") as refused:
+        JobServer(address).jobs()
+    assert "secret-token" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b"<html>hello</html>", "no JSON"),
+        (200, b'{"jobs": []}', "no Ray job server"),
+        (500, b"Traceback\n  File x\nValueError: what is wrong", "500: ValueError: what is wrong"),
+        (404, b"", "answers 404"),
+    ],
+)
+def test_what_is_no_list_of_jobs_is_no_answer(status: int, body: bytes, said: str) -> None:
+    with (
+        answering(status, body) as (address, _),
+        pytest.raises((ServerUnavailable, ServerRefusal), match=said),
+    ):
+        JobServer(address).jobs()
+
+
+def test_a_server_that_is_not_there_is_one_sentence() -> None:
+    with answering(200, b"[]") as (address, _):
+        pass
+    with pytest.raises(ServerUnavailable, match="does not answer") as absent:
+        JobServer(address).jobs()
+    assert "\n" not in str(absent.value)
