@@ -52,6 +52,7 @@ documentation's writers: docs/ * orchestrator/ report/measured.py kl/beyond.py
 KL table, verdicts: orchestrator/ kl/* estimators.py tests/ kl/*
 specs, expansion, selection: orchestrator/ spec/*
   tests/ spec/* test_expand.py test_select.py test_fingerprint.py
+Ray jobs: orchestrator/ launch/ray/* tests/ launch/ray/* benchmarks/ ray_jobs.py
 SLURM: orchestrator/ launch/slurm/* tests/ launch/slurm/* cluster/*
 nodes, Ray: orchestrator/ launch/node/* tests/ launch/node/*
 SkyPilot: orchestrator/ launch/skypilot/* tests/ launch/test_skypilot.py

@@ -194,9 +194,12 @@ def submit(
         room.refuse_impossible(plans)
         sender = RaySender(folder, options, server, tell)
         sent, no_room = [], []
-        for cell, plan in plans:
+        # Find all directories before the first one is made, because making one makes the folder's
+        # cached listing invalid.
+        cell_dirs = [folder.cell(cell) for cell, _ in plans]
+        for (cell, plan), cell_dir in zip(plans, cell_dirs, strict=True):
             if room.take(shape_of(cell, plan, options)):
-                sender.train(cell, plan)
+                sender.train(cell, plan, cell_dir)
                 sent.append(cell)
             else:
                 no_room.append(cell)
@@ -283,9 +286,8 @@ class RaySender:
         self.ids: list[str] = []
         self._plain = options.model_dump(mode="json")
 
-    def train(self, cell: Cell, plan: LaunchPlan) -> None:
+    def train(self, cell: Cell, plan: LaunchPlan, cell_dir: CellDir) -> None:
         """Send the training of a cell."""
-        cell_dir = self.folder.cell(cell)
         cell_dir.make(cell)
         last = cell_dir.attempts()[-1:]
         # An attempt that a job has begun is never used again, even if it did not get far.
