@@ -109,13 +109,19 @@ _KL = (
     ),
     LoggedMetric(
         "sampling/sampling_logp_difference/mean",
-        "",
+        "rollout/mismatch_abs",
         "no KL: the mean distance of the engine's log-probabilities from the trainer's",
         "trl/trainer/grpo_trainer.py, _generate_and_score_completions",
     ),
 )
-_REWARD = (LoggedMetric("reward", "train/reward_mean"),)
-"""The reward in these logs: the weighted sum over all reward functions."""
+_OTHERS = (
+    LoggedMetric(
+        "reward", "train/reward_mean", "the weighted sum over all reward functions, per response"
+    ),
+    LoggedMetric("loss", "train/loss"),
+    LoggedMetric("frac_reward_zero_std", "train/groups_without_signal"),
+)
+"""Names that orch's own launches do not read."""
 
 
 def _class(settings: Mapping[str, Any]) -> str | None:
@@ -131,7 +137,7 @@ def _is_own(settings: Mapping[str, Any]) -> bool:
 
 
 LOGGED = LoggedMetrics(
-    (*_KL, *_REWARD, *renamed(NAMES, (*_KL, *_REWARD))),
+    (*_KL, *_OTHERS, *renamed(NAMES, (*_KL, *_OTHERS))),
     prefixes=("train/",),
     launch=as_call("trl", _class),
     step_names=("train/global_step",),

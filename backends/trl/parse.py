@@ -52,6 +52,30 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     return settings_of(settings, "TRL launch")
 
 
+def values_of_anybody(
+    program: Sequence[str], given: Mapping[str, object], version: str
+) -> dict[str, object]:
+    """Return the values of a launch that others wrote: the options of its script with their
+    defaults, the script, the model and the prompts.
+
+    TRL's own programs make each prompt a user's message, as `--chat` does.
+    """
+    called = " ".join(program).lower()
+    script: Script = "rloo" if "rloo" in called else "grpo"
+    prompts = {"path": given.get("dataset_name"), "split": given.get("dataset_train_split")}
+    return {
+        **defaults(script, version),
+        **given,
+        SCRIPT: script,
+        CHAT: True,
+        PROCESSES: _processes(program),
+        NEEDS: {
+            "prompts": {name: value for name, value in prompts.items() if value is not None},
+            "asked": {"model.path": given.get("model_name_or_path")},
+        },
+    }
+
+
 def _config(argv: Sequence[str], files: Mapping[str, str], faults: list[Fault]) -> dict[str, Any]:
     """Return the options in the file that `--config` names."""
     try:

@@ -101,6 +101,22 @@ def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
     return _followed(_launches(text, name, files))
 
 
+def readings(
+    text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
+) -> Iterator[tuple[Launch, LaunchReading]]:
+    """Yield every launch of a text that a library recognises, with its reading.
+
+    versions: library -> release, which count more than those of the text.
+    """
+    releases = dict(pins(text)) | dict(versions)
+    for launch in launches(text, name, files):
+        for each in (launch, *programs(launch, files, text)):
+            reading = _reading(replace(each, versions=releases, beside=files))
+            if reading is not None:
+                yield each, reading
+                break
+
+
 def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:
     """Yield a command as the configurations that the Python file creates which it runs.
 

@@ -80,7 +80,8 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
             except ValueError:
                 if line.strip():
                     notes.append(f"line {number} is no JSON; it is left out")
-    objects = [row for row in rows if isinstance(row, dict)]
+    # A cell of orch has its metrics one level down.
+    objects = [{**row, **_nested(row)} for row in rows if isinstance(row, dict)]
     if not objects:
         raise UnreadableSource(f"{path} has no JSON object with metrics; export the history again")
     yield LoggedRun(
@@ -91,6 +92,11 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
         _history(objects, path),
         notes=notes,
     )
+
+
+def _nested(row: dict[str, Any]) -> dict[str, Any]:
+    inner = row.get("values")
+    return inner if isinstance(inner, dict) else {}
 
 
 def _history(rows: list[dict[str, Any]], path: Path) -> list[LoggedRow]:

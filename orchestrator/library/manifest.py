@@ -809,6 +809,16 @@ class Manifest:
         field that determines the value counts. A field that no row determines is left out. Raise
         SpecError with every key whose value has no meaning.
         """
+        nested, faults = self.read_in_part(launch, version)
+        if faults:
+            raise SpecError(f"{self.library} launch", faults)
+        return nested
+
+    def read_in_part(
+        self, launch: Values, version: str
+    ) -> tuple[dict[str, object], tuple[Fault, ...]]:
+        """Return what `read` does, without the fields whose keys have no meaning, and the faults of
+        those keys."""
         effective = _over_defaults(launch, self.tables[version])
         faults: list[Fault] = []
         known: dict[str, object] = {}
@@ -824,9 +834,7 @@ class Manifest:
             value = value_of(name)
             if value is not ABSENT:
                 _put(nested, name, value)
-        if faults:
-            raise SpecError(f"{self.library} launch", faults)
-        return nested
+        return nested, tuple(faults)
 
     def _value(
         self,
@@ -850,6 +858,8 @@ class Manifest:
             except KeyError as error:
                 refused += [(row.key, error.args[0])] if row.key else []
                 continue
+            except TypeError:
+                continue  # it counts with a key that this launch leaves out
             if back is not ABSENT:
                 return back
         faults += [_meaningless(name, key, value, rows) for key, value in refused[:1]]

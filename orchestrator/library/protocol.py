@@ -168,6 +168,18 @@ class Backend(ABC):
         `files`: the plan's, name -> text.
         """
 
+    def values_of_anybody(
+        self, program: Sequence[str], given: Mapping[str, object], version: str
+    ) -> Mapping[str, object]:
+        """Return the values of a launch that others wrote, as the manifest reads them.
+
+        They are its keys, and what orch's own launches say in other places: the program, a file.
+
+        program: the words of the command. given: its keys, typed.
+        """
+        del program, version
+        return given
+
     @abstractmethod
     def semantics(self, version: str | None) -> Semantics:
         """Return the meaning of equal settings in a release; None: the newest release it drives.

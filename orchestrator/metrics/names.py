@@ -31,6 +31,8 @@ METRICS: dict[str, Metric] = {
         "mean entropy of the policy at sampled positions", "nats/token", "always"
     ),
     "train/policy_loss": Metric("the policy-gradient part of the loss"),
+    "train/loss": Metric("the whole loss: its policy-gradient part and a KL in it"),
+    "train/groups_without_signal": Metric("share of groups whose rewards are all equal"),
     "train/grad_norm": Metric("global norm of the gradient before clipping", in_mlflow="always"),
     "train/clip_fraction": Metric(
         "share of tokens whose ratio was clipped", in_mlflow="off policy"
@@ -44,6 +46,9 @@ METRICS: dict[str, Metric] = {
     "rollout/staleness_max": Metric("largest of them", "train steps"),
     "rollout/mismatch_kl": Metric(
         "KL(engine || trainer's policy), on sampled tokens", "nats/token", "off policy"
+    ),
+    "rollout/mismatch_abs": Metric(
+        "mean distance of the engine's log-probabilities from the trainer's", "nats/token"
     ),
     "rollout/mismatch_chi2": Metric("mean squared ratio of trainer's policy to engine, less 1"),
     "rollout/mismatch_ess": Metric("effective share of the samples under that ratio"),

@@ -1,0 +1,69 @@
+"""The causes that a diagnosis can name, and what to change for each."""
+
+from typing import NamedTuple
+
+
+class Cause(NamedTuple):
+    """One cause."""
+
+    words: str
+    """What is wrong, as the end of the sentence `Most likely, …`."""
+    change: str
+    """What to change, as one sentence."""
+
+
+CAUSES: dict[str, Cause] = {
+    "nothing_wrong": Cause(
+        "nothing is wrong: the reward rises and stays, and no metric left its range",
+        "Change nothing.",
+    ),
+    "no_signal": Cause(
+        "the reward is the same for all responses, so that there is nothing to learn from",
+        "Score some responses by hand: the answer may not be parsed, may be cut off before its "
+        "end, or the problems may be far too hard or too easy.",
+    ),
+    "learning_rate": Cause(
+        "the learning rate is too high for this batch",
+        "Lower the learning rate by 3 to 10 times, or make the rollout batch larger.",
+    ),
+    "staleness": Cause(
+        "the samples are staler than the loss bears",
+        "Lower the asynchrony (the most train steps between sampling and use), or the learning "
+        "rate; a sequence-level mask or truncation against the sampler bounds what is left.",
+    ),
+    "minibatches": Cause(
+        "a rollout batch is used for more train steps than the loss bears",
+        "Make fewer train steps of each rollout batch, switch the clip on, or lower the learning "
+        "rate.",
+    ),
+    "engine_mismatch": Cause(
+        "the inference engine samples from another policy than the one that is trained",
+        "Use the trainer's number format in the engine (no fp8), or weight its samples by a "
+        "truncated importance ratio.",
+    ),
+    "k3_reward_tail": Cause(
+        "the KL in the reward has a heavy tail: single responses dominate a whole batch",
+        "Use k1 in the reward: its gradient is that of the reverse KL, and it has no tail.",
+    ),
+    "kl_without_effect": Cause(
+        "the KL is switched on and does not keep the policy near the reference policy",
+        "Put k1 in the reward, or k2 in the loss: `orch explain` says what each term does.",
+    ),
+    "kl_too_strong": Cause(
+        "beta is too large for the scale of this reward",
+        "Lower beta by 10 times: at its best the policy may not leave the reference policy.",
+    ),
+    "kl_too_weak": Cause(
+        "beta is too small to hold the policy",
+        "Raise beta by 10 times, or lower the learning rate.",
+    ),
+    "entropy_collapse": Cause(
+        "the entropy is used up before the reward is won",
+        "Raise the upper bound of the clip, add an entropy bonus or a KL, sample at temperature "
+        "1, or use more rollouts a prompt.",
+    ),
+    "length": Cause(
+        "the responses grow to the limit and are cut off",
+        "Leave out the division by length, punish cut responses, or raise the limit.",
+    ),
+}

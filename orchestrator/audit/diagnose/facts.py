@@ -1,0 +1,97 @@
+"""What the settings of a run say, as far as a diagnosis needs it."""
+
+from dataclasses import dataclass
+
+from orchestrator.audit.judge import AuditFinding
+from orchestrator.imports.logged import LoggedKl
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.kl.table import Case, judged
+from orchestrator.settings import Settings
+
+ZERO_GRADIENT = ("zero_mean_noise", "unlikelihood_of_old_samples")
+"""Verdicts of a KL term that does not pull towards the reference policy."""
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """Facts of a launch. None: not known, as of a log without settings."""
+
+    estimator: str | None = None
+    """Of the KL; `none`: no KL is trained on."""
+    placement: str | None = None
+    beta: float | None = None
+    pulls: bool | None = None
+    """False: the KL's gradient does not pull towards the reference policy."""
+    why_not: str = ""
+    """Why it does not, in a sentence's words."""
+    staleness: int | None = None
+    """The most train steps between sampling and use."""
+    minibatches: int | None = None
+    """Train steps for each rollout batch."""
+    on_policy: bool | None = None
+    engine_format: str | None = None
+    learning_rate: float | None = None
+    source: str = ""
+    """Where these facts are from: `train.sh`."""
+
+    @property
+    def has_kl(self) -> bool | None:
+        """Return whether a KL with a weight is trained on; None if that is not known."""
+        if self.estimator == "none" or self.beta == 0:
+            return False
+        return None if self.estimator is None else True
+
+
+def facts_of(settings: Settings, source: str) -> TrainingFacts:
+    """Return the facts of a cell of orch."""
+    kl = settings.kl
+    on_policy = settings.max_staleness_steps == 0 and settings.batch.num_minibatches == 1
+    pulls, why_not = None, ""
+    if kl.placement is not None:
+        row = judged(kl.estimator, kl.placement, Case(on_policy)).row
+        keys = {key for _, key in row.terms}
+        pulls = row.objective is not ObjectiveKind.ZERO and keys != {"sampled_k1"}
+        why_not = "" if pulls else _WITHOUT_PULL[on_policy]
+    return TrainingFacts(
+        kl.estimator,
+        kl.placement,
+        kl.beta,
+        pulls,
+        why_not,
+        settings.max_staleness_steps,
+        settings.batch.num_minibatches,
+        on_policy,
+        settings.precision.rollout,
+        settings.optimizer.learning_rate,
+        source,
+    )
+
+
+_WITHOUT_PULL = {
+    True: "the gradient of k1 in the loss is zero on average: it adds noise and no pull",
+    False: "k1 in the loss makes sampled tokens less likely, whatever the reference policy says",
+}
+
+
+def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingFacts:
+    """Return the facts that the audit read in a script, or in the settings that a run logged."""
+    if isinstance(finding, AuditFinding):
+        reward, loss, regime = finding.kl_in_reward, finding.kl_in_loss, finding.regime.on_policy
+    else:
+        reward, loss, regime = finding.in_reward, finding.in_loss, None
+    if finding.verdict == "undetermined" or None in (reward.active, loss.active):
+        return TrainingFacts(on_policy=regime, source=source)
+    if not (reward.active or loss.active):
+        return TrainingFacts("none", beta=0.0, on_policy=regime, source=source)
+    term = reward if reward.active else loss
+    placement = "reward_and_loss" if reward.active and loss.active else None
+    pulls = finding.verdict not in (*ZERO_GRADIENT, "no_kl")
+    return TrainingFacts(
+        term.estimator,
+        placement or ("reward" if reward.active else "loss"),
+        term.beta,
+        pulls,
+        "" if pulls else finding.why,
+        on_policy=regime,
+        source=source,
+    )

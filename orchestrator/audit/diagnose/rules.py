@@ -1,0 +1,436 @@
+"""The rules: each looks for one cause in a run, and cites the steps that show it."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.audit.diagnose.course import REWARD, Course, course_of
+from orchestrator.audit.diagnose.facts import TrainingFacts
+from orchestrator.audit.diagnose.trace import Series, Trace, running_mean
+
+Certainty = Literal["sure", "likely", "possible"]
+CERTAINTIES: tuple[Certainty, ...] = ("sure", "likely", "possible")
+
+KL, TERM = "train/kl_reference", "train/kl_term"
+ENTROPY, GRADIENT = "train/entropy", "train/grad_norm"
+CLIP, RATIO = "train/clip_fraction", "train/ratio_max"
+MISMATCH, ESS, STALENESS = "rollout/mismatch_kl", "rollout/mismatch_ess", "rollout/staleness_mean"
+LENGTH, SILENT = "rollout/response_tokens", "train/groups_without_signal"
+
+ENGINE_NATS = 1e-3
+"""KL(engine || trainer) of a token above which rounding is no longer small: bf16 has 1e-5 to 1e-4,
+fp8 2e-3 to 5e-3 in the embedded trainer."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One thing that a log shows."""
+
+    step: int
+    metric: str
+    text: str
+    """A sentence without its full stop."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cause for which a log has evidence."""
+
+    cause: str
+    """A key of CAUSES."""
+    certainty: Certainty
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def first(self) -> int:
+        """Return the earliest step of the evidence."""
+        return min(each.step for each in self.evidence)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What went wrong in a run, the best answer first."""
+
+    candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...] = ()
+    """What is often taken for a fault and is none."""
+    untold: tuple[str, ...] = ()
+    """What this log cannot tell, and the metric that would."""
+
+    @property
+    def first(self) -> Candidate | None:
+        """Return the answer; None: it cannot be told from this log."""
+        return self.candidates[0] if self.candidates else None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All that a rule looks at."""
+
+    trace: Trace
+    facts: TrainingFacts
+    course: Course
+
+    def shown(self, index: int, metric: str, text: str) -> Evidence:
+        return Evidence(self.trace.at(index), metric, text)
+
+    def mean(self, name: str, part: slice) -> float | None:
+        values = self.trace.get(name)
+        if values is None or np.isnan(values[part]).all():
+            return None
+        return float(np.nanmean(values[part]))
+
+    @property
+    def fall(self) -> tuple[Evidence, ...]:
+        """The evidence that the reward fell; empty if it did not."""
+        course = self.course
+        if course.at_fall is None:
+            return ()
+        text = f"the reward falls, from {course.best:.3g} to {course.end:.3g} at the end"
+        return (self.shown(course.at_fall, REWARD, text),)
+
+
+def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
+    """Return what went wrong first, why, and how sure that is."""
+    known = facts or TrainingFacts()
+    course = course_of(trace)
+    if course is None:
+        reason = (
+            f"what happened: the log has {len(trace.steps)} train steps"
+            if trace.get(REWARD) is not None
+            else "what happened: the log has no task reward that orch knows; "
+            "--metric THEIRS=train/reward_mean names it"
+        )
+        return Diagnosis((), untold=(reason,))
+    run = _Run(trace, known, course)
+    candidates = [found for rule in RULES if (found := rule(run)) is not None]
+    candidates.sort(key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
+    if all(each.certainty == "possible" for each in candidates):
+        candidates = [*_nothing_wrong(run), *candidates]
+    return Diagnosis(tuple(candidates), tuple(_notes(run)), tuple(_untold(run)))
+
+
+def _no_signal(run: _Run) -> Candidate | None:
+    """Find rewards that are one number in the first quarter: no advantage differs from 0."""
+    rewards = run.course.rewards
+    count = max(4, len(rewards) // 4)
+    early = rewards[:count]
+    early = early[np.isfinite(early)]
+    share = run.mean(SILENT, slice(0, count))
+    if len(early) >= 4 and np.ptp(early) == 0:
+        text = f"the reward is {early[0]:g} in each of the first {len(early)} steps"
+        return Candidate("no_signal", "sure", (run.shown(0, REWARD, text),))
+    if share is not None and share > 0.9:
+        text = f"in {share:.0%} of the groups all rewards are equal"
+        return Candidate("no_signal", "sure", (run.shown(0, SILENT, text),))
+    hits = float(np.mean(early)) if len(early) else 0.5
+    if not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
+        text = f"the mean reward of the first {len(early)} steps is {hits:.2g}"
+        return Candidate("no_signal", "likely", (run.shown(0, REWARD, text),))
+    return None
+
+
+def _off_policy(run: _Run) -> Candidate | None:
+    """Find samples that are far from the policy, and which of three reasons they have.
+
+    An engine that rounds differs from the first step on. Stale samples begin fresh, and their
+    distance grows with the policy's. Several train steps of one batch move the ratio, while engine
+    and trainer stay equal at its begin.
+    """
+    facts, until = run.facts, run.course.before_the_fall
+    levels = _levels(run, until)
+    several = facts.minibatches is not None and facts.minibatches > 1
+    stale = facts.staleness
+    if stale is None and not several:
+        stale = math.ceil(run.mean(STALENESS, until) or 0)
+    at_once, later = (run.mean(MISMATCH, part) or 0.0 for part in (slice(0, 1), until))
+    if at_once > max(ENGINE_NATS, 0.1 * later) and not stale and not several:
+        if not (run.course.fell or levels):
+            return None
+        text = f"engine and trainer differ by {at_once:.2g} nats a token, before a sample is stale"
+        evidence = (run.shown(0, MISMATCH, text), *levels, *run.fall)
+        return Candidate("engine_mismatch", "likely", evidence)
+    if not levels:
+        return None
+    is_stale = later > ENGINE_NATS if several or not facts.staleness else True
+    cause = "staleness" if is_stale else "minibatches"
+    hurt = run.course.fell or not run.course.rose
+    certainty: Certainty = "sure" if hurt and len(levels) > 1 else "likely"
+    return Candidate(cause, certainty, (*levels, *run.fall))
+
+
+class _Level:
+    """Bounds beyond which samples are far from the policy that is trained."""
+
+    ess, clip, ratio = 0.9, 0.03, 5.0
+
+
+def _levels(run: _Run, until: slice) -> tuple[Evidence, ...]:
+    """Return what shows that samples are far from the policy, by the median over steps."""
+    tests: tuple[tuple[str, Callable[[Series], NDArray[np.bool_]], str], ...] = (
+        (ESS, lambda v: v < _Level.ess, "only {:.0%} of the samples count under the ratio"),
+        (CLIP, lambda v: v > _Level.clip, "{:.1%} of the tokens are clipped"),
+        (RATIO, lambda v: v > _Level.ratio, "the largest ratio of a token is {:.3g}"),
+    )
+    evidence = []
+    for name, is_far, text in tests:
+        values = run.trace.get(name)
+        if values is None or np.isnan(values[until]).all():
+            continue
+        middle = np.nanmedian(values[until])
+        if is_far(np.array([middle]))[0]:
+            first = int(np.flatnonzero(is_far(values[until]))[0])
+            evidence.append(run.shown(first, name, text.format(middle)))
+    return tuple(evidence)
+
+
+def _learning_rate(run: _Run) -> Candidate | None:
+    """Find a policy that leaves within few steps, on policy: by its KL, else by its gradients.
+
+    A policy whose success rate goes from p to q needs a KL of q ln(q/p) + (1-q) ln((1-q)/(1-p))
+    nats, and no more.
+    """
+    course, trace = run.course, run.trace
+    if (course.rose and not course.fell) or _levels(run, course.before_the_fall):
+        return None
+    moved, gradient = trace.get(KL), trace.get(GRADIENT)
+    until = course.before_the_fall.stop + trace.window
+    if moved is None:
+        if not course.fell or gradient is None:
+            return None
+        jump = float(np.nanmax(gradient[:until]) / max(np.nanmedian(gradient[:until]), 1e-12))
+        if jump < 5:
+            return None
+        text = f"the gradient jumps to {jump:.3g} times its median"
+        at = int(np.nanargmax(gradient[:until]))
+        return Candidate("learning_rate", "possible", (run.shown(at, GRADIENT, text), *run.fall))
+    end = run.mean(KL, slice(-trace.window, None)) or 0.0
+    jumps = np.abs(np.diff(moved))[:until]
+    largest = float(np.nanmax(jumps)) if np.isfinite(jumps).any() else 0.0
+    needed = _needed(course.start, course.end)
+    if end < max(5.0, 5 * needed) or largest < 1.0:
+        return None
+    text = (
+        f"the KL to the reference policy moves by {largest:.3g} nats a response in one train step "
+        f"and ends at {end:.3g}; a policy of this reward needs {needed:.2g}"
+    )
+    early = course.at_fall is None or course.at_fall < len(trace.steps) // 3
+    certainty: Certainty = "sure" if early and largest > 3 else "likely"
+    if (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS:
+        certainty = "possible"  # an engine that differs comes first
+    at = int(np.nanargmax(jumps)) + 1
+    return Candidate("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
+
+
+def _needed(before: float, after: float) -> float:
+    """Return the least KL in nats that moves a success rate; 1 for rewards that are no rates."""
+    if not (0 <= before <= 1 and 0 <= after <= 1):
+        return 1.0
+    p, q = (min(max(x, 1e-4), 1 - 1e-4) for x in (before, after))
+    return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+
+
+def _tail(run: _Run) -> Candidate | None:
+    """Find steps at which the KL estimate and the gradient jump together.
+
+    In the loss k3's value may jump and its gradient does not: only in the reward does the value
+    multiply a score.
+    """
+    facts, trace = run.facts, run.trace
+    term, gradient, moved = trace.get(TERM), trace.get(GRADIENT), trace.get(KL)
+    if facts.has_kl is False or facts.placement == "loss" or term is None or gradient is None:
+        return None
+    if moved is not None and np.allclose(term, moved, rtol=1e-3, atol=1e-6, equal_nan=True):
+        return None  # the estimate is k1, which has no tail
+    logged = np.isfinite(term) & np.isfinite(gradient)
+    if logged.sum() < 8:
+        return None
+    of_gradient = _spikes(gradient, logged, trace.window)
+    together = _spikes(term, logged, trace.window) & of_gradient
+    count = int(together.sum())
+    if count < 2 or count < 0.3 * of_gradient.sum():
+        return None
+    at = int(np.flatnonzero(together)[np.argmax(term[together])])
+    times = gradient[at] / max(float(np.median(gradient[logged])), 1e-12)
+    text = (
+        f"in {count} train steps the KL estimate and the gradient jump together; in the largest "
+        f"the estimate is {term[at]:.3g} and the gradient {times:.3g} times its median"
+    )
+    in_reward = facts.estimator == "k3" and facts.placement in ("reward", "reward_and_loss")
+    certainty: Certainty = "sure" if in_reward else "likely"
+    return Candidate("k3_reward_tail", certainty, (run.shown(at, TERM, text), *run.fall))
+
+
+def _spikes(values: Series, logged: NDArray[np.bool_], window: int) -> NDArray[np.bool_]:
+    """Return the steps at which a positive quantity is over 3 times the median around it."""
+    around = [
+        float(np.median(near)) if (near := part[np.isfinite(part)]).size else 0.0
+        for part in (values[max(0, i - window) : i + window + 1] for i in range(len(values)))
+    ]
+    with np.errstate(invalid="ignore"):
+        spikes: NDArray[np.bool_] = logged & (values > 3 * np.maximum(around, 1e-12))
+    return spikes
+
+
+def _kl_without_effect(run: _Run) -> Candidate | None:
+    """Find a KL term that does not pull: by its gradient, if the settings tell the term; else by a
+    policy that is much farther than its reward needs."""
+    facts, trace, course = run.facts, run.trace, run.course
+    if facts.has_kl and facts.pulls is False:
+        text = f"{facts.why_not} ({facts.source})" if facts.source else facts.why_not
+        return Candidate("kl_without_effect", "sure", (run.shown(0, TERM, text),))
+    if facts.has_kl is not None or trace.get(TERM) is None or course.fell:
+        return None
+    if _levels(run, slice(None)) or _tail(run) is not None:
+        return None
+    half = len(trace.steps) // 2
+    end = run.mean(KL, slice(half, None)) or 0.0
+    needed = _needed(course.start, course.end)
+    if end < max(1.0, 4 * needed):
+        return None
+    text = (
+        f"the policy is {end:.2g} nats a response from the reference policy; one of this reward "
+        f"needs {needed:.2g}"
+    )
+    return Candidate("kl_without_effect", "likely", (run.shown(half, KL, text),))
+
+
+def _kl_too_strong(run: _Run) -> Candidate | None:
+    """Find a beta whose best reward is near the first one.
+
+    At the optimum of reward minus beta times the KL a success rate p becomes
+    sigmoid(logit p + 1 / beta): of each prompt, for a reward of 0 or 1.
+    """
+    facts, course = run.facts, run.course
+    gain, p = course.end - course.start, course.start
+    if facts.has_kl is False or facts.pulls is False or course.fell or gain > 0.1:
+        return None
+    if facts.has_kl and facts.beta:
+        if not 0 < p < 1:
+            return None
+        best = 1 / (1 + (1 - p) / p * math.exp(-1 / facts.beta))
+        if best - p > 0.1:
+            return None
+        text = f"with beta {facts.beta:g} the best reward is about {best:.2g}; it starts at {p:.2g}"
+        return Candidate("kl_too_strong", "sure", (run.shown(0, REWARD, text),))
+    half = len(course.rewards) // 2
+    early, late = run.mean(KL, slice(1, half)), run.mean(KL, slice(half, None))
+    if run.trace.get(TERM) is None or early is None or late is None or not 0.01 < p < 0.99:
+        return None
+    first, rest = (
+        run.mean(ENTROPY, part) for part in (slice(0, run.trace.window), slice(half, None))
+    )
+    is_still = first is None or rest is None or rest > 0.8 * first
+    if not (0 < late < 1.5 * early and is_still):
+        return None
+    text = f"the KL stays at {late:.2g} nats a response, and the reward at {course.end:.2g}"
+    return Candidate("kl_too_strong", "likely", (run.shown(half, KL, text),))
+
+
+def _kl_too_weak(run: _Run) -> Candidate | None:
+    """Find a KL that costs at most a hundredth of the reward which is lost while it is on."""
+    facts, course = run.facts, run.course
+    moved = run.trace.get(KL)
+    if not (facts.has_kl and facts.beta and moved is not None) or facts.pulls is False:
+        return None
+    if course.at_fall is None:
+        return None
+    cost = facts.beta * float(np.nanmedian(moved[: course.at_fall + 1]))
+    if cost > 0.01 * (course.best - course.end):
+        return None
+    text = f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}"
+    return Candidate("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
+
+
+def _entropy_collapse(run: _Run) -> Candidate | None:
+    """Find an entropy at a tenth of its start while most of the reward is not yet won."""
+    values, course = run.trace.get(ENTROPY), run.course
+    if values is None or course.end > 0.8:
+        return None
+    entropy = running_mean(values, run.trace.window)
+    start = float(np.nanmean(values[: max(3, run.trace.window // 3)]))
+    low = np.flatnonzero(entropy < 0.1 * start)
+    if start <= 0 or not len(low):
+        return None
+    at = int(low[0])
+    if (course.at_fall is not None and at > course.at_fall) or course.smooth[at] > 0.8:
+        return None
+    text = f"the entropy is {entropy[at]:.2g} nats a token, from {start:.2g}, at a reward of "
+    evidence = (run.shown(at, ENTROPY, f"{text}{course.smooth[at]:.2g}"), *run.fall)
+    return Candidate("entropy_collapse", "likely", evidence)
+
+
+def _length(run: _Run) -> Candidate | None:
+    """Find responses that are half as long again as at the start when the reward falls."""
+    values, at = run.trace.get(LENGTH), run.course.at_fall
+    if values is None or at is None:
+        return None
+    length = running_mean(values, run.trace.window)
+    start = float(np.nanmean(values[: max(3, run.trace.window // 3)]))
+    if not length[at] > 1.5 * start:
+        return None
+    text = f"the responses have {length[at]:.0f} tokens, from {start:.0f}"
+    return Candidate("length", "likely", (run.shown(at, LENGTH, text), *run.fall))
+
+
+Rule = Callable[[_Run], Candidate | None]
+RULES: tuple[Rule, ...] = (
+    _no_signal,
+    _off_policy,
+    _learning_rate,
+    _tail,
+    _kl_without_effect,
+    _kl_too_strong,
+    _kl_too_weak,
+    _entropy_collapse,
+    _length,
+)
+
+
+def _nothing_wrong(run: _Run) -> Iterator[Candidate]:
+    course = run.course
+    if course.fell or not (course.rose or course.start > 0.8) or run.trace.faults:
+        return
+    text = f"the reward goes from {course.start:.3g} to {course.end:.3g}"
+    evidence = (run.shown(len(course.rewards) - 1, REWARD, text),)
+    yield Candidate("nothing_wrong", "likely", evidence)
+
+
+def _notes(run: _Run) -> Iterator[str]:
+    """Yield what people take for a fault and is none."""
+    loss, ratio = run.trace.get("train/policy_loss"), run.trace.get(RATIO)
+    if loss is None and not run.facts.has_kl:
+        loss = run.trace.get("train/loss")
+    on_policy = run.facts.on_policy or (ratio is not None and float(np.nanmax(ratio)) < 1.001)
+    if loss is not None and float(np.nanmax(np.abs(loss))) < 1e-4 and on_policy:
+        yield (
+            "The policy loss is 0 in each step, as it should be: with one train step a batch the "
+            "ratio is 1, and the advantages of a group sum to 0. Its gradient is not 0."
+        )
+    moved = run.trace.get(KL)
+    moved = run.trace.get(TERM) if moved is None else moved
+    if moved is not None and moved[0] == 0 and np.nanmax(moved) > 0:
+        yield (
+            "The KL is 0 in the first step, as it should be: the policy is still the reference "
+            "policy."
+        )
+
+
+def _untold(run: _Run) -> Iterator[str]:
+    """Yield what this log cannot tell, with the metric that would."""
+    absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if run.trace.get(name) is None}
+    if run.course.fell or not run.course.rose:
+        if KL in absent:
+            yield f"whether the policy left the reference policy: {KL} would tell"
+        if {RATIO, MISMATCH, CLIP} <= absent and not run.facts.on_policy:
+            yield f"whether samples are off policy: {RATIO} or {MISMATCH} would tell"
+        if ENTROPY in absent:
+            yield f"whether the entropy was lost first: {ENTROPY} would tell"
+    if run.facts.estimator is None:
+        yield "whether the KL term pulls, and whether beta fits: the launch would tell (--script)"
+    for fault in run.trace.faults[:1]:
+        yield f"why a value is not finite: {fault}"

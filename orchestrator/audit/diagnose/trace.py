@@ -1,0 +1,135 @@
+"""The metrics of a logged run as arrays over its train steps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator import plugins
+from orchestrator.imports.logged import LoggedRun
+from orchestrator.imports.names import canonical, own_step
+from orchestrator.library.logged import Place
+from orchestrator.metrics.names import is_canonical
+
+Series = NDArray[np.float64]
+
+FEWEST_STEPS = 4
+"""With fewer train steps no rule is asked."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The metrics of one run, by canonical name. A value that was not logged is NaN."""
+
+    steps: NDArray[np.int64]
+    series: Mapping[str, Series]
+    faults: tuple[str, ...] = ()
+    """Values that were logged as NaN or infinite: `train/grad_norm at step 12`."""
+    unknown: tuple[str, ...] = field(default=(), compare=False)
+    """Logged names that orch has no canonical name for."""
+
+    def get(self, name: str) -> Series | None:
+        """Return the values [steps], or None if the log has none of them."""
+        return self.series.get(name)
+
+    @property
+    def window(self) -> int:
+        """Return the number of steps that a mean is taken over: a twelfth, within 3 and 20."""
+        return int(np.clip(len(self.steps) // 12, 3, 20))
+
+    def smooth(self, name: str) -> Series | None:
+        """Return the mean over the last `window` logged values at each step."""
+        values = self.get(name)
+        return None if values is None else running_mean(values, self.window)
+
+    def at(self, index: int) -> int:
+        """Return the train step at an index."""
+        return int(self.steps[index])
+
+
+def trace_of(
+    run: LoggedRun,
+    library: str | None,
+    place: Place | None = None,
+    renames: Mapping[str, str] | None = None,
+) -> Trace:
+    """Return the metrics of a run. A canonical name counts as it is; others by the library's table.
+
+    place: of the KL, which decides the meaning of some names.
+    """
+    table = plugins.logged_metrics(library) if library else None
+    by_step: dict[int, dict[str, float]] = {}
+    unknown: set[str] = set()
+    for row in run.rows:
+        own = {name: value for name, value in row.values.items() if is_canonical(name)}
+        named = canonical(row.values, table, place, renames or {}) | own
+        if table is None or not any(table.rows(name) for name in row.values):
+            unknown |= row.values.keys() - own.keys()
+        step = own_step(row.step, row.values, table.step_names if table else ())
+        by_step.setdefault(step, {}).update(named)
+    for values in by_step.values():
+        values |= _derived(values, place)
+    return _trace(sorted(by_step.items()), unknown)
+
+
+def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, float]:
+    """Return what follows from other metrics of the step, where it was not logged itself.
+
+    A response's KL from that of its tokens: k1, or the estimate in a loss, which is near it. The KL
+    of engine and trainer from the mean distance of their log-probabilities, as of a normal one:
+    with deviation s the mean distance is s sqrt(2/pi) and the KL s**2 / 2.
+    """
+    derived = {}
+    per_token = values.get("train/kl_reference_per_token")
+    if per_token is None and place == "loss":
+        per_token = values.get("train/kl_term")
+    tokens = values.get("rollout/response_tokens")
+    if "train/kl_reference" not in values and per_token is not None and tokens is not None:
+        derived["train/kl_reference"] = per_token * tokens
+    distance = values.get("rollout/mismatch_abs")
+    if "rollout/mismatch_kl" not in values and distance is not None:
+        derived["rollout/mismatch_kl"] = np.pi / 4 * distance**2
+    return derived
+
+
+def _trace(points: Sequence[tuple[int, Mapping[str, float]]], unknown: set[str]) -> Trace:
+    # A row of evaluation alone is no train step.
+    trained = [(s, v) for s, v in points if any(not n.startswith("eval/") for n in v)]
+    names = sorted({name for _, values in trained for name in values})
+    steps = np.array([step for step, _ in trained], dtype=np.int64)
+    series: dict[str, Series] = {}
+    faults = []
+    for name in names:
+        logged: list[Any] = [values.get(name, np.nan) for _, values in trained]
+        array = np.array(logged, dtype=np.float64)
+        for (step, values), value in zip(trained, array, strict=True):
+            if name in values and not np.isfinite(value):
+                faults.append((step, f"{name} at step {step}"))
+                break
+        array[~np.isfinite(array)] = np.nan
+        if not np.isnan(array).all():
+            series[name] = array
+    return Trace(steps, series, tuple(text for _, text in sorted(faults)), tuple(sorted(unknown)))
+
+
+def running_mean(values: Series, window: int) -> Series:
+    """Return the mean of the finite values among the last `window`, at each step."""
+    finite = np.isfinite(values)
+    sums = np.cumsum(np.where(finite, values, 0.0))
+    counts = np.cumsum(finite).astype(np.float64)
+    sums[window:] = sums[window:] - sums[:-window]
+    counts[window:] = counts[window:] - counts[:-window]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Series = sums / counts
+    return mean
+
+
+def noise(values: Series) -> float:
+    """Return the standard deviation of one step's value around its trend, from differences of
+    neighbours; 0 with fewer than three values."""
+    finite = values[np.isfinite(values)]
+    if len(finite) < 3:
+        return 0.0
+    return float(np.median(np.abs(np.diff(finite))) / (0.6745 * np.sqrt(2)))

@@ -1,0 +1,379 @@
+"""A launch of one library as a spec, or as a launch of another: every key of it has a row.
+
+    script --launch_of--> Launch --ported--> Ported (fields, rows) --spec_text--> spec
+                                                       |--moved--> LaunchPlan of another library
+
+The fields are read by the library's manifest, the same that writes launches, over the defaults of
+the release: what a launch leaves to a default is a field too.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from orchestrator import plugins
+from orchestrator.audit import pipeline
+from orchestrator.errors import SelectionError, UnsupportedSetting
+from orchestrator.identity import fingerprint, flatten
+from orchestrator.library.launches import UNKNOWN, UNSET, Given, Launch, LaunchReading
+from orchestrator.library.manifest import Manifest, equal
+from orchestrator.library.needs import name_of, settings_of
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import Frozen, Resources, Settings
+
+Kind = Literal["carried", "approximated", "set", "not carried"]
+
+ANYWHERE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
+"""Folders of a launch that is printed and never started."""
+NODE = Resources(num_nodes=1, gpus_per_node=8)
+NEEDED: Mapping[str, object] = {
+    "model.path": "Qwen/Qwen2.5-7B",
+    "data.path": "DigitalLearningGmbH/MATH-lighteval",
+    "advantage.estimator": "grpo",
+    "kl.estimator": "none",
+    "rollout.group_size": 8,
+    "rollout.max_response_tokens": 1024,
+    "batch.num_prompts": 128,
+    "optimizer.learning_rate": 1e-6,
+    "num_train_steps": 100,
+}
+"""Fields that a cell must have, with the values that stand for them where a launch does not say.
+They are rows of their own: check them."""
+
+
+@dataclass(frozen=True)
+class PortRow:
+    """One key of the launch, or one field that the new launch has for another reason."""
+
+    kind: Kind
+    source: str
+    """The key and value as written; empty for a field that the launch does not write."""
+    field: str = ""
+    value: object = None
+    target: str = ""
+    """The key and value of the new launch."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Ported:
+    """A launch as fields of a cell, and what became of each of its keys."""
+
+    library: str
+    version: str
+    fields: Mapping[str, Any]
+    """Nested, as `Settings` has them."""
+    given: Mapping[str, object]
+    """Every key of the launch, typed."""
+    of_field: Mapping[str, tuple[str, ...]]
+    """Field -> the keys of the launch that it was read from."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Keys that no field holds, with the reason."""
+    assumed: tuple[str, ...] = ()
+    """Fields of NEEDED that the launch does not say."""
+
+    @property
+    def settings(self) -> Settings:
+        """Return the fields as settings. Raise SpecError with every fault."""
+        return settings_of(self.fields, f"launch of {self.library}")
+
+
+def launch_of(
+    text: str, name: str, files: Mapping[str, str], pinned: Mapping[str, str]
+) -> tuple[Launch, LaunchReading]:
+    """Return a file's one launch and its reading. Raise SelectionError for none, or for several."""
+    launches = {
+        json.dumps(typed(reading), sort_keys=True, default=str): (launch, reading)
+        for launch, reading in pipeline.readings(text, name, files, pinned)
+        if launch.usual and reading.held is not None
+    }
+    if len(launches) != 1:
+        raise SelectionError(
+            f"{name} has {len(launches)} launches whose keys orch knows: give a file with one"
+        )
+    return next(iter(launches.values()))
+
+
+def typed(reading: LaunchReading) -> dict[str, object]:
+    """Return the keys of a launch with typed values; the last value of a key counts."""
+    held = reading.held
+    if held is None:
+        return {}
+    return {key: _value(values[-1]) for key, values in held.given.items() if values}
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+def _value(given: Given) -> object:
+    text = given.text.strip()
+    if UNKNOWN in text or UNSET in text:
+        return text.replace(UNKNOWN, "?").replace(UNSET, "")
+    if _NUMBER.fullmatch(text):
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    if text in ("True", "true", "False", "false"):
+        return text.lower() == "true"
+    if text in ("null", "None", "~"):
+        return None
+    if text.startswith(("[", "{")):
+        try:
+            plain: object = yaml.safe_load(text)
+        except yaml.YAMLError:
+            return text
+        return plain
+    return text.strip("'\"")
+
+
+def ported(launch: Launch, reading: LaunchReading) -> Ported:
+    """Return a launch as fields of a cell.
+
+    Raise SelectionError for a library that orch does not train with.
+    """
+    backend = plugins.load(reading.library) if reading.library in plugins.names() else None
+    if backend is None or backend.manifest is None:
+        raise SelectionError(
+            f"orch reads launches of {reading.library} and writes none: there is nothing to port"
+        )
+    manifest = backend.manifest
+    version = manifest.release(reading.version if reading.version in manifest.versions else None)
+    given = typed(reading)
+    left = dict.fromkeys(_unread(reading), "only a run of the script shows its value")
+    known = {key: value for key, value in given.items() if key not in left}
+    program = [word.text for word in launch.words]
+
+    def read(values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
+        launched = backend.values_of_anybody(program, values, version)
+        fields, faults = manifest.read_in_part(launched, version)
+        kept = {name: part for name, part in fields.items() if name in Settings.model_fields}
+        named = {fault.path.removeprefix("$."): fault.message for fault in faults}
+        return kept, {key: text for key, text in named.items() if key in values}
+
+    fields, refused = read(known)
+    left |= refused
+    known = {key: value for key, value in known.items() if key not in refused}
+    used = _used(manifest, known, fields, lambda values: read(values)[0])
+    read_keys = {key for keys in used.values() for key in keys}
+    defaults = {
+        **manifest.tables[version].defaults,
+        **backend.values_of_anybody(program, {}, version),
+    }
+    for key in given.keys() - read_keys - left.keys():
+        is_default = key in defaults and equal(defaults[key], given[key])
+        left[key] = (
+            f"it is the default of {reading.library} {version}"
+            if is_default
+            else "no field of orch holds it"
+        )
+    assumed = tuple(_complete(fields, reading.library, version))
+    return Ported(reading.library, version, fields, given, used, left, assumed)
+
+
+def _unread(reading: LaunchReading) -> Iterator[str]:
+    for key, values in (reading.held.given if reading.held else {}).items():
+        if values and UNKNOWN in values[-1].text:
+            yield key
+
+
+def _used(
+    manifest: Manifest,
+    given: Mapping[str, object],
+    fields: Mapping[str, Any],
+    read: Callable[[Mapping[str, object]], Mapping[str, Any]],
+) -> dict[str, tuple[str, ...]]:
+    """Return field -> the keys that decide it: without one of them the field has another value,
+    or it is the key of the field's own row."""
+    whole = dict(flatten(_plain(fields)))
+    used: dict[str, list[str]] = {}
+    for key in given:
+        fewer = dict(flatten(_plain(read({k: v for k, v in given.items() if k != key}))))
+        changed = [n for n in whole.keys() | fewer.keys() if whole.get(n) != fewer.get(n)]
+        own = [row.field for row in manifest.rows if row.key == key and row.field in whole]
+        for name in dict.fromkeys([*changed, *own]):
+            used.setdefault(name, []).append(key)
+    return {name: tuple(keys) for name, keys in used.items()}
+
+
+def _plain(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with their sections as mappings."""
+    return {
+        name: _plain(value.model_dump() if isinstance(value, Frozen) else value)
+        if isinstance(value, Mapping | Frozen)
+        else value
+        for name, value in nested.items()
+    }
+
+
+def _complete(fields: dict[str, Any], library: str, version: str) -> Iterator[str]:
+    """Put what a cell must have into the fields; yield the names of what was assumed."""
+    fields |= _plain(fields)
+    flat = dict(flatten(fields))
+    for name, value in NEEDED.items():
+        if flat.get(name) is None:
+            _put(fields, name, value)
+            yield name
+    fields["backend"] = {"name": library, "version": version}
+    for section in ("model", "data"):
+        _put(fields, f"{section}.name", name_of(str(fields[section]["path"])))
+    minibatches = fields["batch"].get("num_minibatches", 1)
+    if "num_train_steps" not in flat and minibatches:
+        fields["num_train_steps"] = 100 * minibatches  # whole rollout batches
+    if fields["kl"].get("placement") is None:
+        fields["kl"] = {"estimator": "none"}
+
+
+def _put(nested: dict[str, Any], name: str, value: object) -> None:
+    section, _, rest = name.partition(".")
+    if rest:
+        _put(nested.setdefault(section, {}), rest, value)
+    else:
+        nested[section] = value
+
+
+def cell_of(settings: Settings) -> Cell:
+    """Return a cell with these settings."""
+    return Cell(
+        id=fingerprint(settings),
+        slug="ported",
+        studies=("ported",),
+        axes={},
+        settings=settings,
+        resources=NODE,
+    )
+
+
+def rows_of_spec(launch: Ported) -> Iterator[PortRow]:
+    """Yield a row for each key of a launch that becomes a spec."""
+    holders: dict[str, list[str]] = {}
+    for name, keys in launch.of_field.items():
+        for key in keys:
+            holders.setdefault(key, []).append(name)
+    flat = dict(flatten(launch.fields))
+    for key, value in launch.given.items():
+        source = _written(key, value)
+        if key in launch.left:
+            yield PortRow("not carried", source, note=launch.left[key])
+        else:
+            for name in holders.get(key, []):
+                yield PortRow("carried", source, name, flat.get(name))
+    for name in launch.assumed:
+        yield PortRow("set", "", name, flat.get(name), note="the launch does not say it: check it")
+
+
+def moved(
+    launch: Ported,
+    library: str,
+    version: str | None,
+    changes: Mapping[str, object],
+    paths: AttemptPaths = ANYWHERE,
+) -> tuple[LaunchPlan | None, list[PortRow]]:
+    """Return the launch in another library, or None if that has not all fields; and the rows.
+
+    changes: dotted field -> value, as a user chose where the library has no equal field. paths: the
+    folders that the launch names. Raise SpecError for fields that make no cell.
+    """
+    fields = json.loads(json.dumps(launch.fields))
+    for name, value in changes.items():
+        _put(fields, name, value)
+    fields["backend"] = {"name": library} | ({"version": version} if version else {})
+    refused: list[PortRow] = []
+    backend = plugins.load(library)
+    while True:
+        settings = settings_of(fields, f"launch of {launch.library}")
+        try:
+            plan = backend.translate(cell_of(settings), paths)
+            break
+        except UnsupportedSetting as error:
+            keys = _keys_of(launch, error.field)
+            again = any(row.field == error.field for row in refused)
+            refused.append(
+                PortRow(
+                    "not carried", _sources(launch, keys), error.field, error.value, note=str(error)
+                )
+            )
+            offered = next((x for x in error.offered if type(x) is type(error.value)), None)
+            if again or offered is None:
+                return None, refused
+            # Only to see what else is refused: the launch itself is not given.
+            _put(fields, error.field, offered)
+    if refused:
+        return None, refused
+    return plan, [*_moved_rows(launch, plan), *_lost(launch)]
+
+
+def _moved_rows(launch: Ported, plan: LaunchPlan) -> Iterator[PortRow]:
+    for entry in plan.ledger:
+        keys = _keys_of(launch, entry.field)
+        target = f"{entry.key}={entry.value}" if entry.key else ""
+        kind: Kind = "approximated" if entry.status == "approximated" else "carried"
+        if not keys:
+            if entry.field.startswith("backend.") or not (target or kind == "approximated"):
+                continue
+            kind = kind if kind == "approximated" else "set"
+        yield PortRow(kind, _sources(launch, keys), entry.field, entry.value, target, entry.note)
+
+
+def _lost(launch: Ported) -> Iterator[PortRow]:
+    for key, reason in launch.left.items():
+        yield PortRow("not carried", _written(key, launch.given[key]), note=reason)
+    flat = dict(flatten(launch.fields))
+    for name in launch.assumed:
+        yield PortRow("set", "", name, flat.get(name), note="the launch does not say it: check it")
+
+
+def _keys_of(launch: Ported, name: str) -> tuple[str, ...]:
+    """Return the keys of a field, of its section or of its parts."""
+    return tuple(
+        dict.fromkeys(
+            key
+            for field_, keys in launch.of_field.items()
+            if field_ == name or field_.startswith(f"{name}.") or name.startswith(f"{field_}.")
+            for key in keys
+        )
+    )
+
+
+def _sources(launch: Ported, keys: tuple[str, ...]) -> str:
+    return ", ".join(_written(key, launch.given[key]) for key in keys)
+
+
+def _written(key: str, value: object) -> str:
+    return f"{key}={'null' if value is None else value}"
+
+
+def _without_null(nested: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_null(value) if isinstance(value, Mapping) else value
+        for name, value in nested.items()
+        if value is not None and value != {}
+    }
+
+
+def spec_text(launch: Ported, source: str) -> str:
+    """Return a spec of one cell whose launch has the fields of a launch, with its rows on top."""
+    rows = [row for row in rows_of_spec(launch) if row.kind != "carried"]
+    head = [
+        f"# From {source}, a launch of {launch.library} {launch.version}.",
+        *(f"# {row.kind}: {row.source or f'{row.field}={row.value}'} ({row.note})" for row in rows),
+    ]
+    fields = _without_null(launch.fields)
+    model, data = fields.pop("model"), fields.pop("data")
+    fields.pop("backend")
+    seed = fields.pop("seed", 0)
+    body = {
+        "defaults": [{"site": "auto"}, "_self_"],
+        "name": name_of(source.rpartition(".")[0] or source),
+        "question": f"What does {source} do?",
+        "seeds": [seed],
+        "model": model,
+        "data": data,
+        "backend": f"{launch.library}@{launch.version}",
+        "base": fields,
+        "studies": {"ported": {}},
+    }
+    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
+    return "\n".join(head) + "\n" + text

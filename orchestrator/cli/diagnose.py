@@ -1,0 +1,170 @@
+"""orch diagnose: what went wrong in a run, by its log."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
+from orchestrator.audit.diagnose.causes import CAUSES
+from orchestrator.audit.diagnose.facts import facts_of, facts_of_finding
+from orchestrator.audit.libraries import Projects
+from orchestrator.audit.pipeline import audit_file
+from orchestrator.cli import common
+from orchestrator.cli.common import print_json
+from orchestrator.errors import SelectionError
+from orchestrator.imports.logged import LoggedRun
+from orchestrator.imports.origin import kl_of, origin_of, place_of
+from orchestrator.imports.readers import open_source
+from orchestrator.imports.runs import renames_of
+from orchestrator.library.logged import Place
+from orchestrator.pipeline.messages import is_verbose
+from orchestrator.rundir import CellDir
+
+HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
+
+
+@click.command(short_help="Say what went wrong in a run, by its log.")
+@click.argument("log", metavar="LOG", type=click.Path())
+@click.option(
+    "--script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The launch of the run, which orch audit reads.",
+)
+@click.option(
+    "--library",
+    metavar="NAME[@VERSION]",
+    help="The library that trained the run. Default: inferred from settings and metric names.",
+)
+@click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this run of the source.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment of an MLflow store.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="THEIRS=OURS",
+    help="Give a logged metric a canonical name.",
+)
+@common.as_json
+def command(
+    log: str,
+    script: Path | None,
+    library: str | None,
+    runs: tuple[str, ...],
+    experiment: str | None,
+    metrics: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Say what went wrong first in a run, why, how sure that is, and what to change.
+
+    LOG is a history exported from W&B, a folder wandb/run-*, a TensorBoard folder, a
+    trainer_state.json, the address of an MLflow store, or the folder of a cell of orch. With
+    --script the launch counts too: some causes no log can tell. Exit code 1: it
+    cannot be told.
+
+    \b
+      orch diagnose wandb/run-20260101_120000-abc123 --script train.sh
+      orch diagnose outputs/checkpoint-200/trainer_state.json
+      orch diagnose history.jsonl --metric score=train/reward_mean
+    """
+    renames = renames_of(metrics)
+    cell = _cell_of(Path(log))
+    source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
+    answers = []
+    for run in open_source(source, experiment=experiment, runs=runs):
+        facts, place, origin = _facts(run, script, library, cell)
+        answers.append((run, diagnose(trace_of(run, origin, place, renames), facts)))
+    if as_json:
+        print_json([as_data(run.name, answer) for run, answer in answers])
+    else:
+        for number, (run, answer) in enumerate(answers):
+            if len(answers) > 1:
+                click.echo(f"{'' if number == 0 else chr(10)}{run.name}")
+            _print(answer)
+    return int(any(answer.first is None for _, answer in answers))
+
+
+def _cell_of(path: Path) -> CellDir | None:
+    """Return the folder of a cell that a path names or lies in; None for another path."""
+    for folder in (path, *path.absolute().parents):
+        if (folder / "cell.json").is_file() and (folder / "attempts").is_dir():
+            cell = CellDir(folder)
+            if not cell.attempts():
+                raise SelectionError(f"{folder} has no attempt: the cell was never started")
+            return cell
+    return None
+
+
+def _facts(
+    run: LoggedRun, script: Path | None, library: str | None, cell: CellDir | None
+) -> tuple[TrainingFacts | None, Place | None, str | None]:
+    """Return what the settings say, the place of the KL, and the library."""
+    if cell is not None:
+        return facts_of(cell.read_cell().settings, "cell.json"), None, None
+    origin = origin_of(run, library)
+    logged = kl_of(origin.library, origin.release, run.settings, run.origin)
+    if script is None:
+        facts = facts_of_finding(logged, "the logged settings") if logged else None
+        return facts, place_of(logged), origin.library
+    pinned = {origin.library: origin.release} if origin.library and origin.release else {}
+    _, findings = audit_file(script, pinned, Projects())
+    usual = [finding for finding in findings if finding.usual]
+    terms = {(f.kl_in_reward, f.kl_in_loss, f.verdict) for f in usual}
+    if len(terms) != 1:
+        raise SelectionError(
+            f"{script} has {len(usual)} launches with {len(terms)} different KL terms: give a "
+            "file with the launch of this run alone"
+        )
+    facts = facts_of_finding(usual[0], script.name)
+    place: Place | None = "loss" if facts.placement == "loss" else None
+    if facts.placement == "reward":
+        place = "reward"
+    return facts, place, origin.library or usual[0].library
+
+
+def _print(answer: Diagnosis) -> None:
+    first = answer.first
+    if first is None:
+        click.echo("What went wrong cannot be told from this log.")
+    else:
+        cause = CAUSES[first.cause]
+        answer_text = f"{HOW_SURE[first.certainty]}{cause.words}."
+        click.echo(answer_text[0].upper() + answer_text[1:])
+        for number, evidence in enumerate(first.evidence):
+            label = "Then" if number else "First"
+            click.echo(common.hanging(label, f"step {evidence.step}: {evidence.text}."))
+        click.echo(common.hanging("Change", cause.change))
+    for other in answer.candidates[1 : None if is_verbose() else 3]:
+        text = f"{CAUSES[other.cause].words} ({other.certainty}, from step {other.first} on)"
+        click.echo(common.hanging("Also", _sentence(text)))
+    for note in answer.notes:
+        click.echo(common.hanging("Right", note))
+    for gap in answer.untold if first is None or is_verbose() else answer.untold[:2]:
+        click.echo(common.hanging("Untold", _sentence(gap)))
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", ")")) else f"{text}."
+
+
+def as_data(name: str, answer: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as plain data."""
+    first = answer.first
+    return {
+        "run": name,
+        "cause": first.cause if first else None,
+        "certainty": first.certainty if first else None,
+        "candidates": [
+            {
+                "cause": each.cause,
+                "certainty": each.certainty,
+                "words": CAUSES[each.cause].words,
+                "change": CAUSES[each.cause].change,
+                "evidence": [asdict(evidence) for evidence in each.evidence],
+            }
+            for each in answer.candidates
+        ],
+        "notes": list(answer.notes),
+        "untold": list(answer.untold),
+    }

@@ -1,0 +1,238 @@
+"""What `orch diagnose` says of logs with a known cause, made by hand and by planted runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+from docs.tools.diagnose_scores import answers, kept
+from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
+from orchestrator.cli.diagnose import command
+from orchestrator.imports.logged import LoggedRow, LoggedRun
+
+PLANTED = Path(__file__).parent / "planted" / "logs.json.gz"
+STEPS = 120
+RNG = np.random.default_rng(0)
+Values = NDArray[np.float64] | float
+
+
+def log(**series: Values) -> LoggedRun:
+    """Return a log: name with `__` for `/` -> one value, or one a step."""
+    columns = {
+        name.replace("__", "/"): np.broadcast_to(np.asarray(values, dtype=float), STEPS)
+        for name, values in series.items()
+    }
+    rows = [
+        LoggedRow(i + 1, 0.0, {n: float(v[i]) for n, v in columns.items()}) for i in range(STEPS)
+    ]
+    return LoggedRun("run", "made", "here", "", rows)
+
+
+def noisy(*knots: float, noise: float = 0.02) -> NDArray[np.float64]:
+    """Return values that go through the knots, evenly spaced, with noise."""
+    line = np.interp(np.linspace(0, 1, STEPS), np.linspace(0, 1, len(knots)), knots)
+    return line + RNG.normal(0, noise, STEPS)
+
+
+def said(
+    run: LoggedRun, facts: TrainingFacts | None = None, library: str | None = None
+) -> Diagnosis:
+    return diagnose(trace_of(run, library), facts)
+
+
+def cause(
+    run: LoggedRun, facts: TrainingFacts | None = None, library: str | None = None
+) -> str | None:
+    first = said(run, facts, library).first
+    return first.cause if first else None
+
+
+RISING = noisy(0.3, 0.7, 0.85, 0.9)
+FALLING = noisy(0.3, 0.7, 0.3, 0.05)
+
+
+def test_a_reward_that_rises_and_stays_is_no_fault() -> None:
+    run = log(train__reward_mean=RISING, train__kl_reference=noisy(0, 0.8, 1.0, 1.1))
+    answer = said(run)
+    assert answer.first is not None
+    assert (answer.first.cause, answer.first.certainty) == ("nothing_wrong", "likely")
+
+
+def test_what_people_take_for_a_fault() -> None:
+    """The loss is 0 with one update a batch, and the KL is 0 in the first step."""
+    moved = np.linspace(0, 1, STEPS)
+    run = log(
+        train__reward_mean=RISING,
+        train__policy_loss=0.0,
+        train__ratio_max=1.0,
+        train__kl_reference=moved,
+    )
+    notes = said(run).notes
+    assert any("loss is 0" in note for note in notes)
+    assert any("KL is 0 in the first step" in note for note in notes)
+    other = log(train__reward_mean=RISING, train__policy_loss=0.0, train__ratio_max=1.3)
+    assert not said(other).notes, "a loss of 0 under a ratio is not explained by one update"
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0])
+def test_a_reward_that_never_differs_teaches_nothing(value: float) -> None:
+    answer = said(log(train__reward_mean=value, train__entropy=noisy(1, 1)))
+    assert answer.first is not None
+    assert (answer.first.cause, answer.first.certainty) == ("no_signal", "sure")
+
+
+def test_groups_without_a_difference_teach_nothing() -> None:
+    run = log(train__reward_mean=noisy(0.5, 0.5), train__groups_without_signal=0.97)
+    assert cause(run) == "no_signal"
+    assert cause(log(train__reward_mean=RISING, train__groups_without_signal=0.4)) != "no_signal"
+
+
+def test_stale_samples_begin_fresh_and_a_rounding_engine_differs_at_once() -> None:
+    far = {"rollout__mismatch_ess": 0.6, "train__ratio_max": 20.0, "train__clip_fraction": 0.08}
+    grows = np.minimum(np.arange(STEPS) / 10, 1) * 0.2
+    stale = log(train__reward_mean=FALLING, rollout__mismatch_kl=grows, **far)
+    assert cause(stale) == "staleness"
+    at_once = log(train__reward_mean=FALLING, rollout__mismatch_kl=0.2, **far)
+    assert cause(at_once) == "engine_mismatch"
+    small = log(train__reward_mean=RISING, rollout__mismatch_kl=2e-5, train__ratio_max=1.05)
+    assert cause(small) == "nothing_wrong"
+
+
+def test_many_updates_of_a_batch() -> None:
+    run = log(train__reward_mean=FALLING, train__ratio_max=12.0, train__clip_fraction=0.1)
+    assert cause(run) == "minibatches"
+    assert cause(run, TrainingFacts(minibatches=16, staleness=0)) == "minibatches"
+    assert cause(run, TrainingFacts(minibatches=1, staleness=8)) == "staleness"
+
+
+def test_a_learning_rate_that_throws_the_policy_away() -> None:
+    jump = np.concatenate([np.zeros(6), np.full(STEPS - 6, 40.0)]) + RNG.normal(0, 0.3, STEPS)
+    run = log(
+        train__reward_mean=np.concatenate([np.full(8, 0.3), np.zeros(STEPS - 8)]),
+        train__kl_reference=jump,
+        train__ratio_max=1.0,
+    )
+    assert cause(run) == "learning_rate"
+    slow = log(train__reward_mean=RISING, train__kl_reference=noisy(0, 1, 2, 3))
+    assert cause(slow) == "nothing_wrong"
+
+
+def spiked(where: NDArray[np.bool_], height: float, level: float = 1.0) -> NDArray[np.float64]:
+    return np.where(where, height, level) * np.exp(RNG.normal(0, 0.1, STEPS))
+
+
+def test_a_tail_moves_estimate_and_gradient_together() -> None:
+    where = RNG.random(STEPS) < 0.05
+    together = {"train__kl_term": spiked(where, 50), "train__kl_reference": 1.0}
+    in_reward = log(train__reward_mean=RISING, train__grad_norm=spiked(where, 80), **together)
+    assert cause(in_reward) == "k3_reward_tail"
+    assert cause(in_reward, TrainingFacts("k3", "loss", 0.1, pulls=True)) == "nothing_wrong"
+    in_loss = log(train__reward_mean=RISING, train__grad_norm=spiked(~where, 1), **together)
+    assert cause(in_loss) == "nothing_wrong"
+
+
+def test_a_term_that_does_not_pull_is_known_by_the_settings() -> None:
+    run = log(train__reward_mean=RISING, train__kl_term=1.0, train__kl_reference=1.0)
+    facts = TrainingFacts("k1", "loss", 0.1, pulls=False, why_not="zero on average", source="x.sh")
+    answer = said(run, facts)
+    assert answer.first is not None
+    assert (answer.first.cause, answer.first.certainty) == ("kl_without_effect", "sure")
+    assert answer.first.evidence[0].text == "zero on average (x.sh)"
+    untold = said(run).untold
+    assert any("--script" in each for each in untold), "a log does not tell the term"
+
+
+def test_a_beta_that_leaves_no_reward_to_win() -> None:
+    still = log(
+        train__reward_mean=noisy(0.3, 0.32),
+        train__kl_term=0.2,
+        train__kl_reference=noisy(0.2, 0.2),
+        train__entropy=noisy(0.5, 0.48),
+    )
+    assert cause(still, TrainingFacts("k1", "reward", 10.0, pulls=True)) == "kl_too_strong"
+    assert cause(still) == "kl_too_strong"
+    # sigmoid(logit 0.3 + 1 / 0.05) is 1: this beta does not explain it
+    assert cause(still, TrainingFacts("k1", "reward", 0.05, pulls=True)) != "kl_too_strong"
+
+
+def test_an_entropy_that_is_used_up_before_the_reward_is_won() -> None:
+    lost = log(
+        train__reward_mean=noisy(0.2, 0.35, 0.35), train__entropy=noisy(1, 0.02, 0.01, noise=1e-3)
+    )
+    assert cause(lost) == "entropy_collapse"
+    won = log(
+        train__reward_mean=noisy(0.3, 0.9, 0.97), train__entropy=noisy(1, 0.05, 0.01, noise=1e-3)
+    )
+    assert cause(won) == "nothing_wrong"
+
+
+def test_responses_that_grow_until_they_are_cut() -> None:
+    run = log(train__reward_mean=FALLING, rollout__response_tokens=noisy(300, 900, 1024, 1024))
+    assert cause(run) == "length"
+
+
+def test_what_a_log_cannot_tell_is_an_answer() -> None:
+    answer = said(log(train__reward_mean=FALLING))
+    assert answer.first is None
+    assert any("train/kl_reference" in each for each in answer.untold)
+    empty = said(log(train__entropy=1.0))
+    assert empty.first is None
+    assert "--metric" in empty.untold[0]
+    broken = log(
+        train__reward_mean=FALLING, train__grad_norm=np.where(np.arange(STEPS) > 60, np.nan, 1.0)
+    )
+    assert any("train/grad_norm at step 62" in each for each in said(broken).untold)
+
+
+def test_names_of_a_library_are_understood() -> None:
+    run = log(reward=0.0, frac_reward_zero_std=1.0, loss=0.0, kl=0.0)
+    assert cause(run, library="trl") == "no_signal"
+    verl = log(
+        critic__score__mean=FALLING,
+        actor__pg_clipfrac=0.1,
+        rollout_corr__rollout_is_eff_sample_size=0.5,
+        rollout_corr__k3_kl=np.minimum(np.arange(STEPS) / 10, 1) * 0.2,
+    )
+    assert cause(verl, library="verl") == "staleness"
+
+
+def test_the_command_reads_a_history_and_a_script(tmp_path: Path) -> None:
+    history = tmp_path / "a 'history'β.jsonl"
+    rows = [
+        {"_step": i, "critic/score/mean": float(r), "actor/kl_loss": 1.0, "actor/grad_norm": 1.0}
+        for i, r in enumerate(RISING)
+    ]
+    history.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.use_kl_loss=True "
+        "actor_rollout_ref.actor.kl_loss_type=kl actor_rollout_ref.actor.kl_loss_coef=0.1 "
+        "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64\n",
+        encoding="utf-8",
+    )
+    plain = CliRunner().invoke(command, [str(history), "--library", "verl@0.9.1"])
+    assert plain.exit_code == 0, plain.output
+    assert plain.output.startswith("Most likely, nothing is wrong")
+    assert max(map(len, plain.output.splitlines())) <= 100
+    told = CliRunner().invoke(command, [str(history), "--script", str(script), "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.output)[0]["cause"] == "kl_without_effect"
+
+
+def test_planted_faults_are_named() -> None:
+    """Runs of a base policy on which no rule was written; docs/diagnose.md has all of them."""
+    runs = kept(PLANTED)
+    for with_settings, first, three in ((True, 0.8, 0.95), (False, 0.6, 0.6)):
+        scored = [one for one in answers(runs, with_settings=with_settings) if one.truth]
+        faults = [one for one in scored if one.truth != "nothing_wrong"]
+        healthy = [one for one in scored if one.truth == "nothing_wrong"]
+        assert len(faults) > 25
+        assert len(healthy) > 25
+        assert np.mean([one.truth in one.causes[:1] for one in faults]) >= first
+        assert np.mean([one.truth in one.causes[:3] for one in faults]) >= three
+        assert np.mean([one.causes[:1] != ("nothing_wrong",) for one in healthy]) <= 0.05
+        sure = [one for one in scored if one.certainty == "sure"]
+        assert np.mean([one.truth == one.causes[0] for one in sure]) >= 0.95

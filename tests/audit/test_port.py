@@ -1,0 +1,162 @@
+"""`orch port`: a launch as a spec, and as a launch of another library, with a row for each key."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator import plugins
+from orchestrator.cli import orch
+from orchestrator.spec.expand import expand
+from orchestrator.spec.load import load
+
+VERL = """\
+#!/bin/bash
+set -x
+export VLLM_USE_V1=1
+MODEL=Qwen/Qwen2.5-7B
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_files=$HOME/data/math/train.parquet \\
+    data.val_files=$HOME/data/math/test.parquet \\
+    data.train_batch_size=512 \\
+    data.max_prompt_length=1024 \\
+    data.max_response_length=2048 \\
+    data.filter_overlong_prompts=True \\
+    actor_rollout_ref.model.path=$MODEL \\
+    actor_rollout_ref.model.use_remove_padding=True \\
+    actor_rollout_ref.actor.optim.lr=1e-6 \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=128 \\
+    actor_rollout_ref.actor.use_kl_loss=True \\
+    actor_rollout_ref.actor.kl_loss_coef=0.001 \\
+    actor_rollout_ref.actor.kl_loss_type=low_var_kl \\
+    actor_rollout_ref.actor.clip_ratio_low=0.2 \\
+    actor_rollout_ref.actor.clip_ratio_high=0.28 \\
+    actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.rollout.n=16 \\
+    actor_rollout_ref.rollout.temperature=1.0 \\
+    algorithm.use_kl_in_reward=False \\
+    trainer.n_gpus_per_node=8 \\
+    trainer.total_training_steps=400 \\
+    trainer.project_name='my project β' $@
+"""
+SKYRL = """\
+uv run --isolated -m skyrl.train.entrypoints.main_base \\
+  trainer.algorithm.advantage_estimator=rloo trainer.algorithm.use_kl_loss=false \\
+  trainer.algorithm.use_kl_in_reward=true trainer.algorithm.kl_estimator_type=k1 \\
+  trainer.algorithm.kl_ctrl.kl_coef=0.05 trainer.policy.model.path=Qwen/Qwen2.5-1.5B \\
+  trainer.train_batch_size=256 trainer.policy_mini_batch_size=256 generator.n_samples_per_prompt=5
+"""
+TRL = """\
+trl grpo --model_name_or_path Qwen/Qwen2.5-7B --dataset_name org/data --beta 0.04 \\
+  --num_generations 8 --learning_rate 2e-6 --per_device_train_batch_size 8 --max_steps 50
+"""
+OPENRLHF = """\
+python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen2.5-7B \\
+  --algo.kl.init_coef 0.01 --algo.kl.use_loss --algo.kl.estimator k3 --train.batch_size 128 \\
+  --rollout.batch_size 128 --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --data.prompt_dataset org/data
+"""
+SCRIPTS = {"verl": VERL, "skyrl": SKYRL, "trl": TRL, "openrlhf": OPENRLHF}
+
+
+def port(folder: Path, text: str, *words: str) -> Result:
+    script = folder / "a 'train' β.sh"
+    script.write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(orch, ["port", str(script), *words], standalone_mode=False)
+    done.exit_code = done.return_value or done.exit_code
+    return done
+
+
+@pytest.mark.parametrize("library", SCRIPTS)
+def test_every_key_has_a_row_and_the_spec_is_a_cell(tmp_path: Path, library: str) -> None:
+    done = port(tmp_path, SCRIPTS[library], "--to", "spec", "--json")
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.output)
+    sources = {row["source"].partition("=")[0] for row in data["rows"] if row["source"]}
+    words = [w.lstrip("-") for w in shlex.split(SCRIPTS[library].replace("$@", ""), comments=True)]
+    keys = {w.partition("=")[0] for w in words if "." in w and "=" in w and w[0].islower()}
+    if library in ("trl", "openrlhf"):
+        keys = {w.lstrip("-") for w in shlex.split(SCRIPTS[library]) if w.startswith("--")}
+    assert len(keys) >= 6
+    assert keys <= sources, keys - sources
+    written = port(tmp_path, SCRIPTS[library], "--to", "spec")
+    spec = tmp_path / "ported.yaml"
+    spec.write_text(written.output, encoding="utf-8")
+    (cell,) = expand(load(spec))
+    assert cell.settings.backend.name == library
+
+
+def test_a_spec_launches_what_the_script_does(tmp_path: Path) -> None:
+    """What a row calls carried is in the launch of the spec, with the same value or its synonym."""
+    spec = tmp_path / "ported.yaml"
+    spec.write_text(port(tmp_path, VERL, "--to", "spec").output, encoding="utf-8")
+    (cell,) = expand(load(spec))
+    settings = cell.settings
+    assert (settings.kl.estimator, settings.kl.placement, settings.kl.beta) == ("k3", "loss", 0.001)
+    assert settings.loss.clip is not None
+    assert settings.loss.clip.high == 0.28
+    assert (settings.batch.num_prompts, settings.batch.num_minibatches) == (512, 4)
+    assert settings.num_train_steps == 1600, "verl counts rollout batches"
+    assert settings.rollout.group_size == 16
+
+
+@pytest.mark.parametrize("target", ["skyrl", "trl"])
+def test_a_launch_of_another_library_reads_back_as_the_same_cell(
+    tmp_path: Path, target: str
+) -> None:
+    out = tmp_path / "out $x"
+    done = port(tmp_path, VERL, "--to", target, "--out", str(out), "--json")
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.output)
+    again = plugins.load(target).parse(data["argv"], data["files"])
+    assert (again.kl.estimator, again.kl.placement, again.kl.beta) == ("k3", "loss", 0.001)
+    assert again.batch.num_prompts == 512
+    assert again.rollout.group_size == 16
+    rows = {row["field"]: row["kind"] for row in data["rows"] if row["field"]}
+    assert rows["kl.beta"] == "carried"
+    lost = [row["source"] for row in data["rows"] if row["kind"] == "not carried"]
+    assert any(each.startswith("actor_rollout_ref.model.use_remove_padding") for each in lost)
+
+
+def test_files_of_a_launch_are_written_and_secrets_are_not_asked(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = port(tmp_path, VERL, "--to", "skyrl", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    script = (out / "launch.sh").read_text(encoding="utf-8")
+    assert "# approximated: " in script
+    assert (out / "orch_skyrl.py").exists()
+    assert f"{out}/orch_skyrl.py" in script
+
+
+def test_what_a_library_cannot_do_is_refused_until_a_value_is_chosen(tmp_path: Path) -> None:
+    refused = port(tmp_path, VERL, "--to", "prime_rl")
+    assert refused.exit_code == 1
+    assert "batch.num_minibatches=4" in refused.output
+    assert "FIELD=VALUE" in refused.output
+    chosen = port(tmp_path, VERL, "--to", "skyrl", "kl.estimator=k2", "--json")
+    assert chosen.exit_code == 0
+    assert "trainer.algorithm.kl_estimator_type=k2" in json.loads(chosen.output)["argv"]
+
+
+def test_mistakes_are_sentences(tmp_path: Path) -> None:
+    for text, words, message in (
+        ("echo hello\n", ("--to", "spec"), "0 launches"),
+        (
+            VERL + VERL.replace("k3", "k2").replace("low_var_kl", "k2"),
+            ("--to", "spec"),
+            "2 launches",
+        ),
+        (VERL, ("--to", "verll"), "did you mean 'verl'"),
+        (VERL, ("--to", "skyrl", "beta"), "FIELD=VALUE"),
+    ):
+        done = port(tmp_path, text, *words)
+        assert message in str(done.exception) + done.output, (words, done.output, done.exception)
+
+
+def test_a_value_that_only_a_run_shows_is_not_carried(tmp_path: Path) -> None:
+    text = VERL.replace("data.train_batch_size=512", "data.train_batch_size=$(nproc)")
+    done = port(tmp_path, text, "--to", "spec")
+    assert "# not carried: data.train_batch_size=" in done.output
+    assert "only a run of the script shows" in done.output
