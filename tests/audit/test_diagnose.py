@@ -128,7 +128,8 @@ def test_a_tail_moves_estimate_and_gradient_together() -> None:
     where = RNG.random(STEPS) < 0.05
     together = {"train__kl_term": spiked(where, 50), "train__kl_reference": 1.0}
     in_reward = log(train__reward_mean=RISING, train__grad_norm=spiked(where, 80), **together)
-    assert cause(in_reward) == "k3_reward_tail"
+    assert cause(in_reward, TrainingFacts("k3", "reward", 0.1, pulls=True)) == "k3_reward_tail"
+    assert said(in_reward).candidates[1].cause == "k3_reward_tail", "possible, without the launch"
     assert cause(in_reward, TrainingFacts("k3", "loss", 0.1, pulls=True)) == "nothing_wrong"
     in_loss = log(train__reward_mean=RISING, train__grad_norm=spiked(~where, 1), **together)
     assert cause(in_loss) == "nothing_wrong"
@@ -229,8 +230,8 @@ def test_planted_faults_are_named() -> None:
         scored = [one for one in answers(runs, with_settings=with_settings) if one.truth]
         faults = [one for one in scored if one.truth != "nothing_wrong"]
         healthy = [one for one in scored if one.truth == "nothing_wrong"]
-        assert len(faults) > 25
-        assert len(healthy) > 25
+        assert len(faults) > 20
+        assert len(healthy) > 20
         assert np.mean([one.truth in one.causes[:1] for one in faults]) >= first
         assert np.mean([one.truth in one.causes[:3] for one in faults]) >= three
         assert np.mean([one.causes[:1] != ("nothing_wrong",) for one in healthy]) <= 0.05

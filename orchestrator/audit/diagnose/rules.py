@@ -149,11 +149,10 @@ def _off_policy(run: _Run) -> Candidate | None:
         stale = math.ceil(run.mean(STALENESS, until) or 0)
     at_once, later = (run.mean(MISMATCH, part) or 0.0 for part in (slice(0, 1), until))
     if at_once > max(ENGINE_NATS, 0.1 * later) and not stale and not several:
-        if not (run.course.fell or levels):
-            return None
+        certain: Certainty = "likely" if run.course.fell or levels else "possible"
         text = f"engine and trainer differ by {at_once:.2g} nats a token, before a sample is stale"
         evidence = (run.shown(0, MISMATCH, text), *levels, *run.fall)
-        return Candidate("engine_mismatch", "likely", evidence)
+        return Candidate("engine_mismatch", certain, evidence)
     if not levels:
         return None
     is_stale = later > ENGINE_NATS if several or not facts.staleness else True
@@ -166,22 +165,28 @@ def _off_policy(run: _Run) -> Candidate | None:
 class _Level:
     """Bounds beyond which samples are far from the policy that is trained."""
 
-    ess, clip, ratio = 0.9, 0.03, 5.0
+    ess, clip, ratio, ratio_of_lost = 0.9, 0.03, 5.0, 2.0
 
 
 def _levels(run: _Run, until: slice) -> tuple[Evidence, ...]:
-    """Return what shows that samples are far from the policy, by the median over steps."""
-    tests: tuple[tuple[str, Callable[[Series], NDArray[np.bool_]], str], ...] = (
-        (ESS, lambda v: v < _Level.ess, "only {:.0%} of the samples count under the ratio"),
-        (CLIP, lambda v: v > _Level.clip, "{:.1%} of the tokens are clipped"),
-        (RATIO, lambda v: v > _Level.ratio, "the largest ratio of a token is {:.3g}"),
+    """Return what shows that samples are far from the policy, by a middle step.
+
+    The ratio is 1 at the first train step of each batch, so its fourth fifth counts. Where the
+    reward is lost, a smaller ratio is enough.
+    """
+    is_lost = run.course.fell or not run.course.rose
+    ratio = _Level.ratio_of_lost if is_lost else _Level.ratio
+    tests: tuple[tuple[str, float, Callable[[Series], NDArray[np.bool_]], str], ...] = (
+        (ESS, 50, lambda v: v < _Level.ess, "only {:.0%} of the samples count under the ratio"),
+        (CLIP, 50, lambda v: v > _Level.clip, "{:.1%} of the tokens are clipped"),
+        (RATIO, 80, lambda v: v > ratio, "the largest ratio of a token is {:.3g}"),
     )
     evidence = []
-    for name, is_far, text in tests:
+    for name, percent, is_far, text in tests:
         values = run.trace.get(name)
         if values is None or np.isnan(values[until]).all():
             continue
-        middle = np.nanmedian(values[until])
+        middle = np.nanpercentile(values[until], percent)
         if is_far(np.array([middle]))[0]:
             first = int(np.flatnonzero(is_far(values[until]))[0])
             evidence.append(run.shown(first, name, text.format(middle)))
@@ -262,6 +267,8 @@ def _tail(run: _Run) -> Candidate | None:
     )
     in_reward = facts.estimator == "k3" and facts.placement in ("reward", "reward_and_loss")
     certainty: Certainty = "sure" if in_reward else "likely"
+    if facts.placement is None and not run.course.fell:
+        certainty = "possible"  # of a KL in the loss the two may jump together by chance
     return Candidate("k3_reward_tail", certainty, (run.shown(at, TERM, text), *run.fall))
 
 
