@@ -21,6 +21,10 @@ class ModelServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.jobs: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
+        self.without_agent = 0
+        """The number of jobs to refuse, as a head does whose agent is still starting."""
+        self.answers_wrongly = False
+        """True: take jobs, and answer with an error all the same."""
         self.totals: dict[str, float] = {"CPU": 8.0}
 
     @property
@@ -54,6 +58,9 @@ class Handler(BaseHTTPRequestHandler):
                 return self._refuse(404, "Job does not exist")
             known["status"] = "STOPPED"
             return self._answer({"stopped": True})
+        if self.server.without_agent:
+            self.server.without_agent -= 1
+            return self._refuse(500, "No available agent to submit job, please try again later.")
         submission = body["submission_id"]
         if submission in self.server.jobs:
             text = f"Traceback (most recent call last):\nValueError: Job with submission_id {submission} already exists."  # noqa: E501
@@ -66,6 +73,8 @@ class Handler(BaseHTTPRequestHandler):
             "end_time": None,
             "driver_info": None,
         }
+        if self.server.answers_wrongly:
+            return self._refuse(502, "Bad Gateway")
         return self._answer({"submission_id": submission})
 
     def _answer(self, plain: object) -> None:

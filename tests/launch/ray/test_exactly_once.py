@@ -116,6 +116,30 @@ def test_an_order_that_never_arrived_goes_again_and_comes_too_late(
     assert len(folder.cell(cell).attempts()) == 1
 
 
+def test_a_head_that_is_still_starting_gets_the_job_again(
+    folder: RunFolder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.launch.ray.submit.time.sleep", lambda _seconds: None)
+    options, told = RayOptions(address=server.address), list[str]()
+    server.without_agent = 2
+    assert len(submit([make_cell()], folder, options, tell=told.append).cells) == 1
+    assert told == ["the head of the Ray is still starting; sending the job again"] * 2
+    server.without_agent = 9
+    with pytest.raises(EnvironmentFault, match=r"No available agent.*nothing is lost"):
+        submit([make_cell(1)], folder, options)
+    server.without_agent = 0
+    assert len(submit([make_cell(1)], folder, options).cells) == 1
+    assert set(begun(server).values()) == {1}
+
+
+def test_an_error_for_a_job_that_was_taken_sends_no_second_one(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    server.answers_wrongly = True
+    assert len(submit([make_cell()], folder, RayOptions(address=server.address)).cells) == 1
+    assert len(server.jobs) == 1
+
+
 def test_two_submitters_send_each_cell_once(folder: RunFolder, server: ModelServer) -> None:
     cells = [make_cell(seed) for seed in range(6)]
     options = RayOptions(address=server.address)

@@ -21,7 +21,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
 from tests.launch.kit import HOUSE, make_cell
-from tests.launch.ray.conftest import Site
+from tests.launch.ray.conftest import Site, ray_python
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long(120)]
 
@@ -35,14 +35,12 @@ def wait_for_units(site: Site, cell: Cell) -> None:
 
 
 def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
-    """Eight faults: a driver killed -9; a job stopped at the server by a person; a Python that no
-    node has; a runtime environment that cannot be made; the same id sent again while the server has
-    it, and after it forgot it; an order that comes too late; two submitters."""
+    """Two submitters at once; a driver killed -9; a job stopped at the server by a person; a Python
+    that no node has; the same id sent again, while the server has it and after it forgot it."""
     cells = [make_cell(seed, "slow", 2000) for seed in range(3)]
     killed, stopped, again = cells
-    absent, broken, late = (make_cell(seed) for seed in range(3, 6))
+    absent, late = (make_cell(seed) for seed in range(3, 5))
     site.options = site.options.model_copy(update={"num_cpus": 0.5})
-    # 8: two submitters at once
     words = [str(site.folder.path), json.dumps([c.model_dump(mode="json") for c in cells])]
     code = (
         "import json, sys; from orchestrator.records import Cell; "
@@ -59,20 +57,13 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     others = [subprocess.Popen(argv, cwd=root) for _ in range(2)]
     assert [other.wait(120) for other in others] == [0, 0]
     assert [len(site.jobs(cell)) for cell in cells] == [1, 1, 1]
-    # 3 and 4: jobs that never begin
     no_python = site.options.model_copy(update={"python": "/nowhere/python"})
     submit([absent], site.folder, no_python)
-    bad = {"PYTHONPATH": str(HOUSE), "RAY_RUNTIME_ENV_HOOK": "no.such"}
-    submit([broken], site.folder, site.options.model_copy(update={"env": bad}))
-    # 7: an order that was replaced before its job came
     server = JobServer(site.cluster.address)
     submit([late], site.folder, site.options)
-    old = site.submission(late)
     for cell in cells:
         wait_for_units(site, cell)
-    # 1
     os.kill(pid_of(site, killed), signal.SIGKILL)
-    # 2
     server.stop(site.submission(stopped))
     assert site.until(killed, "failed").exit is not None
     assert "exit code" in str(site.state(killed).exit) or "killed" in str(site.state(killed).exit)
@@ -82,14 +73,13 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     assert ended.failure == "config"
     assert "/nowhere/python" in ended.message
     site.until(late, "succeeded")
-    assert old == site.submission(late)
-    # 5: the same id while the server has it
+    # the same id while the server has it
     before = site.units(again)
     (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == site.submission(again))
     body = {"submission_id": job["submission_id"], "entrypoint": job["entrypoint"]}
     with pytest.raises(OSError, match="HTTP Error"):
         site.cluster.ask("POST", "/api/jobs/", body)
-    # 6: the same id after the server forgot it, as after a restart without state
+    # the same id after the server forgot it, as after a restart without state
     done = site.submission(late)
     (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == done)
     site.cluster.ask("DELETE", f"/api/jobs/{done}")
@@ -189,3 +179,46 @@ def listener(port: int) -> int:
                 if any(str(fd.readlink()) in inodes for fd in (entry / "fd").iterdir()):
                     return int(entry.name)
     return 0
+
+
+LIBRARY = """
+import os, time, json, pathlib
+import ray
+from ray.util.placement_group import placement_group
+assert os.environ["RAY_ADDRESS"]
+ray.init()
+group = placement_group([{"CPU": 0.5}] * 2, strategy="SPREAD")
+ray.get(group.ready())
+
+@ray.remote(num_cpus=0.5)
+def where():
+    time.sleep(5)
+    return ray.get_runtime_context().get_node_id(), os.environ.get("FAKE_ATTEMPT")
+
+began = time.time()
+answers = ray.get([where.options(placement_group=group).remote() for _ in range(2)])
+said = {"nodes": len(ray.nodes()), "session": ray._private.worker.global_worker.node.session_name}
+said |= {"answers": answers, "began": began, "ended": time.time()}
+pathlib.Path(os.environ["FAKE_ATTEMPT"], "said.json").write_text(json.dumps(said))
+"""
+
+
+def test_two_libraries_of_ray_train_on_the_one_ray(site: Site) -> None:
+    """Their drivers join the Ray of the job, their actors get what a placement group holds, and
+    Ray's workers have the launch's variables. No second Ray is started."""
+    venv = str(ray_python().parents[1])
+    site.options = RayOptions.model_validate(
+        {**site.options.model_dump(mode="json"), "environments": {"fake": {"venv": venv}}}
+    )
+    cells = [make_cell(seed, f"ray:{LIBRARY}") for seed in range(2)]
+    assert len(site.launcher.submit(cells)) == 2
+    said = []
+    for cell in cells:
+        state = site.until(cell, "succeeded", "failed", seconds=240)
+        assert state.state == "succeeded", state
+        said.append(read_json(site.attempts(cell)[-1].path / "said.json") or {})
+    assert said[0]["session"] == said[1]["session"]
+    assert [one["nodes"] for one in said] == [site.cluster.alive()] * 2
+    for cell, one in zip(cells, said, strict=True):
+        attempt = str(site.attempts(cell)[-1].path)
+        assert {variable for _, variable in one["answers"]} == {attempt}

@@ -25,6 +25,17 @@ class Fake(Backend):
         if instruction == "refuse":
             raise UnsupportedSetting("fake", "kl.estimator", "k1", ["k3"], "Choose k3.")
         program = instruction.removeprefix("program:") if "program:" in instruction else None
+        on_ray = instruction.removeprefix("ray:") if instruction.startswith("ray:") else None
+        if on_ray is not None:
+            return LaunchPlan(
+                cell_id=cell.id,
+                backend="fake",
+                version="1",
+                argv=("python", "-c", on_ray),
+                files={"settings.json": cell.settings.model_dump_json()},
+                env={"FAKE_ATTEMPT": str(place.attempt_dir)},
+                bring_up="ray",
+            )
         return LaunchPlan(
             cell_id=cell.id,
             backend="fake",
