@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json
@@ -308,6 +309,11 @@ class RaySender:
         }
         text = look.order_text(order, cell.model_dump_json())
         attempt = cell_dir.reserve(text, fresh=fresh)
+        if plan.bring_up == "ray":
+            # The launch at hand may be that of another seed, and is that of a first attempt: Ray's
+            # workers need the variables of this one.
+            backend = plugins.load(cell.settings.backend.name)
+            plan = backend.translate(cell, cell_dir.paths(attempt))
         job = training_job(cell_dir, attempt.number, submission, cell, plan, self.options)
         self.send(job)
         self.folder.append("submitted", cell.id, submission=submission, launcher="ray")

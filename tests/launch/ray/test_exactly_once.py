@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import EnvironmentFault
+from orchestrator.identity import fingerprint
 from orchestrator.launch.ray import look
 from orchestrator.launch.ray.submit import submit, submit_evaluation
 from orchestrator.launch.ray.task import begin
@@ -143,6 +144,7 @@ def test_an_error_for_a_job_that_was_taken_sends_no_second_one(
 def test_two_submitters_send_each_cell_once(folder: RunFolder, server: ModelServer) -> None:
     cells = [make_cell(seed) for seed in range(6)]
     options = RayOptions(address=server.address)
+    folder.open()  # its temporary file has the name of the process
     threads = [threading.Thread(target=submit, args=(cells, folder, options)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -214,3 +216,21 @@ def test_an_evaluation_is_sent_once_and_a_cut_one_goes_again(
     submit_evaluation([], folder, options)
     assert submissions.read(folder, "ray")["ray-cut"].dropped
     assert submissions.read(folder) == {}
+
+
+def test_rays_workers_get_the_variables_of_their_own_attempt(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    first = make_cell(0, "ray:pass")
+    settings = first.settings.model_copy(update={"seed": 1})
+    other = first.model_copy(
+        update={"settings": settings, "id": fingerprint(settings), "slug": "study-k1.reward-s1"}
+    )
+    leave(folder, other, ended("preempted"))
+    submit([first, other], folder, RayOptions(address=server.address))
+    variables = {
+        job["metadata"]["orch_cell"]: job["runtime_env"]["env_vars"]["FAKE_ATTEMPT"]
+        for job in server.jobs.values()
+    }
+    for cell, number in ((first, 1), (other, 2)):
+        assert variables[cell.slug] == str(folder.cell(cell).path / "attempts" / str(number))

@@ -20,6 +20,7 @@ from orchestrator.launch.ray.submit import submit
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
+from orchestrator.spec.site_options import RayOptions
 from tests.launch.kit import HOUSE, make_cell
 from tests.launch.ray.conftest import Site, ray_python
 

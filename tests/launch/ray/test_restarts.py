@@ -27,8 +27,6 @@ pytestmark = [
     ),
 ]
 
-OLDER = "2.49.2"
-
 
 @pytest.fixture
 def own(folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
@@ -120,18 +118,3 @@ def test_a_worker_node_that_is_lost(own: Site) -> None:
     own.options = own.options.model_copy(update={"resources": {}})
     go_on(own, cell)
     own.launcher.cancel([cell], "the test is over")
-
-
-def test_a_server_of_another_release(folder: RunFolder, fake: object) -> None:
-    """orch asks over HTTP only, so that the release of the Ray does not matter to it."""
-    base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
-    cluster = RayCluster(ray_python(OLDER), base)
-    try:
-        cluster.start(cpus=2)
-        site, cell = Site(cluster, folder), make_cell()
-        assert JobServer(cluster.address).release() == OLDER
-        site.launcher.submit([cell])
-        site.until(cell, "succeeded", seconds=300)
-    finally:
-        look.forget()
-        cluster.stop()
