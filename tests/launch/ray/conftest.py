@@ -32,8 +32,13 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         yield cluster
         return
     try:
-        cluster.start(cpus=3)
-        cluster.add("other", cpus=2, resources={"other": 1})
+        try:
+            cluster.start(cpus=3)
+            cluster.add("other", cpus=2, resources={"other": 1})
+        except TimeoutError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"a busy machine: {error}")
         yield cluster
     finally:
         cluster.stop()
@@ -54,12 +59,12 @@ class Site:
     def state(self, cell: Cell) -> CellState:
         return self.launcher.ask([cell])[0]
 
-    def until(self, cell: Cell, *states: str, seconds: float = 90) -> CellState:
+    def until(self, cell: Cell, *states: str, seconds: float = 300) -> CellState:
         self.wait(lambda: self.state(cell).state in states, lambda: str(self.state(cell)), seconds)
         return self.state(cell)
 
     def wait(
-        self, reached: Callable[[], bool], words: Callable[[], str], seconds: float = 90
+        self, reached: Callable[[], bool], words: Callable[[], str], seconds: float = 300
     ) -> None:
         deadline = time.monotonic() + seconds
         while not reached():

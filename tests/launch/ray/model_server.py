@@ -1,6 +1,6 @@
 """A model of Ray's job server: what orch asks of it, in memory, without any Ray.
 
-Held against the real one by test_faults.py: the same refusal of an id that it has, and the same
+Held against the real one by test_on_a_ray.py: the same refusal of an id that it has, and the same
 acceptance once it has forgotten.
 """
 

@@ -20,6 +20,7 @@ from tests.launch.ray.conftest import Site, ray_python
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.real,
     pytest.mark.slow,
     pytest.mark.long(600),
     pytest.mark.skipif(

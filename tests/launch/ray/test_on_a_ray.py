@@ -1,6 +1,7 @@
-"""Faults on a real Ray: nothing is lost, nothing is done twice, and one sentence says what was.
+"""On a real Ray: the contract of a launcher, and faults, of which one sentence says what was.
 
-The cells of one test start together, because a job takes seconds to start.
+One file, so that one process starts one Ray. The cells of one test start together, because a job
+takes seconds to start.
 """
 
 import json
@@ -15,16 +16,37 @@ from pathlib import Path
 import pytest
 
 from orchestrator.files import read_json
+from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.ray.server import JobServer
-from orchestrator.launch.ray.submit import submit
+from orchestrator.launch.ray.submit import RayLauncher, submit
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
 from orchestrator.spec.site_options import RayOptions
+from orchestrator.testing.launcher_contract import Kind, LauncherContract
 from tests.launch.kit import HOUSE, make_cell
 from tests.launch.ray.conftest import Site, ray_python
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long(120)]
+pytestmark = [pytest.mark.ray, pytest.mark.real, pytest.mark.slow, pytest.mark.long(200)]
+TOLD: dict[Kind, tuple[str, int]] = {
+    "quick": ("", 3),
+    "long": ("slow", 2000),
+    "fails": ("fail", 3),
+    "refused": ("refuse", 3),
+}
+
+
+class TestRay(LauncherContract):
+    """A real Ray passes the contract that any launcher must pass."""
+
+    seconds = 300.0
+
+    @pytest.fixture
+    def launcher(self, site: Site) -> Launcher:
+        return RayLauncher(site.folder, site.options)
+
+    def cell(self, kind: Kind, seed: int = 0) -> Cell:
+        return make_cell(seed, *TOLD[kind])
 
 
 def pid_of(site: Site, cell: Cell) -> int:
@@ -83,11 +105,16 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     # the same id after the server forgot it, as after a restart without state
     done = site.submission(late)
     (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == done)
-    site.cluster.ask("DELETE", f"/api/jobs/{done}")
     env = {"env_vars": {"PYTHONPATH": str(HOUSE)}}
     body = {"submission_id": done, "entrypoint": job["entrypoint"], "runtime_env": env}
-    assert site.cluster.ask("POST", "/api/jobs/", body)["submission_id"] == done, "it is accepted"
-    site.wait(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]), seconds=120)
+    for _ in range(3):  # Ray may end the new job's supervisor together with the old one's
+        site.cluster.ask("DELETE", f"/api/jobs/{done}")
+        time.sleep(3)
+        taken = site.cluster.ask("POST", "/api/jobs/", body)
+        assert taken["submission_id"] == done, "it is accepted"
+        site.wait(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]))
+        if "supervisor" not in server.jobs()[done].message:
+            break
     assert "this job starts nothing" in server.jobs()[done].message
     assert site.state(late).state == "succeeded"
     assert site.units(late) == 3
