@@ -108,6 +108,8 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     env = {"env_vars": {"PYTHONPATH": str(HOUSE)}}
     body = {"submission_id": done, "entrypoint": job["entrypoint"], "runtime_env": env}
     for _ in range(3):  # Ray may end the new job's supervisor together with the old one's
+        site.wait(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]))
+        time.sleep(2)  # until its supervisor is gone too
         site.cluster.ask("DELETE", f"/api/jobs/{done}")
         time.sleep(3)
         taken = site.cluster.ask("POST", "/api/jobs/", body)
