@@ -1,6 +1,7 @@
 """orch: what does this KL choice really do, in my library, at my beta, at my asynchrony?"""
 
 from orchestrator import estimators
+from orchestrator.losses import table as losses
 
 
 def _load_estimators() -> None:
@@ -9,4 +10,11 @@ def _load_estimators() -> None:
     load_estimators()
 
 
+def _load_policy_losses() -> None:
+    from orchestrator.plugins import load_policy_losses
+
+    load_policy_losses()
+
+
+losses.load_plugins = _load_policy_losses
 estimators.load_plugins = _load_estimators  # here, as every process that uses orch runs this file

@@ -27,6 +27,7 @@ BIRTH_VALUES: Mapping[str, object] = {
     "precision.rollout": None,
     "precision.checkpoint": None,
     "loss.correction": None,
+    "loss.policy": "ppo",
     "loss.ratio_level": "token",
     "kl.ratio_level": "token",
     "kl.reference": None,

@@ -1,4 +1,4 @@
-"""Find backends, estimators and evaluation tasks: orch's own, and those of other distributions.
+"""Find backends, estimators, policy losses and tasks: orch's own, and those of other distributions.
 
 A distribution adds to orch by entry points of its pyproject.toml:
 
@@ -11,6 +11,9 @@ otherlib = "toytrl.otherlib:READER"   # a library that `orch audit` only reads
     [project.entry-points."orch.estimators"]
 k4 = "toytrl.estimators:K4"    # an orchestrator.estimators.EstimatorEntry
 
+    [project.entry-points."orch.policy_losses"]
+near = "toytrl.losses:NEAR"    # an orchestrator.losses.table.PolicyLossEntry
+
     [project.entry-points."orch.tasks"]
 toytrl = "toytrl.tasks"        # a package that holds lm-eval task files
 
@@ -20,13 +23,13 @@ but not in `names()`. This module is the only one that imports them. Nothing of 
 before it is asked for, and finding it imports only the packages that its module lies in.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import EstimatorEntry, register
@@ -37,12 +40,16 @@ from orchestrator.library.protocol import (
     LaunchReader,
     ShippedPrompts,
 )
+from orchestrator.losses import table as losses
+from orchestrator.losses.table import PolicyLossEntry
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+Entry = TypeVar("Entry")
+
 BACKENDS, ESTIMATORS, TASKS = "orch.backends", "orch.estimators", "orch.tasks"
-READERS = "orch.readers"
+READERS, POLICY_LOSSES = "orch.readers", "orch.policy_losses"
 
 
 @cache
@@ -229,16 +236,31 @@ def load_estimators() -> None:
     Each entry point names an EstimatorEntry or a sequence of them. Raise EnvironmentFault on
     anything else.
     """
-    for point in _entry_points(ESTIMATORS).values():
+    for entry in _entries(ESTIMATORS, EstimatorEntry):
+        register(entry)
+
+
+def load_policy_losses() -> None:
+    """Register the policy losses of other distributions in the table of orchestrator.losses.
+
+    Each entry point names a PolicyLossEntry or a sequence of them. Raise EnvironmentFault on
+    anything else.
+    """
+    for entry in _entries(POLICY_LOSSES, PolicyLossEntry):
+        losses.register(entry)
+
+
+def _entries(group: str, kind: type[Entry]) -> Iterator[Entry]:
+    """Yield the entries of a table that the entry points of a group name."""
+    for point in _entry_points(group).values():
         loaded = _loaded(point)
-        entries = loaded if isinstance(loaded, list | tuple) else (loaded,)
-        for entry in entries:
-            if not isinstance(entry, EstimatorEntry):
+        for entry in loaded if isinstance(loaded, list | tuple) else (loaded,):
+            if not isinstance(entry, kind):
                 raise EnvironmentFault(
                     f"{_origin_of(point)} is {entry!r}; it must be an "
-                    "orchestrator.estimators.EstimatorEntry, or a sequence of them"
+                    f"{kind.__module__}.{kind.__name__}, or a sequence of them"
                 )
-            register(entry)
+            yield entry
 
 
 def _exported(name: str) -> object:

@@ -6,6 +6,7 @@ rollout batch, G rollouts of a group, T tokens of a response, beta the coefficie
 the reference policy.
 """
 
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Annotated, Literal, Self
 
@@ -21,22 +22,26 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, core_schema
 
 from orchestrator import estimators
+from orchestrator.losses import table as losses
 
 
-class EstimatorName:
-    """Holds a name to the table of estimators, whose entries other packages may add to.
+class NameOfTable:
+    """Holds a name to a table whose entries other packages may add to.
 
     Errors and JSON Schema are those of a Literal of the same names.
     """
 
+    def __init__(self, names: Callable[[], tuple[str, ...]], has: Callable[[str], bool]) -> None:
+        self._names, self._has = names, has
+
     @property
     def choices(self) -> tuple[str, ...]:
-        """The names that pass, `none` first."""
-        return estimators.choices()
+        """The names that pass."""
+        return self._names()
 
     def check(self, value: object) -> str:
         """Return the name itself. Raise the error of a Literal on any other value."""
-        if isinstance(value, str) and estimators.is_choice(value):
+        if isinstance(value, str) and self._has(value):
             return value
         quoted = [f"'{name}'" for name in self.choices]
         expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
@@ -55,7 +60,7 @@ class EstimatorName:
         return {"enum": list(self.choices), "type": "string"}
 
 
-Estimator = Annotated[str, EstimatorName()]
+Estimator = Annotated[str, NameOfTable(estimators.choices, estimators.is_choice)]
 """How one token's KL is estimated: `none`, or an estimator of the table (estimators.py).
 
 With log r = log pi_ref - log pi_theta: k1 = -log r; k2 = (log r)^2 / 2; k3 = r - 1 - log r;
@@ -67,6 +72,9 @@ token; sg_rho_x: the ratio carries no gradient. `x+`: the value of x with the gr
 Placement = Literal["reward", "loss", "reward_and_loss"]
 """The place of the KL: in the reward (no gradient flows through it), in the loss, or both (paper,
 §3.1)."""
+
+PolicyLossName = Annotated[str, NameOfTable(losses.choices, losses.is_choice)]
+"""The policy loss: an entry of losses/table.py, such as ppo, gspo, cispo, sapo, gmpo or dppo_tv."""
 
 AdvantageEstimator = Literal["rloo", "grpo", "dr_grpo", "reinforce"]
 RatioLevel = Literal["token", "sequence", "sequence_mean"]
@@ -153,14 +161,19 @@ class Advantage(Frozen):
 
 
 class Clip(Frozen):
-    """PPO's ratio clip: the ratio is held within [1 - low, 1 + high]; `dual` is dual-clip's c."""
+    """The bounds of the policy loss, in its own measure.
+
+    PPO, GSPO and CISPO hold the ratio within [1 - low, 1 + high]. GMPO bounds the log-ratio,
+    dppo_tv the difference of probabilities, dppo_kl the KL in nats.
+    """
 
     low: PositiveFloat = 0.2
     """The ratio is at least 1 - low."""
     high: PositiveFloat = 0.2
     """The ratio is at most 1 + high."""
     dual: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    """Dual-clip's c: a bound on the loss where the advantage is negative; None: no bound."""
+    """Dual-clip's c: a bound on the loss where the advantage is negative; of a dppo loss, the most
+    that the ratio weighs; None: no bound."""
 
 
 CorrectionKind = Literal[
@@ -216,7 +229,7 @@ class EngineCorrection(Frozen):
 
 
 class Loss(Frozen):
-    """The policy loss: its divisor, the clip of its ratio, and the weights of its samples."""
+    """The policy loss: its kind, divisor and bounds, and the weights of its samples."""
 
     aggregation: LossAggregation = "token_mean"
     """token_mean: the response tokens of the minibatch; sequence_mean: each sequence by its own
@@ -224,13 +237,51 @@ class Loss(Frozen):
     (Dr. GRPO)."""
     constant_tokens: PositiveInt | None = None
     """The divisor of aggregation `constant`, in tokens."""
+    policy: PolicyLossName = losses.DEFAULT
+    """What keeps the policy near the policy that sampled: `orch explain gspo` says what each does.
+    ppo is PPO's clip, or importance sampling where clip is null; reinforce has no ratio."""
     clip: Clip | None = Clip()
-    """PPO's ratio clip; None: the ratio is not clipped."""
+    """The bounds of the policy loss; None: there are none. Left out: those of the paper of
+    `policy`, and 0.2 for ppo."""
     correction: EngineCorrection | None = None
     """The importance weight for the inference engine's mismatch; None: no weight."""
     ratio_level: RatioLevel = "token"
     """The importance ratio of the policy loss, which the clip bounds. `sequence`: one surrogate a
     response, spread evenly over its tokens; `sequence_mean`: each token has their mean."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_of_the_paper(cls, given: object) -> object:
+        """Give a policy loss the bounds of its own paper where the spec has none."""
+        if not isinstance(given, Mapping) or "clip" in given:
+            return given
+        entry = losses.POLICY_LOSSES.get(given.get("policy", losses.DEFAULT))
+        if entry is None or not entry.in_specs or entry.name == losses.DEFAULT:
+            return given
+        usual = entry.usual and {"low": entry.usual.low, "high": entry.usual.high}
+        return {**given, "clip": usual}
+
+    @model_validator(mode="after")
+    def _policy_takes_its_fields(self) -> Self:
+        entry, name = losses.policy_loss_entry(self.policy), f"policy '{self.policy}'"
+        if self.clip is not None and not entry.measure:
+            raise ValueError(
+                f"{name} takes no clip; got low {self.clip.low:g} and high {self.clip.high:g}: "
+                "set clip to null"
+            )
+        if self.clip is not None and self.clip.dual is not None and not entry.dual:
+            raise ValueError(f"{name} takes no clip.dual; got {self.clip.dual:g}: leave it out")
+        if self.clip is None and entry.measure and self.policy != losses.DEFAULT:
+            raise ValueError(
+                f"{name} is nothing but its bounds; got clip null: give clip, or use policy "
+                "reinforce or ppo"
+            )
+        if self.ratio_level != "token" and self.policy != losses.DEFAULT:
+            raise ValueError(
+                f"{name} has a ratio of its own; got ratio_level '{self.ratio_level}': leave "
+                "ratio_level out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _constant_has_tokens(self) -> Self:

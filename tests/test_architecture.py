@@ -45,6 +45,7 @@ HEAVY = {
 LAYERS = (
     ("errors", "version"),
     ("estimators",),
+    ("losses",),
     ("settings",),
     ("records", "identity", "files"),
     ("charts",),
@@ -110,6 +111,7 @@ AT_ROOT = {
 BACKEND_MAY_IMPORT = {
     "errors",
     "estimators",
+    "losses",
     "settings",
     "records",
     "identity",

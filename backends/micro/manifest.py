@@ -26,6 +26,7 @@ from orchestrator.library.manifest import (
     Row,
     same,
 )
+from orchestrator.losses import table as losses
 from orchestrator.settings import (
     AdvantageEstimator,
     Corrected,
@@ -50,6 +51,16 @@ class EstimatorsOfTheTable:
 
     def __str__(self) -> str:
         return ", ".join(estimators.choices())
+
+
+class PolicyLossesOfTheTable:
+    """An offer: every policy loss of the table that a spec may name."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and losses.is_choice(value)
+
+    def __str__(self) -> str:
+        return ", ".join(losses.choices())
 
 
 class Versions:
@@ -81,6 +92,7 @@ OFFERS: dict[str, Offer] = {
     "advantage.estimator": same(*get_args(AdvantageEstimator)),
     "loss.aggregation": same(*get_args(LossAggregation)),
     "loss.constant_tokens": _COUNT,
+    "loss.policy": PolicyLossesOfTheTable(),
     "loss.clip": same(None),
     "loss.clip.low": _POSITIVE,
     "loss.clip.high": _POSITIVE,
@@ -137,6 +149,7 @@ _ADVICE = {
     "rollout.max_response_tokens": "Set rollout.max_response_tokens within that range.",
     "batch.num_prompts": "Set batch.num_prompts within that range.",
     "kl.estimator": "Set kl.estimator to one of the table.",
+    "loss.policy": "Set loss.policy to one of the table.",
     **dict.fromkeys(("precision.training", "precision.checkpoint"), _FP32),
 }
 _NOTES = {
@@ -145,6 +158,7 @@ _NOTES = {
     "data.num_prompts": f"the split has {NUM_TRAIN_PROBLEMS} prompts",
     "advantage.estimator": "over the shaped reward of the response, one advantage for all its "
     "tokens; grpo divides by the unbiased standard deviation + 1e-6",
+    "loss.policy": "the ratio is to the rollout policy; with loss.correction to the proximal one",
     "kl.estimator": "log-probabilities at rollout.temperature, over the whole vocabulary, "
     "not clamped",
     "backend.version": "what it names after a + is another library's way",

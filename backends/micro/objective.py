@@ -6,6 +6,7 @@ Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0
 those of each cell, [C].
 """
 
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from orchestrator.kl.estimators import (
     vocabulary_slope,
 )
 from orchestrator.kl.library_semantics import PLAIN, Dialect, has_kl_of_the_response
+from orchestrator.losses.table import DEFAULT, Bounds, Tokens, policy_loss_entry
 from orchestrator.settings import AdvantageEstimator, Corrected, Kl, Loss
 
 
@@ -271,10 +273,13 @@ def policy_loss(
 
     Source: Schulman et al. 2017; dual clip for negative advantages, Ye et al. 2020. `bound`: limit
     the log-ratio to [-bound, bound] before its exponential. `mask` [P, G, T]: the tokens of a
-    response, needed if loss.ratio_level gives them one ratio. That is the product of their ratios,
+    response, needed if the policy loss is another than ppo, or
+    loss.ratio_level gives them one ratio. That is the product of their ratios,
     whose surrogate is spread evenly over the tokens (Ahmadian et al. 2024), or the geometric mean,
     which each token has (Zheng et al. 2025, GSPO).
     """
+    if loss.policy != DEFAULT and mask is not None:
+        return _loss_of_table(loss, Tokens(logp, logp_old, advantage, mask, bounds_of(loss)))
     if loss.ratio_level != "token" and mask is not None:
         return _sequence_loss(loss, logp, logp_old, advantage, bound, mask)
     log_ratio = logp - logp_old
@@ -290,6 +295,21 @@ def policy_loss(
         over = (advantage < 0) & (surrogate > ceiling)
         surrogate, clipped = torch.where(over, ceiling, surrogate), clipped | over
     return surrogate, ratio, clipped
+
+
+def bounds_of(loss: Loss) -> Bounds:
+    """Return the bounds of a cell's policy loss."""
+    if loss.clip is None:
+        return Bounds()
+    return Bounds(loss.clip.low, loss.clip.high, loss.clip.dual or inf)
+
+
+def _loss_of_table(loss: Loss, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    """Return policy_loss of an entry of the table: its value, with its slope as the gradient."""
+    logp = tokens.logp
+    value, slope = policy_loss_entry(loss.policy).compute(tokens._replace(logp=logp.detach()))
+    surrogate = value + slope * (logp - logp.detach())
+    return surrogate, (logp - tokens.logp_old).exp(), (slope == 0) & (tokens.advantage != 0)
 
 
 def _sequence_loss(

@@ -50,6 +50,7 @@ protocol, manifest, launches: orchestrator/ library/* plugins.py tests/ library/
 documentation's writers: docs/ * orchestrator/ report/measured.py kl/beyond.py
   tests/ test_docs.py test_site.py test_size.py
 KL table, verdicts: orchestrator/ kl/* estimators.py tests/ kl/*
+policy losses: orchestrator/ losses/* tests/ losses/*
 specs, expansion, selection: orchestrator/ spec/*
   tests/ spec/* test_expand.py test_select.py test_fingerprint.py
 Ray jobs: orchestrator/ launch/ray/* tests/ launch/ray/* benchmarks/ ray_jobs.py

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import did_you_mean
-from orchestrator.settings import EstimatorName
+from orchestrator.settings import NameOfTable
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -68,7 +68,7 @@ def shown(value: object) -> str:
 
 def choices(annotation: Any) -> tuple[str, ...]:
     """Return the words that an annotation allows, at any depth; none if it is no choice."""
-    if isinstance(annotation, EstimatorName):
+    if isinstance(annotation, NameOfTable):
         return annotation.choices
     names: list[str] = []
     for option in get_args(annotation):

@@ -1,0 +1,1 @@
+"""The policy losses: what bounds the policy's distance to the policy that sampled."""
