@@ -103,6 +103,7 @@ CHANGES: dict[str, Any] = {
     "precision.training": "fp32",
     "precision.rollout": "bf16",
     "precision.checkpoint": "fp16",
+    "loss.policy": "gspo",
     "loss.ratio_level": "sequence_mean",
     "kl.ratio_level": "sequence",
     "kl.reference": {"kind": "ema", "share": 0.5, "every_steps": 1},

@@ -1,7 +1,8 @@
 """orch explain: the objective a KL configuration really optimises."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
-from orchestrator.estimators import NONE, choices
+from orchestrator.estimators import NONE, choices, entry
 from orchestrator.imports.names import explained_metrics
 from orchestrator.kl.verdicts import (
     COLUMNS,
@@ -24,6 +25,7 @@ from orchestrator.kl.verdicts import (
     sentences,
     summary_row,
 )
+from orchestrator.losses.table import POLICY_LOSSES, policy_loss_entry
 from orchestrator.settings import AdvantageEstimator
 
 ASKED = tuple(sentences("questions"))
@@ -34,6 +36,21 @@ def _question(words: Sequence[str]) -> str | None:
     """Return the name of the question that words ask: `opd top-k` for opd-top-k; else None."""
     names = {re.sub(r"[\s+-]", "", name): name for name in ASKED}
     return names.get(re.sub(r"[\s+-]", "", "".join(words).lower()))
+
+
+def _policy_loss(word: str) -> tuple[str, str | None] | None:
+    """Return a policy loss and the KL estimator beside it: `cispo+k3` is cispo and k3; else None.
+
+    A question of the same name comes first.
+    """
+    name, plus, estimator = word.partition("+")
+    if name not in POLICY_LOSSES or (plus and not _is_of_a_token(estimator)):
+        return None
+    return name, estimator or None
+
+
+def _is_of_a_token(estimator: str) -> bool:
+    return estimator in choices() and estimator != NONE and entry(estimator).is_of_a_token
 
 
 class QuestionCommand(click.Command):
@@ -67,13 +84,15 @@ class EstimatorParameter(click.ParamType[str]):
         as_question = _question([str(value)])
         if as_question is not None:
             return as_question
+        if _policy_loss(str(value)) is not None:
+            return str(value)
         if value in choices() or "@" in str(value):
             return str(value)
 
         theirs = plugins.estimator_names()
         if value in theirs:
             return theirs[value]
-        known = (*choices(), *ASKED)
+        known = (*choices(), *ASKED, *POLICY_LOSSES)
         near = did_you_mean(str(value), (*known, *theirs))
         raise click.BadParameter(
             f"'{value}' is no estimator{near} (there are: {', '.join(known)})", ctx, param
@@ -83,7 +102,9 @@ class EstimatorParameter(click.ParamType[str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the names that begin so."""
-        return click.Choice((*choices(), *ASKED)).shell_complete(ctx, param, incomplete)
+        return click.Choice((*choices(), *ASKED, *POLICY_LOSSES)).shell_complete(
+            ctx, param, incomplete
+        )
 
 
 @click.command(
@@ -170,12 +191,15 @@ def command(
     deepseek-v3.2, kl-twice, tis+kl, opd-top-k, clamps, same-settings, collapse,
     moving-reference, logged-kl, which-beta, gspo+k3, group-std.
 
+    Or explain a policy loss, alone or beside a KL in the loss: gspo, dppo_tv, cispo+k3.
+
     Or explain what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all its metrics.
 
     \b
       orch explain k3 loss
       orch explain ppo_kl@verl
       orch explain tis+kl
+      orch explain gspo
       orch explain deepseek-v3.2 --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
       orch explain --all
@@ -197,10 +221,13 @@ def command(
             raise click.UsageError(f"'{estimator}' is a logged name: no placement, no picture")
         _print_logged(estimator, as_json)
         return
-    if estimator in ASKED and placement is not None:
-        raise click.UsageError(f"'{estimator}' is a question, and takes no placement")
-    if estimator in ASKED:
-        _answer(str(estimator), picture, as_json)
+    answer = None if estimator is None else _answer_of(estimator)
+    if answer is not None:
+        if placement is not None:
+            raise click.UsageError(
+                f"'{estimator}' is a question or a policy loss, and takes no placement"
+            )
+        answer(picture, as_json)
         return
     if estimator is None or (placement is None and estimator != NONE):
         raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
@@ -211,6 +238,14 @@ def command(
         print_json(explained)
     else:
         _print_one(explained)
+
+
+def _answer_of(word: str) -> Callable[[Path | None, bool], None] | None:
+    """Return what prints the answer of a question or of a policy loss; None for another word."""
+    if word in ASKED:
+        return partial(_answer, word)
+    of_loss = _policy_loss(word)
+    return None if of_loss is None else partial(_explain_loss, *of_loss)
 
 
 def _answer(name: str, picture: Path | None, as_json: bool) -> None:
@@ -236,6 +271,45 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
     for condition in question.checked:
         click.echo(common.hanging("checked", condition))
     click.echo(f"\n{SYMBOLS}\n{SETTINGS}")
+
+
+_OLD = "the policy that sampled, or with loss.correction the proximal policy"
+
+
+def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_json: bool) -> None:
+    """Print what a policy loss keeps of the gradient, and what it makes of a KL in the loss."""
+    from orchestrator.lab.exact import policy_losses
+    from orchestrator.lab.exact.figures import draw_curves
+
+    loss = policy_loss_entry(name)
+    if picture is not None:
+        draw_curves(policy_losses.curves(loss), picture)
+        common.say(f"drawn: {picture}")
+    pull = "yes: far from it the gradient points back" if loss.pulls_back else "no"
+    bounds = loss.usual
+    texts = {
+        "is": loss.title,
+        "loss": loss.formula,
+        "keeps": loss.keeps,
+        "pull back": f"to {_OLD}: {pull}",
+        "bounds": "none" if bounds is None else f"{bounds.low:g} and {bounds.high:g}, usually",
+        "aggregated": loss.aggregation or "as loss.aggregation says",
+        "instead": loss.instead,
+        "source": loss.source,
+        "libraries": "; ".join(f"{where}: {what}" for where, what in loss.files.items()),
+    }
+    columns = (*policy_losses.COLUMNS, *([f"β of {estimator} counts"] if estimator else []))
+    rows = list(policy_losses.rows(loss, estimator))
+    if as_json:
+        table = [dict(zip(columns, row, strict=True)) for row in rows]
+        print_json({"name": name, **texts, "effect": table, "settings": policy_losses.SETTING})
+        return
+    for label, text in texts.items():
+        click.echo(common.hanging(label, text or "none"))
+    click.echo()
+    print_table(columns, rows)
+    click.echo()
+    click.echo(common.hanging("exact", policy_losses.SETTING))
 
 
 def _print_logged(name: str, as_json: bool) -> None:

@@ -1,0 +1,148 @@
+"""Compute what a policy loss makes of the on-policy gradient, exactly, by enumeration.
+
+The policy was trained for a while since it sampled. `effect` compares the expected gradient of a
+loss of the table on the old samples with the gradient of the policy's expected task reward, over
+every sequence of the toy model. `counts` says by which factor beta of a KL in the loss counts, as
+the loss left of the reward what it left.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from orchestrator.kl.estimators import EngineWeight, weights
+from orchestrator.lab.exact.derivation import ROUNDING
+from orchestrator.lab.exact.figures import Curves
+from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
+from orchestrator.lab.exact.surrogates import PolicyLoss, ThreePolicies, forces
+from orchestrator.losses.table import Bounds, PolicyLossEntry, Tokens
+
+SAMPLER, AHEAD = ToyPolicy(0.1, 0.01), ToyPolicy(0.25, -0.02)
+"""The policy that sampled, and how far a policy of staleness 1 went in its parameters."""
+ENGINE = ToyPolicy(0.05, 0.02)
+"""What engine noise of 1 adds to the parameters of the sampler."""
+REFERENCE = ToyPolicy(0.0, 0.0)
+STALENESS = (0.0, 0.5, 1.0, 2.0, 4.0)
+NUM_TOKENS = 10
+SETTING = (
+    "over all 1024 sequences of the laboratory's model: T = 10, a task reward for more ones than "
+    "zeros. pull, bias and noise are in lengths of the on-policy gradient; nats: the KL of the "
+    "policy to the sampler, of a response; dropped: tokens without a gradient, weighted by |A|. "
+    "Other policies have other numbers."
+)
+_NO_WEIGHT = EngineWeight("none")
+
+
+class LossEffect(NamedTuple):
+    """The expected gradient of a loss, in lengths of the on-policy gradient."""
+
+    pull: float
+    """Its projection on the on-policy gradient."""
+    off: float
+    """Its distance from the on-policy gradient: the bias."""
+    noise: float
+    """Standard deviation of one response's gradient."""
+    dropped_positive: float
+    dropped_negative: float
+    """Share of the tokens without a gradient, weighted by the advantage, where it is positive, and
+    where it is negative."""
+    nats: float
+    """KL of the policy to the sampler, of a response."""
+
+
+def policies(staleness: float, engine_noise: float = 0.0) -> ThreePolicies:
+    """Return the policies of a step at this staleness, with an engine that is off by so much."""
+    policy, engine = (
+        ToyPolicy(*(at + times * by for at, by in zip(SAMPLER, step, strict=True)))
+        for times, step in ((staleness, AHEAD), (engine_noise, ENGINE))
+    )
+    return ThreePolicies(policy, SAMPLER, engine, REFERENCE, NUM_TOKENS)
+
+
+def effect(
+    entry: PolicyLossEntry,
+    who: ThreePolicies,
+    bounds: Bounds | None = None,
+    weight: EngineWeight = _NO_WEIGHT,
+) -> LossEffect:
+    """Return what a loss makes of the gradient of the expected task reward.
+
+    Samples are the engine's, ratios are to the proximal policy, `weight` is the correction. The
+    task reward is 1 if more than half the tokens are ones, and its baseline is its mean over the
+    policy. `bounds`: None for the usual ones of the entry.
+    """
+    batch = Sequences(LabSetting(who.policy, who.reference, who.num_tokens, who.engine))
+    table = tables(batch.setting)
+    logp, logp_engine = batch.taken(table.logp), batch.taken(table.logp_rollout)
+    logp_old = batch.taken(who.proximal.logp(who.num_tokens))
+    score = batch.taken(table.score)  # [parameters, N, T]
+    own = np.exp(logp.sum(1))
+    reward = (batch.tokens.sum(1) * 2 > who.num_tokens).astype(float)
+    gained = (reward - own @ reward)[:, None]
+    tokens = Tokens(logp, logp_old, gained, np.ones_like(logp), bounds or entry.usual or Bounds())
+    slope = entry.compute(tokens).slope
+    each = -(score * slope * weights(weight, logp_old - logp_engine)).sum(2)  # [parameters, N]
+    mean, true = each @ batch.probability, score.sum(2) @ (own * gained[:, 0])
+    size = float(true @ true)
+    off = float(np.linalg.norm(mean - true)) / sqrt(size)
+    variance = (each - mean[:, None]) ** 2 @ batch.probability
+    signal = batch.probability[:, None] * np.abs(gained) * np.ones_like(logp)
+
+    def dropped(side: FloatTable) -> float:
+        return float((signal * (slope == 0) * side).sum() / (signal * side).sum())
+
+    return LossEffect(
+        float(mean @ true) / size,
+        off if off > ROUNDING else 0.0,
+        sqrt(float(variance.sum()) / size),
+        dropped(gained > 0),
+        dropped(gained < 0),
+        float(own @ (logp - logp_old).sum(1)),
+    )
+
+
+def counts(entry: PolicyLossEntry, estimator: str, who: ThreePolicies) -> float:
+    """Return the effective beta of a KL in the loss over the configured one."""
+    of_kl = forces(who, PolicyLoss(), estimator, "loss").kl.pull
+    return of_kl / effect(entry, who).pull
+
+
+def rows(entry: PolicyLossEntry, estimator: str | None = None) -> Iterator[Sequence[str]]:
+    """Yield the rows of COLUMNS, and with an estimator the factor of its beta."""
+    for staleness in STALENESS:
+        who = policies(staleness)
+        of = effect(entry, who)
+        beta = () if estimator is None else (f"{counts(entry, estimator, who):.3g}",)
+        shares = (of.off, of.dropped_positive, of.dropped_negative)
+        off, positive, negative = (f"{100 * share:.3g}%" for share in shares)
+        yield (
+            f"{staleness:g}",
+            f"{of.nats:.2g}",
+            f"{of.pull:.3g}",
+            off,
+            f"{of.noise:.3g}",
+            positive,
+            negative,
+            *beta,
+        )
+
+
+COLUMNS = ("staleness", "nats", "pull", "bias", "noise", "dropped, A > 0", "dropped, A < 0")
+
+
+def curves(entry: PolicyLossEntry) -> list[Curves]:
+    """Return the weight of a token's gradient against its log-ratio, for either sign of A.
+
+    The old policy gives the token one half. A response has one token.
+    """
+    x = np.linspace(-2.5, 0.65, 253)
+    lines = {"on policy: 1": [1.0] * len(x)}
+    for name, advantage in (("A = 1", 1.0), ("A = -1", -1.0)):
+        old = np.full((len(x), 1), np.log(0.5))
+        given = (old + x[:, None], old, np.full_like(old, advantage), np.ones_like(old))
+        slope = entry.compute(Tokens(*given, entry.usual or Bounds())).slope
+        lines[name] = [float(each) for each in -slope[:, 0] / advantage]
+    axis = "log policy / old policy"
+    return [Curves(f"{entry.name}: weight of A grad log pi", axis, [float(v) for v in x], lines)]
