@@ -108,11 +108,12 @@ class AuditFinding:
 
         `none`: the verdict is undetermined. `conditional`: it is undetermined, and known for every
         value of the facts that decide. `assumed`: the verdict depends on the assumptions in
-        `assumes`. `certain`: the verdict depends only on the file and the release.
+        `assumes`, or on a release that nothing names. `certain`: the verdict depends only on the
+        file and the release that it, or its project, names.
         """
         if self.verdict == "undetermined":
             return "conditional" if self.conditional else "none"
-        return "assumed" if self.assumes else "certain"
+        return "assumed" if self.assumes or self.release_guessed else "certain"
 
     @property
     def problem(self) -> bool:

@@ -90,6 +90,17 @@ LARGEST = 400_000
 UPWARDS = 6
 """Maximum number of folders to search: the script's folder and the folders above it."""
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
+_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
+"""Lock files in TOML that name each package and its version in two lines."""
+LARGEST_LOCK = 8_000_000
+"""Maximum size of a lock file in bytes."""
+_INSTALLS = re.compile(
+    r"(?i)^(?:.*dockerfile.*|.*requirements[\w-]*\.txt|environment\.ya?ml|(?:setup|install)\w*\.sh)$"
+)
+"""Names of further files that install packages: `pip install NAME==1.2`, `FROM IMAGE:1.2`."""
+_ENVIRONMENTS = (".venv", "venv", "env")
+_ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
+"""Environment variables that name the folder of the active environment."""
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
 
@@ -111,15 +122,15 @@ class Projects:
         self._folders: dict[Path, list[Path]] = {}
         self._releases: dict[Path, dict[str, str]] = {}
 
-    def text(self, folder: Path, path: str) -> str | None:
-        """Return the text of a file, or None if it cannot be read."""
+    def text(self, folder: Path, path: str, largest: int = LARGEST) -> str | None:
+        """Return the text of a file, or None if it cannot be read or has more bytes than that."""
         first = path.partition("/")[0]
         # One listing of the folder answers for most files that are not there.
         if first not in (".", "..") and first not in self.entries(folder):
             return None
         name = f"{folder}/{path}"
         if name not in self._texts:
-            self._texts[name] = _text(Path(name))
+            self._texts[name] = _text(Path(name), largest)
         return self._texts[name]
 
     def entries(self, folder: Path) -> frozenset[str]:
@@ -142,7 +153,9 @@ class Projects:
     def versions(self, script: Path) -> dict[str, str]:
         """Return the releases that the project around a script contains or requires, by library.
 
-        The nearest folder decides. A value is the release, a space, and a sentence with the reason.
+        The nearest folder decides: a copy of the library in it, then an environment, a lock, a
+        requirement, an image or a `pip install`. At last the active environment counts. A value
+        is the release, a space, and a sentence with the reason.
         """
         folder = script.absolute().parent
         if folder not in self._releases:
@@ -154,11 +167,33 @@ class Projects:
         for folder in folders:
             for mark in marks().values():
                 self._add_files(folder, mark, releases)
-            for name in _PIN_FILES:
-                text = self.text(folder, name)
-                for library, why in _named(text) if text and "==" in text else ():
+            for name in _ENVIRONMENTS:
+                for library, version in self._installed(folder / name):
+                    releases.setdefault(library, f"{version} {name} beside it has it installed")
+            for name in _LOCKS:
+                for library, version in _locked(self.text(folder, name, LARGEST_LOCK) or ""):
+                    releases.setdefault(library, f"{version} {name} beside it locks it")
+            further = (each for each in self.entries(folder) if _INSTALLS.match(each))
+            for name in (*_PIN_FILES, *sorted(further)):
+                for library, why in _named(self.text(folder, name) or ""):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
+        for variable in _ACTIVE:
+            if active := os.environ.get(variable):
+                for library, version in self._installed(Path(active)):
+                    why = f"{version} the active environment (${variable}) has it installed"
+                    releases.setdefault(library, why)
         return releases
+
+    def _installed(self, environment: Path) -> Iterator[tuple[str, str]]:
+        """Yield the libraries that an environment has installed, with their releases."""
+        for python in self.entries(environment / "lib"):
+            names = self.entries(environment / "lib" / python / "site-packages")
+            for library, mark in marks().items() if names else ():
+                for distribution in mark.distributions:
+                    for each in names:
+                        match = _dist_info(distribution).fullmatch(each)
+                        if match is not None:
+                            yield library, match[1]
 
     def _add_files(self, folder: Path, mark: ReleaseMarks, releases: dict[str, str]) -> None:
         for file in mark.files:
@@ -236,6 +271,22 @@ def _patterns(mark: ReleaseMarks) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((name.lower(), re.compile(pattern)) for name, pattern in patterns)
 
 
+@cache
+def _dist_info(distribution: str) -> re.Pattern[str]:
+    name = re.escape(distribution).replace(r"\-", "[-_.]")
+    return re.compile(rf"(?i:{name})-{_VERSION}\.dist-info")
+
+
+def _locked(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the libraries in a lock file, with their releases."""
+    for library, mark in marks().items():
+        for distribution in mark.distributions:
+            name = re.escape(distribution)
+            match = re.search(rf'name = "(?i:{name})"\s+version = "{_VERSION}"', text)
+            if match is not None:
+                yield library, match[1]
+
+
 def _upwards(folder: Path) -> Iterator[Path]:
     """Yield a folder and the folders above it, up to its repository's root, at most UPWARDS."""
     for _ in range(UPWARDS):
@@ -245,10 +296,10 @@ def _upwards(folder: Path) -> Iterator[Path]:
         folder = folder.parent
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path, largest: int = LARGEST) -> str | None:
     try:
         about = path.stat()
-        if not S_ISREG(about.st_mode) or about.st_size > LARGEST:
+        if not S_ISREG(about.st_mode) or about.st_size > largest:
             return None
         return path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):

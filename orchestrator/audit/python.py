@@ -155,6 +155,9 @@ class _Reader:
         self.values: dict[str, list[ast.expr | None]] = {}
         self.grown: dict[str, int] = {}
         self.defaults: dict[str, ast.expr] = {}
+        self.parameters: dict[str, tuple[str, ast.expr] | None] = {}
+        """Parameter of one function of the file -> the function's name and the default. None: of
+        several functions, or a call in the file gives it a value."""
         self.declared: set[str] = set()
         """The options that its parsers take (`add_argument`)."""
         self.changed: dict[str, int] = {}
@@ -193,6 +196,7 @@ class _Reader:
         self.parts: set[int] = set()
         """Lists that are only parts of others: `base + [...]`, `[*base, ...]`."""
         self._note_uses()
+        self._note_arguments()
 
     def _note(self, node: ast.AST) -> None:
         """Record the assignments, growing lists, argument defaults and keys that a node sets."""
@@ -208,6 +212,8 @@ class _Reader:
             for alias in node.names:
                 name = alias.asname or alias.name.partition(".")[0]
                 self.modules.setdefault(name, module or alias.name)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._parameters(node)
         elif isinstance(node, ast.arg):
             self._taken(node)
         elif isinstance(node, ast.For | ast.comprehension):
@@ -277,6 +283,59 @@ class _Reader:
         for parameter, each in zip(called.args.args, node.args, strict=False):
             if isinstance(each, ast.Name) and parameter.arg in self.grown:
                 self.remade.setdefault(each.id, node.lineno)
+
+    def _parameters(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Record the parameters of a function that have a default."""
+        plain = [*node.args.posonlyargs, *node.args.args]
+        defaults = node.args.defaults
+        pairs = [
+            *zip(plain[len(plain) - len(defaults) :], defaults, strict=True),
+            *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
+        ]
+        for parameter, default in pairs:
+            name = parameter.arg
+            several = name in self.parameters or default is None
+            self.parameters[name] = None if several or default is None else (node.name, default)
+
+    def _note_arguments(self) -> None:
+        """Forget the defaults of the parameters to which a call in the file may give a value."""
+        functions = {
+            n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        for node in self.nodes:
+            function = functions.get(_called(node.func)) if isinstance(node, ast.Call) else None
+            if not isinstance(node, ast.Call) or function is None:
+                continue
+            names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+            is_method = names[:1] == ["self"]
+            if isinstance(node.func, ast.Attribute) and not is_method:
+                continue  # another object's function of the same name
+            if any(isinstance(each, ast.Starred) for each in node.args):
+                given = names
+            else:
+                given = names[: len(node.args) + is_method]
+            keywords = [each.arg for each in node.keywords]
+            if None in keywords:  # `**values` may give any of them
+                keywords = [*names, *(each.arg for each in function.args.kwonlyargs)]
+            for name in (*given, *keywords):
+                if name in self.parameters:
+                    self.parameters[name] = None
+
+    def _script_default(self, node: ast.expr) -> tuple[str, ast.expr] | None:
+        """Return the name of an option or a parameter, and its default in this file; or None.
+
+        The command line of the script did not give the option.
+        """
+        if isinstance(node, ast.Name) and self.values.get(node.id) == [None]:
+            if node.id in self.options:
+                return None
+            held = self.parameters.get(node.id)
+            return None if held is None else (f"{node.id} of {held[0]}()", held[1])
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            default = self.defaults.get(node.attr) if node.value.id in _PARSED else None
+            if default is not None and default not in self.options.values():
+                return f"--{node.attr}", default
+        return None
 
     def _taken(self, node: ast.arg) -> None:
         """Record a parameter of a function, with its class."""
@@ -526,6 +585,11 @@ class _Reader:
             given = self.values.get(node.id, [])
             if len(given) == 1 and given[0] is not None and node.id not in self.grown:
                 return self._list(given[0], depth + 1)
+            held = self._script_default(node)
+            if held is not None and node.id not in self.grown:
+                inner, why = self._list(held[1], depth + 1)
+                names = [replace(word, default_of=(held[0], *word.default_of)) for word in inner]
+                return names, why
             line = self.grown.get(node.id, node.lineno)
             return [], f"Python puts words into '{node.id}' (line {line})"
         if isinstance(node, ast.Call) and depth < DEEPEST:
@@ -692,6 +756,10 @@ class _Reader:
             function = node.func.id if isinstance(node.func, ast.Name) else ""
             if function in ("str", "float", "int"):
                 return self._word(node.args[0], depth + 1)
+        if held := self._script_default(node):
+            word = self._word(held[1], depth + 1)
+            names = (held[0], *word.default_of)
+            return replace(word, lines=(*line, *word.lines), default_of=names)
         known = self._known(node)
         if known is not None:
             word = self._word(known, depth + 1)
@@ -742,6 +810,13 @@ class _Reader:
                 if isinstance(target, ast.Name) and target.id == name:
                     return _default(node.value)
         return None
+
+
+def _called(function: ast.expr) -> str:
+    """Return the last name of a called function: `f` of `f(...)` and of `x.f(...)`."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _copied(node: ast.Call) -> ast.expr | None:

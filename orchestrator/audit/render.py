@@ -147,9 +147,10 @@ def certainty(finding: AuditFinding) -> str:
         "conditional": "it is known for each case, and not which case holds",
         "none": "it is not determined: see `why`",
     }
-    sure = parts[finding.confidence]
-    if variables and finding.confidence == "certain":
-        sure += f"; with the default of {_few(variables)}, which a caller may set"
+    rests_on_the_file = finding.confidence == "assumed" and not finding.assumes
+    sure = parts["certain" if rests_on_the_file else finding.confidence]
+    if variables and finding.confidence in ("certain", "assumed"):
+        sure += f"; with the script's defaults of {_few(variables)}, which a caller may set"
     return sure
 
 

@@ -86,7 +86,7 @@ def one_line(finding: AuditFinding) -> str:
     terms = [f"{text} in the {place}" for place, text in _terms(finding)]
     wrong = _mistakes(finding)
     sure: str = finding.confidence
-    if finding.release_guessed and sure == "certain":
+    if finding.release_guessed and not finding.assumes and sure == "assumed":
         sure = "if that is the release"
     parts = [
         f"{mark(finding)}: {WORDS[finding.verdict]} ({finding.verdict})",

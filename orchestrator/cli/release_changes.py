@@ -17,6 +17,7 @@ from orchestrator.lab.probes.drift import (
     drift_data,
     drift_lines,
     is_script,
+    refused_by_both,
     rewritten_text,
     script_drift,
     script_drift_data,
@@ -47,12 +48,23 @@ def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool)
     cells, note = cells_of_library(old[0], choice.spec, choice.overrides, choice.where)
     if note:
         say(note)
-    drifts = drift(cells, old, new, plugins.load(old[0]).translate)
+    translate = plugins.load(old[0]).translate
+    refused = refused_by_both(cells, old, new, translate)
+    if refused:
+        slug, why = next(iter(refused.items()))
+        count = (
+            f"{len(refused)} of {len(cells)} cells, which neither release accepts ({slug}: {why})"
+        )
+        if len(refused) == len(cells):
+            raise SelectionError(f"nothing was compared: {count}")
+        say(f"not compared: {count}")
+    compared = len(cells) - len(refused)
+    drifts = drift(cells, old, new, translate)
     code = code_changes(old, new)
     if as_json:
-        print_json(drift_data(drifts, old, new, len(cells), code))
+        print_json(drift_data(drifts, old, new, compared, code))
     else:
-        for line in drift_lines(drifts, old, new, len(cells)):
+        for line in drift_lines(drifts, old, new, compared):
             click.echo(line)
         if code:
             say(rewritten_text(code))
@@ -77,9 +89,6 @@ def _release(text: str) -> "Release":
 
 def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
     result = script_drift(path, old, new)
-    if result.assumes:
-        taken = "; ".join(result.assumes)
-        raise SelectionError(f"nothing was compared: one would take for granted that {taken}")
     if as_json:
         print_json(script_drift_data(result, old, new))
     else:

@@ -207,7 +207,7 @@ def test_a_certain_answer_names_the_defaults_of_variables_that_it_takes(tmp_path
     launch = f"{VERL} {USE_LOSS}=True {TYPE}=mse {COEFFICIENT}=${{KL:-0.01}} {IN_REWARD}=False"
     (tmp_path / "default.sh").write_text(f"verl==0.4.0\n{launch}\n")
     told = " ".join(run("-v", tmp_path / "default.sh")[1].stdout.split())
-    assert "on the file and on verl 0.4.0; with the default of $KL, which a caller may set" in told
+    assert "on the file and on verl 0.4.0; with the script's defaults of $KL, which a" in told
     assert f"{COEFFICIENT} = 0.01 line 2; the default of $KL, which nothing here sets" in told
 
 
@@ -498,7 +498,9 @@ def test_a_folder_of_scripts_has_its_projects_files_read_once(
     (tmp_path / "requirements.txt").write_text("verl==0.4.0\n")
     looked: list[Path] = []
     read = libraries._text
-    monkeypatch.setattr(libraries, "_text", lambda path: looked.append(path) or read(path))
+    monkeypatch.setattr(
+        libraries, "_text", lambda path, most: looked.append(path) or read(path, most)
+    )
     projects = libraries.Projects()
     seen = [projects.versions(tmp_path / f"{name}.sh") for name in "abc"]
     assert seen[0]["verl"] == seen[2]["verl"] == "0.4.0 requirements.txt asks for it"

@@ -421,7 +421,12 @@ def test_the_orchestrators_half_of_prime_rl(environment: str, expected: str) -> 
     ],
 )
 def test_how_sure_an_answer_is(text: str, confidence: str) -> None:
-    assert only(text).confidence == confidence
+    assert only(text, versions={"verl": "0.9.1 told"}).confidence == confidence
+
+
+def test_a_guessed_release_is_never_certain() -> None:
+    finding = only(f"{VERL} {IN_REWARD}=True")
+    assert (finding.release_guessed, finding.confidence) == (True, "assumed")
 
 
 def test_measured_words_are_the_laboratorys() -> None:
@@ -549,3 +554,45 @@ def test_a_base_that_is_missing_may_set_every_key() -> None:
     finding = only(f"python train.py --config-name bandit {USE_LOSS}=True", files=files)
     assert finding.verdict == "undetermined"
     assert "it may come from 'base', which is not here" in finding.why
+
+
+LOCKED = '[[package]]\nname = "trl"\nversion = "1.11.0"\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "release"),
+    [
+        (".venv/lib/python3.11/site-packages/trl-1.12.0.dist-info/METADATA", "", "1.12.0"),
+        ("uv.lock", LOCKED, "1.11.0"),
+        ("poetry.lock", LOCKED, "1.11.0"),
+        ("Dockerfile", "FROM python:3.11\nRUN pip install vllm trl[vllm]==1.9.1\n", "1.9.1"),
+        ("requirements_rl.txt", "trl==1.8.0\n", "1.8.0"),
+        ("setup.sh", "pip install trl==1.7.0\n", "1.7.0"),
+        ("environment.yml", "dependencies:\n  - pip:\n    - trl==1.6.0\n", "1.6.0"),
+    ],
+)
+def test_the_release_beside_a_script_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, release: str
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    version, _, why = versions(scripts / "run.sh")["trl"].partition(" ")
+    assert version == release
+    assert path.partition("/")[0] in why, "the answer says where it was found"
+
+
+def test_the_active_environment_counts_where_the_project_names_no_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "active/lib/python3.11/site-packages/trl-1.12.0.dist-info").mkdir(parents=True)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
+    project = tmp_path / "project"
+    (project / ".git").mkdir(parents=True)
+    assert versions(project / "x.py")["trl"].startswith("1.12.0 the active environment")
+    (project / "requirements.txt").write_text("trl==1.8.0\n")
+    assert versions(project / "x.py")["trl"].startswith("1.8.0 ")

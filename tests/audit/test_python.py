@@ -84,7 +84,7 @@ def test_other_python_is_no_launch(text: str) -> None:
 )
 def test_code_on_the_command_line_that_runs_a_trainer_is_a_launch(code: str, entry: str) -> None:
     text = f'uv run python3.11 -u -c "{code}" algorithm.use_kl_in_reward=True'
-    (finding,) = audit(text, "run.sh")
+    (finding,) = audit(text, "run.sh", versions={"verl": "0.9.1 told"})
     assert (finding.entry_point, finding.confidence) == (entry, "certain")
     assert finding.kl_in_reward.active
 
@@ -155,3 +155,50 @@ def test_a_default_of_the_environment_names_its_variable() -> None:
     )
     given = only(text, "train.py", versions={"trl": "1.16.0 said"}).settings[0]
     assert (given.key, given.value, given.default_of) == ("beta", "0.04", ("$KL",))
+
+
+PARAMETERS = """
+import argparse, subprocess
+from trl import GRPOConfig
+parser = argparse.ArgumentParser()
+parser.add_argument("--kl", type=float, default=0.03)
+args = parser.parse_args()
+def train(kl=0.04, *, more=1):
+    GRPOConfig(output_dir="x", beta={beta})
+train({call})
+"""
+
+
+@pytest.mark.parametrize(
+    ("beta", "call", "expected"),
+    [
+        ("kl", "", (0.04, "kl of train()")),
+        ("kl", "more=2", (0.04, "kl of train()")),
+        ("args.kl", "", (0.03, "--kl")),
+        ("kl", "0.1", (None, "")),
+        ("kl", "kl=0.1", (None, "")),
+        ("kl", "**given", (None, "")),
+    ],
+)
+def test_a_default_that_stands_in_the_file_is_read_as_the_scripts(
+    beta: str, call: str, expected: tuple[float | None, str]
+) -> None:
+    text = PARAMETERS.format(beta=beta, call=call)
+    (finding,) = audit(text, "x.py", versions={"trl": "1.9.2 told"})
+    names = [name for each in finding.settings for name in each.default_of]
+    assert (finding.kl_in_loss.beta, "".join(names)) == expected
+
+
+def test_a_list_with_a_star_has_the_default_of_its_parameter() -> None:
+    text = """
+import subprocess
+def run(more=["actor_rollout_ref.actor.kl_loss_type=mse"]):
+    subprocess.run(["python", "-m", "verl.trainer.main_ppo",
+                    "actor_rollout_ref.actor.use_kl_loss=True", *more])
+run()
+"""
+    (finding,) = audit(text, "x.py")
+    assert finding.kl_in_loss.estimator == "k2"
+    assert "more of run()" in {name for each in finding.settings for name in each.default_of}
+    (other,) = audit(text.replace("\nrun()", "\nrun(sys.argv)"), "x.py")
+    assert other.verdict == "undetermined"

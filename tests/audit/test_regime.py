@@ -47,7 +47,8 @@ def test_the_papers_fig_11_is_not_called_unbiased(sizes: str, on_policy: bool) -
 
 
 def test_the_number_off_policy_is_the_laboratorys() -> None:
-    finding = only(f"{RLOO} {IN_REWARD}=True {SIZES.format(1024, 256)}")
+    text = f"{RLOO} {IN_REWARD}=True {SIZES.format(1024, 256)}"
+    finding = only(text, versions={"verl": "0.9.1 told"})
     kl = Kl(estimator="k1", placement="reward", beta=0.001)
     assert laboratory(kl, on_policy=False).summary in finding.measured
     assert "biased by 11%" in finding.measured
@@ -125,7 +126,8 @@ def test_a_regime_that_is_not_known_gives_both_answers() -> None:
 
 
 def test_a_regime_does_not_matter_where_there_is_no_kl() -> None:
-    finding = only(f"{VERL} {IN_REWARD}=False data.train_batch_size=$(cat x)")
+    text = f"{VERL} {IN_REWARD}=False data.train_batch_size=$(cat x)"
+    finding = only(text, versions={"verl": "0.9.1 told"})
     assert (finding.verdict, finding.confidence) == ("no_kl", "certain")
 
 

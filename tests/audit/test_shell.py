@@ -239,7 +239,8 @@ def test_words_that_nobody_can_read_leave_no_answer_certain(unknown: str) -> Non
     finding = only(f"read -ra F < flags.txt\n{VERL} {ON_POLICY} {IN_REWARD}=False {unknown}\n")
     assert (finding.term_verdict, finding.confidence) == ("no_kl", "assumed")
     assert any("does not change the KL" in each for each in finding.assumes)
-    value = only(f"{VERL} {ON_POLICY} {IN_REWARD}=False trainer.project_name=$(date)\n")
+    text = f"{VERL} {ON_POLICY} {IN_REWARD}=False trainer.project_name=$(date)\n"
+    value = only(text, versions={"verl": "0.9.1 told"})
     assert value.confidence == "certain"
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import settings, term
 from orchestrator.lab.probes.drift import arguments, changes, drift
@@ -273,3 +274,41 @@ def test_a_recipe_is_no_spec_and_a_script_without_the_library_is_a_sentence(tmp_
     (tmp_path / "v.sh").write_text("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo")
     done = orch(tmp_path, "audit", "v.sh", "--from", "trl@0.18.2", "--to", "trl@0.19.0")
     assert "starts nothing of trl" in done.stderr
+
+
+GSPO = (
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.policy_loss.loss_mode=gspo "
+    "actor_rollout_ref.actor.use_kl_loss=True {}\n"
+)
+
+
+def test_gspo_is_aggregated_by_another_rule_since_verl_0_9_1(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(GSPO.format(""))
+    done = orch(tmp_path, "audit", "--from", "verl@0.9.0", "--to", "verl@0.9.1", "run.sh")
+    assert done.returncode == 3, done.stderr
+    assert "of 0.9.0: each response's tokens are averaged before the responses" in done.stdout
+    before = orch(tmp_path, "audit", "--from", "verl@0.8.0", "--to", "verl@0.9.0", "run.sh")
+    assert before.returncode == 0, before.stdout
+
+
+def test_a_launch_that_no_release_determines_is_not_compared(tmp_path: Path) -> None:
+    text = GSPO.format("actor_rollout_ref.actor.kl_loss_coef=$KL")
+    (tmp_path / "run.sh").write_text(text)
+    done = orch(tmp_path, "audit", "--from", "verl@0.9.0", "--to", "verl@0.9.1", "run.sh")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing was compared: the launch of line 1 is not determined" in done.stderr
+
+
+def test_cells_that_neither_release_accepts_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = plugins.load("verl")
+
+    def translate(cell: Cell, _: object) -> None:
+        raise UnsupportedSetting("verl", "kl.beta", 1.0, (0.0,), "Set kl.beta=0.")
+
+    monkeypatch.setattr(backend, "translate", translate)
+    done = run(*SAME)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing was compared: " in done.stderr
+    assert "which neither release accepts" in done.stderr

@@ -129,6 +129,9 @@ _OLD_WEIGHTS = "algorithm.rollout_is"
 _ROLLOUT_LOGPROBS = "async_training.use_rollout_log_probs"
 _BY_LENGTH = ("gspo", "geo_mean", "sapo")
 """Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
+FIRST_GSPO_AGGREGATED = 12
+"""Index of 0.9.1: GSPO's tokens are aggregated by loss_agg_mode, token-mean by default. Before, by
+seq-mean-token-mean always (core_algos.py: compute_policy_loss_gspo)."""
 ESTIMATORS = {
     str(name): str(estimator)
     for name, estimator in MANIFEST.meanings(PENALTY, NEWEST).items()
@@ -731,6 +734,8 @@ class _Judge:
         if ahead and ratio == "token" and not correction:
             ratio = self._ratio_to_sampler(bypass, unread)
         by_length = mode in _BY_LENGTH
+        if mode == "gspo" and self.at >= FIRST_GSPO_AGGREGATED:
+            by_length = False
         low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
         differs = by_length and aggregation != "seq-mean-token-mean"
         return Surroundings(

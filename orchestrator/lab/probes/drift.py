@@ -160,6 +160,18 @@ def code_changes(before: Release, after: Release) -> list[str]:
     ]
 
 
+def refused_by_both(
+    cells: Sequence[Cell], before: Release, after: Release, translate: Translate
+) -> dict[str, str]:
+    """Return slug -> the reason for each cell that neither release accepts: it is not compared."""
+    refused = {}
+    for cell in cells:
+        old, new = (_plan(cell, each, translate) for each in (before, after))
+        if isinstance(old, str) and isinstance(new, str):
+            refused[cell.slug] = new
+    return refused
+
+
 def drift_lines(drifts: Sequence[Drift], old: Release, new: Release, total: int) -> Iterator[str]:
     """Yield the changes of each group of cells in lines, then the number of cells that change.
 
@@ -453,13 +465,15 @@ class ScriptDrift(NamedTuple):
     num_launches: int
     assumes: tuple[str, ...]
     """What was taken for granted of releases without a table of keys."""
+    not_compared: tuple[str, ...] = ()
+    """A sentence for each launch that could not be compared."""
 
 
 def script_drift(path: str, old: Release, new: Release) -> ScriptDrift:
     """Return what changes for a file from one release of a library to another.
 
-    Raise SelectionError if the file does not exist or starts nothing of the library, or if orch
-    does not read its scripts.
+    Raise SelectionError if the file does not exist or starts nothing of the library, if orch does
+    not read its scripts, or if no launch of it could be compared.
     """
     library, script = old[0], Path(path)
     if library not in plugins.readers():
@@ -469,9 +483,14 @@ def script_drift(path: str, old: Release, new: Release) -> ScriptDrift:
         raise SelectionError(f"there is no file {path}")
     text = script.read_text(encoding="utf-8", errors="replace")
     files, versions = NeighbourFiles(script), releases_around(script)
-    result = ScriptDrift(*script_changes(text, path, files, versions, (old, new)))
+    result = script_changes(text, path, files, versions, (old, new))
     if not result.num_launches:
         raise SelectionError(f"{path} starts nothing of {library}")
+    if result.assumes:
+        taken = "; ".join(result.assumes)
+        raise SelectionError(f"nothing was compared: one would take for granted that {taken}")
+    if len(result.not_compared) == result.num_launches:
+        raise SelectionError(f"nothing was compared: {'; '.join(result.not_compared)}")
     return result
 
 
@@ -482,7 +501,7 @@ def script_drift_data(drift: ScriptDrift, old: Release, new: Release) -> dict[st
         "to": "@".join(new),
         "launches": drift.num_launches,
         "changed": [asdict(each) for each in drift.changes],
-        "assumes": drift.assumes,
+        "not_compared": drift.not_compared,
     }
 
 
@@ -495,8 +514,9 @@ def script_drift_lines(drift: ScriptDrift, path: str, old: Release, new: Release
         yield f"  from {each.before}\n  to   {each.after}"
         yield from (f"  because {why}" for why in each.because)
         yield from (f"  {new[1]}: {refused}" for refused in each.refused)
+    yield from (f"not compared: {why}" for why in drift.not_compared)
     if not drift.changes:
-        count = drift.num_launches
+        count = drift.num_launches - len(drift.not_compared)
         launches = "1 launch" if count == 1 else f"{count} launches"
         yield f"nothing changes for {launches} from {'@'.join(old)} to {'@'.join(new)}"
 
@@ -507,11 +527,10 @@ def script_changes(
     files: Mapping[str, str],
     versions: Mapping[str, str],
     releases: tuple[Release, Release],
-) -> tuple[list[ScriptChange], int, tuple[str, ...]]:
-    """Return the changes, the number of launches of the library, and assumptions.
+) -> ScriptDrift:
+    """Return what changes between two releases for the launches in a text.
 
-    The assumptions are about releases without a table of keys. Raise UnreadableScript for a file
-    without launches.
+    Raise UnreadableScript for a file without launches.
     """
     (library, old), (_, new) = releases
     before, after = (
@@ -525,20 +544,26 @@ def script_changes(
         for version in (old, new)
     )
     keyed = {(each.line, each.case): each for each in after}
-    changes = []
+    changes, not_compared = [], []
     for finding in before:
         other = keyed.get((finding.line, finding.case)) or next(
             (each for each in after if each.line == finding.line), None
         )
-        if other is not None and (change := _change(finding, other, old, new)) is not None:
+        change = None if other is None else _change(finding, other, old, new)
+        where = f"the launch of line {finding.line}"
+        if change is not None:
             changes.append(change)
+        elif other is None:
+            not_compared.append(f"{where} is none of {library} {new}")
+        elif finding.verdict == other.verdict == "undetermined":
+            not_compared.append(f"{where} is not determined on either release: {finding.why}")
     taken = dict.fromkeys(
         why
         for each in (*before, *after)
         for why in each.assumes
         if "of which orch has no table" in why or "has a table of" in why
     )
-    return changes, len(before), tuple(taken)
+    return ScriptDrift(changes, len(before), tuple(taken), tuple(not_compared))
 
 
 def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> ScriptChange | None:
@@ -554,7 +579,9 @@ def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Sc
         objective,
         _summary(before),
         _summary(after),
-        tuple(_because(before, after, old, new)) or tuple(_other_rules(before, after)),
+        tuple(_because(before, after, old, new))
+        or tuple(_other_rules(before, after))
+        or tuple(_other_effects(before, after, old, new)),
         refused,
     )
 
@@ -594,6 +621,13 @@ def _other_rules(before: AuditFinding, after: AuditFinding) -> Iterator[str]:
     for each in after.rules:
         if each.text not in old_rules:
             yield each.text
+
+
+def _other_effects(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Iterator[str]:
+    """Yield the effects of the rest of the loss that one release has and the other has not."""
+    for release, has, lacks in ((old, before, after), (new, after, before)):
+        others = {each.text for each in lacks.effects}
+        yield from (f"of {release}: {e.text}" for e in has.effects if e.text not in others)
 
 
 # The page docs/drift.md.
@@ -762,10 +796,8 @@ def _of_reader(library: str) -> Iterator[str]:
     versions: Sequence[str] = getattr(reader, "drift_releases", ())
     for label, text in launches.items():
         for old, new in pairwise(versions):
-            changes, _, _ = script_changes(
-                text, "launch.sh", {}, {}, ((library, old), (library, new))
-            )
-            for each in changes:
+            found = script_changes(text, "launch.sh", {}, {}, ((library, old), (library, new)))
+            for each in found.changes:
                 if each.objective:
                     why = f" ({'; '.join(each.because)})" if each.because else ""
                     yield (
