@@ -327,7 +327,7 @@ class LedgerEntry(Frozen):
     """
 
     field: str
-    status: Literal["exact", "approximated", "extension"]
+    status: Literal["exact", "approximated", "extension", "unverified"]
     key: str
     """The library's own name for it; empty where the field needs no key."""
     value: str

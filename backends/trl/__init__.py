@@ -4,8 +4,17 @@ import re
 
 from backends.trl import checkpoints, dialect, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
+from backends.trl.options import (
+    BEFORE_BIAS_CORRECTION,
+    NEWEST,
+    REDECLARED,
+    SCRIPTS,
+    own_options,
+)
+from orchestrator.library.key_tables import numbers
 from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
+from orchestrator.records import LaunchPlan
 
 _LOCKED = re.compile(r'name = "trl"\nversion = "(\d+\.\d+\.\d+)"')
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
@@ -44,6 +53,26 @@ class TRL(Backend):
     values_of_anybody = staticmethod(parse.values_of_anybody)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
+
+    def neighbour(self, version: str) -> str:
+        """Return the driven release on the same side of 1.10.0, which corrects the KL's bias."""
+        return NEWEST if numbers(version) >= (1, 10) else BEFORE_BIAS_CORRECTION
+
+    def keys_missing(self, version: str, plan: LaunchPlan) -> tuple[str, ...] | None:
+        """Return the options of a launch that are gone from, or not yet in, a release's own class.
+
+        history.json has the options of GRPOConfig and RLOOConfig, release by release; those that
+        they inherit from transformers are not judged.
+        """
+        for script in SCRIPTS:
+            text = plan.files.get(translate.CONFIG.format(script))
+            history = own_options(script)
+            if text is None or version not in history:
+                continue
+            every = {key for own in history.values() for key in own} - REDECLARED
+            set_ = [line.partition(":")[0] for line in text.splitlines()]
+            return tuple(key for key in set_ if key in every and key not in history[version])
+        return None
 
 
 BACKEND = TRL()

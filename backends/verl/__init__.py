@@ -1,11 +1,14 @@
 """verl 0.9.1 and 0.8.0: PPO-family training on Ray, FSDP and vLLM."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from backends.verl import checkpoints, dialect, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
 from backends.verl.releases import MARKS
+from orchestrator.library.key_tables import load_releases
 from orchestrator.library.protocol import Backend
+from orchestrator.records import LaunchPlan
 
 
 class VerlBackend(Backend):
@@ -27,6 +30,19 @@ class VerlBackend(Backend):
     export_command = staticmethod(checkpoints.export_command)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
+
+    def keys_missing(self, version: str, plan: LaunchPlan) -> tuple[str, ...] | None:
+        """Return the keys of a launch that a release's own configuration does not have.
+
+        audit/keys.json has the keys of every release, as Hydra composes them. `+` adds a key.
+        """
+        history = Path(__file__).parent / "audit" / "keys.json"
+        table = load_releases(history).table(version) if history.is_file() else None
+        if table is None:
+            return None
+        own = MANIFEST.tables[self.neighbour(version)].keys  # without Hydra's, and added ones
+        keys = (word.partition("=")[0] for word in plan.argv if "=" in word)
+        return tuple(key for key in keys if key in own and not table.has(key))
 
 
 BACKEND = VerlBackend()

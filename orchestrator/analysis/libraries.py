@@ -39,6 +39,7 @@ from orchestrator.kl.library_semantics import (
     differing,
     relevant,
 )
+from orchestrator.library import neighbour
 from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
 from orchestrator.rundir import RunFolder
@@ -511,7 +512,7 @@ def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, st
         if cell.scale == "micro":
             continue
         try:
-            plugins.load(cell.settings.backend.name).translate(cell, _NO_PATHS)
+            neighbour.translated(plugins.load(cell.settings.backend.name), cell, _NO_PATHS)
         except UnsupportedSetting as error:
             sentences[question.name] = str(error)
     return sentences
@@ -547,7 +548,7 @@ def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
         trainer = plugins.load_embedded("micro")
         cell = (trainer.rehearse(cell) if trainer else None) or cell
     try:
-        plan = plugins.load(cell.settings.backend.name).translate(cell, _NO_PATHS)
+        plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, _NO_PATHS)
     except UnsupportedSetting:
         return {}
     return {entry.field: entry for entry in plan.ledger}

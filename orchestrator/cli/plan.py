@@ -22,6 +22,7 @@ from orchestrator.runs.planned import (
     joined_cells,
     plan_data,
     planned_groups,
+    unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
@@ -90,8 +91,9 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     for study in spec.studies:
         figure = f" ({study.figure})" if study.figure else ""
         click.echo(_filled(f"{study.name}{figure}: {of_study.get(study.name, '')}"))
-    if sentence := joined_cells(experiment):
-        click.echo("\n" + _filled(sentence))
+    for sentence in (joined_cells(experiment), unverified_releases(experiment)):
+        if sentence:
+            click.echo("\n" + _filled(sentence))
     click.echo()
     _print_configurations(planned_groups(plan.rows))
     _print_details(plan.rows)

@@ -15,6 +15,7 @@ from orchestrator.data import prepared
 from orchestrator.environments.lock import has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import environment_fault as no_environment
+from orchestrator.library import neighbour
 from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
@@ -111,6 +112,6 @@ def _common(same: Sequence[Cell], folder: RunFolder) -> LaunchPlan | OrchError |
 def _translated(cell: Cell, folder: RunFolder) -> LaunchPlan | OrchError:
     try:
         backend = plugins.load(cell.settings.backend.name)
-        return backend.translate(cell, folder.cell(cell).first_paths())
+        return neighbour.translated(backend, cell, folder.cell(cell).first_paths())
     except OrchError as error:
         return error

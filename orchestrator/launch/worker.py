@@ -19,6 +19,7 @@ from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import write_text
 from orchestrator.launch import processes, provenance
 from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
+from orchestrator.library import neighbour
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
 from orchestrator.rundir import COMPUTED_BY, AttemptDir, CellDir
 from orchestrator.version import __version__
@@ -179,7 +180,7 @@ def begin(
     """Write a cell's plan and the attempt's job.json. Return the paths of its files, and the
     plan."""
     paths = cell_dir.paths(attempt)
-    plan = plugins.load(cell.settings.backend.name).translate(cell, paths)
+    plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
     cell_dir.write(cell, plan)
     prepared.link(paths.plan_dir)
     link_policy(cell.settings.model.path, plan, paths.plan_dir)

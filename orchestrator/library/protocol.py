@@ -42,6 +42,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
+from orchestrator.library.key_tables import nearest, numbers
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
@@ -186,6 +187,21 @@ class Backend(ABC):
 
         Raise UnsupportedSetting for an unknown release.
         """
+
+    def neighbour(self, version: str) -> str:
+        """Return the release of `versions` whose tables stand in for a release without any.
+
+        The default is the newest of the same minor version, else the newest that is not newer.
+        """
+        known = sorted(self.versions, key=numbers)
+        return known[nearest(known, version)]
+
+    def keys_missing(self, version: str, plan: LaunchPlan) -> tuple[str, ...] | None:
+        """Return the keys of a launch that a release without tables does not have.
+
+        The release's own configuration decides. Return None if it is not at hand. Pure.
+        """
+        return None
 
     @abstractmethod
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import quote
 
+from orchestrator import plugins
 from orchestrator.analysis.claims import verdict_text
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
@@ -26,6 +27,7 @@ from orchestrator.evaluate import ScoredBaseline
 from orchestrator.evaluate.baselines import scored_baselines
 from orchestrator.files import read_json, read_tail
 from orchestrator.launch.provenance import CHANGED, git_answers
+from orchestrator.library import neighbour
 from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.figures import with_setting_names
 from orchestrator.report.front import in_short
@@ -501,7 +503,8 @@ def _cell_row(
 
 
 def _version(settings: Settings) -> str:
-    return f"{settings.backend.name} {settings.backend.version or ''}".strip()
+    library = settings.backend
+    return neighbour.shown_release(plugins.load(library.name), library.version)
 
 
 def _host(record: Record) -> str:

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.launch.check import refusals
 from orchestrator.launch.launchers import launcher_of
+from orchestrator.library import neighbour
 from orchestrator.records import Cell
 from orchestrator.runs.cost import Cost, bill, cost, measure
 from orchestrator.runs.experiment import Experiment
@@ -92,6 +94,20 @@ def joined_cells(experiment: Experiment) -> str:
     }
     counts = f"{len(experiment.declared)} declared cells are {len(experiment.cells)} here."
     return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
+
+
+def unverified_releases(experiment: Experiment) -> str:
+    """Return the declared releases that orch has no tables of, for cells that are rehearsed; empty
+    if there are none. The verdicts of other cells say it."""
+    trained = {cell.settings.backend for cell in experiment.cells}
+    declared = dict.fromkeys(cell.settings.backend for cell in experiment.declared)
+    releases = [
+        f"{library.name} {library.version} (read as {other})"
+        for library in declared
+        if library not in trained
+        and (other := neighbour.stands_in(plugins.load(library.name), library.version))
+    ]
+    return f"unverified: {', '.join(releases)}. orch has no tables of these." if releases else ""
 
 
 def evaluation_lines(experiment: Experiment) -> list[str]:

@@ -8,6 +8,7 @@ from orchestrator import plugins
 from orchestrator.errors import SelectionError
 from orchestrator.files import parsed, read_json
 from orchestrator.launch.slurm.submit import preview
+from orchestrator.library import neighbour
 from orchestrator.records import Cell, LaunchPlan, Site, Spec
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
@@ -53,4 +54,5 @@ def _shown(cell: Cell, folder: RunFolder, site: Site) -> ShownCell:
     attempts = cell_dir.attempts()
     attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
     backend = plugins.load(cell.settings.backend.name)
-    return ShownCell(cell, backend.translate(cell, cell_dir.paths(attempt)), folder, site)
+    plan = neighbour.translated(backend, cell, cell_dir.paths(attempt))
+    return ShownCell(cell, plan, folder, site)

@@ -14,6 +14,7 @@ from orchestrator import plugins
 from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
 from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import flatten, identity
+from orchestrator.library import neighbour
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Cell, EvaluationSpec, Study
@@ -166,7 +167,7 @@ def _entry(cell: Cell, experiment: Experiment) -> str | None:
     Raise UnsupportedSetting if the backend cannot express the cell.
     """
     paths = experiment.folder.cell(cell).first_paths()
-    return plugins.load(cell.settings.backend.name).translate(cell, paths).entry
+    return neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths).entry
 
 
 # ------------------------------------------------------------------ the metrics of its cells

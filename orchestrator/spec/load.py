@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator import plugins
 from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
+from orchestrator.library.neighbour import can_be_used
 from orchestrator.records import (
     Baseline,
     Cell,
@@ -284,7 +285,9 @@ def _assembled(
                 f"no backend is called '{name}'{did_you_mean(name, known)} "
                 f"(there are: {', '.join(known)})"
             )
-        if release and release not in (releases := plugins.load(name).versions):
+        backend = plugins.load(name)
+        if release and not can_be_used(backend, release):
+            releases = backend.versions
             raise LookupError(
                 f"{name} has no release '{release}' here{did_you_mean(release, releases)} "
                 f"(there are: {', '.join(releases)})"

@@ -5,6 +5,7 @@ the different meanings that libraries give to equal settings.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator import plugins
@@ -12,6 +13,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint_by_seed
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.kl.verdicts import GradientVerdict, verdict_of
+from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvalTask, EvaluationSpec
 from orchestrator.settings import BackendRef, Settings, without_seed
 
@@ -94,16 +96,23 @@ def own_tasks(cell: Cell) -> tuple[EvalTask, ...]:
 
 
 def semantics(library: BackendRef) -> Semantics:
-    """Return the meaning that a library's release gives to the settings."""
-    return plugins.load(library.name).semantics(library.version)
+    """Return the meaning that a library's release gives to the settings, or the release that stands
+    in for it."""
+    return neighbour.semantics(plugins.load(library.name), library.version)
 
 
 def verdict_on(settings: Settings) -> GradientVerdict:
     """Return the verdict on a cell's KL term in the dialect of its library. For a release of
-    unknown mathematics, return the verdict without a dialect."""
+    unknown mathematics, return the verdict without a dialect; for one without tables, say so."""
 
+    library = settings.backend
+    other = neighbour.stands_in(plugins.load(library.name), library.version)
     try:
-        return verdict_of(settings, semantics(settings.backend).dialect)
+        verdict = verdict_of(settings, semantics(library).dialect)
+        if other is None:
+            return verdict
+        unverified = f"{library.name} {library.version} is unverified: read as {other}"
+        return replace(verdict, summary=f"{verdict.summary} ({unverified})")
     except UnsupportedSetting:
         return verdict_of(settings)
 

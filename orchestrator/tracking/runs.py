@@ -14,6 +14,7 @@ from orchestrator.errors import RunFolderError
 from orchestrator.evaluate.scores import TASK, aggregate
 from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
+from orchestrator.library.neighbour import UNVERIFIED
 from orchestrator.metrics.names import in_mlflow
 from orchestrator.records import Cell, MetricPoint, Record, Score, Spec, State, Study
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
@@ -163,7 +164,7 @@ def _cell(
         "orch.key": f"cell/{cell.id}",
         "orch.kind": "cell",
         "orch.cell_id": cell.id,
-        "orch.trained_by": f"{settings.backend.name} {plan.get('version', '')}".strip(),
+        "orch.trained_by": _trained_by(settings.backend.name, plan),
         "orch.directory": str(record.directory),
         "mlflow.note.content": describe_cell(record, scores, fault),
     }
@@ -371,6 +372,13 @@ def pruned_cells(folder: RunFolder) -> frozenset[str]:
 
 
 # ------------------------------------------------------------------ the page of a run
+
+
+def _trained_by(library: str, plan: Mapping[str, Any]) -> str:
+    """Return the library and its release, with *unverified* if the launch's ledger says so."""
+    graded = any(each["status"] == UNVERIFIED for each in plan.get("ledger", ()))
+    release = f"{library} {plan.get('version', '')}".strip()
+    return f"{release} ({UNVERIFIED})" if graded else release
 
 
 def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:

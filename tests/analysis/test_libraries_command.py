@@ -165,11 +165,11 @@ def test_mistakes_are_sentences(folder: Path) -> None:
         assert done.returncode == 1, arguments
         assert words in done.stderr, (arguments, done.stderr)
         assert "Traceback" not in done.stderr
-    unknown = SMALL.replace("verl@0.8.0", "verl@0.7.0").replace("name: small", "name: unknown")
+    unknown = SMALL.replace("verl@0.8.0", "verl@0.8.x").replace("name: small", "name: unknown")
     (folder / "experiments" / "unknown.yaml").write_text(unknown)
     done = orch(folder, "compare", "experiments/unknown.yaml", "--by", "backend")
     assert done.returncode == 1
-    assert "verl has no release '0.7.0' here, did you mean '0.8.0'?" in done.stderr
+    assert "verl has no release '0.8.x' here, did you mean '0.8.0'?" in done.stderr
 
 
 VERL = """#!/bin/bash
