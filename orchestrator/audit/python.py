@@ -329,8 +329,12 @@ class _Reader:
         if isinstance(node, ast.Name) and self.values.get(node.id) == [None]:
             if node.id in self.options:
                 return None
-            held = self.parameters.get(node.id)
-            return None if held is None else (f"{node.id} of {held[0]}()", held[1])
+            given_default = self.parameters.get(node.id)
+            return (
+                None
+                if given_default is None
+                else (f"{node.id} of {given_default[0]}()", given_default[1])
+            )
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             default = self.defaults.get(node.attr) if node.value.id in _PARSED else None
             if default is not None and default not in self.options.values():
@@ -585,10 +589,12 @@ class _Reader:
             given = self.values.get(node.id, [])
             if len(given) == 1 and given[0] is not None and node.id not in self.grown:
                 return self._list(given[0], depth + 1)
-            held = self._script_default(node)
-            if held is not None and node.id not in self.grown:
-                inner, why = self._list(held[1], depth + 1)
-                names = [replace(word, default_of=(held[0], *word.default_of)) for word in inner]
+            given_default = self._script_default(node)
+            if given_default is not None and node.id not in self.grown:
+                inner, why = self._list(given_default[1], depth + 1)
+                names = [
+                    replace(word, default_of=(given_default[0], *word.default_of)) for word in inner
+                ]
                 return names, why
             line = self.grown.get(node.id, node.lineno)
             return [], f"Python puts words into '{node.id}' (line {line})"
@@ -756,9 +762,9 @@ class _Reader:
             function = node.func.id if isinstance(node.func, ast.Name) else ""
             if function in ("str", "float", "int"):
                 return self._word(node.args[0], depth + 1)
-        if held := self._script_default(node):
-            word = self._word(held[1], depth + 1)
-            names = (held[0], *word.default_of)
+        if given_default := self._script_default(node):
+            word = self._word(given_default[1], depth + 1)
+            names = (given_default[0], *word.default_of)
             return replace(word, lines=(*line, *word.lines), default_of=names)
         known = self._known(node)
         if known is not None:

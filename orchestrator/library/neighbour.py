@@ -69,8 +69,8 @@ def translated(backend: Backend, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             f"{backend.title} {version} has no {', '.join(missing)}, which the launch of this cell "
             f"sets as on {neighbour}. Set backend.version={neighbour}.",
         )
-    seen = "keys unseen" if missing is None else f"its keys are those of {version} itself"
-    note = f"{UNVERIFIED}: read as {neighbour}, the nearest release that orch drives; {seen}"
+    grade = "keys unseen" if missing is None else f"its keys are those of {version} itself"
+    note = f"{UNVERIFIED}: read as {neighbour}, the nearest release that orch drives; {grade}"
     return plan.model_copy(update={"ledger": _graded(plan.ledger, note)})
 
 
