@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from orchestrator import plugins
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
-from orchestrator.lab.probes import drift, undriven
+from orchestrator.lab.probes import drift, functions, undriven
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
     correction_rows,
@@ -37,6 +38,12 @@ def measure_libraries(
     """Measure the chosen releases, or all, and print the files of evidence that are written."""
     from orchestrator.lab.probes.measure import measure_again  # NumPy
 
+    if source and len(wanted) == 1:
+        library, _, version = wanted[0].partition("@")
+        if version and library in functions.libraries():
+            click.echo(functions.measure_again(library, version, source))
+            if version not in plugins.load(library).versions:
+                return
     chosen, read_only = _chosen(wanted)
     if source and len(chosen) + len(read_only) != 1:
         raise click.UsageError("--source is the source of one release: name it with --library")

@@ -23,6 +23,7 @@ from orchestrator.lab.probes.drift import (
     script_drift_data,
     script_drift_lines,
 )
+from orchestrator.lab.probes.functions import changed_text
 
 if TYPE_CHECKING:
     from orchestrator.evidence.cells import Release
@@ -42,6 +43,8 @@ def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool)
             f"--from {before} and --to {after} are two libraries: compare releases of one "
             "(orch compare compares libraries)"
         )
+    if around := changed_text(old[0], old[1], new[1]):
+        say(around)
     if of_script:
         set_next(shlex.join(["orch", "audit", choice.spec]))
         return _drift_of_script(choice.spec, old, new, as_json=as_json)

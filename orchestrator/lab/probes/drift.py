@@ -29,7 +29,7 @@ from orchestrator.evidence.cells import Release
 from orchestrator.evidence.stored import curve_of, curve_text, objective_text
 from orchestrator.identity import flatten
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.lab.probes import undriven
+from orchestrator.lab.probes import functions, undriven
 from orchestrator.lab.probes.matrix import markdown_table
 from orchestrator.library.key_tables import numbers
 from orchestrator.library.launches import InLoss, InReward, UnreadableScript
@@ -644,6 +644,9 @@ precision on the CPU, over every sequence of a model whose gradients are known e
 expected gradients in that model's two parameters, per unit of β.
 """
 SAID = {"nothing": "a launch that says nothing of KL", "beta": "with β alone"}
+FUNCTIONS = """Each policy loss, aggregation, advantage and KL function on one batch, with the
+library's defaults: its value, and its gradient in the log-probabilities.
+"""
 REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older policy"}
 
 
@@ -658,6 +661,10 @@ def page(drives: Sequence[Release]) -> str:
     ]
     parts.append("## Releases that orch drives\n")
     parts += ["\n".join(f"- {line}" for line in _of_evidence(drives))]
+    for library in functions.libraries():
+        parts.append(f"## {plugins.load(library).title}: what surrounds the KL\n")
+        parts.append(FUNCTIONS)
+        parts.append("\n".join(f"- {x}" for x in functions.lines(library)))
     read = [line for name in plugins.readers() for line in _of_reader(name)]
     if read:
         parts.append("## Read, not measured\n")
@@ -796,8 +803,8 @@ def _of_reader(library: str) -> Iterator[str]:
     versions: Sequence[str] = getattr(reader, "drift_releases", ())
     for label, text in launches.items():
         for old, new in pairwise(versions):
-            found = script_changes(text, "launch.sh", {}, {}, ((library, old), (library, new)))
-            for each in found.changes:
+            drifted = script_changes(text, "launch.sh", {}, {}, ((library, old), (library, new)))
+            for each in drifted.changes:
                 if each.objective:
                     why = f" ({'; '.join(each.because)})" if each.because else ""
                     yield (

@@ -22,6 +22,9 @@ answers, one a question, in order
     controller  {"beta": number}: beta after the trainer's step with the batch, by its controller.
     reference   {"reference": [4]}: a weight of the reference policy after each of four train steps;
                 it begins at 0, and the policy's stays 1.
+    functions   {"functions": {name: {"value": ..., "gradient": [N, T]}}}: every function of the
+                library around the KL, with the library's defaults (functions.py); "error" in place
+                of both where it raised an exception.
     any         {"error": "Kind: sentence"}: the exception that the library raised.
 """
 

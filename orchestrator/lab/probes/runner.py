@@ -221,6 +221,8 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
         value = library.kl(config, each["place"], {**batch, "logp": logp})
         slope = _gradient(value.sum(), logp)
         return {"value": value.tolist(), "slope": slope.tolist()}
+    if what == "functions":
+        return {"functions": dict(_functions(library, batch))}
     if what == "controller":
         return {"beta": float(library.controlled(config, batch))}
     if what == "reference":
@@ -236,6 +238,25 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
         value = library.loss(config, {**batch, "logp": logp})
         reply |= {"loss": value.item(), "gradient": _gradient(value, logp).tolist()}
     return reply
+
+
+def _functions(library: Any, batch: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name of each function, and its value and gradient in logp, or its exception."""
+    import torch
+
+    logp = batch["logp"].clone().requires_grad_()
+    for name, defined, call in library.functions({**batch, "logp": logp}):
+        torch.manual_seed(0)  # some losses choose tokens at random
+        try:
+            value = call()
+        except Exception as error:  # the library's own: report it as the answer
+            yield name, {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
+            continue
+        library.sources.uses(library.file, defined)
+        reply = {"value": value.tolist()}
+        if value.requires_grad:
+            reply["gradient"] = _gradient(value.sum(), logp).tolist()
+        yield name, reply
 
 
 def _gradient(value: Any, logp: Any) -> Any:

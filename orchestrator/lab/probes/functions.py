@@ -1,0 +1,156 @@
+"""What surrounds the KL, function by function and release by release: value and gradient.
+
+`lab/functions.py` of a library's folder names its policy losses, aggregations, advantages and KL
+functions. Each is called on one batch, out of a wheel that is unpacked without its dependencies.
+`evidence/functions.json` of the library keeps the answers, with the releases in which they hold:
+
+    {"versions": ["0.8.0", ...], "functions": {name: [[first, last, {"value", "gradient"}], ...]}}
+
+first and last are indices of versions. A function has another entry where its numbers change.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from orchestrator import plugins
+from orchestrator.library.key_tables import numbers
+
+PROBE, KEPT = "lab/functions.py", "evidence/functions.json"
+DIGITS = 7
+"""Significant digits of a kept number."""
+Functions = Mapping[str, Mapping[str, Any]]
+"""Name of a function -> its value and gradient."""
+
+
+def measure(library: str, version: str, package: Path) -> Functions:
+    """Return what each function of a release measures, without those that raise an exception.
+
+    `package`: the folder of its source.
+    """
+    from orchestrator.lab.probes.protocol import (  # NumPy
+        Inquiry,
+        ProbeBatch,
+        ProbeTarget,
+        two_groups,
+    )
+
+    inquiry = Inquiry(library, version)
+    groups = two_groups()
+    # Ratios on both sides of every clip, and advantages of both signs.
+    lags = [[0.9, -0.6, 0.1], [-0.15, 0.35, 0.0], [1.3, 0.0, 0.0], [-1.2, 0.25, 0.0]]
+    old = [
+        [x - lag for x, lag in zip(row, lags[i % 4], strict=True)]
+        for i, row in enumerate(groups["logp"])
+    ]
+    signs = [[(1.0, -0.7, 0.4, -1.3)[i % 4]] * len(row) for i, row in enumerate(old)]
+    inquiry.add_batch("batch", ProbeBatch(**{**groups, "old": old, "advantages": signs}))
+    launch = inquiry.add_own_launch({"argv": [], "files": {}})
+    inquiry.add_question("functions", "functions", launch, "batch")
+    target = ProbeTarget(Path(sys.executable), package)
+    answers, _ = inquiry.send(target, plugins.folder(library) / PROBE)
+    measured: Mapping[str, Any] = answers["functions"]["functions"]
+    return {name: _rounded(each) for name, each in sorted(measured.items()) if "error" not in each}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    if isinstance(value, float):
+        return 0.0 if abs(value) < 1e-12 else float(f"{value:.{DIGITS}g}")
+    return value
+
+
+@cache
+def read(library: str) -> Mapping[str, Functions]:
+    """Return release -> its functions, oldest release first; {} if none was measured."""
+    file = plugins.folder(library) / KEPT
+    if not file.is_file():
+        return {}
+    plain = json.loads(file.read_text(encoding="utf-8"))
+    releases: dict[str, dict[str, Any]] = {version: {} for version in plain["versions"]}
+    for name, spans in plain["functions"].items():
+        for first, last, answer in spans:
+            for version in plain["versions"][first : last + 1]:
+                releases[version][name] = answer
+    return releases
+
+
+def written(releases: Mapping[str, Functions]) -> str:
+    """Return the text of the file, for releases in their order, oldest first."""
+    versions = list(releases)
+    lines = []
+    for name in sorted({name for each in releases.values() for name in each}):
+        spans: list[list[Any]] = []
+        for at, version in enumerate(versions):
+            answer = releases[version].get(name)
+            if answer is None:
+                continue
+            if spans and spans[-1][1] == at - 1 and spans[-1][2] == answer:
+                spans[-1][1] = at
+            else:
+                spans.append([at, at, answer])
+        lines.append(f"  {json.dumps(name)}: {json.dumps(spans)}")
+    body = ",\n".join(lines)
+    return f'{{\n "versions": {json.dumps(versions)},\n "functions": {{\n{body}\n }}\n}}\n'
+
+
+def libraries() -> tuple[str, ...]:
+    """Return the libraries whose functions can be measured."""
+    return tuple(name for name in plugins.names() if (plugins.folder(name) / PROBE).is_file())
+
+
+def measure_again(library: str, version: str, package: Path) -> Path:
+    """Measure the functions of a release, and keep them beside those of others. Return the file."""
+    releases = {**read(library), version: measure(library, version, package)}
+    file = plugins.folder(library) / KEPT
+    ordered = {each: releases[each] for each in sorted(releases, key=numbers)}
+    file.write_text(written(ordered), encoding="utf-8")
+    return file
+
+
+def changed(library: str, old: str, new: str) -> list[str] | None:
+    """Return the functions that both releases have and that measure differently.
+
+    Return None if one of the releases was not measured.
+    """
+    releases = read(library)
+    if old not in releases or new not in releases:
+        return None
+    before, after = releases[old], releases[new]
+    return [name for name in before if name in after and before[name] != after[name]]
+
+
+def lines(library: str) -> Iterator[str]:
+    """Yield a sentence for each pair of neighbouring releases: what measures differently."""
+    releases = read(library)
+    for old, new in pairwise(releases):
+        names = changed(library, old, new) or []
+        added = [name for name in releases[new] if name not in releases[old]]
+        dropped = [name for name in releases[old] if name not in releases[new]]
+        parts = [
+            f"{what}: {', '.join(f'`{name}`' for name in listed)}"
+            for what, listed in (
+                ("**other numbers**", names),
+                ("newly measured", added),
+                ("no longer measured", dropped),
+            )
+            if listed
+        ]
+        same = f"the {len(releases[new])} functions measure the same"
+        yield f"**{library} {old} → {new}**: {'; '.join(parts) or same}"
+
+
+def changed_text(library: str, old: str, new: str) -> str:
+    """Return a sentence on the functions that measure differently; empty for none."""
+    names = changed(library, old, new)
+    if not names:
+        return ""
+    functions = "1 function measures" if len(names) == 1 else f"{len(names)} functions measure"
+    return f"around the KL, {functions} differently in {new} than in {old}: {', '.join(names)}"
