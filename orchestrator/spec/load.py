@@ -285,9 +285,8 @@ def _assembled(
                 f"no backend is called '{name}'{did_you_mean(name, known)} "
                 f"(there are: {', '.join(known)})"
             )
-        backend = plugins.load(name)
-        if release and not can_be_used(backend, release):
-            releases = backend.versions
+        if release and not can_be_used(plugins.load(name), release):
+            releases = plugins.load(name).versions
             raise LookupError(
                 f"{name} has no release '{release}' here{did_you_mean(release, releases)} "
                 f"(there are: {', '.join(releases)})"
