@@ -581,7 +581,7 @@ def _change(before: AuditFinding, after: AuditFinding, old: str, new: str) -> Sc
         _summary(after),
         tuple(_because(before, after, old, new))
         or tuple(_other_rules(before, after))
-        or tuple(_other_effects(before, after, old, new)),
+        or (() if objective else tuple(_other_effects(before, after, old, new))),
         refused,
     )
 
