@@ -25,6 +25,7 @@ def test_gspo_of_verl_0_9_1_is_found() -> None:
 def test_releases_that_were_not_measured_are_not_compared() -> None:
     assert functions.changed("verl", "0.9.1", "99.0.0") is None
     assert functions.changed("verl", "0.9.1", "0.9.1") == []
+    assert functions.changed("nemo_rl", "0.6.0", "0.7.0") is None, "a library that is only read"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +41,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert [each[:2] for each in spans["a"]] == [[0, 1], [2, 3]]
     assert [each[:2] for each in spans["b"]] == [[1, 1], [3, 3]]
     monkeypatch.setattr(plugins, "folder", lambda _: tmp_path)
+    monkeypatch.setattr(plugins, "names", lambda: ("x",))
     functions.read.cache_clear()
     try:
         assert functions.read("x") == releases

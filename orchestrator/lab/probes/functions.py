@@ -70,6 +70,8 @@ def _rounded(value: Any) -> Any:
 @cache
 def read(library: str) -> Mapping[str, Functions]:
     """Return release -> its functions, oldest release first; {} if none was measured."""
+    if library not in plugins.names():
+        return {}
     file = plugins.folder(library) / KEPT
     if not file.is_file():
         return {}
