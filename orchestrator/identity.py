@@ -33,6 +33,8 @@ BIRTH_VALUES: Mapping[str, object] = {
     "kl.reference": None,
     "kl.reference.task_reward": True,
     "kl.controller": None,
+    "loss.entropy_bonus": 0.0,
+    "backend.extra": {},
 }
 """Dotted field -> the value that reproduces what orch did before the field existed.
 

@@ -23,6 +23,7 @@ from orchestrator.settings import (
     Probability,
     Resources,
     Settings,
+    System,
 )
 
 # ---------------------------------------------------------------- evaluation
@@ -253,6 +254,8 @@ class Site(Frozen):
     claims and searches name. all: every metric. Files and Parquet have every metric anyway."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Cluster settings (partition, account, address, ...), read by launch/slurm and launch/ray."""
+    system: System = System()
+    """Memory and speed of the launches at this place; a spec's own `system` is over it."""
 
 
 class Study(Frozen):
@@ -306,6 +309,7 @@ class Cell(Frozen):
     settings: Settings
     resources: Resources = Resources()
     cadence: Cadence = Cadence()
+    system: System = System()
     declared: Settings | None = None
     """The settings in the spec, if this cell is their rehearsal at micro scale."""
 
@@ -323,11 +327,12 @@ class Cell(Frozen):
 class LedgerEntry(Frozen):
     """The way in which one field of a cell reached the library.
 
-    `exact`, `approximated` (note: what differs, and why), or through an `extension` module of ours.
+    `exact`, `approximated` (note: what differs, and why), through an `extension` module of ours, or
+    passed on and `not judged` (a key of backend.extra).
     """
 
     field: str
-    status: Literal["exact", "approximated", "extension", "unverified"]
+    status: Literal["exact", "approximated", "extension", "unverified", "not judged"]
     key: str
     """The library's own name for it; empty where the field needs no key."""
     value: str

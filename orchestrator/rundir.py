@@ -45,6 +45,7 @@ from orchestrator.files import read_lines as read_lines
 from orchestrator.files import remove_tree as remove_tree
 from orchestrator.files import telling as telling
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, State
+from orchestrator.settings import System
 from orchestrator.version import __version__
 
 RESUMABLE: frozenset[str] = frozenset({"planned", "preempted", "timed_out"})
@@ -219,6 +220,20 @@ class CellDir:
                     raise
         if not self.cell.exists():  # the directory existed without it
             self._write_cell(cell)
+
+    @property
+    def system(self) -> Path:
+        """system.json: settings of the machine that `orch retry` gave, over the spec's."""
+        return self.path / "system.json"
+
+    def with_system(self, cell: Cell) -> Cell:
+        """Return the cell with the settings of the machine that `orch retry` gave it."""
+        given = read_json(self.system)
+        return cell.but(system=System.model_validate(given)) if given else cell
+
+    def keep_system(self, system: System) -> None:
+        """Write system.json, for later attempts."""
+        write_text(self.system, system.model_dump_json() + "\n")
 
     def write(self, cell: Cell, plan: LaunchPlan) -> None:
         """Write cell.json and plan/, before a launch."""

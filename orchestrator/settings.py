@@ -6,9 +6,10 @@ rollout batch, G rollouts of a group, T tokens of a response, beta the coefficie
 the reference policy.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -16,7 +17,10 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
     StringConstraints,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError, core_schema
@@ -248,6 +252,9 @@ class Loss(Frozen):
     ratio_level: RatioLevel = "token"
     """The importance ratio of the policy loss, which the clip bounds. `sequence`: one surrogate a
     response, spread evenly over its tokens; `sequence_mean`: each token has their mean."""
+    entropy_bonus: NonNegativeFloat = 0.0
+    """The coefficient of the policy's entropy over the vocabulary, which is subtracted from the
+    loss; 0: no entropy bonus."""
 
     @model_validator(mode="before")
     @classmethod
@@ -497,6 +504,37 @@ class Precision(Frozen):
     """Format of the weights in an exported checkpoint. Evaluation scores exported checkpoints."""
 
 
+_SCALARS = (str, int, float, bool, type(None))
+
+
+def _passed_keys(value: Any) -> tuple[tuple[str, str], ...]:
+    """Return keys of a library with their values as JSON, so that 1, 1.0 and true differ."""
+    if isinstance(value, tuple):  # already checked
+        return value
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError("extra", "extra is a mapping of the library's own keys")
+    for key, item in value.items():
+        if not isinstance(key, str) or not key.strip("+-"):
+            raise PydanticCustomError("extra", "a key of extra is the text that the library reads")
+        if not all(isinstance(x, _SCALARS) for x in (item if isinstance(item, list) else [item])):
+            raise PydanticCustomError(
+                "extra",
+                "{key} is a text, a number, true, false, null or a list of these: write the keys "
+                "inside a mapping with dots",
+                {"key": key},
+            )
+    return tuple((key, json.dumps(value[key], allow_nan=False)) for key in sorted(value))
+
+
+PassedKeys = Annotated[
+    tuple[tuple[str, str], ...],
+    PlainValidator(_passed_keys),
+    PlainSerializer(lambda pairs: {key: json.loads(text) for key, text in pairs}),
+    WithJsonSchema({"type": "object", "additionalProperties": True}),
+]
+"""The library's own keys -> their values, as a spec writes them. Hashable."""
+
+
 class BackendRef(Frozen):
     """The library that trains the cell. `version` None: the newest that the backend supports."""
 
@@ -504,6 +542,13 @@ class BackendRef(Frozen):
     """verl, openrlhf, skyrl, prime_rl, trl, micro, or a backend of your own."""
     version: str | None = None
     """The library's release; None: the newest that the backend drives."""
+    extra: PassedKeys = ()
+    """Further keys of the library's own configuration. They are passed on and not judged."""
+
+    @property
+    def passed(self) -> dict[str, Any]:
+        """Return the keys of `extra` with their values."""
+        return {key: json.loads(text) for key, text in self.extra}
 
 
 class Settings(Frozen):
@@ -589,8 +634,52 @@ class Resources(Frozen):
     """GPUs on each node; 0: none."""
     gpu: str = "a100-80gb"
     """Their kind, for the cost in GPU-hours."""
+    reserved_gpus_per_node: PositiveInt | None = None
+    """GPUs that a job keeps from others on each node, for the cost; None: as many as it uses. With
+    `site.options.exclusive: true` orch sets it to all that a node has."""
     hours: PositiveFloat | None = None
     """Expected wall-clock hours, where the spec's author knows them; else the cost model's."""
+
+    @property
+    def reserved_gpus(self) -> int:
+        """Return the GPUs that a job keeps from others, on all of its nodes."""
+        return self.num_nodes * max(self.reserved_gpus_per_node or 0, self.gpus_per_node)
+
+
+class System(Frozen):
+    """How a library uses the machine: memory and speed. Never part of a cell's identity.
+
+    None: what orch's launch sends by itself. Where a value would change the mathematics of a cell,
+    it is refused: the library's own key in `backend.extra` is part of the identity.
+    """
+
+    micro_batch: PositiveInt | None = None
+    """Sequences of one forward and backward pass on a GPU. Fewer take less memory."""
+    tokens_per_gpu: PositiveInt | None = None
+    """Tokens of one forward and backward pass on a GPU, where the library fills it by tokens."""
+    engine_memory: Probability | None = None
+    """The share of a GPU's memory that the inference engine takes."""
+    engine_sequences: PositiveInt | None = None
+    """Responses that an inference engine writes at the same time."""
+    tensor_parallel: PositiveInt | None = None
+    """GPUs that share one inference engine."""
+    offload: bool | None = None
+    """True: weights and optimizer wait in the node's memory while a GPU does not need them."""
+    gradient_checkpointing: bool | None = None
+    """True: activations are computed again in the backward pass, and take less memory."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.micro_batch is not None and self.tokens_per_gpu is not None:
+            raise ValueError(
+                "a micro batch is counted in sequences or in tokens; got micro_batch "
+                f"{self.micro_batch} and tokens_per_gpu {self.tokens_per_gpu}: give one"
+            )
+        return self
+
+
+AS_SENT = System()
+"""No setting of the machine: launches are as orch sends them by itself."""
 
 
 class Cadence(Frozen):

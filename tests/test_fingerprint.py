@@ -109,6 +109,7 @@ CHANGES: dict[str, Any] = {
     "kl.reference": {"kind": "ema", "share": 0.5, "every_steps": 1},
     "kl.controller": {"target": 0.1, "horizon": 1000},
     "loss.correction": {"kind": "tis_token", "most": 2.0},
+    "loss.entropy_bonus": 0.01,
 }
 """Another value for every leaf that changes the result."""
 

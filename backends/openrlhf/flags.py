@@ -5,7 +5,7 @@ release refuses the other's names. Inside orch a flag has its dotted name. optio
 facts of each release's own parser about its flags.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,11 @@ FLAT_NAMES: Mapping[str, str | None] = {
     "vllm.enable_sleep": "vllm_enable_sleep",
     "ds.enable_sleep": "deepspeed_enable_sleep",
     "vllm.gpu_memory_utilization": "vllm_gpu_memory_utilization",
+    "train.dynamic_batch_enable": "use_dynamic_batch",
+    "train.max_tokens_per_gpu": "train_max_tokens_per_gpu",
+    "rollout.max_tokens_per_gpu": "rollout_max_tokens_per_gpu",
+    "ds.adam_offload": "adam_offload",
+    "ref.offload": "ref_reward_offload",
     "ckpt.path": "ckpt_path",
     "ckpt.output_dir": "save_path",
     "ckpt.save_steps": "save_steps",
@@ -108,6 +113,14 @@ def own_tables() -> Mapping[str, ReleaseTable]:
     """Return release -> the table of its flags, under the release's own names."""
     releases = _release_options().items()
     return {version: key_tables.option_table(version, known) for version, known in releases}
+
+
+@cache
+def dotted_names(version: str) -> Mapping[str, str]:
+    """Return the dotted name of each flag of a release that has another name there."""
+    if version != FLAT:
+        return {}
+    return {flat: name for name, flat in FLAT_NAMES.items() if flat is not None}
 
 
 @cache
@@ -165,8 +178,8 @@ def words(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
-def argv(given: Values, version: str) -> tuple[str, ...]:
-    """Return the command line of a release.
+def argv(given: Values, version: str, extra: Values | None = None) -> tuple[str, ...]:
+    """Return the command line of a release. extra: flags by the release's own names.
 
     Raise KeyError for a flag that the release lacks: a bug.
     """
@@ -182,7 +195,21 @@ def argv(given: Values, version: str) -> tuple[str, ...]:
             raise KeyError(f"OpenRLHF {version} has no {name}")
         line.append(flag)
         line += words(value)
+    for name, value in (extra or {}).items():
+        line += [f"--{name}", *words(tuple(value) if isinstance(value, list) else value)]
     return tuple(line)
+
+
+def without(argv: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return a command line without these flags of the release, which are written in full."""
+    kept: list[str] = []
+    dropping = False
+    for word in argv:
+        if word.startswith("--"):
+            dropping = word.removeprefix("--").partition("=")[0] in names
+        if not dropping:
+            kept.append(word)
+    return kept
 
 
 @cache

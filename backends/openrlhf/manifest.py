@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_table, spelled, words
+from backends.openrlhf.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import (
     ABSENT,
@@ -686,9 +687,28 @@ def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
     return " ".join(flags), " ".join(values)
 
 
+def _of_tokens(settings: Settings) -> Account:
+    """Return how exactly the entropy bonus is the policy loss's aggregate."""
+    notes = []
+    if settings.backend.version == FLAT:
+        notes.append("the mean over the tokens of each micro-batch")
+    elif settings.loss.aggregation != "token_mean":
+        notes.append("the mean over tokens, whatever the policy loss has")
+    if settings.rollout.temperature != 1:
+        notes.append("of the distribution at temperature 1")
+    return ("approximated" if notes and settings.loss.entropy_bonus else "exact"), (
+        "; ".join(notes) if settings.loss.entropy_bonus else "0 logs the entropy and adds nothing"
+    )
+
+
+ENTROPY = (Row("loss.entropy_bonus", "actor.entropy_coef", Number(least=0), account=_of_tokens),)
+
 MANIFEST = Manifest(
     library="openrlhf",
     versions=VERSIONS,
+    system=SYSTEM,
+    passes_keys=True,
+    fields_of_keys=FIELDS_OF_KEYS,
     rows=(
         *MODEL_AND_DATA,
         *OBJECTIVE,
@@ -698,6 +718,7 @@ MANIFEST = Manifest(
         *OPTIMIZER,
         *RUN,
         *PRECISION,
+        *ENTROPY,
     ),
     tables={version: release_table(version) for version in VERSIONS},
     show=_show,

@@ -6,10 +6,17 @@ An absent flag has the release's default. A flag that orch does not know is a fa
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from backends.openrlhf.flags import FLAT_NAMES, MODULE, CommandLine, read, spelled
+from backends.openrlhf.flags import FLAT_NAMES, MODULE, CommandLine, read, spelled, without
 from backends.openrlhf.manifest import BOUNDS, GATING, LEVEL, MANIFEST, MODE
 from orchestrator.errors import Fault, SpecError
-from orchestrator.library.needs import NEEDS, name_of, read_needs, settings_of
+from orchestrator.library.needs import (
+    NEEDS,
+    name_of,
+    passed_keys,
+    read_needs,
+    settings_of,
+    with_extra,
+)
 from orchestrator.settings import Settings
 
 _WITHOUT: Mapping[str, str] = {
@@ -22,6 +29,11 @@ _WITHOUT: Mapping[str, str] = {
 """Flag -> the other flag without which the library ignores it."""
 
 
+_OF_SYSTEM = MANIFEST.system_keys | {
+    flat for key in MANIFEST.system_keys if (flat := FLAT_NAMES[key]) is not None
+}
+
+
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. Raise SpecError with every fault of its command line.
 
@@ -29,7 +41,8 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     flags name, with orch's default reward rule.
     """
     faults: list[Fault] = []
-    flags = read(argv, faults)
+    extra = passed_keys(files)
+    flags = read(without(argv, extra.keys() - _OF_SYSTEM), faults)
     faults += _ignored(flags)
     needs = read_needs(files, faults) if NEEDS in files else _needs_of(flags)
     if not faults or flags.given:
@@ -38,7 +51,8 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         raise SpecError(MODULE, faults)
     launch = {**flags.given, NEEDS: needs}
     try:
-        return settings_of(MANIFEST.read(launch, flags.version), MODULE)
+        plain = with_extra(MANIFEST.read(launch, flags.version), extra)
+        return settings_of(plain, MODULE)
     except (ArithmeticError, TypeError) as error:
         sentence = f"the flags make no cell: {type(error).__name__}: {error}"
         raise SpecError(MODULE, [Fault(sentence)]) from error
@@ -99,11 +113,6 @@ def _other_steps(flags: CommandLine, needs: Mapping[str, Any]) -> Iterator[Fault
         yield Fault(
             f"{name['train.max_epochs']} {flags['train.max_epochs']}: no cell trains on a rollout "
             "batch more than once; give 1"
-        )
-    if flags["actor.entropy_coef"]:
-        yield Fault(
-            f"{name['actor.entropy_coef']} {flags['actor.entropy_coef']:g}: no cell has an entropy "
-            "bonus; give 0, which logs the entropy"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
-from backends.openrlhf.flags import FLAT, NEWEST, argv
+from backends.openrlhf.flags import FLAT, NEWEST, argv, dotted_names, own_tables, spelled
 from backends.openrlhf.manifest import (
     MANIFEST,
     PLAIN_ESTIMATORS,
@@ -25,9 +25,9 @@ from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
-from orchestrator.library.needs import NEEDS, needs_file
+from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
-from orchestrator.settings import Data, Resources, Settings
+from orchestrator.settings import AS_SENT, Data, Resources, Settings, System
 
 REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
 PROMPTS_FORMAT = "labelled"
@@ -35,6 +35,18 @@ COLUMNS = {"prompt": "prompt", "label": "label"}
 REWARD_CLIP = (-1000.0, 1000.0)
 """A clip that never acts. The default of 10 would cut standardised rewards of groups over 101."""
 
+CONSTANTS = frozenset(
+    {
+        "ckpt.max_num",
+        "ds.enable_sleep",
+        "ds.packing_samples",
+        "ds.zero_stage",
+        "train.colocate_actor_ref",
+        "train.colocate_all",
+        "vllm.enable_sleep",
+    }
+)
+"""Flags that every launch sends and that `backend.extra` may replace."""
 Options = dict[str, object]
 """Dotted name of a flag -> its value; False, None and ABSENT leave the flag out."""
 
@@ -54,9 +66,10 @@ class RankLayout(NamedTuple):
     """Nodes that train; the reference policy shares their GPUs."""
     gpus_per_node: int
     num_engines: int
-    """vLLM engines of one GPU each."""
+    """vLLM engines."""
     micro_train: int
     micro_rollout: int
+    gpus_of_engine: int = 1
 
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
@@ -64,7 +77,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
-    layout = rank_layout(settings, cell.resources, version)
+    layout = rank_layout(settings, cell.resources, version, cell.system)
     check(settings, version, layout, paths)
     needed, needed_text = needs(settings, version)
     options = {
@@ -73,8 +86,18 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         **_machines(settings, layout),
         **_output(cell, paths),
     }
+    options, own = MANIFEST.finished(
+        settings,
+        cell.system,
+        options,
+        table=own_tables()[version],
+        constants=CONSTANTS,
+        names=dotted_names(version),
+    )
     dump_files, dump_variables = _dump(cell, version, paths)
-    program = argv(options, version)
+    extra = settings.backend.passed
+    dotted = {dotted_names(version).get(name, name) for name in extra}
+    program = argv({k: v for k, v in options.items() if k not in {*extra, *dotted}}, version, extra)
     if dump_files:
         program = (program[0], str(paths.plan_dir / DUMP), *program[1:])
     return LaunchPlan(
@@ -88,12 +111,14 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **scoring.files(settings.data.reward),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **dump_files,
+            **extra_file(settings),
         },
         env={
             **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
             **dump_variables,
         },
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
+        + own
         + without_evaluation(cell.cadence),
         bring_up="ray",
     )
@@ -145,14 +170,13 @@ def _machines(settings: Settings, layout: RankLayout) -> Options:
     synchronous = settings.max_staleness_steps == 0
     return {
         "rollout.micro_batch_size": layout.micro_rollout,
-        "actor.entropy_coef": 0.0,
         "train.micro_batch_size": layout.micro_train,
         "actor.num_nodes": layout.num_nodes,
         "actor.num_gpus_per_node": layout.gpus_per_node,
         "ref.num_nodes": layout.num_nodes,
         "ref.num_gpus_per_node": layout.gpus_per_node,
         "vllm.num_engines": layout.num_engines,
-        "vllm.tensor_parallel_size": 1,
+        "vllm.tensor_parallel_size": layout.gpus_of_engine,
         "ds.zero_stage": 3,
         "ds.packing_samples": True,
         "actor.gradient_checkpointing_enable": True,
@@ -223,7 +247,9 @@ def reward_file() -> str:
     return (Path(__file__).parent / "rewards" / "reward.py").read_text(encoding="utf-8")
 
 
-def rank_layout(settings: Settings, resources: Resources, version: str) -> RankLayout:
+def rank_layout(
+    settings: Settings, resources: Resources, version: str, system: System = AS_SENT
+) -> RankLayout:
     """Return the split of the GPUs. Synchronous: all models share every GPU. Else half train.
 
     Raise UnsupportedSetting if the GPUs cannot be halved, or a batch does not divide over them: the
@@ -253,7 +279,36 @@ def rank_layout(settings: Settings, resources: Resources, version: str) -> RankL
     share = per_minibatch // workers
     micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
     by_sequence = version == FLAT and settings.loss.aggregation == "sequence_mean"
-    return RankLayout(nodes, gpus, workers, 1 if by_sequence else micro, micro)
+    key = spelled("train.micro_batch_size", version) or ""
+    asked = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))
+    if asked is not None and share % asked:
+        raise _refused(
+            "system.micro_batch",
+            asked,
+            f"divisors of {share}",
+            f"A GPU has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
+        )
+    if by_sequence and asked not in (None, 1):
+        raise _refused(
+            "system.micro_batch",
+            asked,
+            "1",
+            f"In {FLAT} micro-batches of one sequence make loss.aggregation=sequence_mean: leave "
+            "it out.",
+        )
+    parallel = system.tensor_parallel or 1
+    if gpus % parallel:
+        raise _refused(
+            "system.tensor_parallel",
+            parallel,
+            f"divisors of {gpus}",
+            f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them: "
+            "take a divisor.",
+        )
+    micro = asked or micro
+    return RankLayout(
+        nodes, gpus, workers // parallel, 1 if by_sequence else micro, micro, parallel
+    )
 
 
 def _half(nodes: int, gpus: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from backends.prime_rl.launch import SERVER_HOST
 from backends.prime_rl.manifest import sequence_tokens
 from backends.prime_rl.releases import CURRENT
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths, Cell
 
 Table = dict[str, object]
@@ -94,8 +95,12 @@ def all_keys(
     cell: Cell, paths: AttemptPaths, version: str, keys: Mapping[str, object]
 ) -> dict[str, object]:
     """Return all keys of a launch, in ORDER. `keys`: those that the manifest sends for the cell."""
-    everything = {**keys, **dict(_surroundings(cell, paths, version))}
-    return {key: everything[key] for key in sorted(everything, key=_position)}
+    return ordered({**keys, **dict(_surroundings(cell, paths, version))})
+
+
+def ordered(keys: Mapping[str, object]) -> dict[str, object]:
+    """Return keys in ORDER; those of tables that are not in it come last."""
+    return {key: keys[key] for key in sorted(keys, key=_position)}
 
 
 def files(cell: Cell, version: str, ordered: Mapping[str, object]) -> dict[str, Table]:
@@ -145,9 +150,9 @@ def _table_of(name: str, by_name: dict[str, Table]) -> Table:
 @lru_cache(maxsize=1024)
 def _position(key: str) -> int:
     """Return the place of a key: its own, or that of the nearest table around it."""
-    while key not in ORDER:
+    while key and key not in ORDER:
         key = key.rpartition(".")[0]
-    return ORDER.index(key)
+    return ORDER.index(key) if key else len(ORDER)
 
 
 def _has_reference(cell: Cell, version: str) -> bool:
@@ -182,7 +187,19 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
     yield "deployment.num_infer_gpus", served
     if alone and _has_reference(cell, version):
         yield "deployment.num_teacher_gpus", 1
-    yield "inference.parallel.dp", served if alone else free
+    engines, parallel = served if alone else free, cell.system.tensor_parallel or 1
+    if engines % parallel:
+        raise UnsupportedSetting(
+            f"prime_rl {version}",
+            "system.tensor_parallel",
+            parallel,
+            (f"divisors of {engines}",),
+            f"Engines of {parallel} GPUs do not fill the {engines} GPUs that sample: take a "
+            "divisor.",
+        )
+    if parallel > 1:
+        yield "inference.parallel.tp", parallel
+    yield "inference.parallel.dp", engines // parallel
 
 
 def _addresses(cell: Cell, version: str) -> Iterator[tuple[str, object]]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS, keys
+from backends.prime_rl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -694,6 +695,9 @@ MANIFEST = Manifest(
     default=OLD,
     constants=CONSTANTS,
     show=_shown,
+    system=SYSTEM,
+    passes_keys=True,
+    fields_of_keys=FIELDS_OF_KEYS,
     version_advice="0.5.0 is the last release with a configurable async level and reference "
     "log-probabilities in the RL loss; 0.8.0 has one fixed overlap and rejects a teacher beside "
     "RL. Set backend=prime_rl@0.5.0.",

@@ -18,7 +18,7 @@ from backends.prime_rl.releases import CURRENT, OLD, VERSIONS, keys
 from backends.prime_rl.translate import sent
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.manifest import Values
-from orchestrator.library.needs import name_of, settings_of
+from orchestrator.library.needs import name_of, passed_keys, settings_of, with_extra
 from orchestrator.settings import Settings
 
 Tree = Mapping[str, Any]
@@ -37,10 +37,12 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     except ValueError as error:
         raise SpecError(name, [Fault(f"cannot be read: {error}")]) from None
     version = release_of(tree)
+    extra = passed_keys(files)
     launch = sent({RL: tree, INFERENCE: server}) | {RECORD: record}
+    launch = {key: value for key, value in launch.items() if key not in extra}
     if wrong := faults(tree) or _missing(launch, version) or _foreign(tree, launch, version):
         raise SpecError(name, wrong)
-    return settings_of(_named(MANIFEST.read(launch, version)), name)
+    return settings_of(with_extra(_named(MANIFEST.read(launch, version)), extra), name)
 
 
 _NEEDED: Mapping[str, tuple[str, ...]] = {

@@ -17,6 +17,7 @@ from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
+from orchestrator.library.needs import extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 
 PROMPTS_FORMAT = "questions"
@@ -29,7 +30,10 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
     assigned = MANIFEST.assignments(cell.settings, carried)
-    keys = config.all_keys(cell, paths, version, assigned)
+    keys, own = MANIFEST.finished(
+        cell.settings, cell.system, config.all_keys(cell, paths, version, assigned)
+    )
+    keys = config.ordered(keys)
     record = _record(cell)
     dumps = cell.cadence.dump_rollouts
     if dumps and version != OLD:
@@ -57,9 +61,11 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             RECORD: json.dumps(record) + "\n",
             **scoring.files(cell.settings.data.reward),
             **prompt_recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
+            **extra_file(cell.settings),
         },
         env={rollout_dump.VARIABLE: folder} if dumps else {},
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
+        + own
         + without_evaluation(cell.cadence),
         bring_up="ranks",
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backends.skyrl.overrides import written
+from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import key_tables
 from orchestrator.library.key_tables import numbers
 from orchestrator.library.manifest import (
@@ -89,6 +90,20 @@ FIXED: Values = {
 
 NO_CLIP = (1.0, 1e9)
 """eps_clip_low and eps_clip_high without a clip. SkyRL bounds the ratio by e^20 < 1e9 before."""
+HELD: Values = {
+    key: value
+    for key, value in FIXED.items()
+    if key.startswith((ALGORITHM, "trainer.update_epochs_per_batch", "generator."))
+    and key
+    not in (
+        f"{ALGORITHM}.kl_ctrl.type",
+        f"{ALGORITHM}.use_entropy_loss",
+        "generator.batched",
+        "generator.eval_n_samples_per_prompt",
+        f"{SAMPLING}.logprobs",
+    )
+}
+"""Keys that would change the training data, with the values that orch always sends."""
 LOSSES = ("regular", "dual_clip", "orch_rollout_ppo", "orch_rollout_dual_clip")
 """Policy losses of cells, without and with a dual clip: first SkyRL's, then orch_skyrl.py's."""
 
@@ -805,10 +820,42 @@ def _show(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
     return in_file, str(carried.value)
 
 
+ENTROPY = (
+    Row(
+        "loss.entropy_bonus",
+        carried_by=f"{ALGORITHM}.use_entropy_loss=false",
+        offer=(Meaning(0.0, ABSENT),),
+        read=lambda launch: ABSENT if launch.get(f"{ALGORITHM}.use_entropy_loss") else 0.0,
+    ),
+    Row(
+        "loss.entropy_bonus",
+        f"{ALGORITHM}.entropy_loss_coef",
+        Number(least=1e-300),
+        adds=lambda _: {f"{ALGORITHM}.use_entropy_loss": True},
+        read=lambda launch: (
+            launch[f"{ALGORITHM}.entropy_loss_coef"]
+            if launch.get(f"{ALGORITHM}.use_entropy_loss")
+            else ABSENT
+        ),
+        account=(
+            "approximated",
+            (
+                "the mean over the tokens of each micro batch, then of micro batches by their "
+                "number of responses: a token of a short one weighs more"
+            ),
+        ),
+    ),
+)
+
 MANIFEST = Manifest(
     library="skyrl",
     versions=VERSIONS,
+    system=SYSTEM,
+    passes_keys=True,
+    held=HELD,
+    fields_of_keys=FIELDS_OF_KEYS,
     rows=(
+        *ENTROPY,
         *MODEL_AND_DATA,
         *OBJECTIVE,
         *CORRECTION,

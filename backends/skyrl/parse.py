@@ -15,7 +15,7 @@ from backends.skyrl.manifest import (
     BATCH,
     BOUND,
     ENABLED,
-    FIXED,
+    HELD,
     IN_LOSS,
     IN_REWARD,
     MANIFEST,
@@ -34,25 +34,16 @@ from backends.skyrl.manifest import (
 from backends.skyrl.overrides import read
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import ReleaseTable, Values, equal, fits
-from orchestrator.library.needs import NEEDS, faults_of, settings_of
+from orchestrator.library.needs import (
+    NEEDS,
+    faults_of,
+    passed_keys,
+    settings_of,
+    with_extra,
+)
 from orchestrator.settings import Settings
 
 _SOURCE = "SkyRL launch"
-_HARMLESS = frozenset(
-    {
-        f"{ALGORITHM}.kl_ctrl.type",
-        "generator.batched",
-        "generator.eval_n_samples_per_prompt",
-        f"{SAMPLING}.logprobs",
-    }
-)
-_TRAINING: Values = {
-    key: value
-    for key, value in FIXED.items()
-    if key.startswith((ALGORITHM, "trainer.update_epochs_per_batch", "generator."))
-    and key not in _HARMLESS
-}
-"""Keys that would change the training data, with the values that orch always sends."""
 _KINDS = {
     "bool": "true or false",
     "int": "an integer",
@@ -64,7 +55,9 @@ _KINDS = {
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. Raise SpecError with every fault."""
-    given = read(argument for argument in argv if "=" in argument)
+    given, extra = read(argument for argument in argv if "=" in argument), passed_keys(files)
+    held = extra.keys() - MANIFEST.system_keys
+    given = {key: value for key, value in given.items() if key not in held}
     needed = _needed(files)
     version = _version(given, needed)
     table = MANIFEST.tables[version]
@@ -90,7 +83,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
             faults += faults_of(error)
     if wrong or faults:
         raise SpecError(_SOURCE, [*faults, *wrong])
-    return settings_of(plain, _SOURCE)
+    return settings_of(with_extra(plain, extra), _SOURCE)
 
 
 def _needed(files: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
@@ -154,7 +147,7 @@ def _silent(values: Values, given: Values, argv: str, num_prompts: object) -> It
     `values`: the launch over SkyRL's defaults. `argv`: its words, which name the entry point.
     `num_prompts`: the number of its prompts, if known.
     """
-    for key, value in _TRAINING.items():
+    for key, value in HELD.items():
         if key in given and not equal(given[key], value):
             yield Fault(
                 f"no cell has {given[key]!r}: it trains on something else; set it to "

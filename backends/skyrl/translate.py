@@ -21,12 +21,13 @@ from backends.skyrl.manifest import (
 )
 from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
+from backends.skyrl.system import MICRO
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, rollout_dump
-from orchestrator.library.needs import NEEDS
+from orchestrator.library.needs import NEEDS, extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Data, Resources, Settings
+from orchestrator.settings import Cadence, Data, Resources, Settings, System
 
 ENTRY, REWARD, DUMP = "orch_skyrl.py", "reward.py", "orch_skyrl_dump.py"
 PROMPTS_FORMAT = "chat"
@@ -39,12 +40,13 @@ MOST_TOKENS = 8192
 
 
 class GpuLayout(NamedTuple):
-    """The GPUs that train, which the reference policy shares, and the engines of one GPU each."""
+    """The GPUs that train, which the reference policy shares, and the engines."""
 
     num_nodes: int
     gpus_per_node: int
     num_engines: int
     colocated: bool
+    gpus_of_engine: int = 1
 
     @property
     def ranks(self) -> int:
@@ -58,17 +60,22 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     version = MANIFEST.version_of(settings)
     carried = MANIFEST.carry(settings)
     check(settings, version)
-    layout = gpu_layout(cell.resources, asynchronous=settings.max_staleness_steps > 0)
+    layout = gpu_layout(
+        cell.resources,
+        asynchronous=settings.max_staleness_steps > 0,
+        tensor_parallel=cell.system.tensor_parallel or 1,
+    )
     sequences = sequences_per_gpu(settings, layout)
     needed, needed_text = needs(settings)
     overrides = {
         **_paths(paths, settings),
         **dict(_machines(layout)),
         **_engine_probabilities(settings),
-        **dict(_micro_batches(settings, sequences)),
+        **dict(_micro_batches(settings, sequences, cell.system)),
         **dict(_cadence(cell.cadence, settings)),
         **MANIFEST.assignments(settings, carried),
     }
+    overrides, own = MANIFEST.finished(settings, cell.system, overrides)
     updates = settings.batch.num_minibatches
     return LaunchPlan(
         cell_id=cell.id,
@@ -77,7 +84,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         argv=(
             PYTHON,
             str(paths.plan_dir / ENTRY),
-            *_fixed_arguments(),
+            *(write(key, value) for key, value in FIXED.items() if key not in overrides),
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
@@ -87,12 +94,14 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **scoring.files(settings.data.reward),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **(_dump_files() if cell.cadence.dump_rollouts else {}),
+            **extra_file(settings),
         },
         env={
             "TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates)),
             **(_dump_variables(paths) if cell.cadence.dump_rollouts else {}),
         },
         ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried)
+        + own
         + _of_cadence(settings, version, overrides),
         bring_up="ray",
     )
@@ -144,10 +153,24 @@ def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
     }
 
 
-def _micro_batches(settings: Settings, sequences: int) -> Iterator[tuple[str, object]]:
+def _micro_batches(
+    settings: Settings, sequences: int, system: System
+) -> Iterator[tuple[str, object]]:
+    asked = MANIFEST.micro_batch(settings, system, MICRO[0])
+    if asked is not None and sequences % asked:
+        raise _refused(
+            "system.micro_batch",
+            asked,
+            f"divisors of {sequences}",
+            f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts: take a "
+            "divisor.",
+        )
     tokens = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
     for phase in ("train", "forward"):
-        yield f"trainer.micro_{phase}_batch_size_per_gpu", micro_batch(sequences, tokens)
+        yield (
+            f"trainer.micro_{phase}_batch_size_per_gpu",
+            asked or micro_batch(sequences, tokens),
+        )
 
 
 def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
@@ -157,7 +180,7 @@ def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
         yield f"{PLACEMENT}.{model}_num_nodes", layout.num_nodes
         yield f"{PLACEMENT}.{model}_num_gpus_per_node", layout.gpus_per_node
     yield f"{ENGINE}.num_engines", layout.num_engines
-    yield f"{ENGINE}.tensor_parallel_size", 1
+    yield f"{ENGINE}.tensor_parallel_size", layout.gpus_of_engine
 
 
 def _engine_probabilities(settings: Settings) -> dict[str, object]:
@@ -220,16 +243,11 @@ def _dump_variables(paths: AttemptPaths) -> dict[str, str]:
 
 
 @cache
-def _fixed_arguments() -> tuple[str, ...]:
-    return tuple(write(key, value) for key, value in FIXED.items())
-
-
-@cache
 def _text(name: str) -> str:
     return (Path(__file__).parent / "launch" / name).read_text(encoding="utf-8")
 
 
-def gpu_layout(resources: Resources, *, asynchronous: bool) -> GpuLayout:
+def gpu_layout(resources: Resources, *, asynchronous: bool, tensor_parallel: int = 1) -> GpuLayout:
     """Return the split of the GPUs: all train and sample in turn, or, asynchronously, half train.
 
     Raise UnsupportedSetting for resources that cannot be split so.
@@ -242,12 +260,20 @@ def gpu_layout(resources: Resources, *, asynchronous: bool) -> GpuLayout:
             "1 or more",
             "Set resources.gpus_per_node to what a node of the cluster has.",
         )
-    if not asynchronous:
-        return GpuLayout(nodes, gpus, nodes * gpus, colocated=True)
-    if nodes % 2 == 0:
-        return GpuLayout(nodes // 2, gpus, nodes * gpus // 2, colocated=False)
-    if gpus % 2 == 0:
-        return GpuLayout(nodes, gpus // 2, nodes * gpus // 2, colocated=False)
+    train_nodes, train_gpus = nodes, gpus
+    if asynchronous:
+        train_nodes, train_gpus = (nodes // 2, gpus) if nodes % 2 == 0 else (nodes, gpus // 2)
+    if train_gpus % tensor_parallel:
+        raise _refused(
+            "system.tensor_parallel",
+            tensor_parallel,
+            f"divisors of {train_gpus}",
+            f"Engines of {tensor_parallel} GPUs do not fill the {train_gpus} GPUs that a node has "
+            "for them: take a divisor.",
+        )
+    engines = train_nodes * train_gpus // tensor_parallel
+    if not asynchronous or nodes % 2 == 0 or gpus % 2 == 0:
+        return GpuLayout(train_nodes, train_gpus, engines, not asynchronous, tensor_parallel)
     raise _refused(
         "resources.gpus_per_node",
         gpus,

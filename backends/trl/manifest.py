@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from backends.trl.options import VERSIONS, Script, release_table
+from backends.trl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library.manifest import (
     ABSENT,
     Account,
@@ -404,6 +405,37 @@ OBJECTIVE = (
         advice="RLOOTrainer has no dual clip: leave loss.clip.dual out.",
     ),
 )
+ENTROPY = (
+    *_by_grpo(
+        Row(
+            "loss.entropy_bonus",
+            "entropy_coef",
+            offer=(Meaning(0.0, ABSENT),),
+            read=lambda launch: ABSENT if launch.get("entropy_coef") else 0.0,
+        ),
+        Row(
+            "loss.entropy_bonus",
+            "entropy_coef",
+            offer=Number(least=1e-300),
+            read=lambda launch: launch.get("entropy_coef") or ABSENT,
+            account=(
+                "approximated",
+                (
+                    "the mean over the tokens of each micro batch, then of micro batches: a "
+                    "token of a short one weighs more"
+                ),
+            ),
+        ),
+    ),
+    Row(
+        "loss.entropy_bonus",
+        carried_by="RLOOTrainer has no entropy bonus",
+        offer=same(0.0),
+        when=BY_RLOO,
+        read=lambda launch: 0.0 if _is_rloo(launch) else ABSENT,
+        advice="RLOOTrainer has no entropy bonus: put the KL into the loss, or leave it out.",
+    ),
+)
 KL = (
     Row(
         "kl.estimator",
@@ -672,7 +704,19 @@ CONSTANTS = (
 MANIFEST = Manifest(
     library="trl",
     versions=VERSIONS,
-    rows=(*MODEL_AND_DATA, *OBJECTIVE, *KL, *ROLLOUT_AND_BATCH, *OPTIMIZER, *RUN, *PRECISION),
+    rows=(
+        *MODEL_AND_DATA,
+        *OBJECTIVE,
+        *ENTROPY,
+        *KL,
+        *ROLLOUT_AND_BATCH,
+        *OPTIMIZER,
+        *RUN,
+        *PRECISION,
+    ),
+    system=SYSTEM,
+    passes_keys=True,
+    fields_of_keys=FIELDS_OF_KEYS,
     constants=CONSTANTS,
     tables={version: release_table(version) for version in VERSIONS},
     version_advice="orch has read and run these releases; one before and one since 1.10.0, which "

@@ -11,7 +11,13 @@ from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSE
 from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults, script_table
 from backends.trl.translate import PROGRAM, flag
 from orchestrator.errors import Fault, SpecError, did_you_mean
-from orchestrator.library.needs import NEEDS, read_needs, settings_of
+from orchestrator.library.needs import (
+    NEEDS,
+    passed_keys,
+    read_needs,
+    settings_of,
+    with_extra,
+)
 from orchestrator.settings import Settings
 
 WEIGHTS = "vllm_importance_sampling_correction"
@@ -24,7 +30,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     if script is None or not any(PurePath(word).name == PROGRAM for word in argv):
         raise SpecError("TRL launch", [Fault(f"the launch does not run {PROGRAM} grpo or rloo")])
     needs = read_needs(files, faults)
-    given = _config(argv, files, faults)
+    given, extra = _config(argv, files, faults), passed_keys(files)
     version = needs["asked"].get("backend.version") or VERSIONS[0]
     if version not in VERSIONS:
         faults.append(Fault(f"{NEEDS} names TRL {version}; orch knows {', '.join(VERSIONS)}"))
@@ -32,6 +38,11 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         faults += _wrong_options(script, version, given)
     if faults:
         raise SpecError("TRL launch", faults)
+    given = {
+        key: value
+        for key, value in given.items()
+        if key not in extra or key in MANIFEST.system_keys
+    }
     launch = {
         **given,
         NEEDS: needs,
@@ -49,7 +60,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         faults.append(Fault(f"the options make no cell: {type(error).__name__}: {error}"))
     if faults:
         raise SpecError("TRL launch", faults)
-    return settings_of(settings, "TRL launch")
+    return settings_of(with_extra(settings, extra), "TRL launch")
 
 
 def values_of_anybody(

@@ -27,9 +27,9 @@ from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, quiet_kl, rollout_dump
 from orchestrator.library.manifest import ManifestError, Values
-from orchestrator.library.needs import NEEDS, needs_file
+from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Data, Resources, Settings
+from orchestrator.settings import AS_SENT, Cadence, Data, Resources, Settings, System
 
 PROMPTS_FORMAT = "labelled"
 PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
@@ -64,7 +64,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     settings = cell.settings
     version, script = MANIFEST.version_of(settings), script_of(settings)
     carried = MANIFEST.carry(settings)
-    layout = rank_layout(settings, cell.resources)
+    layout = rank_layout(settings, cell.resources, cell.system)
     check(settings, version)
     needed, needed_text = needs(settings, version)
     options = {
@@ -74,6 +74,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         **_output(cell, paths),
     }
     table = script_table(script, version)
+    options, own = MANIFEST.finished(settings, cell.system, options, table=table)
     for key, value in options.items():
         if why := table.objection(key, value):
             raise ManifestError(f"trl: {why}")
@@ -98,12 +99,15 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **shipped(cell.cadence.dump_rollouts, bool(kl)),
             **scoring.files(settings.data.reward),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **extra_file(settings),
         },
         env={
             "HF_DATASETS_CACHE": str(paths.attempt_dir / "datasets"),
             **_dump(cell.cadence, paths, layout),
         },
-        ledger=MANIFEST.ledger(settings, launch, carried) + _of_cadence(cell.cadence, settings),
+        ledger=MANIFEST.ledger(settings, launch, carried)
+        + own
+        + _of_cadence(cell.cadence, settings),
     )
 
 
@@ -284,7 +288,9 @@ def _scalar(value: object) -> str:
     return _BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def rank_layout(settings: Settings, resources: Resources) -> ProcessShares:
+def rank_layout(
+    settings: Settings, resources: Resources, system: System = AS_SENT
+) -> ProcessShares:
     """Return the parts of a batch. Raise UnsupportedSetting if it does not divide."""
     if resources.num_nodes > 1:
         raise _refused(
@@ -306,7 +312,15 @@ def rank_layout(settings: Settings, resources: Resources) -> ProcessShares:
             "rollout.group_size or the number of GPUs.",
         )
     largest = LARGEST_ON_CPU if on_cpu else LARGEST_ON_GPU
-    per_device = next(n for n in range(min(largest, share), 0, -1) if share % n == 0)
+    micro = MANIFEST.micro_batch(settings, system, "per_device_train_batch_size")
+    if micro is not None and share % micro:
+        raise _refused(
+            "system.micro_batch",
+            micro,
+            f"divisors of {share}",
+            f"A process has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
+        )
+    per_device = micro or next(n for n in range(min(largest, share), 0, -1) if share % n == 0)
     return ProcessShares(processes, on_cpu, per_device, share // per_device)
 
 

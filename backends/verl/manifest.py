@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backends.verl import extension
+from backends.verl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.estimators import TABLE
 from orchestrator.library import key_tables
 from orchestrator.library.manifest import (
@@ -969,6 +970,16 @@ CORRECTION_ROWS = (
 )
 
 
+ENTROPY_ROWS = (
+    Row(
+        "loss.entropy_bonus",
+        f"{ACTOR}.entropy_coeff",
+        Number(least=0),
+        write=lambda s: s.loss.entropy_bonus or 0,
+        account=("exact", "at the temperature of sampling, aggregated as the policy loss is"),
+    ),
+)
+
 CONSTANTS = (
     Constant("data.filter_overlong_prompts", True),
     Constant("data.shuffle", True),
@@ -981,7 +992,6 @@ CONSTANTS = (
         when={"kl.placement": ("reward", "reward_and_loss")},
     ),
     Constant(f"{ACTOR}.policy_loss.loss_mode", "vanilla", accepts=("vanilla",)),
-    Constant(f"{ACTOR}.entropy_coeff", 0, accepts=(0,)),
     Constant(f"{ACTOR}.ppo_epochs", 1, accepts=(1,)),
     Constant(f"{ACTOR}.shuffle", False),
     Constant(f"{ACTOR}.use_dynamic_bsz", True),
@@ -1012,7 +1022,12 @@ MANIFEST = Manifest(
         *OPTIMIZER_ROWS,
         *STEP_ROWS,
         *PRECISION_ROWS,
+        *ENTROPY_ROWS,
     ),
+    system=SYSTEM,
+    passes_keys=True,
+    adds_keys=True,
+    fields_of_keys=FIELDS_OF_KEYS,
     tables=TABLES,
     constants=CONSTANTS,
     extensions={

@@ -49,7 +49,7 @@ from backends.verl.overrides import read
 from backends.verl.translate import MAIN
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.manifest import Values
-from orchestrator.library.needs import name_of, settings_of
+from orchestrator.library.needs import name_of, passed_keys, settings_of, with_extra
 from orchestrator.settings import Settings
 
 SOURCE = "launch of verl"
@@ -63,6 +63,9 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     rule. A launch without a seed has seed 0. Raise SpecError with every fault.
     """
     given, faults = _given(argv)
+    extra = passed_keys(files)
+    for key in extra:
+        given.pop(key.lstrip("+"), None)
     data, requested = _object(DATA, files, faults), _object(ASKED, files, faults)
     version = _version(given, faults) or NEWEST
     values = {**TABLES[version].defaults, **given}
@@ -73,7 +76,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         given | {name: carried for name, carried in ((DATA, data), (ASKED, requested)) if carried},
         version,
     )
-    return settings_of(_named(plain, values), SOURCE)
+    return settings_of(with_extra(_named(plain, values), extra), SOURCE)
 
 
 def _given(argv: Sequence[str]) -> tuple[dict[str, object], list[Fault]]:

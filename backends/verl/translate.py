@@ -65,6 +65,7 @@ from backends.verl.overrides import write
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library.needs import extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data, Resources, Settings
 
@@ -171,6 +172,7 @@ ORDER = (
     f"{WORKER_ENV}.PYTHONPATH",
 )
 """The order of the arguments on a command line, which people compare."""
+_IN_ORDER = frozenset(ORDER)
 
 
 class GpuSplit(NamedTuple):
@@ -191,12 +193,14 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     env = environment(cell, paths)
     arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, paths)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
+    arguments, own = MANIFEST.finished(settings, cell.system, arguments)
     files = {DATA: _data_file(settings.data), SCORER: _text("reward.py")}
     files |= scoring.files(settings.data.reward) | prompt_recipe.plan_file(
         settings.data, PROMPTS_FORMAT
     )
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
+    files |= extra_file(settings)
     extra: dict[str, object] = {DATA: settings.data.model_dump()}
     if (checkpoint := settings.precision.checkpoint) is not None:
         extra[ASKED] = {"precision.checkpoint": checkpoint}
@@ -214,7 +218,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         env=env,
         bring_up="ray",
         ray_cpus=_claimed_cpus(cell, version),
-        ledger=MANIFEST.ledger(settings, arguments | extra, carried),
+        ledger=MANIFEST.ledger(settings, arguments | extra, carried) + own,
     )
 
 
@@ -232,10 +236,13 @@ def _claimed_cpus(cell: Cell, version: str) -> int | None:
 
 
 def _overrides(arguments: Mapping[str, object], version: str) -> list[str]:
-    """Return Hydra's overrides, in ORDER."""
-    return [
+    """Return Hydra's overrides: those of ORDER, then the keys that only some cells have."""
+    ordered = [
         write(spelled, arguments[key]) for key, spelled in _spelled(version) if key in arguments
     ]
+    if len(ordered) == len(arguments):
+        return ordered
+    return ordered + [write(key, arguments[key]) for key in arguments if key not in _IN_ORDER]
 
 
 @cache
@@ -463,6 +470,24 @@ def _even_minibatches(cell: Cell) -> Iterator[UnsupportedSetting]:
         split = split_gpus(resources)
         trainers = split.train_nodes * split.train_gpus
     rollouts = batch.num_prompts // batch.num_minibatches * settings.rollout.group_size
+    micro, longest = cell.system.micro_batch, cell.system.tokens_per_gpu
+    if micro is not None and rollouts % trainers == 0 and rollouts // trainers % micro:
+        yield _refusal(
+            "system.micro_batch",
+            micro,
+            f"divisors of {rollouts // trainers}",
+            f"Each GPU has {rollouts // trainers} rollouts of a minibatch, and verl splits them "
+            "into equal micro batches: take a divisor.",
+        )
+    needed = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    if longest is not None and longest < needed:
+        yield _refusal(
+            "system.tokens_per_gpu",
+            longest,
+            f"{needed} or more",
+            f"One sequence may have {needed} tokens (data.max_prompt_tokens and "
+            "rollout.max_response_tokens), and verl cannot split it: give at least that.",
+        )
     if rollouts % trainers:
         yield _refusal(
             "batch.num_prompts",

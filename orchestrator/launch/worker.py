@@ -18,7 +18,13 @@ from orchestrator.data import prepared
 from orchestrator.errors import OrchError, RunFolderError
 from orchestrator.files import write_text
 from orchestrator.launch import processes, provenance
-from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
+from orchestrator.launch.endings import (
+    Ending,
+    Stopped,
+    disk_full_error,
+    ending_of,
+    shortened,
+)
 from orchestrator.library import neighbour
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
 from orchestrator.rundir import COMPUTED_BY, AttemptDir, CellDir
@@ -91,7 +97,7 @@ def train(
     started, before = time.time(), cpu_seconds()
     ending = _train(cell, cell_dir, attempt, job, started, stop, announce, execute)
     ended = time.time()
-    gpus = cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
+    gpus = cell.resources.reserved_gpus if cell.scale == "full" else 0
     return ending.record(started, ended).model_copy(
         update={
             "cpu_seconds": round(cpu_seconds() - before, 3),
@@ -141,7 +147,7 @@ def _train(
             paths, plan = begin(cell, cell_dir, attempt, job, started)
             announce()
             if plan.entry is None:
-                return execute(plan)
+                return _with_advice(execute(plan), cell_dir.with_system(cell))
             return Ending("succeeded", code=0, outcome=_call_entry(plan.entry, cell, paths))
     except RunFolderError:
         raise
@@ -156,6 +162,21 @@ def _train(
         if ending.state == "cancelled" and attempt.cancel_reason.exists():
             return ending._replace(message=attempt.cancel_reason.read_text())
         return ending
+
+
+def _with_advice(ending: Ending, cell: Cell) -> Ending:
+    """Return an ending whose message says, after a lack of memory, what lowers the need of it."""
+    manifest = plugins.load(cell.settings.backend.name).manifest
+    if ending.failure != "out_of_memory" or manifest is None:
+        return ending
+    settings = manifest.lower_memory(cell.settings, cell.system)
+    if not settings:
+        return ending
+    advice = (
+        f"Lower the memory with {' or '.join(settings)}: `orch retry SPEC -w id={cell.id} "
+        f"{settings[0]}`, then `orch run SPEC`. The cell keeps its id and its checkpoints."
+    )
+    return ending._replace(message=shortened(f"{ending.message}\n{advice}"))
 
 
 def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
@@ -179,7 +200,7 @@ def begin(
 ) -> tuple[AttemptPaths, LaunchPlan]:
     """Write a cell's plan and the attempt's job.json. Return the paths of its files, and the
     plan."""
-    paths = cell_dir.paths(attempt)
+    cell, paths = cell_dir.with_system(cell), cell_dir.paths(attempt)
     plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
     cell_dir.write(cell, plan)
     prepared.link(paths.plan_dir)

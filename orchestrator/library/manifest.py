@@ -30,7 +30,7 @@ from orchestrator.estimators import TABLE
 from orchestrator.identity import BIRTH_VALUES, flatten
 from orchestrator.kl.table import Case, best
 from orchestrator.records import LedgerEntry
-from orchestrator.settings import Cadence, Frozen, Settings
+from orchestrator.settings import Cadence, Frozen, Settings, System
 
 Status = Literal["exact", "approximated", "extension"]
 Account = tuple[Status, str]
@@ -152,6 +152,9 @@ class OpenOffer(Protocol):
 
 
 Offer = tuple[Meaning, ...] | OpenOffer
+
+EXTRA, EXTRA_FILE = "backend.extra", "extra.json"
+"""The field with the library's own keys, and the file of a launch that lists them."""
 
 
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
@@ -278,6 +281,30 @@ class Constant:
     accepts: tuple[object, ...] = ()
     """Values that a cell may have in a stranger's launch. Empty: every value is accepted."""
     when: When | None = None
+    since: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRow:
+    """One setting of `system`, and the keys of the library that it becomes.
+
+    The row claims that the setting cannot change the mathematics of a cell: it is in no identity.
+    """
+
+    field: str
+    """The field of System, such as micro_batch."""
+    keys: tuple[str, ...]
+    """The keys that it becomes. The ledger shows the first."""
+    grade: Literal["measured", "by source"]
+    """measured: gradients with two values were compared (`system.json` beside the manifest); by
+    source: the library's own code says so, as `note` names it."""
+    note: str
+    """Why the mathematics stays the same."""
+    send: Callable[[Any, Settings], Values] | None = None
+    """Return the keys for a value. None: `translate` sends them, because the layout decides."""
+    changes: Callable[[Settings], str] = lambda _: ""
+    """Return why it would change the mathematics of a cell; empty where it cannot."""
     since: str = ""
     until: str = ""
 
@@ -417,6 +444,17 @@ class Manifest:
     value that was sent."""
     version_advice: str = ""
     """Advice if a release is unknown."""
+    system: tuple[SystemRow, ...] = ()
+    """The rows of `system`. A setting without a row is refused."""
+    passes_keys: bool = False
+    """True if launches pass on the keys of `backend.extra` (`finished`). Else they are refused."""
+    adds_keys: bool = False
+    """True if a key that a release does not know is added by a `+` before it (Hydra)."""
+    held: Values = field(default_factory=dict)
+    """Key that the launch sends beside rows and constants -> the only value with which the ledger
+    of a cell is true."""
+    fields_of_keys: Mapping[str, str] = field(default_factory=dict)
+    """Key that the launch sends and no row has -> the field of a cell that decides it."""
 
     # translation
 
@@ -446,7 +484,7 @@ class Manifest:
             name = f"{prefix}{key}"
             if isinstance(value, Frozen) and name not in self._sections:
                 yield from self._divided(value, f"{name}.")
-            else:
+            elif name != EXTRA:
                 yield name, value
 
     @cached_property
@@ -465,6 +503,10 @@ class Manifest:
         field that several rows carry, or that the table does not have.
         """
         version = self.version_of(settings)
+        if settings.backend.extra and not self.passes_keys:
+            raise UnsupportedSetting(
+                self.library, EXTRA, settings.backend.passed, ("no key",), "Leave it out."
+            )
         carried: list[Carried] = []
         values: Values | None = None
         for name, section in settings:
@@ -662,6 +704,191 @@ class Manifest:
                     )
                 by_rows[key] = theirs
         return {key: theirs for key, theirs in (sent | by_rows).items() if theirs is not ABSENT}
+
+    # the machine's settings, and keys that are passed on
+
+    def finished(
+        self,
+        settings: Settings,
+        system: System,
+        sent: Values,
+        *,
+        table: ReleaseTable | None = None,
+        constants: Container[str] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> tuple[dict[str, object], tuple[LedgerEntry, ...]]:
+        """Return the keys of a launch with those of `system` and `backend.extra`, and the ledger
+        entries of both.
+
+        sent: all other keys of the launch. table: that of the launch's own parser, if it is not
+        the release's. constants: keys of `sent` that extra may replace, beside the manifest's own.
+        names: the launch's own name of a key -> its name in `sent`, where they differ.
+        Raise UnsupportedSetting for a setting that the release lacks or that would change the
+        mathematics, for a key that a field decides, and for a key that the release would refuse.
+        """
+        launch, entries = dict(sent), []
+        for name, value in system:
+            if value is not None:
+                row = self._system_row(name, value, settings)
+                keys = {} if row.send is None else row.send(value, settings)
+                launch |= keys
+                note = f"not part of the cell's id, {row.grade}: {row.note}"
+                shown = row.keys[0] if row.keys[0] in launch else ""
+                text = str(launch.get(shown, value))
+                entries.append(_ledger_entry(f"system.{name}", "exact", shown, text, note))
+        launch = {key: value for key, value in launch.items() if value is not ABSENT}
+        if settings.backend.extra:
+            known = table or self.tables[self.version_of(settings)]
+            for key, value in settings.backend.passed.items():
+                plain = key.lstrip("+") if self.adds_keys else key
+                plain = (names or {}).get(plain, plain)
+                why = self._decided(plain, value, settings, sent, constants)
+                why = why or self._refused_by_release(key, value, known)
+                if why:
+                    raise UnsupportedSetting(
+                        f"{self.library} {known.version}",
+                        f"{EXTRA}.{key}",
+                        value,
+                        ("the library's keys that no field has",),
+                        f"{why}.",
+                    )
+                launch.pop(plain, None)
+                launch[key] = value
+                entries.append(
+                    _ledger_entry(
+                        f"{EXTRA}.{key}",
+                        "not judged",
+                        key,
+                        str(value),
+                        "passed on as it is written; part of the cell's id",
+                    )
+                )
+        return launch, tuple(entries)
+
+    def _system_row(self, name: str, value: object, settings: Settings) -> SystemRow:
+        """Return the row of a setting. Raise UnsupportedSetting if it is refused for this cell."""
+        version = self.version_of(settings)
+        rows = [row for row in self.system if _spans(row, version)]
+        row = next((row for row in rows if row.field == name), None)
+        if row is None:
+            known = ", ".join(f"system.{row.field}" for row in rows)
+            raise UnsupportedSetting(
+                f"{self.library} {version}",
+                f"system.{name}",
+                value,
+                (None,),
+                f"Leave it out; this release has {known or 'no setting of the machine'}.",
+            )
+        if why := row.changes(settings):
+            raise UnsupportedSetting(
+                f"{self.library} {version}",
+                f"system.{name}",
+                value,
+                (None,),
+                f"{why}. So it is mathematics here, and part of the cell's id: set the library's "
+                "own key in backend.extra.",
+            )
+        return row
+
+    def lower_memory(self, settings: Settings, system: System) -> tuple[str, ...]:
+        """Return two settings of `system` that lower the memory of a launch, as overrides."""
+        version = self.version_of(settings)
+        rows = {row.field for row in self.system if _spans(row, version)}
+        wanted: dict[str, object] = {
+            "micro_batch": 1,
+            "engine_memory": 0.4,
+            "offload": True,
+            "gradient_checkpointing": True,
+        }
+        able = [
+            f"system.{name}={str(value).lower()}"
+            for name, value in wanted.items()
+            if name in rows
+            and getattr(system, name) != value
+            and not any(r.changes(settings) for r in self.system if r.field == name)
+        ]
+        return tuple(able[:2])
+
+    @cached_property
+    def system_keys(self) -> frozenset[str]:
+        """Return every key of `system`. A row may read it although `backend.extra` gives it."""
+        return frozenset(key for row in self.system for key in row.keys)
+
+    def _is_mathematics(self, key: str, settings: Settings) -> bool:
+        """Return True for a key of `system` that would change the mathematics of a cell: only
+        `backend.extra` may give it."""
+        version = self.version_of(settings)
+        return any(
+            key in row.keys and _spans(row, version) and bool(row.changes(settings))
+            for row in self.system
+        )
+
+    def micro_batch(self, settings: Settings, system: System, key: str) -> int | None:
+        """Return the micro batch that a cell asks for, for a layout: of `system`, or, where it is
+        mathematics, of the library's own key in `backend.extra`. None: it asks for none."""
+        given = settings.backend.passed.get(key)
+        return given if type(given) is int and given > 0 else system.micro_batch
+
+    def _decided(
+        self,
+        key: str,
+        value: object,
+        settings: Settings,
+        sent: Values,
+        constants: Container[str],
+    ) -> str:
+        """Return why a key of extra is decided elsewhere in a launch, or an empty text."""
+        if field_ := self._field_of(key, settings):
+            return f"Set {field_}, the field for it"
+        if self._is_mathematics(key, settings):
+            return ""
+        if key in self.held and not equal(value, self.held[key]):
+            return (
+                f"With another value than {self.held[key]} the ledger of this cell would be false"
+            )
+        if key not in sent or key in constants:
+            return ""
+        version = self.version_of(settings)
+        constant = next((each for each in self._constants_of[version] if each.key == key), None)
+        if constant is None:
+            return "Orch sets it itself: it is a path, a name or a place of the launch"
+        if constant.accepts and not any(equal(value, each) for each in constant.accepts):
+            taken = ", ".join(map(str, constant.accepts))
+            return f"With another value than {taken} the ledger of this cell would be false"
+        return ""
+
+    def _field_of(self, key: str, settings: Settings) -> str:
+        """Return the field that decides a key, or an empty text."""
+        version = self.version_of(settings)
+        if self._is_mathematics(key, settings):
+            return ""
+        name = self.fields_of_keys.get(key, "")
+        for each in self.system:
+            if key in each.keys and _spans(each, version) and not each.changes(settings):
+                name = f"system.{each.field}"
+        for row in self._rows_in(version):
+            also = (each.also for each in row.offer) if isinstance(row.offer, tuple) else ()
+            if key == row.key or any(key in keys for keys in also):
+                name = row.field
+        for carried in self.carry(settings):
+            if key in carried.sent:
+                name = carried.row.field
+        return name
+
+    def _refused_by_release(self, key: str, value: object, table: ReleaseTable) -> str:
+        """Return why the release's own parser refuses a key, or an empty text."""
+        if table.kinds.get(key) == "switch" and value is not True:
+            return f"It is a switch of {table.version}: give true, or leave it out"
+        if not self.adds_keys:
+            return table.objection(key, value)
+        plain = key.lstrip("+")
+        marks = key[: len(key) - len(plain)]
+        if marks == "" and plain not in table.keys and not plain.startswith("hydra."):
+            hint = did_you_mean(plain, table.keys)
+            return f"{table.version} has no key {plain}{hint}; to add it, write +{plain}"
+        if marks == "+" and plain in table.keys:
+            return f"{table.version} has the key {plain}, and Hydra refuses to add it: leave out +"
+        return table.objection(plain, value) if table.has(plain) else ""
 
     # ledger
 
@@ -1174,7 +1401,7 @@ def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fau
     return Fault(f"orch has no {name} for '{value}'{known}{did_you_mean(str(value), taken)}", key)
 
 
-def _spans(each: Row | Constant, version: str) -> bool:
+def _spans(each: Row | Constant | SystemRow, version: str) -> bool:
     return _reaches(each.since, version) and not (each.until and _reaches(each.until, version))
 
 

@@ -13,7 +13,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.errors import Fault, SpecError
-from orchestrator.library.manifest import ABSENT, TEXT, Account, Number, Row, Values, same
+from orchestrator.library.manifest import (
+    ABSENT,
+    EXTRA_FILE,
+    TEXT,
+    Account,
+    Number,
+    Row,
+    Values,
+    same,
+)
 from orchestrator.settings import Settings
 
 NEEDS = "needs.json"
@@ -44,6 +53,25 @@ def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, An
         )
         return {"prompts": {}, "asked": {}}
     return {"prompts": prompts, "asked": values}
+
+
+def extra_file(settings: Settings) -> dict[str, str]:
+    """Return the file that lists the keys of backend.extra, or no file without such keys."""
+    if not settings.backend.extra:
+        return {}
+    return {EXTRA_FILE: json.dumps(settings.backend.passed, indent=1, ensure_ascii=False) + "\n"}
+
+
+def passed_keys(files: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keys of backend.extra of a launch that orch wrote; {} for any other."""
+    return dict(json.loads(files.get(EXTRA_FILE, "{}")))
+
+
+def with_extra(plain: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a launch, as plain data, with its keys of backend.extra."""
+    if not extra:
+        return dict(plain)
+    return {**plain, "backend": {**plain.get("backend", {}), "extra": dict(extra)}}
 
 
 def name_of(path: str) -> str:

@@ -154,7 +154,7 @@ def cost(cell: Cell, measured: Measured | None = None) -> Cost:
         return Cost(cpu_seconds=CPU_SECONDS_PER_UPDATE * steps)
     resources = cell.resources
     if resources.hours is not None:
-        hours = resources.hours * resources.num_nodes * resources.gpus_per_node
+        hours = resources.hours * resources.reserved_gpus
         return Cost(hours, basis="declared", low=hours, high=hours)
     return _modelled(cell)
 
@@ -277,7 +277,8 @@ def _modelled(cell: Cell) -> Cost:
     if size is None or peak is None:
         return Cost(basis="unknown")
     low, high = ASSUMED_UTILISATION
-    exact = _flops(cell, size) / peak / 3600
+    used = cell.resources.num_nodes * cell.resources.gpus_per_node
+    exact = _flops(cell, size) / peak / 3600 * (cell.resources.reserved_gpus / used if used else 1)
     # The geometric mean of the two assumed utilisations.
     return Cost(exact / math.sqrt(low * high), low=exact / high, high=exact / low)
 
@@ -416,7 +417,7 @@ def _cells(count: int) -> str:
 
 
 def _gpus(cell: Cell) -> int:
-    return cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
+    return cell.resources.reserved_gpus if cell.scale == "full" else 0
 
 
 def _hours(attempt: AttemptDir, cell: Cell) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from shutil import rmtree
 from typing import NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import RunFolderError
 from orchestrator.files import remove_tree
 from orchestrator.launch.launcher import CancelResult
@@ -18,6 +19,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import ON_CLUSTER, CellDir, RunFolder
 from orchestrator.runs.evaluation_jobs import failed_evaluations, forgive
 from orchestrator.runs.state import read_state
+from orchestrator.settings import AS_SENT
 
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
 
@@ -129,6 +131,8 @@ def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult
 
 def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
     cell_dir = folder.cell(cell)
+    if cell.system != AS_SENT:  # raise now, and not in the attempt, what the library refuses
+        plugins.load(cell.settings.backend.name).translate(cell, cell_dir.first_paths())
     try:
         claim = cell_dir.take_claim()
     except FileNotFoundError:
@@ -139,6 +143,8 @@ def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
         state = read_state(cell_dir, claimed=True).state
         if state not in RETRIED:
             return OperationResult(cell_dir, False, f"it is {state}")
+        if cell.system != AS_SENT or cell_dir.system.exists():
+            cell_dir.keep_system(cell.system)
         cell_dir.new_attempt()
     folder.append("retry", cell.id)
     return OperationResult(cell_dir, True, _was(state))

@@ -98,7 +98,7 @@ class Search:
         Raise SpecError for a value that a rule between fields refuses.
         """
         cell = self.configuration
-        sections = ("resources", "cadence")
+        sections = ("resources", "cadence", "system")
         parts = {name: getattr(cell, name).model_dump(mode="json") for name in sections}
         # an axis that is named by its field has a label of its own, as in the study
         named = {field: _leaf(cell, field) for field, _ in _labels(cell) if "." in field}

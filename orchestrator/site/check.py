@@ -14,6 +14,7 @@ from orchestrator.launch.slurm.cluster import (
 )
 from orchestrator.launch.slurm.script import ArrayResources, fitted_size
 from orchestrator.settings import Resources
+from orchestrator.spec.node_gpus import gpus_of_node
 from orchestrator.spec.site_options import SlurmOptions
 
 _CPUS_PER_GPU = 4
@@ -161,7 +162,9 @@ def _fit(
     gpus: int,
 ) -> Iterator[SiteAdvice]:
     """Yield what keeps a job of so many nodes and GPUs a node from the nodes of a partition."""
-    kind, count = gres_of(options, gpus)
+    kind, requested = gres_of(options, gpus)
+    on_node = gpus_of_node(options.model_dump()) if gpus else None
+    count = on_node or requested
     with_gpus = [node for node in nodes if node.gpus_of(kind) >= count]
     if count and not with_gpus:
         offered = sorted(
@@ -181,7 +184,7 @@ def _fit(
         )
     cpus = fitted_size(options, ArrayResources(num_nodes, gpus), cluster).cpus or 0
     if gpus:
-        yield from _cpus_for_gpus(options, cpus, count)
+        yield from _cpus_for_gpus(options, cpus, requested)
     yield from _cpus_and_memory(options, partition, with_gpus, cpus)
     yield from _enough_nodes(partition, with_gpus, num_nodes)
 

@@ -39,8 +39,9 @@ from orchestrator import estimators
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.identity import fingerprint_by_seed
 from orchestrator.records import Cell, Spec, Study
-from orchestrator.settings import Frozen, Kl, Placement, Settings
+from orchestrator.settings import Frozen, Kl, Placement, Resources, Settings
 from orchestrator.spec.fields import DEFAULTS, FIELDS, WHOLE, label_of, text_of, unknown
+from orchestrator.spec.node_gpus import laid_out
 from orchestrator.spec.select import OF_A_CELL, FilterTerm, term
 from orchestrator.spec.sentences import sentence, shown
 
@@ -92,6 +93,10 @@ def read(
 def _read(
     field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
 ) -> Iterator[Assignment]:
+    if field == "system" and pointer[-2:-1] == ("base",):
+        raise UnreadableValueError(
+            "`system` has a place of its own: write it beside `base`, not in it"
+        )
     if field and field not in FIELDS:
         parent = field.rpartition(".")[0]
         known = parent in FIELDS and FIELDS[parent].section is not None
@@ -128,8 +133,14 @@ def _whole(field: str, value: object, pointer: Pointer, lookup: Lookup) -> Assig
         if isinstance(value, str) and field != "backend":
             return Assignment(field, {"name": value, **lookup(field, value)}, (f"@{field}", value))
         if isinstance(value, str):
-            name, _, version = value.partition("@")
-            value = {"name": name, "version": version or None}
+            value = {"name": value}
+        if field == "backend" and "@" in str(value.get("name")):
+            name, _, version = str(value["name"]).partition("@")
+            if value.get("version") not in (None, version):
+                raise UnreadableValueError(
+                    f"backend has two releases: '{value['name']}' and '{value['version']}'"
+                )
+            value = {**value, "name": name, "version": version or None}
         if field == "backend" and "name" in value:
             release = value.get("version")
             lookup(field, str(value["name"]) + (f"@{release}" if release is not None else ""))
@@ -249,6 +260,12 @@ class Reader:
         field = name if name in FIELDS else ""
         if name == "seed":
             self._report("seeds are an axis of their own: write `seeds: [...]`", pointer)
+        elif name.partition(".")[0] == "system":
+            self._report(
+                f"{name} is no axis, because it changes no result: write it under `system` of the "
+                "spec, of a study or of the site",
+                pointer,
+            )
         elif not field and not _couples(items):
             hint = did_you_mean(name, FIELDS)
             rule = "an axis under a name of its own is a zip, a product or a list of mappings"
@@ -646,7 +663,7 @@ SECTIONS: dict[str, type[Frozen]] = {
     for name, field in FIELDS.items()
     if field.section is not None and "." not in name
 }
-OUTSIDE = ("resources", "cadence")
+OUTSIDE = ("resources", "cadence", "system")
 """Sections of a cell outside the settings."""
 SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
 
@@ -676,7 +693,9 @@ class Builder:
         base: Mapping[str, Any],
         origins: Mapping[str, Pointer],
         problems: list[SpecProblem],
+        site_options: Mapping[str, object],
     ) -> None:
+        self.site_options = site_options
         self.at: Pointer = ("studies", name)
         self.base, self.origins, self.problems = base, origins, problems
         self._sections: dict[tuple[object, ...], Frozen | None] = {}
@@ -766,6 +785,8 @@ class Builder:
             return None
         if own:
             return section
+        if isinstance(section, Resources):
+            return self._laid_out(section, row)
         if isinstance(section, Kl) and section.estimator != "none":
             if "beta" in section.model_fields_set:
                 return section
@@ -776,6 +797,14 @@ class Builder:
             )
             return None
         return section
+
+    def _laid_out(self, resources: Resources, row: GridRow) -> Resources | None:
+        """Return resources on the site's nodes. If they do not fit, report it and return None."""
+        try:
+            return laid_out(resources, self.site_options)
+        except ValueError as error:
+            self._add(str(error), self._origin("resources.gpus_per_node", row))
+            return None
 
     def _report(
         self, error: ValidationError, within: str, row: GridRow, own: Set[str] = frozenset()
@@ -861,6 +890,7 @@ _LABELLED = (
     "max_staleness_steps",
     "resources",
     "cadence",
+    "system",
 )
 """Fields that a standard label shows, or that do not change a result."""
 
@@ -955,6 +985,8 @@ def _extra_labels(grid: GridRows) -> list[str]:
         for a in choice.assign:
             if a.field == "backend" and a.value.get("version"):
                 fields["backend.version"] = None
+            if a.field == "backend" and a.value.get("extra"):
+                fields["backend.extra"] = None
             if not any(
                 a.field == shown
                 or (a.field.startswith(f"{shown}.") and shown not in ("model", "data", "backend"))
@@ -983,6 +1015,9 @@ def _cell(
         "seed": str(settings.seed),
     }
     for field in extras:
+        if field == "backend.extra":
+            axes[field] = text_of(settings.backend.passed or None)
+            continue
         try:
             axes[field] = text_of(attrgetter(field)(settings))
         except AttributeError:  # the section is not set: loss.clip.low of a loss without a clip
@@ -995,6 +1030,7 @@ def _cell(
         settings=settings,
         resources=parts["resources"],
         cadence=parts["cadence"],
+        system=parts["system"],
     )
 
 
@@ -1048,7 +1084,7 @@ def formulas(spec: Spec) -> dict[str, str]:
 def _expansion_of(spec: Spec) -> Expansion:
     cached = next((done for owner, done in _latest if owner() is spec), None)
     if cached is None:
-        cached = expansion(spec.studies, _entries(spec))
+        cached = expansion(spec.studies, _entries(spec), site_options=spec.site.options)
         remember(spec, cached)
     if cached.problems:
         source = Path(spec.source) if spec.source else None
@@ -1068,10 +1104,12 @@ def expansion(
     origins: Mapping[str, Mapping[str, Pointer]] | None = None,
     *,
     strict: bool = False,
+    site_options: Mapping[str, object] | None = None,
 ) -> Expansion:
     """Expand studies and collect all problems.
 
-    `origins`: study -> field -> where it was written. `strict`: see `rows`.
+    `origins`: study -> field -> where it was written. `strict`: see `rows`. site_options:
+    of the site, on whose nodes `resources` are laid out.
     """
     problems: list[SpecProblem] = []
     checked: list[tuple[Study, str, list[Variant]]] = []
@@ -1088,7 +1126,7 @@ def expansion(
                 )
             )
             continue
-        builder = Builder(study.name, study.base, own, problems)
+        builder = Builder(study.name, study.base, own, problems, site_options or {})
         if read.broken:
             builder.check_parts(c for axis in read.axes for c in axis.alternatives.choices)
             continue

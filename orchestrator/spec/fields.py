@@ -2,7 +2,8 @@
 
 `SpecFile` and `StudyFile` are the file; `orch init --schema` prints them. `FIELDS` has every dotted
 name that a spec, a filter or a claim may use. `kl.beta` is a leaf, `kl` and `loss.clip` are
-sections. A spec may also set `resources.*` and `cadence.*`, which are no part of a cell's identity.
+sections. A spec may also set `resources.*`, `cadence.*` and `system.*`, which are no part of a
+cell's identity.
 `LABELS` are short names: a cell shows its values of the grid's axes under them.
 """
 
@@ -14,7 +15,15 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from orchestrator.errors import did_you_mean
-from orchestrator.settings import Cadence, Frozen, Name, NonNegativeInt, Resources, Settings
+from orchestrator.settings import (
+    Cadence,
+    Frozen,
+    Name,
+    NonNegativeInt,
+    Resources,
+    Settings,
+    System,
+)
 
 Seeds = list[NonNegativeInt]
 Fields = dict[str, Any]
@@ -35,7 +44,9 @@ class StudyFile(Frozen):
     data: str | Fields | None = None
     """Instead of the spec's data."""
     backend: str | Fields | None = None
-    """`verl`, `verl@0.9.1`."""
+    """`verl`, `verl@0.9.1`, or name, version and extra: the library's own keys."""
+    system: Fields = Field(default_factory=dict)
+    """Over the spec's own `system`."""
     base: Fields = Field(default_factory=dict)
     """Over the recipe and over the spec's own base."""
     axes: Fields = Field(default_factory=dict)
@@ -66,7 +77,10 @@ class SpecFile(Frozen):
     data: str | Fields | None = None
     """An entry of data/, or its content."""
     backend: str | Fields | None = None
-    """The library that trains: `verl`, `verl@0.9.1`."""
+    """The library that trains: `verl`, `verl@0.9.1`, or name, version and extra: the library's own
+    keys, which are passed on and not judged."""
+    system: Fields = Field(default_factory=dict)
+    """Memory and speed of the launches, over the site's. No part of a cell's identity."""
     base: Fields = Field(default_factory=dict)
     """Over the recipe: settings, resources and cadence that all cells share."""
     studies: dict[Name, StudyFile] = Field(min_length=1)
@@ -122,10 +136,11 @@ def _field(name: str, info: FieldInfo, section: type[Frozen] | None) -> Settings
 
 
 class _Declared(Frozen):
-    """The two sections outside the settings, as fields of one model."""
+    """The sections outside the settings, as fields of one model."""
 
     resources: Resources = Resources()
     cadence: Cadence = Cadence()
+    system: System = System()
 
 
 FIELDS: dict[str, SettingsField] = {

@@ -293,10 +293,11 @@ def _assembled(
             )
         return {}
 
+    site = _site(file, library, problems)
     studies, origins, broken = [], {}, []
     _check_seeds(file.seeds, ("seeds",), problems)
     for name, study in file.studies.items():
-        layers = _Layers(file, study, name, library, problems)
+        layers = _Layers(file, study, name, library, problems, site)
         before = len(problems)
         base, origins[name] = layered(layers.assignments(lookup))
         if len(problems) > before:
@@ -315,12 +316,11 @@ def _assembled(
                 seeds=tuple(file.seeds if study.seeds is None else study.seeds),
             )
         )
-    done = expansion(studies, lookup, origins, strict=strict)
+    done = expansion(studies, lookup, origins, strict=strict, site_options=site.options)
     problems += [  # what a missing recipe would have given is not reported as well
         p for p in done.problems if not (p.pointer in broken and " is missing" in p.message)
     ]
     evaluation = _evaluation(file, library, problems)
-    site = _site(file, library, problems)
     published = _published(file, library, done, problems)
     check_claims(file.claims, done, [s.name for s in studies], problems, strict=strict)
     spec = Spec(
@@ -350,18 +350,25 @@ def _used(library: Library) -> dict[str, dict[str, Any]]:
 
 
 class _Layers(NamedTuple):
-    """The layers of a study: recipe, the spec's base, the study's own. Later ones win."""
+    """The layers of a study: recipe, the spec's base, the study's own. Later ones win.
+
+    Of `system`: the site's, the spec's, the study's own.
+    """
 
     file: SpecFile
     study: StudyFile
     name: str
     library: Library
     problems: list[SpecProblem]
+    site: Site
 
     def assignments(self, lookup: Any) -> list[Assignment]:
         at: Pointer = ("studies", self.name)
         assigned = self._recipe(at, lookup)
+        of_site = self.site.system.model_dump(exclude_none=True)
+        assigned += read("system", of_site, ("site", "system"), lookup, self.problems)
         for owner, root in ((self.file, ()), (self.study, at)):
+            assigned += read("system", owner.system, (*root, "system"), lookup, self.problems)
             for field in WHOLE:
                 value = getattr(owner, field)
                 if value is not None:

@@ -48,6 +48,7 @@ def schema() -> JsonSchema:
         for field in WHOLE:
             owner[field] = _ref(f"value {field}")
         owner["base"] = _ref("fields")
+        owner["system"] = _ref("value system")
         owner["recipe"] = {"anyOf": [_NAMED, _ref("fields")]}
     study["axes"] = _ref("axes")
     study["exclude"]["items"] = _ref("condition")
@@ -215,6 +216,7 @@ def _axes(section: str) -> JsonSchema:
             if name.startswith(f"{section}.")
         }
         return {"type": "object", "properties": axes, "additionalProperties": False}
+    axes = {name: axis for name, axis in axes.items() if name.partition(".")[0] != "system"}
     free: JsonSchema = {
         "anyOf": [_ref("grid"), {"type": "array", "minItems": 1, "items": {"type": "object"}}]
     }

@@ -175,7 +175,7 @@ def leaf_of(cell: Cell) -> Callable[[str], object]:
     settings = cell.declared or cell.settings
 
     def leaf(name: str) -> object:
-        owner = cell if name.startswith(("resources", "cadence")) else settings
+        owner = cell if name.startswith(("resources", "cadence", "system")) else settings
         try:
             return attrgetter(name)(owner)
         except AttributeError:

@@ -290,7 +290,8 @@ class SlurmOptions(ClusterOptions):
     constraint: _CONSTRAINT | None = None
     reservation: _NAMES | None = None
     gres: _GRES | None = None
-    """Per node, for cells that want GPUs; None: `gpu:<gpus_per_node>`."""
+    """The GPUs that a node has, such as gpu:a100:8. `resources` are laid out on such nodes, and a
+    job asks for as many GPUs of a node as its cell uses; None: `gpu:<gpus_per_node>`."""
     exclude: _HOSTS | None = None
     """Nodes that are never used."""
     time_limit_hours: PositiveFloat = 24.0
@@ -341,8 +342,8 @@ def faults(
             yield _sentence(each, model), each["loc"]
 
 
-def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:
-    """Return the options of evaluation jobs with so many GPUs; `small`: for embedded policies."""
+def of_evaluation(options: SlurmOptions, *, small: bool) -> SlurmOptions:
+    """Return the options of evaluation jobs; `small`: for embedded policies."""
     own = options.evaluation
     memory = own.memory_gib or options.memory_gib
     changes: dict[str, object] = {
@@ -351,10 +352,6 @@ def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOpti
         "cpus_per_task": own.cpus or options.cpus_per_task,
         "time_limit_hours": own.time_limit_hours or options.time_limit_hours,
     }
-    if own.gpus and options.gres:
-        name = options.gres.partition(",")[0].split(":")
-        kind = [word for word in name[1:] if not word.isdigit()]
-        changes["gres"] = ":".join(["gpu", *kind, str(gpus)])
     return options.model_copy(update=changes)
 
 

@@ -16,11 +16,11 @@ from functools import lru_cache
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes
 from orchestrator.launch.slurm.scheduler import refusal_of
+from orchestrator.spec.node_gpus import parse_gres
 from orchestrator.spec.site_options import SlurmOptions
 
 DEADLINE_SECONDS = 20.0
 _WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
-_GRES = re.compile(r"([^:(,]+)(?::([^:(,]+))?(?::(\d+))?(?:\([^)]*\))?")
 _DOWN = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVAL", "UNKNOWN")
 
 
@@ -214,25 +214,12 @@ def minutes(text: str | None) -> float | None:
     return float(days or 0) * 1440 + hours * 60 + mins + seconds / 60
 
 
-def parse_gres(gres: str) -> tuple[tuple[str, int], ...]:
-    """Return (type, number) for each kind of GPU in `gpu:a100:4(S:0-1),shard:8`."""
-    kinds = []
-    for name, kind, count in _GRES.findall(gres):
-        if name.strip() == "gpu":
-            # `gpu:4` has no type: the expression has read the number as one.
-            if kind.isdigit() and not count:
-                kind, count = "", kind
-            kinds.append((kind, int(count or 1)))
-    return tuple(kinds)
-
-
 def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
     """Return type and number of GPUs that a job requests on each node."""
     if not gpus:
         return "", 0
-    if not options.gres:
-        return "", gpus
-    return next(iter(parse_gres(options.gres)), ("", 0))
+    kinds = parse_gres(options.gres or "")
+    return (kinds[0][0] if kinds else ""), gpus
 
 
 def _settings(text: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ Training, evaluation, the controller of a search and the probe of `orch doctor` 
 from collections.abc import Iterable, Mapping
 from shlex import quote
 
+from orchestrator.spec.node_gpus import requested_gres
 from orchestrator.spec.site_options import SlurmOptions
 
 CPU_FLAGS = frozenset({"cpus-per-task", "cpus-per-gpu"})
@@ -34,7 +35,7 @@ def site_flags(
         "constraint": options.constraint,
         "reservation": options.reservation,
         "exclude": ",".join([*filter(None, [options.exclude]), *exclude]),
-        "gres": (options.gres or f"gpu:{gpus}") if gpus else None,
+        "gres": requested_gres(options.gres, gpus) if gpus else None,
     }
     return {name: value for name, value in flags.items() if value} | extra_flags(options)
 

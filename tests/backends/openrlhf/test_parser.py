@@ -199,7 +199,6 @@ class TestSilentAcceptance:
             ("--data.max_samples", "102400", "training ends early"),
             ("--train.batch_size", "1000", "makes no train step"),
             ("--train.max_epochs", "2", "more than once"),
-            ("--actor.entropy_coef", "0.01", "entropy bonus"),
             (
                 "--algo.kl.init_coef",
                 "-0.1",

@@ -32,7 +32,6 @@ SILENT = (
         "orch has no loss.correction.kind",
     ),
     (f"{MASKED} generator.sampling_params.logprobs=null", "as if no mask were set"),
-    (f"{A}.use_entropy_loss=true", "set it to false"),
     (f"{A}.zero_variance_filter=true", "set it to false"),
     ("trainer.update_epochs_per_batch=2", "set it to 1"),
     ("generator.apply_overlong_filtering=true", "set it to false"),

@@ -39,7 +39,6 @@ SILENT: Sequence[tuple[Mapping[str, Any], str, str]] = (
     ({}, "+custom_reward_function.path=/r.py", "ignored by verl 0.9.1"),
     ({}, "+reward_model.enable=True", "ignored by verl 0.9.1"),
     ({}, f"{ACTOR}.ppo_epochs=2", "none of 1"),
-    ({}, f"{ACTOR}.entropy_coeff=0.01", "none of 0"),
     ({}, f"{ACTOR}.policy_loss.loss_mode=gspo", "vanilla"),
     ({}, f"{OPTIMIZER}.lr_scheduler_type=linear", "none of"),
     ({}, "algorithm.rollout_correction.rollout_rs=token_k1", "no cell has this correction"),

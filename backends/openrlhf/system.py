@@ -1,0 +1,73 @@
+"""The settings of `system` in OpenRLHF: its flags, and why they cannot change the mathematics.
+
+By its source (trainer/ray/ppo_actor.py): 0.11.2 divides by the tokens of the accumulated step, over
+all GPUs; 0.10.1.post2 divides each micro batch by its own tokens, so that its size is mathematics.
+"""
+
+from orchestrator.library.manifest import SystemRow, Values
+from orchestrator.settings import Settings
+
+NEWEST = "0.11.2"
+TOKENS = ("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu")
+DYNAMIC = "train.dynamic_batch_enable"
+OFFLOADED = ("ds.adam_offload", "ref.offload")
+_SUMS = "0.11.2 divides by the tokens of the accumulated step, over all GPUs (ppo_actor.py)"
+_ENGINE = "vLLM's own; it moves no probability but by rounding"
+
+
+def _own_tokens(settings: Settings) -> str:
+    if settings.backend.version not in (None, NEWEST) and settings.loss.aggregation == "token_mean":
+        return "This release divides each micro batch (micro_train_batch_size) by its own tokens"
+    return ""
+
+
+def _by_tokens(value: int, _: Settings) -> Values:
+    return {DYNAMIC: True, **dict.fromkeys(TOKENS, value)}
+
+
+SYSTEM = (
+    SystemRow(
+        "micro_batch",
+        ("train.micro_batch_size", "rollout.micro_batch_size"),
+        "by source",
+        _SUMS,
+        changes=_own_tokens,
+    ),
+    SystemRow(
+        "tokens_per_gpu",
+        (*TOKENS, DYNAMIC),
+        "by source",
+        _SUMS,
+        send=_by_tokens,
+        changes=_own_tokens,
+    ),
+    SystemRow(
+        "engine_memory",
+        ("vllm.gpu_memory_utilization",),
+        "by source",
+        _ENGINE,
+        send=lambda value, _: {"vllm.gpu_memory_utilization": value},
+    ),
+    SystemRow("tensor_parallel", ("vllm.tensor_parallel_size",), "by source", _ENGINE),
+    SystemRow(
+        "offload",
+        OFFLOADED,
+        "by source",
+        "AdamW's step runs on the CPU in fp32 (DeepSpeedCPUAdam), by the same rule",
+        send=lambda value, _: dict.fromkeys(OFFLOADED, value),
+    ),
+    SystemRow(
+        "gradient_checkpointing",
+        ("actor.gradient_checkpointing_enable",),
+        "by source",
+        "activations are computed again, by the same operations",
+        send=lambda value, _: {"actor.gradient_checkpointing_enable": value},
+    ),
+)
+FIELDS_OF_KEYS = {
+    "data.prompt_dataset": "data.path",
+    "ckpt.save_steps": "cadence.checkpoint_every_steps",
+    "vllm.num_engines": "system.tensor_parallel",
+    **{f"{model}.num_nodes": "resources.num_nodes" for model in ("actor", "ref")},
+    **{f"{model}.num_gpus_per_node": "resources.gpus_per_node" for model in ("actor", "ref")},
+}

@@ -1,0 +1,39 @@
+"""The settings of `system` in TRL: its options, and why they cannot change the mathematics.
+
+Micro batch and checkpointing were measured (system.json). The divisors of GRPOTrainer's losses that
+orch sends are of the accumulated step (grpo_trainer.py, `normalizer`); its entropy bonus is a mean
+of each micro batch.
+"""
+
+from orchestrator.library.manifest import SystemRow
+from orchestrator.settings import Settings
+
+
+def _entropy(settings: Settings) -> str:
+    if settings.loss.entropy_bonus:
+        return "TRL's entropy bonus is a mean over the tokens of each micro batch"
+    return ""
+
+
+SYSTEM = (
+    SystemRow(
+        "micro_batch",
+        ("per_device_train_batch_size",),
+        "measured",
+        "gradients are summed over an accumulated step, whose divisor is the step's",
+        changes=_entropy,
+    ),
+    SystemRow(
+        "gradient_checkpointing",
+        ("gradient_checkpointing",),
+        "measured",
+        "activations are computed again, by the same operations",
+        send=lambda value, _: {"gradient_checkpointing": value},
+    ),
+)
+FIELDS_OF_KEYS = {
+    "datasets": "data.path",
+    "gradient_accumulation_steps": "batch.num_prompts",
+    "save_steps": "cadence.checkpoint_every_steps",
+    "use_cpu": "resources.gpus_per_node",
+}
