@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from orchestrator.settings import (
     Cadence,
@@ -42,13 +42,18 @@ class Sampling(Frozen):
     """Longer responses are cut to this length."""
 
 
+TaskName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$")]
+"""The name of an evaluation task. Files and scores carry its label (orchestrator.harness_tasks)."""
+
+
 class EvalTask(Frozen):
     """One evaluation task: `repeats` responses per item (the k of mean@k and pass@k)."""
 
-    name: Name
-    """A task of orch or of lm-evaluation-harness."""
-    domain: Literal["in", "out"]
-    """`in`: the domain trained on; `out`: abilities that training could cost."""
+    name: TaskName
+    """A task of orch, or a task, group or tag of lm-evaluation-harness by its name there
+    (`lm-eval:NAME` where orch has one of that name too), or the path of a task's YAML."""
+    domain: Literal["in", "out"] | None = None
+    """`in`: the domain trained on; `out`: abilities that training could cost; None: in no mean."""
     repeats: PositiveInt = 1
     """k, responses to each item."""
     max_items: PositiveInt | None = None
@@ -462,7 +467,7 @@ class Score(Frozen):
     cell_id: str
     step: int
     task: str
-    domain: Literal["in", "out"]
+    domain: Literal["in", "out"] | None
     metric: str
     """`mean@4`, `pass@4`, ...; without the task: canonical name is eval/<task>/<metric>."""
     value: float

@@ -52,7 +52,7 @@ LAYERS = (
     ("metrics", "scoring", "kl"),
     ("library",),
     ("plugins",),
-    ("environments",),
+    ("environments", "harness_tasks"),
     ("data", "spec"),
     ("evidence",),
     ("rundir",),

@@ -19,6 +19,7 @@ from orchestrator.runs.planned import (
     PlannedGroup,
     check_translations,
     evaluation_lines,
+    harness_lines,
     joined_cells,
     plan_data,
     planned_groups,
@@ -148,6 +149,8 @@ def _print_evaluation(experiment: Experiment) -> None:
         click.echo("\n" + _filled(f"evaluation  {first}", 12))
     for line in others:
         click.echo(f"            {line}")
+    for sentence in harness_lines(experiment.spec.evaluation):
+        click.echo(_filled(f"evaluation  {sentence}", 12))
 
 
 def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:

@@ -44,9 +44,10 @@ from orchestrator.errors import EnvironmentFault, did_you_mean
 Flavour = Literal["gpu", "cpu", "contract"]
 FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 
-ENGINES: Mapping[str, tuple[str, ...]] = {"vllm": ("0.31.0",)}
+ENGINES: Mapping[str, tuple[str, ...]] = {"vllm": ("0.31.0",), "lm-eval": ("0.4.13",)}
 """Engine that scores checkpoints -> releases with a lock in `engines/<name>/`, newest first.
-`evaluation.engine.python` names the Python of such an environment."""
+`evaluation.engine.python` names the Python of such an environment. Tasks that the harness has by
+name are scored in that of `lm-eval` where it is made."""
 
 _HEAD = re.compile(r"# ([a-z]+): (.*)")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
@@ -292,7 +293,8 @@ def find_installed(
     """
     name = Lock(library, version, flavour, "").folder
     if flavour == "cpu":
-        path = _path(library, version, flavour) if plugins.exists(library) else None
+        known = library in ENGINES or plugins.exists(library)
+        path = _path(library, version, flavour) if known else None
         if path is None or not path.is_file():
             return None
         name = read_lock(path, library).folder

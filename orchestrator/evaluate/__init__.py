@@ -13,6 +13,7 @@ items         metrics of the k responses to an item, and means over items
 shards        a long evaluation in slices
 worker        a process that scores: imports the harness once, forks one worker per core
 harness       one checkpoint through lm-eval
+named         a task of lm-eval by name, or of one's own, with its own prompts and metrics
 models        the models lm-eval generates with: transformers, vLLM, a server
 heads         a copy of a checkpoint with heads that vLLM has attention for
 divergence    KL to the reference policy and entropy, from checkpoints

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator import harness_tasks
+from orchestrator.environments import Flavour, find_installed
 from orchestrator.errors import EnvironmentFault
 from orchestrator.identity import digest
 from orchestrator.records import Engine, Sampling, Site
@@ -179,6 +181,36 @@ def rounds(identities: Sequence[int]) -> list[list[int]]:
             rounds_.append([])
         rounds_[count].append(place)
     return rounds_
+
+
+def interpreter(engine: Engine, task: harness_tasks.NamedTask) -> str | None:
+    """Return the Python that scores a task of the harness; None for orch's own.
+
+    It is the spec's, else that of the environment `lm-eval`, else orch's own. Raise
+    EnvironmentFault if orch's own lacks packages that the task needs, and for a server that is
+    asked for likelihoods.
+    """
+    if engine.base_url and task.only_likelihoods:
+        raise EnvironmentFault(
+            f"task {task.title} compares likelihoods of given answers, which orch asks of no "
+            f"server (evaluation.engine.name {engine.name}): use hf or vllm"
+        )
+    if engine.python is not None:
+        return engine.python
+    on_cpu = engine.name == "hf" and engine.device == "cpu"
+    flavours: tuple[Flavour, ...] = ("cpu", "gpu") if on_cpu else ("gpu",)
+    for flavour in flavours:
+        made = find_installed("lm-eval", harness_tasks.VERSION, flavour)
+        if made is not None:
+            return str(made.python)
+    if lacking := harness_tasks.lacking(task.needs):
+        raise EnvironmentFault(
+            f"task {task.title} needs {', '.join(lacking)}, which orch's environment does not "
+            f"have: `orch env create lm-eval@{harness_tasks.VERSION}{' --cpu' if on_cpu else ''}` "
+            "makes the environment in which it is scored, or name one's Python in "
+            "evaluation.engine.python"
+        )
+    return None
 
 
 def refuse_cut(prompt_tokens: int, response_tokens: int, positions: int) -> None:

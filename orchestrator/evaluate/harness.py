@@ -18,7 +18,7 @@ from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.evaluate import divergence, models, task_data
+from orchestrator.evaluate import divergence, models, named, task_data
 from orchestrator.evaluate.engines import generation as generation
 from orchestrator.evaluate.engines import is_greedy
 from orchestrator.evaluate.items import means
@@ -37,15 +37,23 @@ VERSIONS = {name: version(name) for name in ("lm_eval", "torch", "transformers")
 def answer(job: ScoringJob) -> None:
     """Score one checkpoint and write each result. Raise CheckpointError if it does not load."""
     policy = models.opened(Path(job.checkpoint), job.engine, job.asks[0].asked.sampling)
+    faults: list[str] = []
     try:
         for ask in job.asks:
-            if ask.asked.kind == "divergence":
+            if ask.harness_task:
+                try:
+                    named.answer(policy, job, ask, VERSIONS)
+                except EnvironmentFault as error:  # the other tasks are scored all the same
+                    faults.append(str(error))
+            elif ask.asked.kind == "divergence":
                 task, own = load_task(Path(ask.task_file))
                 divergence.answer(policy, task, own["max_gen_toks"], job, ask, VERSIONS)
             else:
                 _answer(policy, job, ask)
     finally:
         models.end(policy)
+    if faults:
+        raise EnvironmentFault("; ".join(faults))
 
 
 def prepare(job: ScoringJob) -> None:
@@ -53,7 +61,8 @@ def prepare(job: ScoringJob) -> None:
     in memory."""
     torch.set_num_threads(1)
     for ask in job.asks:
-        load_task(Path(ask.task_file))
+        if ask.task_file:
+            load_task(Path(ask.task_file))
     models.opened(Path(job.checkpoint), job.engine, job.asks[0].asked.sampling)
 
 

@@ -78,8 +78,9 @@ def environment(jobs: Sequence[ScoringJob]) -> dict[str, str]:
     if all(job.engine.name == "hf" and job.engine.device == "cpu" for job in jobs):
         env |= ON_CORES
     may_load = (OWN_TASKS, *plugins.task_folders())
-    files = {Path(ask.task_file) for job in jobs for ask in job.asks}
-    if not any(file.is_relative_to(folder) for file in files for folder in may_load):
+    files = {Path(ask.task_file) for job in jobs for ask in job.asks if ask.task_file}
+    named = any(ask.harness_task for job in jobs for ask in job.asks)
+    if not named and not any(f.is_relative_to(folder) for f in files for folder in may_load):
         env |= OFFLINE
     if any(job.engine.python for job in jobs):
         env["PYTHONPATH"] = os.pathsep.join(

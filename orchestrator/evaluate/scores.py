@@ -70,10 +70,13 @@ class ItemRequest(Frozen):
 
     asked: ScoreKey
     task_file: str
+    """A task of orch's; empty for a task of the harness."""
     results: str
     """The file for its scores. The file of its items is next to it."""
     reference: str = ""
     """Only for a divergence: the folder of the reference policy."""
+    harness_task: str = ""
+    """A task of the harness or of a user's own YAML, as the spec names it."""
 
 
 class ScoringJob(Frozen):
@@ -207,7 +210,7 @@ def ask_again(one: StoredScore, rivals: Iterable[StoredScore]) -> None:
 
 TASK = {"in": "in_domain", "out": "out_of_domain"}
 
-Exams = Mapping[str, Mapping[str, AbstractSet[str]]]
+Exams = Mapping[str, Mapping[str | None, AbstractSet[str]]]
 """Cell id -> domain -> the tasks its mean is over."""
 
 
@@ -216,12 +219,13 @@ def aggregate(scores: Iterable[Score], exams: Exams | None = None) -> list[Score
 
     Each task has the same weight, whatever its number of items. The standard error is that of a
     mean of n independent estimates, sqrt(sum se^2) / n: tasks are fixed, and only their items vary.
-    A mean is left out if a task of the cell's exam is missing, if a value is not finite, and for
-    divergences. Without `exams`, the mean is over the tasks that exist.
+    A mean is left out if a task of the cell's exam is missing, if a value is not finite, for
+    divergences and for tasks without a domain. Without `exams`, the mean is over the tasks that
+    exist.
     """
     groups = defaultdict(list)
     for score in scores:
-        if not is_divergence(score.metric):
+        if score.domain is not None and not is_divergence(score.metric):
             of = (score.cell_id, score.step, score.eval_seed, score.sampling, score.domain)
             groups[of, score.metric].append(score)
     return [_mean(group) for group in groups.values() if _is_whole(group, exams)]
@@ -240,7 +244,7 @@ def _mean(group: list[Score]) -> Score:
     seconds = [score.seconds for score in group if score.seconds is not None]
     return group[0].model_copy(
         update={
-            "task": TASK[group[0].domain],
+            "task": TASK[group[0].domain or "in"],
             "value": math.fsum(score.value for score in group) / count,
             "stderr": math.hypot(*known) / count if len(known) == count else None,
             "num_items": sum(score.num_items for score in group),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator import plugins
+from orchestrator import harness_tasks, plugins
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import engines, task_files
 from orchestrator.evaluate.baselines import base_model
@@ -44,11 +44,29 @@ from orchestrator.spec.site_options import node_options
 def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
     """Return the tasks of a cell: the spec's, or those with which its backend replaces them.
 
-    Return none if the spec has none.
+    A backend that trains the cell as declared replaces no task of the harness. Return none if the
+    spec has none. Their names are those in scores and files.
     """
-    if not evaluation.tasks:
-        return ()
-    return own_tasks(cell) or evaluation.tasks
+    return tuple(asked.task for asked in _asked_tasks(cell, evaluation))
+
+
+class _AskedTask(NamedTuple):
+    """A task under its name in scores, and the spec's name if it is one of the harness."""
+
+    task: EvalTask
+    harness_task: str
+
+
+def _asked_tasks(cell: Cell, evaluation: EvaluationSpec) -> Iterator[_AskedTask]:
+    replacing = own_tasks(cell) if evaluation.tasks else ()
+    yield from (_AskedTask(task, "") for task in replacing)
+    for task in evaluation.tasks:
+        if task.name in plugins.task_names():
+            if not replacing:
+                yield _AskedTask(task, "")
+        elif not replacing or cell.declared is None:
+            labelled = task.model_copy(update={"name": harness_tasks.label(task.name)})
+            yield _AskedTask(labelled, task.name)
 
 
 def seeds_of(evaluation: EvaluationSpec) -> tuple[int, ...]:
@@ -132,8 +150,9 @@ class Survey:
         pairs: list[tuple[Engine, list[ItemRequest]]] = []
         files = stamp(checkpoint.path)
         if last or self.evaluation.checkpoints == "all":
-            scoring = self._scoring(cell, checkpoint, files, engine)
-            pairs.append((engine, self._missing(cell, scoring)))
+            missing = self._missing(cell, self._scoring(cell, checkpoint, files, engine))
+            pairs.append((engine, [ask for ask in missing if not ask.harness_task]))
+            pairs += _by_interpreter(engine, [ask for ask in missing if ask.harness_task])
         declared = self.evaluation.divergence
         if declared is not None and (last or self._diverges_always(cell)):
             own = _beside(engine)
@@ -175,12 +194,12 @@ class Survey:
         return cell.scale == "full" or self.evaluation.checkpoints == "all"
 
     def _missing(
-        self, cell: Cell, asked_for: Iterator[tuple[ScoreKey, Path, str]]
+        self, cell: Cell, asked_for: Iterator[tuple[ScoreKey, Path | None, str]]
     ) -> list[ItemRequest]:
         """Return the jobs whose results are not on disk; take the scores of the others."""
         on_disk, folder = self._on_disk(cell), self.folder.cell(cell).evaluations
         asks = []
-        for score_key, task_file, reference in asked_for:
+        for score_key, task_file, other in asked_for:
             target = folder / f"{score_key.stem}.json"
             if target in on_disk:
                 self.scores[target] = _recall(on_disk[target], on_disk)
@@ -189,19 +208,21 @@ class Survey:
                 asks.append(
                     ItemRequest(
                         asked=score_key,
-                        task_file=str(task_file),
+                        task_file=str(task_file or ""),
                         results=str(target),
-                        reference=reference,
+                        reference=other if task_file else "",
+                        harness_task="" if task_file else other,
                     )
                 )
         return asks
 
     def _scoring(
         self, cell: Cell, checkpoint: Checkpoint, files: Stamp, engine: Engine
-    ) -> Iterator[tuple[ScoreKey, Path, str]]:
+    ) -> Iterator[tuple[ScoreKey, Path | None, str]]:
+        """Yield each score with the file of its task, or with the name of a harness's task."""
         content = self._content(cell, checkpoint.path, files)
-        for task in tasks_of(cell, self.evaluation):
-            path = self._task_file(cell, task.name)
+        for task, harness_task in _asked_tasks(cell, self.evaluation):
+            path = None if harness_task else self._task_file(cell, task.name)
             templated = _templated(cell, task.chat_template)
             engines.refuse_mismatch(engine, templated, task.name, self.evaluation.sampling)
             for seed in seeds_of(self.evaluation):
@@ -211,18 +232,22 @@ class Survey:
                         step=checkpoint.step,
                         task=task,
                         seed=seed,
-                        task_version=task_files.version_here(path),
+                        task_version=(
+                            task_files.version_here(path)
+                            if path
+                            else harness_tasks.find(harness_task).version
+                        ),
                         sampling=self.evaluation.sampling,
                         chat_template=templated,
                         harness=engines.title(engine, self.harness),
                     ),
                     path,
-                    "",
+                    harness_task,
                 )
 
     def _divergences(
         self, cell: Cell, checkpoint: Checkpoint, files: Stamp
-    ) -> Iterator[tuple[ScoreKey, Path, str]]:
+    ) -> Iterator[tuple[ScoreKey, Path | None, str]]:
         declared = self.evaluation.divergence
         reference = base_model(cell.settings.model.path)
         sampling = Sampling(max_response_tokens=declared.max_response_tokens if declared else 1024)
@@ -284,6 +309,20 @@ def _beside(engine: Engine) -> Engine:
         return engine
     device = "cuda" if engine.name == "vllm" else engine.device
     return Engine(name="hf", device=device, dtype=engine.dtype, python=engine.python)
+
+
+def _by_interpreter(
+    engine: Engine, asks: Sequence[ItemRequest]
+) -> list[tuple[Engine, list[ItemRequest]]]:
+    """Return the requests for tasks of the harness, each with an interpreter that has its packages.
+
+    Raise EnvironmentFault, with the command that makes an environment, if none has them.
+    """
+    groups: dict[str | None, list[ItemRequest]] = defaultdict(list)
+    for ask in asks:
+        task = harness_tasks.find(ask.harness_task)
+        groups[engines.interpreter(engine, task)].append(ask)
+    return [(engine.model_copy(update={"python": py}), of_py) for py, of_py in groups.items()]
 
 
 def _templated(cell: Cell, of_task: str) -> bool:
@@ -377,9 +416,9 @@ def _asked(
     ]
 
 
-def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str, set[str]]:
+def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str | None, set[str]]:
     """Return domain -> the tasks over which its mean is taken."""
-    domains: dict[str, set[str]] = defaultdict(set)
+    domains: dict[str | None, set[str]] = defaultdict(set)
     for task in tasks_of(cell, evaluation):
         domains[task.domain].add(task.name)
     return domains

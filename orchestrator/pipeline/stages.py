@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dashboards
-from orchestrator import tracking
+from orchestrator import plugins, tracking
 from orchestrator.analysis.compare import Comparison, compare, comparison_data
 from orchestrator.analysis.runs import ItemScores
 from orchestrator.errors import EnvironmentFault, SelectionError
@@ -161,7 +161,8 @@ def with_evaluation(
 
 def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
     """Return a request on the prompts of the first task of each domain."""
-    first = {task.domain: task for task in reversed(evaluation.tasks)}
+    ours = [task for task in evaluation.tasks if task.domain and task.name in plugins.task_names()]
+    first = {task.domain: task for task in reversed(ours)}
     tasks = [
         DivergenceTask.model_validate(task.model_dump(include={"name", "domain", "chat_template"}))
         for task in first.values()

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator import plugins
+from orchestrator import harness_tasks, plugins
 from orchestrator.errors import OrchError
 from orchestrator.launch.check import refusals
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
-from orchestrator.records import Cell
+from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import Cost, bill, cost, measure
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan, PlanRow
@@ -114,15 +114,47 @@ def evaluation_lines(experiment: Experiment) -> list[str]:
     """Return which tasks are scored in the place of the declared ones, as lines; none if these
     are."""
     scored = replaced_tasks(experiment.cells, experiment.spec.evaluation)
-    if not scored:
+    rehearsed = any(cell.declared for cell in experiment.cells)
+    replaced = [
+        task.name
+        for task in experiment.spec.evaluation.tasks
+        if rehearsed or task.name in plugins.task_names()
+    ]
+    if not scored or not replaced:
         return []
-    declared = ", ".join(task.name for task in experiment.spec.evaluation.tasks)
+    declared = ", ".join(replaced)
     lines = [f"declared: {declared}. A rehearsal cannot run these. In their place:"]
     names = {d: sorted({task.name for task in scored if task.domain == d}) for d in ("in", "out")}
     lines += [f"{d} of domain: {', '.join(listed)}" for d, listed in names.items() if listed]
     for repeats, items in sorted({(task.repeats, task.max_items) for task in scored}, key=str):
         each = "every item" if items is None else f"each of {items} items"
         lines.append(f"{repeats} responses to {each}")
+    return lines
+
+
+def harness_lines(evaluation: EvaluationSpec) -> list[str]:
+    """Return what each task of the harness needs of the machine that scores it, a sentence each."""
+    named = [task.name for task in evaluation.tasks if task.name not in plugins.task_names()]
+    lines = [f"{', '.join(named)}: scored by lm-eval {harness_tasks.VERSION}"] if named else []
+    for name in named:
+        task = harness_tasks.find(name)
+        data = [each for each in task.needs if each.startswith(harness_tasks.NLTK)]
+        packages = [each for each in task.needs if each not in data]
+        if packages:
+            lines.append(
+                f"{name} needs {', '.join(packages)}; `orch env create "
+                f"lm-eval@{harness_tasks.VERSION}` makes the environment in which it is scored"
+            )
+        if data:
+            names = " ".join(each.removeprefix(harness_tasks.NLTK) for each in data)
+            lines.append(
+                f"{name} needs nltk's data {names}: `python -m nltk.downloader {names}` in that "
+                "environment, where there is a network"
+            )
+        lines += [
+            f"{name} reads {each}, which is gated: accept its terms on the hub, and set HF_TOKEN"
+            for each in task.gated
+        ]
     return lines
 
 
@@ -161,6 +193,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "evaluation": {
             "declared": sorted(task.name for task in evaluation.tasks),
             "scored": sorted({task.name for task in scored}),
+            "needs": harness_lines(evaluation),
         },
         "cells": [
             _plain_row(row, cost(row.cell, measured) if row.cell else None) for row in plan.rows

@@ -206,11 +206,13 @@ def scores_of(cell: Cell, evaluation: EvaluationSpec) -> list[str]:
     """Return the names of the scores that evaluation gives a cell, at its scale."""
     names: dict[str, None] = {}
     for task in tasks_of(cell, evaluation):
-        domain = "in_domain" if task.domain == "in" else "out_of_domain"
         for kind in ("mean", "pass"):
             names[f"eval/{task.name}/{kind}@{task.repeats}"] = None
-            names[f"eval/{domain}/{kind}@{task.repeats}"] = None
-        names[f"eval/{domain}/mean"] = None
+        if task.domain is not None:
+            domain = "in_domain" if task.domain == "in" else "out_of_domain"
+            for kind in ("mean", "pass"):
+                names[f"eval/{domain}/{kind}@{task.repeats}"] = None
+            names[f"eval/{domain}/mean"] = None
     for task in divergence_tasks(cell, evaluation):
         names.update(dict.fromkeys(f"eval/{task.name}/{what}" for what in _DIVERGENCES))
     return list(names)

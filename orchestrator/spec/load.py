@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from orchestrator import plugins
-from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
+from orchestrator import harness_tasks, plugins
+from orchestrator.errors import EnvironmentFault, Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.library.neighbour import can_be_used
 from orchestrator.records import (
     Baseline,
@@ -434,7 +434,7 @@ def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -
     evaluation = valid(EvaluationSpec, plain, at, problems)
     if not isinstance(evaluation, EvaluationSpec):
         return EvaluationSpec()
-    names = [task.name for task in evaluation.tasks]
+    names = [harness_tasks.label(task.name) for task in evaluation.tasks]
     for i, name in enumerate(names):
         if name in names[:i]:
             problems.append(SpecProblem(f"task '{name}' is there twice", (*at, "tasks", i)))
@@ -445,13 +445,41 @@ def _check_tasks(tasks: object, at: Pointer, problems: list[SpecProblem]) -> Non
     """Report tasks that have no file, also if other faults exist."""
     for i, task in enumerate(tasks if isinstance(tasks, list) else ()):
         name = task.get("name") if isinstance(task, Mapping) else None
-        if isinstance(name, str) and name not in plugins.task_names():
-            listed = ", ".join(sorted(plugins.task_names()))
+        if not isinstance(name, str) or name in plugins.task_names():
+            continue
+        plain = name.removeprefix(harness_tasks.PREFIX)
+        if not name.endswith(harness_tasks.YAML) and not harness_tasks.is_known(plain):
+            near = harness_tasks.nearest(plain, plugins.task_names())
             message = (
-                f"no evaluation task is called '{name}'{did_you_mean(name, plugins.task_names())} "
-                f"(there are: {listed})"
+                f"no evaluation task is called '{name}'{near} (orch has: "
+                f"{', '.join(sorted(plugins.task_names()))}; any name of lm-evaluation-harness "
+                f"{harness_tasks.VERSION} and the path of a task's YAML work too)"
             )
             problems.append(SpecProblem(message, (*at, i, "name")))
+            continue
+        try:
+            task_of_harness = harness_tasks.find(name)
+        except EnvironmentFault as error:
+            problems.append(SpecProblem(str(error), (*at, i, "name")))
+            continue
+        repeats = task.get("repeats", 1)
+        if repeats != 1 and (why := _no_repeats(task_of_harness)):
+            message = f"repeats must be 1 for '{name}', got {repeats}: {why}"
+            problems.append(SpecProblem(message, (*at, i, "repeats")))
+
+
+def _no_repeats(task: harness_tasks.NamedTask) -> str:
+    """Return why a task of the harness takes no repeats; empty if it does."""
+    if task.only_likelihoods:
+        return (
+            "it compares the likelihoods of given answers and generates nothing, so a second "
+            "response would be the first; leave repeats out"
+        )
+    own = {leaf.name: leaf.repeats for leaf in task.leaves if leaf.repeats > 1}
+    if own:
+        name, count = next(iter(own.items()))
+        return f"{name} asks for {count} responses to each item by itself; leave repeats out"
+    return ""
 
 
 def _published(

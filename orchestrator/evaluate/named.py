@@ -1,0 +1,292 @@
+"""Score a checkpoint on a task, group or tag of lm-evaluation-harness, or on a user's own YAML.
+
+Prompts, filters and metrics are the task's own. Sampling is the spec's; stop strings are the
+task's. With k repeats the whole task is done k times with different seeds, so that filters and
+metrics work as they are written. Slow to import; only harness.py imports it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lm_eval import evaluator
+from lm_eval import tasks as harness_folder
+from lm_eval.tasks import TaskManager
+
+from orchestrator import harness_tasks
+from orchestrator.errors import EnvironmentFault, RunFolderError
+from orchestrator.evaluate import task_data
+from orchestrator.evaluate.engines import generation, is_greedy
+from orchestrator.evaluate.items import Item, Mean, mean, pass_at
+from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
+from orchestrator.evaluate.shards import Shards
+from orchestrator.files import read_json, write_text
+from orchestrator.identity import digest
+
+BOOTSTRAPS = 1000
+"""lm-eval's `bootstrap_iters`, for metrics whose standard error has no closed form."""
+CODE = "HF_ALLOW_CODE_EVAL"
+"""The environment variable that allows running code that a policy wrote; `evaluate` reads it too.
+"""
+Pass = Mapping[str, Any]
+"""One time through the whole task: its metrics, their standard errors, and its items."""
+
+
+def answer(policy: Any, job: ScoringJob, ask: ItemRequest, versions: Mapping[str, str]) -> None:
+    """Score the checkpoint and write the result.
+
+    Raise EnvironmentFault if the task cannot be loaded or is not for this policy.
+    """
+    asked = ask.asked
+    loaded = load(ask.harness_task)
+    _refuse(loaded["tasks"], asked)
+    for task in loaded["tasks"].values():
+        task.set_fewshot_seed(asked.seed)
+        if task.OUTPUT_TYPE == "generate_until":
+            own = task.get_config("generation_kwargs") or {}
+            stop = own.get("until") or []
+            limit = own.get("max_gen_toks") or asked.sampling.max_response_tokens
+            plain = {"until": [stop] if isinstance(stop, str) else stop, "max_gen_toks": limit}
+            task.set_config("generation_kwargs", generation(asked.sampling, plain, job.engine))
+    repeats = 1 if is_greedy(asked.sampling) else asked.task.repeats
+    passes = [_pass(policy, loaded, ask, number) for number in range(repeats)]
+    items = _items(passes)
+    done = {
+        "items": items,
+        "seconds": sum(each["seconds"] for each in passes),
+        "cpu_seconds": sum(each["cpu_seconds"] for each in passes),
+    }
+    shards = Shards(Path(ask.results), len(items), repeats, job.slice_responses)
+    shards.finish(job, asked, [done], means(passes, items, asked.task.repeats), versions)
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return lm-eval's tasks and groups of a name in a spec.
+
+    Only the folders that the name needs are read. Data in `ORCH_EVAL_DATA` replace the task's.
+    Raise EnvironmentFault, with what to do, if a package or the data are missing.
+    """
+    found = harness_tasks.find(name)
+    root = Path(harness_folder.__file__).parent
+    folders = [root / folder for folder in found.folders]
+    folders += [found.file.parent] if found.file and found.is_group else []
+    with TemporaryDirectory(prefix="orch-eval-") as scratch:
+        for leaf in found.leaves:
+            _use_local_data(leaf, root, Path(scratch))
+        try:
+            manager = TaskManager(
+                include_defaults=False, include_path=[*map(str, folders), scratch]
+            )
+            alone = found.file and not found.is_group
+            loaded: dict[str, Any] = manager.load([str(found.file) if alone else found.title])
+        except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
+            raise EnvironmentFault(_why_not(found, error)) from error
+    return loaded
+
+
+def _why_not(found: harness_tasks.NamedTask, error: Exception) -> str:
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    hints = []
+    if packages := harness_tasks.lacking(found.needs):
+        hints.append(
+            f"it needs {', '.join(packages)}: `orch env create lm-eval@{harness_tasks.VERSION}`"
+        )
+    if data := [need for need in found.needs if need.startswith(harness_tasks.NLTK)]:
+        names = " ".join(need.removeprefix(harness_tasks.NLTK) for need in data)
+        hints.append(f"it needs nltk's data: `python -m nltk.downloader {names}`, and NLTK_DATA")
+    if found.gated:
+        hints.append(f"accept the terms of {', '.join(found.gated)} on the hub and set HF_TOKEN")
+    if found.file is None:
+        hints.append(
+            "without a network fill the hub's cache before (HF_HOME), or put "
+            f"{found.leaves[0].name}/<split>.jsonl below {task_data.VARIABLE}"
+        )
+    where = found.file or "; ".join(hints)
+    return f"task {found.title} cannot be loaded ({said}): {where}"
+
+
+def _use_local_data(leaf: harness_tasks.Leaf, root: Path, scratch: Path) -> None:
+    """Write a YAML that gives a task of the harness its data in `ORCH_EVAL_DATA`, if it has any:
+    `<task>/<split>.jsonl`, `.parquet` or `.csv`, with the data set's columns."""
+    home = task_data.folder()
+    if home is None or not leaf.path or not (home / leaf.name).is_dir():
+        return
+    files = {
+        file.stem: file
+        for file in sorted((home / leaf.name).iterdir())
+        if file.suffix in task_data.READERS
+    }
+    if files:
+        kind = task_data.READERS[next(iter(files.values())).suffix]
+        plain = {
+            "include": str(root / leaf.path),
+            "task": leaf.name,
+            "dataset_path": kind,
+            "dataset_name": None,
+            "dataset_kwargs": {"data_files": {k: str(file) for k, file in files.items()}},
+        }
+        # JSON is YAML.
+        (scratch / f"{harness_tasks.label(leaf.name)}.yaml").write_text(json.dumps(plain), "utf-8")
+
+
+def _refuse(tasks: Mapping[str, Any], asked: ScoreKey) -> None:
+    for name, task in tasks.items():
+        if (
+            asked.task.repeats > 1
+            and task.OUTPUT_TYPE in harness_tasks.LIKELIHOODS
+            and (len(tasks) == 1)
+        ):
+            raise EnvironmentFault(
+                f"task {name} compares likelihoods of given answers, so its repeats must be 1; "
+                f"got {asked.task.repeats}"
+            )
+        if getattr(task, "MULTIMODAL", False):
+            raise EnvironmentFault(f"task {name} shows pictures or sounds; policies read text")
+        if getattr(task, "UNSAFE_CODE", False) and os.environ.get(CODE) != "1":
+            raise EnvironmentFault(
+                f"task {name} runs code that the policy writes; where that is safe (a container, "
+                f"a throwaway node), allow it with {CODE}=1 in the environment"
+            )
+
+
+def _pass(policy: Any, loaded: Mapping[str, Any], ask: ItemRequest, number: int) -> Pass:
+    """Do the whole task once, or read it if it was done before."""
+    target = Path(ask.results)
+    kept = target.with_name(f"{target.stem}.part-pass{number}")
+    try:
+        done = read_json(kept)
+    except RunFolderError:
+        done = None
+    if done is not None and {"metrics", "items", "seconds"} <= done.keys():
+        return done
+    asked = ask.asked
+    policy.seeded(int(digest([asked.checkpoint, asked.task.name, asked.seed, number]), 16))
+    templated = asked.chat_template and policy.has_template()
+    started, cpu = time.perf_counter(), time.process_time()
+    results = evaluator.evaluate(
+        lm=policy,
+        task_dict=loaded,
+        limit=asked.task.max_items,
+        bootstrap_iters=BOOTSTRAPS,
+        apply_chat_template=templated,
+        fewshot_as_multiturn=templated,
+        confirm_run_unsafe_code=os.environ.get(CODE) == "1",
+    )
+    done = {
+        "metrics": dict(_metrics(results, loaded)),
+        "items": list(_samples(results, loaded)),
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu,
+    }
+    if not done["metrics"]:
+        raise EnvironmentFault(f"task {ask.harness_task} gave no metric that is a number")
+    write_text(kept, json.dumps(done, ensure_ascii=False))
+    return done
+
+
+def _metrics(
+    results: Mapping[str, Any], loaded: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[float, float | None]]]:
+    """Yield each metric with its value and standard error: the group's own under their names,
+    then those of the tasks of a group, as `<metric>.<task>`."""
+    top = next(iter(loaded.get("groups") or {}), None)
+    tasks = list(loaded["tasks"])
+    if top is not None:
+        yield from _numbers(results.get("groups", {}).get(top, {}), "")
+    for name in tasks:
+        yield from _numbers(results["results"][name], f".{name}" if len(tasks) > 1 else "")
+
+
+def _numbers(
+    metrics: Mapping[str, Any], suffix: str
+) -> Iterator[tuple[str, tuple[float, float | None]]]:
+    for key, value in metrics.items():
+        metric, comma, of_filter = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not _is_number(value):
+            continue
+        stderr = metrics.get(f"{metric}_stderr,{of_filter}")
+        shown = metric if of_filter == "none" else f"{metric}.{of_filter}"
+        yield (
+            f"{shown}{suffix}",
+            (float(value), float(stderr) if stderr is not None and _is_number(stderr) else None),
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _samples(results: Mapping[str, Any], loaded: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield each item once, as its first filter scores it, with the value of its first metric."""
+    for name in loaded["tasks"]:
+        samples = results["samples"][name]
+        first = samples[0]["filter"]
+        for sample in samples:
+            if sample["filter"] == first:
+                arguments = sample["arguments"][0]
+                value = sample[sample["metrics"][0]]
+                share = isinstance(value, bool | int | float) and 0 <= value <= 1
+                yield {
+                    "task": name,
+                    "item": sample["doc_id"],
+                    "prompt": str(arguments[0]),
+                    "target": str(sample["target"]),
+                    "response": _response(sample),
+                    "value": float(value) if share else None,
+                }
+
+
+def _response(sample: Mapping[str, Any]) -> object:
+    """Return the generated text, or the log-likelihood of each given answer."""
+    each = [resp[0] for resp in sample["resps"]]
+    if isinstance(each[0], str):
+        return each[0] if len(each) == 1 else each
+    return [one[0] if isinstance(one, list | tuple) else one for one in each]
+
+
+def _items(passes: Sequence[Pass]) -> list[Item]:
+    """Return the items with the responses of all passes."""
+    items: list[Item] = []
+    for same in zip(*(each["items"] for each in passes), strict=True):
+        values = [one["value"] for one in same]
+        item = {
+            **{key: same[0][key] for key in ("task", "item", "prompt", "target")},
+            "responses": [one["response"] for one in same],
+        }
+        if None not in values:
+            item |= {"correct": values, "metrics": {"mean@k": sum(values) / len(values)}}
+        items.append(item)
+    return items
+
+
+def means(passes: Sequence[Pass], items: Sequence[Item], repeats: int) -> dict[str, Mean]:
+    """Return the task's own metrics, then mean@k and pass@k of its first metric over items.
+
+    An own metric is the mean over passes; with several it has no standard error. `mean@k` and
+    `pass@k` exist where every item has a value from 0 to 1, pass@k where all are 0 or 1, and for a
+    single task: how a group weighs its tasks is the group's own.
+    """
+    found: dict[str, Mean] = {}
+    for name in passes[0]["metrics"]:
+        values = [each["metrics"][name] for each in passes]
+        found[name] = Mean(
+            sum(value for value, _ in values) / len(values),
+            values[0][1] if len(values) == 1 else None,
+        )
+    single = len({item["task"] for item in items}) == 1
+    if single and all("correct" in item for item in items):
+        found |= _at_k([item["correct"] for item in items], repeats)
+    return found
+
+
+def _at_k(correct: Iterable[Sequence[float]], repeats: int) -> dict[str, Mean]:
+    each = list(correct)
+    found = {f"mean@{repeats}": mean([sum(values) / len(values) for values in each])}
+    if all(value in (0.0, 1.0) for values in each for value in values):
+        passed = [pass_at(len(values), len(values), int(sum(values))) for values in each]
+        found[f"pass@{repeats}"] = mean(passed)
+    return found
