@@ -25,13 +25,15 @@ from orchestrator.library.launches import (
     LaunchReading,
 )
 
+WITHOUT_KL = frozenset({"no_kl", "rollout_policy_kl_only"})
+"""Verdicts under which nothing keeps the policy near a reference policy."""
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 
 
 def chosen(
     finding: AuditFinding, launch: Launch, judged: Callable[[Launch], AuditFinding | None]
 ) -> LaunchChange | None:
-    """Return the best change after which the KL term is not criticised, or None.
+    """Return the best change after which a KL term is there and not criticised, or None.
 
     The order of advice of kl.table decides, as in `orch explain`: bias far from the reference
     policy, then near it. Of equals the smallest change is first. One that changes the task's own
@@ -39,7 +41,9 @@ def chosen(
     a launch. `also` of the result lists the side effects.
     """
     criticised = finding.verdict in PROBLEMS or bool(finding.contradictions)
-    if finding.verdict == "undetermined" or not criticised:
+    if finding.verdict not in WITHOUT_KL and not criticised:
+        return None
+    if finding.verdict == "undetermined":
         return None
     offers: list[tuple[LaunchChange, AuditFinding]] = []
     for change in finding.changes:
@@ -64,7 +68,7 @@ def _order(after: AuditFinding) -> tuple[float, float]:
 def _regularises(after: AuditFinding) -> bool:
     """Return True if a launch keeps the policy near the reference policy, on- and off-policy."""
     names = {after.verdict, after.otherwise or after.verdict}
-    return not names & (PROBLEMS | {"no_kl", "undetermined", "rollout_policy_kl_only"})
+    return not names & (PROBLEMS | WITHOUT_KL | {"undetermined"})
 
 
 def _differences(before: AuditFinding, after: AuditFinding, change: LaunchChange) -> Iterator[str]:

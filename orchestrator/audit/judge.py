@@ -3,10 +3,12 @@
 The result is an `AuditFinding`: verdict, reasons, problems, changes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from orchestrator.audit.bounds import Bound, bound, bound_notes
+from orchestrator.audit.checkout import may_decide
 from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.audit.surroundings import (
     Effect,
@@ -23,6 +25,7 @@ from orchestrator.kl.verdicts import verdict
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
+    BoundNote,
     Inactive,
     InLoss,
     InReward,
@@ -101,6 +104,13 @@ class AuditFinding:
     bias: tuple[float | None, float | None] | None = None
     """The distance of the KL's gradient from that of the reverse KL, near the reference policy and
     far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
+
+    bound: Bound | None = None
+    """What holds the policy to what beside a KL to a reference policy; None: it is not read."""
+    bound_notes: tuple[BoundNote, ...] = ()
+    """Where a bound does not do what its name says."""
+    for_a_kl: LaunchChange | None = None
+    """Of a launch without a KL to a reference policy: the best change that gives it one."""
 
     @property
     def confidence(self) -> Literal["certain", "assumed", "conditional", "none"]:
@@ -196,6 +206,12 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     """
     on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
     chosen = old if reading.regime.on_policy is False else on
+    wrong_keys = tuple(key_findings(reading.held)) if reading.held is not None else ()
+    forks = _deciding(reading, wrong_keys)
+    if_left: tuple[ConditionalVerdict, ...] = ()
+    if forks and chosen.name != "undetermined":
+        if_left = (_if_left(reading, chosen, forks),)
+        on = old = chosen = Judgement("undetermined", _of_forks(forks))
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
         old.name,
         old.measured,
@@ -205,7 +221,6 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     if cut is not None and not cut.refused and any("kl" in flag.lower() for flag in cut.flags):
         why += f" (its KL flags from line {cut.line} on are cut off: see the conflict)"
     contradictions = tuple(_contradictions(reading, launch))
-    wrong_keys = tuple(key_findings(reading.held)) if reading.held is not None else ()
     cited: list[ReadSetting | AuditNote | Inactive | KeyFinding] = [
         *reading.settings,
         *contradictions,
@@ -260,7 +275,39 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
         bias=_bias(chosen.measured),
+        conditional=if_left,
+        bound=bound(reading),
+        bound_notes=tuple(bound_notes(reading)),
     )
+
+
+def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, ...]:
+    """Return the keys of a fork that name the KL, its reference, its size or the policy loss."""
+    if reading.held is None:
+        return ()
+    given = reading.held.given
+    return tuple(
+        each.key for each in keys if each.fork and may_decide(each.key, given[each.key][-1])
+    )
+
+
+def _of_forks(keys: tuple[str, ...]) -> str:
+    named = ", ".join(keys[:MOST_NAMED])
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    return f"what {named}{more} does: it is a fork's key, so read where the checkout uses it"
+
+
+def _if_left(
+    reading: LaunchReading, chosen: Judgement, keys: tuple[str, ...]
+) -> ConditionalVerdict:
+    """Return the verdict where a fork's keys leave the KL as the library has it."""
+    terms = [
+        f"{term.estimator} in the {place}"
+        for place, term in (("reward", reading.in_reward), ("loss", reading.in_loss))
+        if term.active
+    ]
+    when = f"{', '.join(keys[:MOST_NAMED])} leaves the KL as the library has it"
+    return ConditionalVerdict(when, chosen.name, _term(reading).name, " and ".join(terms))
 
 
 def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
@@ -333,6 +380,9 @@ def _bias(measured: Judged | None) -> tuple[float | None, float | None] | None:
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
     """Yield contradictions: the library's own, a negative β, a KL without gradient, lost flags."""
     yield from reading.contradictions
+    for each in bound_notes(reading):
+        if each.wrong:
+            yield AuditNote(f"{each.text}. Write {each.instead}", each.lines)
     for term in (reading.in_reward, reading.in_loss):
         if term.active and (term.beta or 0) < 0:
             yield AuditNote(

@@ -6,8 +6,9 @@
     argparse    unknown flags are refused; a flag without a value takes none
     pydantic    unknown keys of a file are refused, but for sections that drop them
 
-A key that differs from a known one by a typing slip is a mistake. Any other unknown key may belong
-to a fork. It is no mistake, but the verdict then holds only if the fork left the KL unchanged.
+A key that differs from a known one by a typing slip is a mistake, unless the launch has keys of a
+fork too. Any other unknown key may belong to a fork. It is no mistake, but the verdict then holds
+only if the fork left the KL unchanged. A key that the checkout's own parser has is never a mistake.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,15 +44,33 @@ class KeyFinding:
     text: str
     lines: tuple[int, ...]
     mistake: bool
+    fork: bool = False
+    """True if no release has the key and it is on, so that a fork may read it."""
 
 
 def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
+    found = list(_findings(launch_keys))
+    is_fork = any(each.fork for each in found)
+    for each in found:
+        if is_fork and each.mistake and not launch_keys.table.has(_unnumbered(each.key)):
+            text = f"{each.text} Or it is a fork's key: the launch has others"
+            yield KeyFinding(each.key, "unknown", text, each.lines, mistake=False, fork=True)
+        else:
+            yield each
+
+
+def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     for key, values in launch_keys.given.items():
         given = values[-1]
         if _is_outside(key, given, launch_keys):
             continue
-        if launch_keys.grammar == "structured" and given.mark in ("+", "++"):
+        if _unnumbered(key) in launch_keys.checkout:
+            tables = (launch_keys.table, *launch_keys.others)
+            if not any(table.has(_unnumbered(key)) for table in tables):
+                text = f"{_lacks(launch_keys)} {key}; the checkout's own configuration has it"
+                yield KeyFinding(key, "unknown", text, given.lines, mistake=False, fork=True)
+        elif launch_keys.grammar == "structured" and given.mark in ("+", "++"):
             text = f"{launch_keys.name} takes no `{given.mark}`: write {key}=…"
             yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
         elif launch_keys.table.has(_unnumbered(key)) or _is_section(key, launch_keys.table.keys):
@@ -225,9 +244,9 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
         if launch_keys.exact:
             return KeyFinding(key, consequence, text, given.lines, mistake=True)
         text += ", or a later release has it"
-        return KeyFinding(key, "unknown", text, given.lines, mistake=False)
+        return KeyFinding(key, "unknown", text, given.lines, mistake=False, fork=not meant)
     fork = " Or it is a fork's key" if meant else ": a fork's key"
-    return KeyFinding(key, "unknown", f"{text}{fork}", given.lines, mistake=False)
+    return KeyFinding(key, "unknown", f"{text}{fork}", given.lines, mistake=False, fork=not meant)
 
 
 def _lacks(launch_keys: HeldKeys) -> str:

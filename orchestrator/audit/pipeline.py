@@ -23,7 +23,7 @@ from orchestrator.audit.documents import (
     yaml_node,
     yaml_nodes,
 )
-from orchestrator.audit.fix import chosen, conditional
+from orchestrator.audit.fix import WITHOUT_KL, chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
 from orchestrator.audit.libraries import (
     NeighbourFiles,
@@ -182,7 +182,7 @@ def _judged(launch: Launch, name: str) -> AuditFinding | None:
         return None
     finding = judge(reading, launch, name)
     change = None
-    if finding.problem:
+    if finding.problem or finding.verdict in WITHOUT_KL:
 
         def again(changed: Launch) -> AuditFinding | None:
             reading = _reading(changed)
@@ -191,8 +191,9 @@ def _judged(launch: Launch, name: str) -> AuditFinding | None:
         change = chosen(finding, launch, again)
     return replace(
         finding,
-        changes=() if change is None else (change,),
-        conditional=conditional(reading, launch, name) if reading.unknown else (),
+        changes=() if change is None or not finding.problem else (change,),
+        for_a_kl=change if not finding.problem else None,
+        conditional=conditional(reading, launch, name) if reading.unknown else finding.conditional,
     )
 
 

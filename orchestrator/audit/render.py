@@ -95,6 +95,7 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     yield "regime", f"{name}: {finding.regime.because}"
     yield "in reward", term_text(finding.kl_in_reward)
     yield "in loss", term_text(finding.kl_in_loss)
+    yield from _bounds(finding)
     for beta in finding.effective_beta:
         yield "effective β", beta.text
     for effect in finding.effects:
@@ -116,6 +117,20 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     yield from (("assuming", text) for text in finding.assumes)
     for i, text in enumerate(change(finding)):
         yield "change", text if i else f"to get {goal(finding)}: {text}"
+
+
+def _bounds(finding: AuditFinding) -> Iterator[tuple[str, str]]:
+    """Yield what holds the policy to what beside a KL, and how to add one where there is none."""
+    if finding.bound is not None:
+        held = finding.bound
+        yield "bound", f"in one step to {held.to}: {held.step}; in all: {held.in_all}"
+        yield from (("dropped", held.dropped),) if held.dropped else ()
+        yield from (("known", held.failure),) if held.failure else ()
+    for note in finding.bound_notes:
+        yield "bound", f"{note.text}: write {note.instead}"
+    if finding.for_a_kl is not None:
+        edits = ", ".join(map(edit_text, finding.for_a_kl.edits))
+        yield "for a KL", f"{finding.for_a_kl.words}: {edits}"
 
 
 def conditional_text(case: ConditionalVerdict) -> str:

@@ -8,6 +8,7 @@ facts behind them are the rows of render.py.
 import re
 from collections.abc import Iterable, Iterator
 
+from orchestrator.audit.fix import WITHOUT_KL
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.render import (
     WORDS,
@@ -20,7 +21,7 @@ from orchestrator.kl.verdicts import percent
 from orchestrator.library.launches import AuditVerdict
 
 PLAIN: dict[AuditVerdict, str] = {
-    "no_kl": "Nothing keeps the policy near a reference policy.",
+    "no_kl": "No KL to a reference policy: over the training no bound on the drift.",
     "unbiased_reverse_kl": "It keeps the policy near its reference, as a KL penalty should.",
     "rescaled_reverse_kl": "It keeps the policy near its reference, harder for some prompts than "
     "for others: each has a β of its own.",
@@ -39,12 +40,12 @@ PLAIN: dict[AuditVerdict, str] = {
     "biased_reward": "It hardly keeps the policy near its reference, or drives it away.",
     "both": "Two KL terms act at once, one in the reward and one in the loss.",
     "other_objective": "It follows another objective than a KL.",
-    "rollout_policy_kl_only": "It keeps each step small (near the policy that sampled); nothing "
-    "keeps the policy near a reference policy.",
+    "rollout_policy_kl_only": "It keeps each step small (near the policy that sampled); over the "
+    "training no bound on the drift.",
     "undetermined": "The file does not say what its KL does.",
 }
 """What each verdict means for the policy, in a sentence."""
-UNBOUNDED = ("no_kl", "rollout_policy_kl_only")
+UNBOUNDED = tuple(sorted(WITHOUT_KL))
 """Verdicts under which nothing keeps the policy near a reference policy."""
 _LINES = re.compile(r"\blines? [\d, ]*\d")
 MOST_EDITS = 3
@@ -127,10 +128,23 @@ def instead(finding: AuditFinding) -> str:
     if finding.problem:
         return "no small change of this launch gives a KL that does what its name says"
     if finding.verdict in UNBOUNDED:
-        return "nothing, if that is meant"
+        return _for_a_kl(finding)
     if finding.inactive_flags:
         return f"leave out what has no effect: {_named_flags(finding)}"
     return "nothing: each setting does what its name says"
+
+
+def _for_a_kl(finding: AuditFinding) -> str:
+    """Return the smallest change of a launch without a KL: of its bound, or to a KL."""
+    if finding.bound_notes:
+        return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
+    change = finding.for_a_kl
+    if change is None:
+        return "nothing, if that is meant"
+    edits = ", ".join(map(edit_text, change.edits[:MOST_EDITS]))
+    more = len(change.edits) - MOST_EDITS
+    rest = f" (and {more} more: -v)" if more > 0 else ""
+    return f"nothing, if that is meant; for a bound on the drift, {change.words}: {edits}{rest}"
 
 
 def _place(finding: AuditFinding) -> str:
@@ -175,6 +189,8 @@ def _names_kl(key: str) -> bool:
 def _plain(finding: AuditFinding) -> str:
     if finding.conditional:
         return f"That depends on what the file does not say: if {cases(finding)}."
+    if finding.verdict in UNBOUNDED and finding.bound is not None:
+        return f"{PLAIN[finding.verdict]} In one step: {finding.bound.step}."
     return PLAIN[finding.verdict]
 
 
@@ -223,6 +239,15 @@ def _also(finding: AuditFinding) -> Iterator[str]:
     wrong = _mistakes(finding)
     if wrong and finding.changes:
         yield wrong[0]
+    unbounded = finding.verdict in UNBOUNDED
+    for note in finding.bound_notes[unbounded:]:
+        if not note.wrong:
+            yield f"{note.text}: write {note.instead}"
+            break
+    if unbounded and finding.bound is not None and finding.bound.dropped:
+        yield f"dropped without a word: {finding.bound.dropped}"
+    if unbounded and finding.bound is not None and finding.bound.failure:
+        yield f"known: {finding.bound.failure}"
     if finding.inactive_flags and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:

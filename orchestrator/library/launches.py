@@ -225,6 +225,19 @@ class Possibility:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundNote:
+    """Where a bound on the policy does not do what its name says, and what to write instead.
+
+    `wrong`: True if no launch can mean it; it then counts as a contradiction.
+    """
+
+    text: str
+    instead: str
+    lines: tuple[int, ...] = ()
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """The surroundings of the KL term, as facts of the library and of this launch.
 
@@ -249,6 +262,11 @@ class Surroundings:
     mean over the sequence, or none."""
     clip: tuple[float, float] | None = None
     """PPO's clip (low, high), as distances from 1."""
+    old_is_sampler: bool = False
+    """True if the ratio is to the engine's probabilities; False: to the trainer's own, computed
+    anew before the first update of a batch."""
+    bound_notes: tuple[BoundNote, ...] = ()
+    """Where a bound of this release does not do what its name says."""
     correction: str = ""
     """The importance weights or masks against the rollout engine, in words; empty: none."""
     engine_weight: EngineWeight | None = None
@@ -340,6 +358,8 @@ class HeldKeys:
     """The release that is named and that orch has no table of: the table is that of the next."""
     guessed: bool = False
     """True if nothing names the release and the launch was not compared with other releases."""
+    checkout: frozenset[str] = frozenset()
+    """Keys of the library's own parser in the checkout where the script lies; empty: not found."""
 
 
 @dataclass(frozen=True, slots=True)

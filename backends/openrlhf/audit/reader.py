@@ -15,6 +15,7 @@ from typing import Literal
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
+from orchestrator.audit.checkout import parser_keys
 from orchestrator.audit.reading import (
     KL_WEIGHTS,
     LONGEST_ENTRY,
@@ -172,7 +173,9 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = launch.open_end
     version, because = _release(launch, keys, dotted)
     reading = _Judge(keys, names, entry, version, because).reading()
-    return replace(reading, held=_held(flags, version), rules=(*reading.rules, *abbreviated))
+    return replace(
+        reading, held=_held(flags, version, launch), rules=(*reading.rules, *abbreviated)
+    )
 
 
 def _completed(
@@ -190,7 +193,7 @@ def _completed(
     return given, rules
 
 
-def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
+def _held(flags: dict[str, list[Given]], version: str, launch: Launch) -> HeldKeys:
     """Return the flags with their release's table, or with that of all releases without one."""
     own = own_tables().get(version) or releases().table(version)
     return HeldKeys(
@@ -201,6 +204,7 @@ def _held(flags: dict[str, list[Given]], version: str) -> HeldKeys:
         exact=own is not None,
         others=(*own_tables().values(), _all_flags()),
         flag="--",
+        checkout=parser_keys(launch.beside.get("openrlhf/cli/train_ppo_ray.py") or ""),
     )
 
 

@@ -38,6 +38,7 @@ from orchestrator.library.key_tables import merged_table, numbers
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
+    BoundNote,
     CommandWord,
     Edit,
     Given,
@@ -440,8 +441,34 @@ class _Judge:
             clamp=Clamp(20.0, 10.0),
             clamp_of=("k3",),
             notes=tuple(self._moves()),
+            bound_notes=tuple(self._bound_notes(mode, reduction, correction)),
             unread=(*unread, *self._truncated()),
         )
+
+    def _bound_notes(self, mode: str, reduction: str, correction: str) -> Iterator[BoundNote]:
+        """Yield where a policy loss or a mask is not what its name says (ppo_utils.py)."""
+        lines = self.keys.lines(LOSS_MODE)
+        if mode in ("gspo", "sapo") and reduction != "sequence_mean":
+            yield BoundNote(
+                f"{mode} is the mean over responses, and {REDUCTION} {reduction} is not: SkyRL "
+                "only warns",
+                f"{REDUCTION}=sequence_mean",
+                lines,
+            )
+        if mode == "dppo" and "truncated" in correction:
+            yield BoundNote(
+                "DPPO's ratio is to the policy that sampled already: with the importance weights "
+                "that policy counts twice",
+                f"{TIS}=null",
+                lines,
+            )
+        if any(self._given(f"{OUTLIERS}_{side}") for side in ("low", "high")):
+            yield BoundNote(
+                "one token outside the outlier bounds drops its whole response: of long responses "
+                "few are left",
+                f"{TOKENS}_low and {TOKENS}_high, which drop the token alone",
+                self.keys.lines(f"{OUTLIERS}_low", f"{OUTLIERS}_high"),
+            )
 
     def _truncated(self) -> Iterator[str]:
         sampling = "generator.sampling_params"

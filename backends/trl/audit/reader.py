@@ -34,6 +34,8 @@ from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.library.key_tables import completed, merged_table, nearest, numbers
 from orchestrator.library.launches import (
     AuditNote,
+    AuditVerdict,
+    BoundNote,
     CommandWord,
     Edit,
     Given,
@@ -104,6 +106,13 @@ _WEIGHTS: Mapping[str, Correction] = {
     "sequence_truncate": "tis_sequence",
     "sequence_mask": "mis_sequence",
 }
+MEAN_RATIO_KL = (
+    "k3 in the loss, β = {beta}, times the response's geometric mean ratio: on-policy, of T "
+    "tokens, 1 - 1/T of the gradient of each token's forward KL and 1/T of that of the response's "
+    "reverse KL per token"
+)
+"""At ratio 1 the gradient of s · mean k3 is mean ∇k3 + (mean k3) (1/T) Σ ∇log π. The gradient of
+E[mean k3] is E[mean ∇k3] + E[(mean k3) Σ ∇log π], and E[mean k3] is the reverse KL over T."""
 _LOSS_MODES = {"cispo": "CISPO", "sapo": "SAPO", "vespo": "VESPO", "luspo": "LUSPO"}
 
 
@@ -650,10 +659,9 @@ class _Facts:
             why = self.keys.why_unknown("use_bias_correction_kl")
             return InReward(False), InLoss(None, None, beta), (why,)
         if corrected and level != "token":
-            why = (
-                f"importance_sampling_level is {level or 'not known'}: k3 times the mean ratio of "
-                "a sequence, which is no estimator that orch has a verdict on"
-            )
+            if level == "sequence":
+                return InReward(False), InLoss(True, "k3", beta), ()
+            why = "importance_sampling_level is not known: k3 is multiplied by the ratio it names"
             return InReward(False), InLoss(None, None, beta), (why,)
         return InReward(False), InLoss(True, "rho_k3" if corrected else "k3", beta), ()
 
@@ -686,7 +694,18 @@ class _Facts:
             possibilities=keys.possibilities(self._put),
             regime=regime,
             surroundings=around,
+            decided=self._by_mean_ratio(loss),
         )
+
+    def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+        """Return the verdict on k3 times the response's geometric mean ratio, with its gradient."""
+        corrected = self.at >= FIRST_CORRECTED and self.keys.switch("use_bias_correction_kl")
+        fork = self.request.fork is not None or self.request.shipped is not None
+        level = self.keys.text("importance_sampling_level") if self.at >= FIRST_CORRECTED else ""
+        script = self.request.script
+        if not loss.active or fork or script != "grpo" or not corrected or level != "sequence":
+            return None
+        return "other_objective", MEAN_RATIO_KL.format(beta=f"{loss.beta:g}")
 
     def _refused(self, is_loaded: bool | None) -> Iterator[AuditNote]:
         """Yield a remark for each setting with which this release of TRL does not start."""
@@ -811,9 +830,10 @@ class _Facts:
             divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
             + (f", which TRL {self.version} reads the other way" if swapped else ""),
             own_rollout_in_mean=True,
-            loss_mode=_LOSS_MODES.get(named, ""),
+            loss_mode=_LOSS_MODES.get(named, "GSPO" if level == "sequence" else ""),
             ratio="sequence_mean" if level == "sequence" or named == "vespo" else "token",
             clip=self._clip() if clips else None,
+            bound_notes=tuple(self._bound_notes(named, level)),
             correction=self._correction(),
             engine_weight=self._engine_weight(),
             length_weighted=named in ("grpo", "sapo"),
@@ -853,6 +873,32 @@ class _Facts:
         least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
         kind = _WEIGHTS.get(mode)
         return EngineWeight(kind, least or 0.0, most) if kind is not None and most else None
+
+    def _bound_notes(self, named: str, level: str) -> Iterator[BoundNote]:
+        """Yield where a bound of this release is not what its name says (_compute_loss)."""
+        keys = self.keys
+        lines = keys.lines("loss_type", "epsilon_high")
+        if named == "cispo":
+            given = keys.number("epsilon_high") if keys.has("epsilon_high") else None
+            most = given if given is not None else keys.number("epsilon")
+            if most is not None and most < 1:
+                yield BoundNote(
+                    f"TRL's cispo takes epsilon_high as the bound itself, not as 1 + it: every "
+                    f"weight is cut to {most:g}, on-policy too, and a KL in the loss is not, so β "
+                    f"counts × {1 / most if most else 0:.3g}",
+                    "epsilon_high 5.0 (a bound above 1)",
+                    lines,
+                    wrong=True,
+                )
+        if level == "sequence" and named in ("bnpo", "dr_grpo", "dapo"):
+            yield BoundNote(
+                f"GSPO is the mean over responses, and loss_type {named} is not", "loss_type grpo"
+            )
+        if level == "sequence" and named == "sapo":
+            yield BoundNote(
+                "SAPO gates the response's geometric mean here, and each token in its paper",
+                "importance_sampling_level token",
+            )
 
     def _notes(self) -> Iterator[str]:
         if self._is_on("sync_ref_model"):

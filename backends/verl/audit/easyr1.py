@@ -37,7 +37,15 @@ OLD_TYPE = "worker.actor.kl_loss_type"
 BATCH, MINIBATCH = "data.rollout_batch_size", "worker.actor.global_batch_size"
 EPOCHS, AVERAGE = "worker.actor.ppo_epochs", "worker.actor.loss_avg_mode"
 LOSS_TYPE = "worker.actor.loss_type"
-_SIZES = {BATCH: "512", EPOCHS: "1", AVERAGE: "token", LOSS_TYPE: "default"}
+CLIP_LOW, CLIP_HIGH = "worker.actor.clip_ratio_low", "worker.actor.clip_ratio_high"
+_SIZES = {
+    BATCH: "512",
+    EPOCHS: "1",
+    AVERAGE: "token",
+    LOSS_TYPE: "default",
+    CLIP_LOW: "0.2",
+    CLIP_HIGH: "0.3",
+}
 OWN = _SIZES | {
     MINIBATCH: "256",
     DISABLE: "false",
@@ -190,7 +198,9 @@ def _surroundings(keys: Keys) -> Surroundings:
         unread.append(f"the advantage estimator '{advantage or '…'}' does not rescale the KL")
     if kind != "default":
         unread.append(f"{LOSS_TYPE} {kind or '…'} has PPO's ratio: orch does not know it")
+    low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
     return Surroundings(
+        clip=(low, high) if low is not None and high is not None else None,
         advantage_divided_by=divided,
         divided_because=f"{ADVANTAGE} {advantage}",
         own_rollout_in_mean=advantage == "grpo",

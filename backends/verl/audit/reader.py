@@ -42,6 +42,7 @@ from backends.verl.manifest import (
     USE_REWARD,
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
+from orchestrator.audit.checkout import functions, yaml_keys
 from orchestrator.audit.reading import (
     KL_WEIGHTS,
     LONGEST_ENTRY,
@@ -58,6 +59,7 @@ from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest
 from orchestrator.library.launches import (
     AuditNote,
+    BoundNote,
     CommandWord,
     Edit,
     HeldKeys,
@@ -323,7 +325,35 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
         defaults={k: v for k, v in DEFAULTS.items() if own is not None and k in own.keys},
         in_files=in_files,
         own=in_files if launch.words else frozenset(),
+        checkout=_of_checkout(launch),
     )
+
+
+PARSERS = tuple(
+    f"verl/trainer/config/{name}.yaml" for name in ("ppo_trainer", "_generated_ppo_trainer")
+)
+ACTORS = ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
+"""Files whose code puts the KL into the loss; the second exists from 0.7.1 on."""
+
+
+def _of_checkout(launch: Launch) -> frozenset[str]:
+    """Return the keys of the configuration of the checkout where the script lies, or none."""
+    texts = [launch.beside.get(path) for path in PARSERS]
+    return frozenset().union(*(yaml_keys(text) for text in texts if text is not None))
+
+
+def _never_in_loss(launch: Launch) -> str:
+    """Return the checkout's file that has the loss and reads no kl_loss_coef, or an empty text.
+
+    A comment counts as nothing. Empty also where the checkout has no such file, or another file
+    with the loss.
+    """
+    read = {path: launch.beside.get(path) for path in ACTORS}
+    there = {path: functions(text) for path, text in read.items() if text is not None}
+    if not any("update_policy" in each for each in there.values()):
+        return ""
+    names = {name for each in there.values() for one in each.values() for name in one.names}
+    return "" if "kl_loss_coef" in names else next(iter(there))
 
 
 @cache
@@ -565,6 +595,15 @@ class _Judge:
             return InLoss(None), None
         if not on:
             return InLoss(False), False
+        if path := _never_in_loss(self.launch):
+            self._rule("the checkout's own actor reads no kl_loss_coef", path)
+            self.contradictions.append(
+                AuditNote(
+                    f"{USE_LOSS} puts no KL into the loss: {path} beside it reads no kl_loss_coef",
+                    keys.lines(USE_LOSS),
+                )
+            )
+            return InLoss(False), True
         estimator, straight = self._estimator(LOSS_TYPE)
         beta = keys.number(LOSS_BETA)
         if beta is None:
@@ -757,6 +796,8 @@ class _Judge:
             controller=self._controller() if in_reward.active else "",
             clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
             clamp_of=("k3",),
+            old_is_sampler=bool(bypass) or mode == "bypass_mode",
+            bound_notes=tuple(self._bound_notes(mode, aggregation, bypass)),
             notes=(*self._rejects(read), *_alone(advantage, group), *self._unbounded()),
             unread=(
                 *unread,
@@ -825,6 +866,59 @@ class _Judge:
                 "k3 has no bound on its exponential before 0.4.1: where the policy is far from the "
                 "reference on one token, its gradient is not a number"
             )
+
+    def _bound_notes(self, mode: str, aggregation: str, bypass: bool | None) -> Iterator[BoundNote]:
+        """Yield where a policy loss or a mask of verl is not what its name says (core_algos.py)."""
+        keys = self.keys
+        lines = keys.lines(LOSS_MODE)
+        newest = self.at >= FIRST_GSPO_AGGREGATED
+        if mode == "gspo" and newest and aggregation != "seq-mean-token-mean":
+            yield BoundNote(
+                f"GSPO is the mean over responses, and {AGGREGATION} {aggregation} weighs a "
+                "response by its length (forced until 0.9.0)",
+                f"{AGGREGATION}=seq-mean-token-mean",
+                lines,
+            )
+        if mode == "geo_mean" and newest:
+            yield BoundNote(
+                "geo_mean is not normalised over micro-batches in 0.9.1: its gradient grows with "
+                "their number, and a KL in the loss does not",
+                "one micro-batch a minibatch (ppo_micro_batch_size_per_gpu of its size)",
+                lines,
+            )
+        if mode == "geo_mean" and not keys.has(CLIP_LOW):
+            yield BoundNote(
+                "geo_mean reads clip_ratio 0.2 as a bound on the log-ratio; the paper has 0.4",
+                f"{CLIP_LOW}=0.4 {CLIP_HIGH}=0.4",
+                lines,
+            )
+        if mode == "cispo" and (keys.number(CLIP_LOW) or 0) < 1:
+            yield BoundNote(
+                "CISPO of verl has a lower bound too, which the paper has not: a token that fell "
+                "counts more than its ratio",
+                f"{CLIP_LOW}=1",
+                lines,
+            )
+        if mode in ("dppo_tv", "dppo_kl") and not bypass:
+            yield BoundNote(
+                "DPPO's distance is to the trainer's old policy here; the paper's is to the policy "
+                "that sampled",
+                f"{BYPASS}=True",
+                lines,
+            )
+        kind = (keys.text(REJECTION) or "").lower() if keys.has(REJECTION) else ""
+        bound = f"{REJECTION}_threshold"
+        if "k1" in kind and keys.has(bound):
+            text = keys.text(bound) or ""
+            low, _, high = text.partition("_")
+            ends = as_number(low), as_number(high)
+            if ends[0] and ends[1] and abs(ends[0] * ends[1] - 1) > 1e-3:
+                yield BoundNote(
+                    f"the bounds {text} of {REJECTION} are of the inverse ratio: they keep "
+                    f"{1 / ends[1]:.3g} to {1 / ends[0]:.3g} of trainer over engine",
+                    f"{bound}={1 / ends[1]:.3g}_{1 / ends[0]:.3g}, where those were meant",
+                    keys.lines(bound),
+                )
 
     def _rejects(self, read: Callable[[str, int, str], str | None]) -> tuple[str, ...]:
         """Return a note on rejection sampling, which takes responses out of the KL as well."""

@@ -21,7 +21,7 @@ def only(text: str, name: str = "launch.sh", release: str = "") -> AuditFinding:
         (f"{TRL} --beta 0.04", "1.9.2", "token_forward_kl"),
         (f"{TRL} --beta 0.04", "1.10.0", "token_reverse_kl"),
         (f"{TRL} --beta 0.04 --use_bias_correction_kl false", "1.16.0", "token_forward_kl"),
-        (f"{TRL} --beta 0.04 --importance_sampling_level sequence", "1.10.0", "undetermined"),
+        (f"{TRL} --beta 0.04 --importance_sampling_level sequence", "1.10.0", "other_objective"),
         (TRL, "0.18.2", "token_forward_kl"),
         (TRL, "0.19.0", "no_kl"),
         (TRL.replace("grpo", "rloo"), "1.9.2", "unbiased_reverse_kl"),

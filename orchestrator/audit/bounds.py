@@ -1,0 +1,187 @@
+"""Say what holds a launch's policy to what: its policy loss, and its weights against the engine.
+
+A KL to a reference policy bounds the drift over the whole training. Nothing here does: a clip, a
+mask or a truncation bounds one step from the policy that the ratio is to, and mostly without
+bringing back what is beyond the bound. Sources: the papers that BOUNDS names.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from orchestrator.library.launches import BoundNote, LaunchReading, Surroundings
+
+To = Literal["the policy before the step", "the policy that sampled", "nothing", "not known"]
+NEVER_CUTS = 0.05
+"""A bound on a response's geometric mean ratio from which on next to no response is cut: the
+GSPO paper has 3e-4 and 4e-4 (arXiv 2507.18071, section 5.1)."""
+
+
+class PolicyBound(NamedTuple):
+    """What a policy loss does as a step grows.
+
+    `acts`: its bound, as a clause with `{span}` and `{high}`. `drops`: what loses its gradient.
+    `failure`: what is known to go wrong with it. `returns`: True if it also moves the policy back.
+    """
+
+    acts: str
+    drops: str = ""
+    failure: str = ""
+    returns: bool = False
+
+
+BOUNDS: dict[str, PolicyBound] = {
+    "": PolicyBound(
+        "the clip {span} stops the gradient of a token beyond it",
+        "tokens that moved beyond the clip the way their advantage asks",
+        "entropy falls, as the upper bound stops rare tokens first (arXiv 2503.14476)",
+    ),
+    "GSPO": PolicyBound(
+        "a response whose geometric mean ratio leaves {span} loses its gradient",
+        "whole responses",
+    ),
+    "CISPO": PolicyBound(
+        "a token's weight is cut to its bound, and its gradient goes on",
+        "",
+        "tokens that a clip would stop move on (arXiv 2506.13585)",
+    ),
+    "SAPO": PolicyBound(
+        "a token's weight decays as its ratio leaves 1 (arXiv 2511.20347)",
+        "",
+        "tokens of negative advantage that fell keep at least 0.77 of their weight",
+    ),
+    "GMPO": PolicyBound(
+        "a token's log-ratio is clipped before the response's geometric mean is taken",
+        "tokens beyond the clip the way their advantage asks",
+    ),
+    "DPPO": PolicyBound(
+        "a token whose distribution moved further than {high} loses its gradient",
+        "tokens that moved further than that",
+        "rare tokens are never dropped, however large their ratio (arXiv 2602.04879)",
+    ),
+    "Clip-Cov": PolicyBound(
+        "the clip {span} stops a token beyond it, and some of high covariance",
+        "tokens beyond the clip, and a few of high covariance",
+    ),
+    "KL-Cov": PolicyBound(
+        "a penalty on the tokens of highest covariance moves those back; no clip bounds the others",
+        returns=True,
+    ),
+    "DRO": PolicyBound(
+        "the log-ratio squared moves each token back to the policy before the step", returns=True
+    ),
+    "rollout_is": PolicyBound(
+        "a token whose ratio leaves {span} loses its gradient, either way",
+        "tokens outside the bounds, those that moved against their advantage too",
+    ),
+    "VESPO": PolicyBound("a response's weight goes to 0 as its ratio leaves 1 on either side"),
+}
+"""Policy loss, by the name that a reader gives it -> what bounds a step."""
+UNBOUNDED_LOSSES = ("GPG", "importance_sampling", "cross_entropy")
+"""Policy losses without a bound: their gradient is the same, or grows, however far a token moved"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What bounds a launch's policy, beside a KL to a reference policy.
+
+    `to`: the policy that it is bound to in one step. `step`: how, in a clause. `dropped`: what
+    loses its gradient without a word, empty if nothing. `failure`: what is known to go wrong.
+    """
+
+    to: To
+    step: str
+    dropped: str = ""
+    failure: str = ""
+    in_all: str = "no bound"
+
+
+def bound(reading: LaunchReading) -> Bound | None:
+    """Return what bounds the policy of a launch, or None if its reader does not read the loss."""
+    around = reading.surroundings
+    if reading.rollout_kl:
+        words = f"a KL to the policy that sampled (weight {reading.rollout_kl:g}) moves it back"
+        return Bound("the policy that sampled", f"{words}; tokens beyond its mask still have it")
+    if around is None or reading.decided is not None:
+        return None
+    own = _of_loss(around, reading.regime.on_policy)
+    engine = "; ".join([*_against_engine(around), *_low_precision(reading)])
+    to: To = own.to
+    if around.correction and own.to == "nothing":
+        to = "the policy that sampled"
+    return Bound(to, f"{own.step}; {engine}" if engine else own.step, own.dropped, own.failure)
+
+
+def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
+    name = around.loss_mode
+    if name in UNBOUNDED_LOSSES:
+        return Bound("nothing", f"{name} has no bound: a token moves however far its ratio is")
+    if around.ratio == "none":
+        why = "no ratio to the policy that sampled: nothing weighs or stops old samples"
+        if on_policy:
+            why = "no ratio, and one update a batch: the learning rate alone bounds a step"
+        return Bound("nothing", why)
+    if name not in BOUNDS or (not name and around.ratio is None):
+        return Bound("not known", f"the policy loss {name or 'of this launch'} is not one orch has")
+    if not name and around.clip is None:
+        return Bound("not known", "orch does not read the clip of this launch")
+    own = BOUNDS[name]
+    span, high = "its bounds", "its bound"
+    if around.clip is not None:
+        low, most = around.clip
+        span, high = f"[{1 - low:g}, {1 + most:g}]", f"{most:g}"
+    to: To = "the policy that sampled" if around.old_is_sampler else "the policy before the step"
+    if on_policy and not around.old_is_sampler and not own.returns:
+        what = name or f"the clip {span}"
+        text = (
+            f"one update a batch, so each ratio is 1 and {what} never acts: the learning rate "
+            "alone bounds a step"
+        )
+        return Bound("nothing", text)
+    text = own.acts.format(span=span, high=high)
+    if not own.returns:
+        text += "; it moves nothing back"
+    if on_policy is None and not around.old_is_sampler:
+        text += " (with one update a batch it never acts)"
+    return Bound(to, text, own.drops, own.failure)
+
+
+def _against_engine(around: Surroundings) -> Iterator[str]:
+    if around.correction:
+        yield f"against the engine {around.correction}"
+
+
+def _low_precision(reading: LaunchReading) -> Iterator[str]:
+    """Yield a clause if the engine samples in 8 bits."""
+    if reading.held is None:
+        return
+    for key, values in reading.held.given.items():
+        text = values[-1].text.lower()
+        of_engine = any(part in key for part in ("rollout", "vllm", "sglang", "inference"))
+        if of_engine and ("fp8" in text or ("fp8" in key and text in ("true", "1", ""))):
+            weighed = reading.surroundings is not None and bool(reading.surroundings.correction)
+            how = "" if weighed else ", and nothing weighs the difference"
+            yield f"the engine samples in fp8 ({key}): another policy than the trainer's{how}"
+            return
+
+
+def bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
+    """Yield where a bound does not do what its name says: the library's own, then common ones."""
+    around = reading.surroundings
+    if around is None:
+        return
+    yield from around.bound_notes
+    lows = around.clip
+    if around.loss_mode == "GSPO" and lows is not None and min(lows) >= NEVER_CUTS:
+        yield BoundNote(
+            f"GSPO's bounds are {lows[0]:g} and {lows[1]:g}: a geometric mean over a response "
+            "hardly ever moves so far, so nothing is cut",
+            "bounds of about 3e-4 below and 4e-4 above",
+        )
+    weight = around.engine_weight
+    if weight is not None and weight.kind == "mis_sequence":
+        yield BoundNote(
+            f"{around.correction}: the product of a long response's ratios leaves any fixed bound, "
+            "so long responses are nearly all dropped",
+            "weights of tokens instead of whole responses",
+        )
