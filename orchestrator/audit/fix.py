@@ -41,7 +41,8 @@ def chosen(
     a launch. `also` of the result lists the side effects.
     """
     criticised = finding.verdict in PROBLEMS or bool(finding.contradictions)
-    if finding.verdict not in WITHOUT_KL and not criticised:
+    wanted = finding.verdict in WITHOUT_KL and not finding.problem
+    if not wanted and not criticised:
         return None
     if finding.verdict == "undetermined":
         return None

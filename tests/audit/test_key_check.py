@@ -125,7 +125,8 @@ def test_a_mistake_is_a_problem_with_its_line(text: str, hint: str) -> None:
 def test_a_forks_keys_lower_the_confidence_and_are_no_mistake() -> None:
     finding = only(f"{OPENRLHF} --made_up_flag x --my_fork_kl 3")
     assert [each.consequence for each in finding.key_findings] == ["unknown"] * 2
-    assert (finding.problem, finding.confidence) == (False, "assumed")
+    assert (finding.problem, finding.confidence) == (False, "conditional")
+    assert "my_fork_kl" in finding.why
     assert "my_fork_kl" in finding.assumes[0]
 
 
