@@ -291,6 +291,8 @@ class Spec(Frozen):
     published: Published = Published()
     site: Site = Site()
     tune: dict[str, Any] | None = None
+    rewards: dict[str, str] = Field(default_factory=dict)
+    """Reward file of the user's own, as `data.reward` names it -> its text."""
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Config group -> entry -> plain data, for the groups an axis may name (model, data, ...)."""
     source: str = ""
@@ -317,6 +319,8 @@ class Cell(Frozen):
     system: System = System()
     declared: Settings | None = None
     """The settings in the spec, if this cell is their rehearsal at micro scale."""
+    reward_code: str = ""
+    """The text of the file in `data.reward`, which has its digest; empty for a rule of orch."""
 
     @property
     def scale(self) -> Literal["micro", "full"]:

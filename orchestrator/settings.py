@@ -7,6 +7,7 @@ the reference policy.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Annotated, Any, Literal, Self
@@ -133,21 +134,64 @@ class Model(Frozen):
     """default: prompts go through the model's own template; none: as they are."""
 
 
+class RewardRule:
+    """Holds a reward to the rules of orchestrator/scoring, and to files of the user's own.
+
+    A spec writes such a file as `{file: my_reward.py, function: score}`. Loading the spec replaces
+    it by `my_reward.py:score@<16 hexadecimal digits of its SHA-256>`, which is part of a cell's id.
+    """
+
+    rules = ("math_boxed", "countdown", "exact", "reasoning_gym")
+    own = re.compile(r"[A-Za-z0-9._-]+\.py:[A-Za-z_][A-Za-z0-9_]*@[0-9a-f]{16}")
+
+    def check(self, value: object) -> str:
+        """Return the rule itself. Raise the error of a Literal on any other value."""
+        if isinstance(value, str) and (value in self.rules or self.own.fullmatch(value)):
+            return value
+        listed = ", ".join(f"'{rule}'" for rule in self.rules)
+        expected = f"{listed} or a mapping of file and function"
+        raise PydanticCustomError(
+            "literal_error", "Input should be {expected}", {"expected": expected}
+        )
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, object]:
+        text: dict[str, object] = {"type": "string"}
+        own = {
+            "type": "object",
+            "properties": {
+                "file": text | {"description": "Python; relative to the spec's folder."},
+                "function": text | {"description": "Called with response, answer and row."},
+            },
+            "required": ["file"],
+            "additionalProperties": False,
+        }
+        return {"anyOf": [{"enum": list(self.rules), "type": "string"}, own]}
+
+
 class Data(Frozen):
     """The prompts trained on and how an answer is rewarded."""
 
     name: Name
     """The name in the report, in tags and in filters."""
     path: str
-    """A Hugging Face dataset id, a file, or `micro:<skill>` for an embedded task."""
+    """A Hugging Face dataset id, a file, `reasoning-gym:<dataset>` for generated problems, or
+    `micro:<skill>` for an embedded task."""
     split: str = "train"
     """The split of the data set that is trained on."""
     num_prompts: PositiveInt | None = None
     """Size of the training split, if known. It is checked, and does not limit the prompts."""
     instruction: str = ""
     """Text appended to each prompt."""
-    reward: Literal["math_boxed", "countdown", "exact"] = "math_boxed"
-    """math_boxed: the last boxed answer; countdown: the equation; exact: the text itself. See
+    reward: Annotated[str, RewardRule()] = "math_boxed"
+    """math_boxed: the last boxed answer; countdown: the equation; exact: the text itself;
+    reasoning_gym: its data set's own scorer; or `{file, function}`, a function of your own. See
     orchestrator/scoring."""
     max_prompt_tokens: PositiveInt = 1024
     """The longest prompt. The ledger states what the library does with longer ones."""

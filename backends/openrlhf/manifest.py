@@ -14,6 +14,7 @@ from orchestrator.errors import Fault, SpecError
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
+    REWARD_RULES,
     SHIPPED_ADVICE,
     Account,
     Carried,
@@ -280,7 +281,7 @@ MODEL_AND_DATA = (
     Row(
         "data.reward",
         carried_by=NEEDS,
-        offer=same("math_boxed", "countdown", "exact"),
+        offer=REWARD_RULES,
         read=lambda launch: needed(launch, "prompts", "reward"),
         account=("exact", "a rule of reward.py, which reward.remote_url names"),
         shows=("reward.remote_url", "reward.clip_range"),

@@ -108,7 +108,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         files={
             NEEDS: needed_text,
             REWARD: reward_file(),
-            **scoring.files(settings.data.reward),
+            **scoring.files(settings.data.reward, cell.reward_code),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **dump_files,
             **extra_file(settings),

@@ -13,6 +13,7 @@ from backends.prime_rl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
+    REWARD_RULES,
     SHIPPED_ADVICE,
     TEXT,
     Account,
@@ -293,7 +294,7 @@ ROWS: tuple[Row, ...] = (
         f"{_DATA}; checked when it is loaded",
     ),
     *_data("instruction"),
-    *_data("reward", same("math_boxed", "countdown", "exact")),
+    *_data("reward", REWARD_RULES),
     Row(
         "data.max_prompt_tokens",
         "seq_len",

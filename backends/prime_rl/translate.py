@@ -59,7 +59,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **sources(),
             **(rollout_files() if dumps else {}),
             RECORD: json.dumps(record) + "\n",
-            **scoring.files(cell.settings.data.reward),
+            **scoring.files(cell.settings.data.reward, cell.reward_code),
             **prompt_recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
             **extra_file(cell.settings),
         },

@@ -18,6 +18,7 @@ from orchestrator.library.key_tables import numbers
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
+    REWARD_RULES,
     SHIPPED_ADVICE,
     TEXT,
     Account,
@@ -428,11 +429,10 @@ MODEL_AND_DATA = (
     Row(
         "data.reward",
         "environment.env_class",
-        offer=tuple(
-            Meaning(rule, "orch", "extension", _REWARD)
-            for rule in ("math_boxed", "countdown", "exact")
-        ),
+        offer=REWARD_RULES,
+        write=lambda _: "orch",
         read=lambda launch: needed(launch, "data", "reward"),
+        account=("extension", _REWARD),
     ),
     Row(
         "data.max_prompt_tokens",

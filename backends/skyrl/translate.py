@@ -91,7 +91,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             NEEDS: needed_text,
             ENTRY: _text(ENTRY),
             REWARD: _text(REWARD),
-            **scoring.files(settings.data.reward),
+            **scoring.files(settings.data.reward, cell.reward_code),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **(_dump_files() if cell.cadence.dump_rollouts else {}),
             **extra_file(settings),

@@ -14,6 +14,7 @@ from backends.trl.options import VERSIONS, Script, release_table
 from backends.trl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library.manifest import (
     ABSENT,
+    REWARD_RULES,
     Account,
     AllBut,
     Constant,
@@ -258,7 +259,7 @@ MODEL_AND_DATA = (
     Row(
         "data.reward",
         carried_by=NEEDS,
-        offer=same("math_boxed", "countdown", "exact"),
+        offer=REWARD_RULES,
         read=lambda launch: needed(launch, "prompts", "reward"),
         account=("exact", "a rule of orch_reward.py, which `reward_funcs` names"),
         shows=("reward_funcs",),

@@ -97,7 +97,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             CONFIG.format(script): as_yaml(options),
             NEEDS: needed_text,
             **shipped(cell.cadence.dump_rollouts, bool(kl)),
-            **scoring.files(settings.data.reward),
+            **scoring.files(settings.data.reward, cell.reward_code),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **extra_file(settings),
         },

@@ -195,7 +195,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     arguments, own = MANIFEST.finished(settings, cell.system, arguments)
     files = {DATA: _data_file(settings.data), SCORER: _text("reward.py")}
-    files |= scoring.files(settings.data.reward) | prompt_recipe.plan_file(
+    files |= scoring.files(settings.data.reward, cell.reward_code) | prompt_recipe.plan_file(
         settings.data, PROMPTS_FORMAT
     )
     if needs_extension(settings):

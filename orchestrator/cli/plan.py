@@ -10,6 +10,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.environments.extras import lacking
+from orchestrator.launch.check import reward_trials
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, measure
@@ -44,11 +45,23 @@ if TYPE_CHECKING:
     help="Ask the cluster whether it would accept the jobs, run the whole plan at micro scale, "
     "and print what would go wrong.",
 )
+@click.option(
+    "--try",
+    "trying",
+    is_flag=True,
+    help="Run each reward file of your own on three prepared rows, in a child with limits, and "
+    "print what it gives.",
+)
 @click.option("--train-only", is_flag=True, help="With --rehearse: no scores and no report.")
 @click.option("--check-only", is_flag=True, help="With --rehearse: run nothing.")
 @common.as_json
 def command(
-    choice: CellChoice, rehearsing: bool, train_only: bool, check_only: bool, as_json: bool
+    choice: CellChoice,
+    rehearsing: bool,
+    trying: bool,
+    train_only: bool,
+    check_only: bool,
+    as_json: bool,
 ) -> int:
     """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
@@ -72,6 +85,10 @@ def command(
     if choice.where:
         run_plan = run_plan.only({cell.id for cell in experiment.cells})
     check_translations(run_plan, experiment)
+    if trying:
+        trials = [str(trial) for trial in reward_trials(experiment.declared, experiment.folder)]
+        for line in trials or ["no reward file of your own: nothing to try"]:
+            say(line)
     if as_json:
         print_json(plan_data(experiment, run_plan))
     else:

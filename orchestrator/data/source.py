@@ -14,6 +14,7 @@ from orchestrator import plugins
 from orchestrator.data import generate
 from orchestrator.environments.extras import install_line
 from orchestrator.errors import EnvironmentFault, Fault, SelectionError, SpecError, did_you_mean
+from orchestrator.scoring import is_own
 from orchestrator.scoring.math_answers import extract
 from orchestrator.settings import Data
 
@@ -56,6 +57,13 @@ def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
     if (shipped := plugins.shipped_prompts(data.path, data.num_prompts)) is not None:
         train, held_out = ([PromptRow(*pair) for pair in part] for part in shipped)
         return _checked(data, PromptRows(train, held_out, data.path))
+    if data.path.startswith(generate.GYM):
+        return _checked(data, _from_gym(data))
+    if data.reward == "reasoning_gym":
+        raise EnvironmentFault(
+            f"reward reasoning_gym scores problems of data.path {generate.GYM}<dataset>; got "
+            f"{data.path}"
+        )
     if Path(data.path).suffix not in KINDS:
         return _checked(data, _from_hub(data))
     file = next((root / data.path for root in roots if (root / data.path).exists()), None)
@@ -101,6 +109,39 @@ def known() -> Mapping[str, Mapping[str, Any]]:
     text = Path(__file__).with_name("known.json").read_text(encoding="utf-8")
     facts: Mapping[str, Mapping[str, Any]] = json.loads(text)
     return facts
+
+
+def _from_gym(data: Data) -> PromptRows:
+    """Return problems of one of reasoning-gym's data sets, with what its scorer needs of each."""
+    if data.reward != "reasoning_gym" and not is_own(data.reward):
+        raise EnvironmentFault(
+            f"problems of {data.path} are scored by their own scorer: set data.reward to "
+            f"reasoning_gym, or to a file of your own; got {data.reward}"
+        )
+    name = data.path.removeprefix(generate.GYM)
+    parts = (
+        (generate.TRAIN_SEED, data.num_prompts or generate.NUM_TRAIN),
+        (generate.VALIDATION_SEED, generate.NUM_VALIDATION),
+    )
+    train, held_out = (
+        [
+            PromptRow(
+                entry["question"].strip(),
+                _own_label(entry, entry["answer"])
+                if is_own(data.reward)
+                else json.dumps({"dataset": name, "row": entry}, ensure_ascii=False),
+            )
+            for entry in generate.gym_problems(name, seed, count)
+        ]
+        for seed, count in parts
+    )
+    return PromptRows(train, held_out, f"{data.path}, made by reasoning-gym")
+
+
+def _own_label(row: Mapping[str, Any], answer: object) -> str:
+    """Return the label of a reward of the user's own: the answer, and the whole row."""
+    content = {"answer": answer, "row": dict(row)}
+    return json.dumps(content, ensure_ascii=False, default=str)
 
 
 def _generated(data: Data) -> PromptRows:
@@ -215,12 +256,13 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
     answer = next((name for name in ANSWER if name in names), None)
     if data.reward == "countdown" and {"numbers", "target"} <= set(names):
         answer = "numbers"
+    own = is_own(data.reward)
     missing = [
         " or ".join(wanted)
         for wanted, column in ((QUESTION, question), (ANSWER, answer))
-        if column is None
+        if column is None and not (own and wanted is ANSWER)
     ]
-    if missing or question is None or answer is None:
+    if missing or question is None or (answer is None and not own):
         raise SpecError(
             where,
             [
@@ -230,8 +272,10 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
         )
     prompts, faults = [], []
     for number, row in enumerate(loaded):
-        value = {k: row[k] for k in ("numbers", "target")} if answer == "numbers" else row[answer]
-        label = LABELS[data.reward](value)
+        value: object = row[answer] if answer is not None else None
+        if answer == "numbers":
+            value = {k: row[k] for k in ("numbers", "target")}
+        label = _own_label(row, value) if own else LABELS[data.reward](value)
         if not isinstance(row[question], str) or not row[question].strip():
             faults.append(Fault(f"row {number} has no question", f"$.data.path.{question}"))
         elif label is None:

@@ -1,7 +1,7 @@
 """Refuse, before a launch, all cells that cannot be launched.
 
 A cell cannot be launched if its backend cannot express it, its library has no environment on this
-machine, or its prompts are not prepared.
+machine, its prompts are not prepared, or its reward of the user's own fails on three of them.
 
 Many cells are translated once for all their seeds. A launch uses the seed only as a number
 (`Backend.translate`). So if the smallest and the largest seed can be translated, all seeds between
@@ -9,10 +9,12 @@ them can. A launch that is started is always translated for its own seed.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
 
 from orchestrator import plugins
-from orchestrator.data import prepared
-from orchestrator.environments.lock import has_lock
+from orchestrator.data import prepared, try_reward
+from orchestrator.environments.lock import Flavour, find_installed, has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.node.environment import environment_fault as no_environment
 from orchestrator.library import neighbour
@@ -46,7 +48,7 @@ def check_launchable(
             recipe = plan.files.get(PLAN_FILE, "")
             if recipe not in unprepared:
                 prepared.make_shipped(plan)
-                unprepared[recipe] = prepared.missing(plan)
+                unprepared[recipe] = prepared.missing(plan) or _reward_fault(plan)
             if fault := unprepared[recipe]:
                 raise EnvironmentFault(fault)
         except OrchError as error:
@@ -63,6 +65,38 @@ def check_launchable(
         )
         raise OrchError(f"{count} cells cannot be launched, so nothing was started\n{listed}")
     return modules - {""}
+
+
+def _reward_fault(plan: LaunchPlan) -> str | None:
+    try:
+        try_reward.try_reward(plan, trainer_python(plan))
+    except EnvironmentFault as error:
+        return str(error)
+    return None
+
+
+def trainer_python(plan: LaunchPlan) -> Path | None:
+    """Return the Python of an environment of the launch's library on this machine, or None."""
+    for flavour in get_args(Flavour):
+        made = find_installed(plan.backend, plan.version, flavour)
+        if made is not None and made.flavour != "contract":
+            return made.python
+    return None
+
+
+def reward_trials(cells: Sequence[Cell], folder: RunFolder) -> Iterator[try_reward.Trial]:
+    """Yield what each reward of the user's own gives its first three rows.
+
+    Raise EnvironmentFault if one fails.
+    """
+    seen: set[str] = set()
+    for _, plan in translations(cells, folder):
+        if isinstance(plan, OrchError) or (recipe := plan.files.get(PLAN_FILE, "")) in seen:
+            continue
+        seen.add(recipe)
+        trial = try_reward.try_reward(plan, trainer_python(plan))
+        if trial is not None:
+            yield trial
 
 
 def _without_environment(cell: Cell, plan: LaunchPlan, local: NodeOptions) -> str:

@@ -25,6 +25,7 @@ from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+from orchestrator import scoring
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
 from orchestrator.estimators import TABLE
 from orchestrator.identity import BIRTH_VALUES, flatten
@@ -143,6 +144,19 @@ class OwnPath:
 
 OWN_PATH = OwnPath()
 SHIPPED_ADVICE = "That ships with orch for backend=micro: name a policy or data of your own."
+
+
+class RewardRules:
+    """An offer: the rules of orchestrator/scoring, and a file of the user's own."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and (scoring.is_own(value) or value in scoring.MODULES)
+
+    def __str__(self) -> str:
+        return f"{', '.join(scoring.MODULES)}, a file of your own"
+
+
+REWARD_RULES = RewardRules()
 
 
 class OpenOffer(Protocol):

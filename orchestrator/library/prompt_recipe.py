@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 
+from orchestrator import scoring
 from orchestrator.identity import digest
 from orchestrator.settings import Data, Frozen
 
@@ -42,7 +43,7 @@ def key(data: Data) -> str:
         "split": data.split,
         "num_prompts": data.num_prompts,
         "instruction": data.instruction,
-        "reward": data.reward,
+        "reward": "own" if scoring.is_own(data.reward) else data.reward,
         "version": VERSION,
     }
     return f"{data.name}-{digest(shaping)[:10]}"

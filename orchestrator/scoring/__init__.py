@@ -4,6 +4,8 @@
     countdown      an arithmetic expression, as reasoning-gym scores it
     choice         the letter of a multiple-choice question
     exact          the response itself
+    gym            any data set of reasoning-gym, by its own scorer
+    own            a function in a file of the user's
 
 `reward_function` (`batch_reward_function`, for a whole batch) is what every library's launch calls:
 some libraries decode a response with the tokens that end it and some without, so it leaves those
@@ -27,8 +29,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "math_boxed": ("math_answers", "notation", "units", "magnitude", "judge", "algebra"),
     "countdown": ("countdown",),
     "exact": ("exact",),
+    "reasoning_gym": ("gym",),
 }
-"""Rule (`data.reward`) -> its module, then those that the module imports."""
+"""Rule (`data.reward`) -> its module, then those that the module imports. A rule with `@` is a file
+of the user's own: `my_reward.py:score@<digest of the file>`."""
+
+
+def is_own(rule: str) -> bool:
+    """Return True for a rule that is a file of the user's own."""
+    return "@" in rule
 
 
 _ENDED = re.compile(r"(?:(?:<[|\uff5c][^<>]*[|\uff5c]>|</s>|<eos>|<end_of_turn>|<pad>)\s*)+\Z")
@@ -50,6 +59,9 @@ def reward_function(rule: str) -> Callable[[str, str], float]:
 
     Raise ModuleNotFoundError where the rule needs a package that is not installed.
     """
+    if is_own(rule):
+        own = import_module(f"{__name__}.own")
+        return partial(_of_spoken, own.reward_of(rule))
     module = import_module(f"{__name__}.{MODULES[rule][0]}")
     ready = getattr(module, "ready", None)
     if ready is not None:
@@ -64,7 +76,7 @@ def batch_reward_function(rule: str) -> Callable[[Sequence[str], Sequence[str]],
     Raise ModuleNotFoundError where the rule needs a package that is not installed.
     """
     reward = reward_function(rule)
-    module = import_module(f"{__name__}.{MODULES[rule][0]}")
+    module = import_module(f"{__name__}.{'own' if is_own(rule) else MODULES[rule][0]}")
     at_once: int = getattr(module, "num_at_once", lambda: 1)()
 
     def rewards(responses: Sequence[str], labels: Sequence[str]) -> "list[float]":
@@ -79,11 +91,15 @@ def batch_reward_function(rule: str) -> Callable[[Sequence[str], Sequence[str]],
 
 
 @cache
-def files(rule: str) -> dict[str, str]:
-    """Return the package with all that a rule needs: path -> text, to lie beside its importer."""
+def files(rule: str, own_code: str = "") -> dict[str, str]:
+    """Return the package with all that a rule needs: path -> text, to lie beside its importer.
+
+    own_code: the text of the user's file, for a rule that is one.
+    """
     folder = Path(__file__).parent
-    names = ("__init__", *MODULES[rule])
-    return {
+    names = ("__init__", *(("own",) if is_own(rule) else MODULES[rule]))
+    texts = {
         f"{PACKAGE}/{name}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
         for name in names
     }
+    return texts | ({f"{PACKAGE}/own_code.py": own_code} if is_own(rule) else {})

@@ -1073,7 +1073,16 @@ def expand(spec: Spec) -> list[Cell]:
 
     Raise SpecError with every cell that has a fault.
     """
-    return list(_expansion_of(spec).cells)
+    cells = _expansion_of(spec).cells
+    if not spec.rewards:
+        return list(cells)
+    code = spec.rewards
+    return [
+        cell.model_copy(update={"reward_code": code[rule]})
+        if (rule := cell.settings.data.reward) in code
+        else cell
+        for cell in cells
+    ]
 
 
 def formulas(spec: Spec) -> dict[str, str]:

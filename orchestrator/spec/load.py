@@ -58,6 +58,7 @@ from orchestrator.spec.expand import (
 )
 from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, StudyFile
 from orchestrator.spec.redaction import secrets_in
+from orchestrator.spec.reward_files import read_rewards
 from orchestrator.spec.sentences import sentence, shown
 from orchestrator.spec.shipped import locate
 from orchestrator.spec.site_options import faults as option_faults
@@ -243,11 +244,17 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
             library.overridden.append((pointer, override.text))
     faults += [library.fault(sentence, pointer) for pointer, sentence in secrets_in(composed)]
     _raise_if_any(path, faults)
+    rewards: dict[str, str] = {}
+    misread = list(read_rewards(composed, path.parent, rewards))
+    faults += [library.fault(sentence, pointer) for pointer, sentence in misread]
+    _raise_if_any(path, faults)
     problems: list[SpecProblem] = []
     unresolved: list[tuple[str, Pointer]] = []
     file = checked(resolved(composed, unresolved), problems)
     problems += [SpecProblem(*problem) for problem in unresolved]
-    spec = _assembled(file, path, library, problems, strict=not overrides) if file else None
+    spec = None
+    if file:
+        spec = _assembled(file, path, library, rewards, problems, strict=not overrides)
     if spec and not problems and parsed:
         problems += without_effect(parsed, expand(spec))
     faults += [library.fault(problem.message, problem.pointer) for problem in problems]
@@ -272,7 +279,13 @@ def _raise_if_any(path: Path, faults: Sequence[Fault]) -> None:
 
 
 def _assembled(
-    file: SpecFile, path: Path, library: Library, problems: list[SpecProblem], *, strict: bool
+    file: SpecFile,
+    path: Path,
+    library: Library,
+    rewards: dict[str, str],
+    problems: list[SpecProblem],
+    *,
+    strict: bool,
 ) -> Spec:
     known = plugins.names()
 
@@ -333,6 +346,7 @@ def _assembled(
         published=published,
         site=site,
         tune=file.tune,
+        rewards=rewards,
         groups=_used(library),
         source=str(path),
     )

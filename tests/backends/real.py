@@ -132,12 +132,19 @@ def _gpus(settings: Settings) -> int:
 
 
 def train(
-    library: str, version: str, python: Path, folder: Path, changes: Mapping[str, Any]
+    library: str,
+    version: str,
+    python: Path,
+    folder: Path,
+    changes: Mapping[str, Any],
+    *,
+    reward_code: str = "",
 ) -> Trained:
     """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
     trained = cell(library, version, model, prompts(folder / "prompts"), changes)
+    trained = trained.model_copy(update={"reward_code": reward_code})
     place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     for each in place:
         each.mkdir(parents=True)
