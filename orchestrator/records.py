@@ -263,6 +263,9 @@ class Site(Frozen):
     """Memory and speed of the launches at this place; a spec's own `system` is over it."""
 
 
+Logger = Literal["wandb", "tensorboard", "mlflow", "swanlab"]
+
+
 class Study(Frozen):
     """A named sub-grid: one figure of the paper, one question. Composed, not yet expanded."""
 
@@ -291,6 +294,8 @@ class Spec(Frozen):
     published: Published = Published()
     site: Site = Site()
     tune: dict[str, Any] | None = None
+    loggers: tuple[Logger, ...] = Field(default=(), strict=False)
+    """Trackers that every cell's library logs to by itself. Never part of an id."""
     rewards: dict[str, str] = Field(default_factory=dict)
     """Reward file of the user's own, as `data.reward` names it -> its text."""
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -319,6 +324,8 @@ class Cell(Frozen):
     system: System = System()
     declared: Settings | None = None
     """The settings in the spec, if this cell is their rehearsal at micro scale."""
+    loggers: tuple[Logger, ...] = Field(default=(), strict=False)
+    """Trackers that the library logs to by itself."""
     reward_code: str = ""
     """The text of the file in `data.reward`, which has its digest; empty for a rule of orch."""
 

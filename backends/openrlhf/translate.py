@@ -23,7 +23,7 @@ from backends.openrlhf.manifest import (
 )
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library import loggers, prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
@@ -75,6 +75,7 @@ class RankLayout(NamedTuple):
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
+    loggers.refuse(cell)
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
     layout = rank_layout(settings, cell.resources, version, cell.system)

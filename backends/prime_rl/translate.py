@@ -15,7 +15,7 @@ from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, R
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library import loggers, prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.library.needs import extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
@@ -26,6 +26,7 @@ ROLLOUTS = "orch_prime_rl_rollouts"
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell Prime-RL cannot train."""
+    loggers.refuse(cell)
     carried = _carried(cell)
     check(cell)
     version = cell.settings.backend.version or VERSIONS[0]

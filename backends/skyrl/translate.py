@@ -24,7 +24,7 @@ from backends.skyrl.overrides import write
 from backends.skyrl.system import MICRO
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library import loggers, prompt_recipe, rollout_dump
 from orchestrator.library.needs import NEEDS, extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Resources, Settings, System
@@ -56,6 +56,7 @@ class GpuLayout(NamedTuple):
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell that SkyRL cannot train."""
+    loggers.refuse(cell)
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = MANIFEST.carry(settings)

@@ -25,7 +25,7 @@ from backends.trl.manifest import (
 from backends.trl.options import BEFORE_BIAS_CORRECTION, script_table
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe, quiet_kl, rollout_dump
+from orchestrator.library import loggers, prompt_recipe, quiet_kl, rollout_dump
 from orchestrator.library.manifest import ManifestError, Values
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -72,6 +72,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         **_files(settings, paths),
         **_machine(settings, layout),
         **_output(cell, paths),
+        **({"report_to": list(cell.loggers), "run_name": cell.slug} if cell.loggers else {}),
     }
     table = script_table(script, version)
     options, own = MANIFEST.finished(settings, cell.system, options, table=table)
@@ -104,6 +105,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         env={
             "HF_DATASETS_CACHE": str(paths.attempt_dir / "datasets"),
             **_dump(cell.cadence, paths, layout),
+            **loggers.variables(cell, paths),
         },
         ledger=MANIFEST.ledger(settings, launch, carried)
         + own

@@ -64,7 +64,7 @@ from backends.verl.manifest import (
 from backends.verl.overrides import write
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library import loggers, prompt_recipe, rollout_dump
 from orchestrator.library.needs import extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data, Resources, Settings
@@ -270,7 +270,7 @@ def environment(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
     if modules:
         env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
         env["PYTHONPATH"] = str((paths.plan_dir / EXTENSION).parent)
-    return env
+    return env | loggers.variables(cell, paths)
 
 
 def _refuse_dump(version: str) -> None:
@@ -316,7 +316,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
         "trainer.save_freq": _frequency(cadence.checkpoint_every_steps, updates, total),
         "trainer.test_freq": _frequency(cadence.evaluate_every_steps, updates, total),
         "trainer.experiment_name": cell.id,
-        "trainer.logger": ["console", "file"],
+        "trainer.logger": ["console", "file", *cell.loggers],
         "trainer.default_local_dir": f"{checkpoints}/x{updates}",
         "hydra.run.dir": f"{attempt}/hydra",
         **_gpus(cell),

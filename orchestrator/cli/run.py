@@ -1,5 +1,6 @@
 """orch run: every stage, from the spec to the report."""
 
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -11,7 +12,9 @@ from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
+from orchestrator.pipeline.messages import counted
 from orchestrator.pipeline.training import scripts_of
+from orchestrator.runs.logs import unsent_runs
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
 
@@ -84,6 +87,9 @@ def command(
         take_over=take_over,
         budget=budget,
     )
+    if unsent := unsent_runs(plan.rows):
+        folders = " ".join(shlex.quote(str(folder)) for folder in unsent)
+        say(f"W&B kept {counted(len(unsent), 'run')} offline; with a network: wandb sync {folders}")
     if as_json:
         print_json(stages.run_data(everything, chosen, choice.where, result))
     elif result.review is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.launch.logs import Stream, last_lines, output_file, read_on, started_attempt
+from orchestrator.library import loggers
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.evaluation_jobs import last_evaluations
 from orchestrator.runs.plan import PlanRow
@@ -56,6 +57,17 @@ def errors(rows: Iterable[PlanRow], *, lines: int = 10) -> list[CellError]:
         end = last_lines(stderr, lines)[0]
         errors.append(CellError(row.directory, row.exit.failure, row.exit.message, end))
     return errors
+
+
+def unsent_runs(rows: Iterable[PlanRow]) -> list[Path]:
+    """Return the folders of W&B runs that were kept offline and are not sent yet."""
+    return [
+        folder
+        for row in rows
+        for attempt in row.directory.attempts()
+        for folder in loggers.offline_runs(attempt.path)
+        if not any(folder.glob("*.synced"))
+    ]
 
 
 def evaluation_errors(

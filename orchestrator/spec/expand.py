@@ -1074,13 +1074,15 @@ def expand(spec: Spec) -> list[Cell]:
     Raise SpecError with every cell that has a fault.
     """
     cells = _expansion_of(spec).cells
-    if not spec.rewards:
+    if not spec.rewards and not spec.loggers:
         return list(cells)
-    code = spec.rewards
     return [
-        cell.model_copy(update={"reward_code": code[rule]})
-        if (rule := cell.settings.data.reward) in code
-        else cell
+        cell.model_copy(
+            update={
+                "loggers": spec.loggers,
+                "reward_code": spec.rewards.get(cell.settings.data.reward, ""),
+            }
+        )
         for cell in cells
     ]
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from orchestrator.errors import did_you_mean
+from orchestrator.records import Logger
 from orchestrator.settings import (
     Cadence,
     Frozen,
@@ -95,6 +96,9 @@ class SpecFile(Frozen):
     """Numbers to set ours beside: an entry of published/, or its content."""
     site: str | Fields | None = None
     """The place where cells run: an entry of site/, or its content."""
+    loggers: list[Logger] = Field(default_factory=list)
+    """Trackers that the library logs to by itself, live: wandb, tensorboard, mlflow, swanlab. Never
+    part of a cell's id; keys come from the environment."""
     tune: Fields | None = None
     """The values that a search varies, as they are written."""
 

@@ -346,6 +346,7 @@ def _assembled(
         published=published,
         site=site,
         tune=file.tune,
+        loggers=tuple(dict.fromkeys(file.loggers)),
         rewards=rewards,
         groups=_used(library),
         source=str(path),

@@ -156,5 +156,5 @@ def test_any_data_set_of_reasoning_gym_has_its_own_scorer(tmp_path: Path) -> Non
         assert gym.reward("<answer>no idea</answer>", row.answer) < 1
     with pytest.raises(EnvironmentFault, match="no data set 'gdc', did you mean 'gcd'"):
         source.rows(data.model_copy(update={"path": "reasoning-gym:gdc"}), [tmp_path])
-    with pytest.raises(EnvironmentFault, match="set data[.]reward to reasoning_gym"):
+    with pytest.raises(EnvironmentFault, match=r"set data\.reward to reasoning_gym"):
         source.rows(data.model_copy(update={"reward": "exact"}), [tmp_path])

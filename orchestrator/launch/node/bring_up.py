@@ -1,6 +1,7 @@
 """Run one attempt on the nodes of its job: environment, process group, program, and its end."""
 
 import json
+import os
 import secrets as tokens
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from orchestrator.launch.node.environment import environment_for, read_secrets
 from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
+from orchestrator.library import loggers
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
 from orchestrator.spec.site_options import NodeOptions, node_options
@@ -127,7 +129,7 @@ def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
     if options.network_interface:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             env.setdefault(name, options.network_interface)
-    return {**env, **plan.env}
+    return {**env, **plan.env, **loggers.without_key({**os.environ, **env, **plan.env})}
 
 
 def _with_ray(launched: _Launched) -> Ending:

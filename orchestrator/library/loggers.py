@@ -1,0 +1,76 @@
+"""The trackers that a library logs to by itself, while it trains: `loggers: [wandb]` in a spec.
+
+They change nothing that is computed, so they are no part of a cell's id. orch reads each library's
+own log as before, and MLflow stays the mirror of record. Keys come from the environment: WANDB_*,
+MLFLOW_*, SWANLAB_* that a job inherits. Names, group and tags are set here.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.records import AttemptPaths, Cell
+
+TAG_LENGTH = 64
+"""W&B's longest tag."""
+PROJECT = "orch"
+OFFLINE_RUNS = "wandb/offline-run-*"
+"""Where W&B keeps a run without a network, below an attempt's folder."""
+
+
+def refuse(cell: Cell) -> None:
+    """Raise UnsupportedSetting if the cell asks for loggers of a library that has one log at a
+    time, which orch reads, or whose loggers orch has not connected."""
+    if cell.loggers:
+        raise UnsupportedSetting(
+            cell.settings.backend.name,
+            "loggers",
+            ", ".join(cell.loggers),
+            (),
+            "Leave loggers out: orch reads this library's own log, and MLflow has its curves.",
+        )
+
+
+def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
+    """Return the environment variables that name a cell's run in its loggers.
+
+    A run has the cell's name, its study as group, and its axes as tags.
+    """
+    found: dict[str, str] = {}
+    if "wandb" in cell.loggers:
+        found |= {
+            "WANDB_PROJECT": PROJECT,
+            "WANDB_NAME": cell.slug,
+            "WANDB_RUN_GROUP": cell.studies[0] if cell.studies else PROJECT,
+            "WANDB_TAGS": ",".join(_tags(cell.axes)),
+            "WANDB_DIR": str(paths.attempt_dir),
+        }
+    if "tensorboard" in cell.loggers:
+        folder = str(paths.attempt_dir / "tensorboard")
+        found |= {"TENSORBOARD_DIR": folder, "TENSORBOARD_LOGGING_DIR": folder}
+    if "mlflow" in cell.loggers:
+        found |= {"MLFLOW_EXPERIMENT_NAME": PROJECT}
+    if "swanlab" in cell.loggers:
+        found |= {"SWANLAB_LOG_DIR": str(paths.attempt_dir / "swanlab")}
+    return found
+
+
+def _tags(axes: Mapping[str, str]) -> list[str]:
+    return [f"{axis}={value}".replace(",", " ")[:TAG_LENGTH] for axis, value in axes.items()]
+
+
+def without_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what lets W&B work where nobody has logged in: it keeps the run offline.
+
+    environment: that of the launch. W&B would ask for a key, or fail, after the model is loaded.
+    """
+    has_key = environment.get("WANDB_API_KEY") or "WANDB_MODE" in environment
+    netrc = Path(environment.get("NETRC") or Path(environment.get("HOME", "/")) / ".netrc")
+    if "WANDB_NAME" not in environment or has_key or netrc.is_file():
+        return {}
+    return {"WANDB_MODE": "offline"}
+
+
+def offline_runs(attempt_dir: Path) -> list[Path]:
+    """Return the folders of W&B runs that an attempt kept offline."""
+    return sorted(attempt_dir.glob(OFFLINE_RUNS))

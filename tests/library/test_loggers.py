@@ -1,0 +1,84 @@
+"""Trackers that a library logs to by itself: names, group and tags; never part of an id."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import loggers
+from orchestrator.records import AttemptPaths, Cell
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+
+PLACE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
+SPEC = """
+name: mine
+seeds: [0]
+loggers: LOGGERS
+base:
+  model: {name: elder, path: some/model}
+  data: {name: mine, path: some/data}
+  advantage: {estimator: rloo}
+  loss: {aggregation: AGGREGATION}
+  rollout: {group_size: 4, max_response_tokens: 7}
+  batch: {num_prompts: 4}
+  optimizer: {learning_rate: 1.0e-3}
+  num_train_steps: 2
+  backend: {name: LIBRARY}
+  resources: {num_nodes: 1, gpus_per_node: 4}
+studies: {one: {axes: {kl: [{estimator: k3, placement: loss, beta: 0.1}]}}}
+"""
+
+
+def cell_of(folder: Path, library: str, chosen: str) -> Cell:
+    path = folder / "mine.yaml"
+    aggregation = "constant, constant_tokens: 1" if library == "trl" else "token_mean"
+    text = SPEC.replace("LIBRARY", library).replace("LOGGERS", chosen)
+    path.write_text(text.replace("AGGREGATION", aggregation))
+    (cell,) = expand(load(path))
+    return cell
+
+
+def test_a_logger_changes_no_id_and_names_the_run(tmp_path: Path) -> None:
+    plain, logged = (cell_of(tmp_path, "verl", each) for each in ("[]", "[wandb]"))
+    assert plain.id == logged.id
+    before = plugins.load("verl").translate(plain, PLACE)
+    after = plugins.load("verl").translate(logged, PLACE)
+    assert "trainer.logger=[console,file,wandb]" in " ".join(after.argv).replace("'", "")
+    added = {name: after.env[name] for name in after.env.keys() - before.env.keys()}
+    assert added["WANDB_NAME"] == logged.slug
+    assert added["WANDB_RUN_GROUP"] == "one"
+    assert "beta=0.1" in added["WANDB_TAGS"].split(",")
+    assert added["WANDB_DIR"] == "/attempt"
+    assert not any("KEY" in name for name in added), "the key comes from the environment"
+
+
+def test_trl_is_given_its_own_names(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, "trl", "[wandb]")
+    plan = plugins.load("trl").translate(cell, PLACE)
+    (config,) = (text for name, text in plan.files.items() if name.endswith(".yaml"))
+    assert "wandb" in config
+    assert f"run_name: {cell.slug}" in config
+
+
+@pytest.mark.parametrize("library", ["openrlhf", "skyrl"])
+def test_a_library_with_one_log_is_refused(library: str, tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, library, "[wandb]")
+    with pytest.raises(UnsupportedSetting, match="loggers=wandb"):
+        plugins.load(library).translate(cell, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("environment", "mode"),
+    [
+        ({"WANDB_NAME": "x", "HOME": "/nowhere"}, {"WANDB_MODE": "offline"}),
+        ({"WANDB_NAME": "x", "HOME": "/nowhere", "WANDB_API_KEY": "k"}, {}),
+        ({"WANDB_NAME": "x", "HOME": "/nowhere", "WANDB_MODE": "online"}, {}),
+        ({"HOME": "/nowhere"}, {}),
+    ],
+)
+def test_without_a_key_wandb_keeps_the_run_offline(
+    environment: dict[str, str], mode: dict[str, str]
+) -> None:
+    assert loggers.without_key(environment) == mode
