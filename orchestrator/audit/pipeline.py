@@ -85,6 +85,8 @@ def findings(
     merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])
     if not merged and (other := unread(text)):
         raise UnreadableScript(f"this is {other}; orch does not read it (it reads {titles()})")
+    if not merged and re.search(r"^studies:", text, re.MULTILINE):
+        raise UnreadableScript(f"this is a spec of orch and no script: orch plan {name}")
     if not merged:
         raise UnreadableScript(
             f"no launch of {titles()} was found in it"

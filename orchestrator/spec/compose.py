@@ -511,8 +511,10 @@ def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
     for override in overrides:
         if override.adds or place(override.key, data) is not None:
             continue
-        if override.key in FIELDS and override.key != "seed":
-            return f"; settings are set by base.{override.text}, or in one study"
+        full = {"beta": "kl.beta", "async": "max_staleness_steps"}.get(override.key, override.key)
+        if full in FIELDS and full != "seed":
+            _, equals, value = override.text.partition("=")
+            return f"; settings are set by base.{full}{equals}{value}, or in one study"
         node: Any = data
         for word in override.key.split("."):
             if not isinstance(node, Mapping):

@@ -197,6 +197,8 @@ def unknown(name: str, within: str = "") -> str:
         if within
         else [*FIELDS, *LABELS]
     )
+    if not within and name in SpecFile.model_fields and name not in known:
+        return f"'{name}' is no setting: write `{name}:` at the top of the spec, beside base"
     hint = did_you_mean(name, known)
     siblings = [field for field in known if "." not in field]
     listed = "" if hint else f" (it has: {', '.join(dict.fromkeys(siblings))})"

@@ -129,7 +129,7 @@ def _setting(detail: ErrorDetails, pointer: Pointer) -> str:
     """Return the right place of a setting, if an unknown field has the name of a field
     elsewhere."""
     name, _, below = (str(pointer[-1]) if pointer else "").partition(".")
-    meant = get_close_matches(name, Settings.model_fields, 1, 0.8)
+    meant = get_close_matches(name, [*Settings.model_fields, *OUTSIDE], 1, 0.8)
     if detail["type"] != "extra_forbidden" or not meant:
         return ""
     full = f"{meant[0]}.{below}" if below else meant[0]
@@ -231,7 +231,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     faults: list[Fault] = []
     library = Library(path.parent, faults)
     if path.suffix != ".yaml" and path.is_file():
-        faults.append(Fault("a spec's file name ends in .yaml", "$", path))
+        told = "a spec's file name ends in .yaml"
+        if path.suffix in (".sh", ".py", ".bash", ".slurm", ".sbatch") or _is_script(path):
+            told = f"this is a script and no spec; to read its launches: orch audit {path}"
+        raise SpecError(str(path), [Fault(told, "$", path)])
     parsed = overrides_of(overrides, faults)
     chosen = {o.key: o.value for o in parsed if o.key in GROUPS and isinstance(o.value, str)}
     data = documents(path, library, chosen)
@@ -262,6 +265,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     if spec is None:
         raise TypeError(f"{path} has no fault and gives no spec")
     return spec
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def _raise_if_any(path: Path, faults: Sequence[Fault]) -> None:

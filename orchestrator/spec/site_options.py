@@ -345,7 +345,7 @@ def faults(
 def of_evaluation(options: SlurmOptions, *, small: bool) -> SlurmOptions:
     """Return the options of evaluation jobs; `small`: for embedded policies."""
     own = options.evaluation
-    memory = own.memory_gib or options.memory_gib
+    memory = own.memory_gib or _share(options, gpus)
     changes: dict[str, object] = {
         "partition": own.partition or options.partition,
         "memory_gib": max(memory or 0.0, SMALL_GIB) if small else memory,
@@ -353,6 +353,15 @@ def of_evaluation(options: SlurmOptions, *, small: bool) -> SlurmOptions:
         "time_limit_hours": own.time_limit_hours or options.time_limit_hours,
     }
     return options.model_copy(update=changes)
+
+
+def _share(options: SlurmOptions, gpus: int) -> float | None:
+    """Return the part of `memory_gib` that belongs to so many of the GPUs in `gres`."""
+    last = (options.gres or "").partition(",")[0].rpartition(":")[2]
+    of_node = int(last) if last.isdigit() else 0
+    if options.memory_gib is None or not 0 < gpus < of_node:
+        return options.memory_gib
+    return options.memory_gib * gpus / of_node
 
 
 def slurm_options(options: Mapping[str, object]) -> SlurmOptions:

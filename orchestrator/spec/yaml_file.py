@@ -66,7 +66,8 @@ def read(file: Path, faults: list[Fault]) -> YamlDocument | None:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         message = " ".join(filter(None, (error.context, error.problem)))
-        faults.append(Fault(f"not valid YAML: {message}", "$", file, line))
+        advice = _advice(text.splitlines(), line or 0)
+        faults.append(Fault(f"not valid YAML: {advice or message}", "$", file, line))
         return None
     except yaml.YAMLError as error:
         faults.append(Fault(f"not readable as YAML: {str(error).splitlines()[0]}", "$", file))
@@ -79,6 +80,24 @@ def read(file: Path, faults: list[Fault]) -> YamlDocument | None:
         faults.append(Fault(f"the file {what}; a spec is a mapping of fields", "$", file))
         return None
     return YamlDocument(file, data, builder.lines)
+
+
+def _advice(lines: list[str], number: int) -> str:
+    """Return what to change in a line that is no YAML; empty if it is not plain to see.
+
+    number: of the line, from 1.
+    """
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    indent = len(line) - len(line.lstrip())
+    if "\t" in line[:indent]:
+        return "this line begins with a tab; indent with spaces, two for each step"
+    above = [len(each) - len(each.lstrip()) for each in lines[: number - 1] if each.strip()]
+    if line.strip() and above and indent not in above:
+        depths = ", ".join(map(str, sorted({depth for depth in above if depth <= indent + 2})))
+        return f"this line is indented by {indent} spaces, as no line above ({depths})"
+    if line.strip() and above and indent > above[-1] and ":" in line:
+        return "this line is indented below a line that already has a value; move it to the left"
+    return ""
 
 
 def _text(file: Path, faults: list[Fault]) -> str | None:

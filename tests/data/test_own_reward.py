@@ -25,7 +25,7 @@ name: mine
 seeds: [0]
 base:
   model: {name: elder, path: some/model}
-  data: {name: mine, path: PATH, reward: {file: my_reward.py, function: FUNCTION}}
+  data: {name: mine, path: PATH, num_prompts: 5, reward: {file: my_reward.py, function: FUNCTION}}
   advantage: {estimator: rloo}
   loss: {aggregation: constant, constant_tokens: 1}
   rollout: {group_size: 4, max_response_tokens: 7}
