@@ -94,9 +94,7 @@ def _advice(lines: list[str], number: int) -> str:
     above = [len(each) - len(each.lstrip()) for each in lines[: number - 1] if each.strip()]
     if line.strip() and above and indent not in above:
         depths = ", ".join(map(str, sorted({depth for depth in above if depth <= indent + 2})))
-        return f"this line is indented by {indent} spaces, as no line above ({depths})"
-    if line.strip() and above and indent > above[-1] and ":" in line:
-        return "this line is indented below a line that already has a value; move it to the left"
+        return f"this line is indented by {indent} spaces; lines above it by {depths}"
     return ""
 
 

@@ -34,8 +34,8 @@ studies: {one: {axes: {kl: [{estimator: k3, placement: loss, beta: 0.3}]}}}
         ("  backend: {", "  recipe: onpolicy_math\n  backend: {", "write `recipe:` at the top"),
         ("studies:", "resources: {gpus_per_node: 4}\nstudies:", "'resources' is a setting: give"),
         ("  backend: {", "\tbackend: {", "begins with a tab; indent with spaces"),
-        ("  backend: {", " backend: {", "indented by 1 spaces, as no line above"),
-        ("seeds: [0]", "  seeds: [0]", "move it to the left"),
+        ("  backend: {", " backend: {", "indented by 1 spaces; lines above it by 0"),
+        ("seeds: [0]", "  seeds: [0]", "indented by 2 spaces; lines above it by 0"),
     ],
 )
 def test_a_spec_says_what_to_write(before: str, after: str, told: str, tmp_path: Path) -> None:
