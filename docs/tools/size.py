@@ -59,7 +59,7 @@ nodes, Ray: orchestrator/ launch/node/* tests/ launch/node/*
 SkyPilot: orchestrator/ launch/skypilot/* tests/ launch/test_skypilot.py
 local launch: orchestrator/ launch/* tests/ launch/*
 site, doctor, init: orchestrator/ site/* tests/ site/*
-evaluation by lm-eval: orchestrator/ evaluate/* tests/ evaluate/*
+evaluation by lm-eval: orchestrator/ evaluate/* harness_tasks/* tests/ evaluate/*
 scorer: orchestrator/ scoring/* tests/ scoring/*
 environments: orchestrator/ environments/* tests/ environments/*
 data: orchestrator/ data/* tests/ data/*

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator import plugins
 from orchestrator.data import generate
+from orchestrator.data.gym_problems import GYM, gym_problems
 from orchestrator.environments.extras import install_line
 from orchestrator.errors import EnvironmentFault, Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.scoring import is_own
@@ -57,12 +58,11 @@ def rows(data: Data, roots: Sequence[Path]) -> PromptRows:
     if (shipped := plugins.shipped_prompts(data.path, data.num_prompts)) is not None:
         train, held_out = ([PromptRow(*pair) for pair in part] for part in shipped)
         return _checked(data, PromptRows(train, held_out, data.path))
-    if data.path.startswith(generate.GYM):
+    if data.path.startswith(GYM):
         return _checked(data, _from_gym(data))
     if data.reward == "reasoning_gym":
         raise EnvironmentFault(
-            f"reward reasoning_gym scores problems of data.path {generate.GYM}<dataset>; got "
-            f"{data.path}"
+            f"reward reasoning_gym scores problems of data.path {GYM}<dataset>; got {data.path}"
         )
     if Path(data.path).suffix not in KINDS:
         return _checked(data, _from_hub(data))
@@ -118,7 +118,7 @@ def _from_gym(data: Data) -> PromptRows:
             f"problems of {data.path} are scored by their own scorer: set data.reward to "
             f"reasoning_gym, or to a file of your own; got {data.reward}"
         )
-    name = data.path.removeprefix(generate.GYM)
+    name = data.path.removeprefix(GYM)
     parts = (
         (generate.TRAIN_SEED, data.num_prompts or generate.NUM_TRAIN),
         (generate.VALIDATION_SEED, generate.NUM_VALIDATION),
@@ -131,7 +131,7 @@ def _from_gym(data: Data) -> PromptRows:
                 if is_own(data.reward)
                 else json.dumps({"dataset": name, "row": entry}, ensure_ascii=False),
             )
-            for entry in generate.gym_problems(name, seed, count)
+            for entry in gym_problems(name, seed, count)
         ]
         for seed, count in parts
     )

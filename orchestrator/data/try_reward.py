@@ -87,10 +87,10 @@ def try_reward(
             ) from error
     _, marked, answer = done.stdout.rpartition("\nREWARDS ")
     if done.returncode or not marked:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        last_line = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         where = [line.strip() for line in done.stderr.splitlines() if "own_code.py" in line][-1:]
         place = f" ({where[0].partition(', ')[2]})" if where else ""
-        raise EnvironmentFault(f"the reward {rule} fails on the first rows{place}: {said}")
+        raise EnvironmentFault(f"the reward {rule} fails on the first rows{place}: {last_line}")
     return Trial(rule, tuple(json.loads(answer)))
 
 

@@ -200,9 +200,9 @@ def interpreter(engine: Engine, task: harness_tasks.NamedTask) -> str | None:
     on_cpu = engine.name == "hf" and engine.device == "cpu"
     flavours: tuple[Flavour, ...] = ("cpu", "gpu") if on_cpu else ("gpu",)
     for flavour in flavours:
-        made = find_installed("lm-eval", harness_tasks.VERSION, flavour)
-        if made is not None:
-            return str(made.python)
+        environment = find_installed("lm-eval", harness_tasks.VERSION, flavour)
+        if environment is not None:
+            return str(environment.python)
     if lacking := harness_tasks.lacking(task.needs):
         raise EnvironmentFault(
             f"task {task.title} needs {', '.join(lacking)}, which orch's environment does not "

@@ -41,18 +41,18 @@ def answer(policy: Any, job: ScoringJob, ask: ItemRequest, versions: Mapping[str
 
     Raise EnvironmentFault if the task cannot be loaded or is not for this policy.
     """
-    asked = ask.asked
+    score_key = ask.asked
     loaded = load(ask.harness_task)
-    _refuse(loaded["tasks"], asked)
+    _refuse(loaded["tasks"], score_key)
     for task in loaded["tasks"].values():
-        task.set_fewshot_seed(asked.seed)
+        task.set_fewshot_seed(score_key.seed)
         if task.OUTPUT_TYPE == "generate_until":
             own = task.get_config("generation_kwargs") or {}
             stop = own.get("until") or []
-            limit = own.get("max_gen_toks") or asked.sampling.max_response_tokens
+            limit = own.get("max_gen_toks") or score_key.sampling.max_response_tokens
             plain = {"until": [stop] if isinstance(stop, str) else stop, "max_gen_toks": limit}
-            task.set_config("generation_kwargs", generation(asked.sampling, plain, job.engine))
-    repeats = 1 if is_greedy(asked.sampling) else asked.task.repeats
+            task.set_config("generation_kwargs", generation(score_key.sampling, plain, job.engine))
+    repeats = 1 if is_greedy(score_key.sampling) else score_key.task.repeats
     passes = [_pass(policy, loaded, ask, number) for number in range(repeats)]
     items = _items(passes)
     done = {
@@ -61,7 +61,7 @@ def answer(policy: Any, job: ScoringJob, ask: ItemRequest, versions: Mapping[str
         "cpu_seconds": sum(each["cpu_seconds"] for each in passes),
     }
     shards = Shards(Path(ask.results), len(items), repeats, job.slice_responses)
-    shards.finish(job, asked, [done], means(passes, items, asked.task.repeats), versions)
+    shards.finish(job, score_key, [done], means(passes, items, score_key.task.repeats), versions)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -70,43 +70,47 @@ def load(name: str) -> dict[str, Any]:
     Only the folders that the name needs are read. Data in `ORCH_EVAL_DATA` replace the task's.
     Raise EnvironmentFault, with what to do, if a package or the data are missing.
     """
-    found = harness_tasks.find(name)
+    named_task = harness_tasks.find(name)
     root = Path(harness_folder.__file__).parent
-    folders = [root / folder for folder in found.folders]
-    folders += [found.file.parent] if found.file and found.is_group else []
+    folders = [root / folder for folder in named_task.folders]
+    folders += [named_task.file.parent] if named_task.file and named_task.is_group else []
     with TemporaryDirectory(prefix="orch-eval-") as scratch:
-        for leaf in found.leaves:
+        for leaf in named_task.leaves:
             _use_local_data(leaf, root, Path(scratch))
         try:
             manager = TaskManager(
                 include_defaults=False, include_path=[*map(str, folders), scratch]
             )
-            alone = found.file and not found.is_group
-            loaded: dict[str, Any] = manager.load([str(found.file) if alone else found.title])
+            alone = named_task.file and not named_task.is_group
+            loaded: dict[str, Any] = manager.load(
+                [str(named_task.file) if alone else named_task.title]
+            )
         except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
-            raise EnvironmentFault(_why_not(found, error)) from error
+            raise EnvironmentFault(_why_not(named_task, error)) from error
     return loaded
 
 
-def _why_not(found: harness_tasks.NamedTask, error: Exception) -> str:
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+def _why_not(named_task: harness_tasks.NamedTask, error: Exception) -> str:
+    first_words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     hints = []
-    if packages := harness_tasks.lacking(found.needs):
+    if packages := harness_tasks.lacking(named_task.needs):
         hints.append(
             f"it needs {', '.join(packages)}: `orch env create lm-eval@{harness_tasks.VERSION}`"
         )
-    if data := [need for need in found.needs if need.startswith(harness_tasks.NLTK)]:
+    if data := [need for need in named_task.needs if need.startswith(harness_tasks.NLTK)]:
         names = " ".join(need.removeprefix(harness_tasks.NLTK) for need in data)
         hints.append(f"it needs nltk's data: `python -m nltk.downloader {names}`, and NLTK_DATA")
-    if found.gated:
-        hints.append(f"accept the terms of {', '.join(found.gated)} on the hub and set HF_TOKEN")
-    if found.file is None:
+    if named_task.gated:
+        hints.append(
+            f"accept the terms of {', '.join(named_task.gated)} on the hub and set HF_TOKEN"
+        )
+    if named_task.file is None:
         hints.append(
             "without a network fill the hub's cache before (HF_HOME), or put "
-            f"{found.leaves[0].name}/<split>.jsonl below {task_data.VARIABLE}"
+            f"{named_task.leaves[0].name}/<split>.jsonl below {task_data.VARIABLE}"
         )
-    where = found.file or "; ".join(hints)
-    return f"task {found.title} cannot be loaded ({said}): {where}"
+    where = named_task.file or "; ".join(hints)
+    return f"task {named_task.title} cannot be loaded ({first_words}): {where}"
 
 
 def _use_local_data(leaf: harness_tasks.Leaf, root: Path, scratch: Path) -> None:
@@ -133,16 +137,16 @@ def _use_local_data(leaf: harness_tasks.Leaf, root: Path, scratch: Path) -> None
         (scratch / f"{harness_tasks.label(leaf.name)}.yaml").write_text(json.dumps(plain), "utf-8")
 
 
-def _refuse(tasks: Mapping[str, Any], asked: ScoreKey) -> None:
+def _refuse(tasks: Mapping[str, Any], score_key: ScoreKey) -> None:
     for name, task in tasks.items():
         if (
-            asked.task.repeats > 1
+            score_key.task.repeats > 1
             and task.OUTPUT_TYPE in harness_tasks.LIKELIHOODS
             and (len(tasks) == 1)
         ):
             raise EnvironmentFault(
                 f"task {name} compares likelihoods of given answers, so its repeats must be 1; "
-                f"got {asked.task.repeats}"
+                f"got {score_key.task.repeats}"
             )
         if getattr(task, "MULTIMODAL", False):
             raise EnvironmentFault(f"task {name} shows pictures or sounds; policies read text")
@@ -163,14 +167,16 @@ def _pass(policy: Any, loaded: Mapping[str, Any], ask: ItemRequest, number: int)
         done = None
     if done is not None and {"metrics", "items", "seconds"} <= done.keys():
         return done
-    asked = ask.asked
-    policy.seeded(int(digest([asked.checkpoint, asked.task.name, asked.seed, number]), 16))
-    templated = asked.chat_template and policy.has_template()
+    score_key = ask.asked
+    policy.seeded(
+        int(digest([score_key.checkpoint, score_key.task.name, score_key.seed, number]), 16)
+    )
+    templated = score_key.chat_template and policy.has_template()
     started, cpu = time.perf_counter(), time.process_time()
     results = evaluator.evaluate(
         lm=policy,
         task_dict=loaded,
-        limit=asked.task.max_items,
+        limit=score_key.task.max_items,
         bootstrap_iters=BOOTSTRAPS,
         apply_chat_template=templated,
         fewshot_as_multiturn=templated,
@@ -270,23 +276,23 @@ def means(passes: Sequence[Pass], items: Sequence[Item], repeats: int) -> dict[s
     `pass@k` exist where every item has a value from 0 to 1, pass@k where all are 0 or 1, and for a
     single task: how a group weighs its tasks is the group's own.
     """
-    found: dict[str, Mean] = {}
+    metric_means: dict[str, Mean] = {}
     for name in passes[0]["metrics"]:
         values = [each["metrics"][name] for each in passes]
-        found[name] = Mean(
+        metric_means[name] = Mean(
             sum(value for value, _ in values) / len(values),
             values[0][1] if len(values) == 1 else None,
         )
     single = len({item["task"] for item in items}) == 1
     if single and all("correct" in item for item in items):
-        found |= _at_k([item["correct"] for item in items], repeats)
-    return found
+        metric_means |= _at_k([item["correct"] for item in items], repeats)
+    return metric_means
 
 
 def _at_k(correct: Iterable[Sequence[float]], repeats: int) -> dict[str, Mean]:
     each = list(correct)
-    found = {f"mean@{repeats}": mean([sum(values) / len(values) for values in each])}
+    metric_means = {f"mean@{repeats}": mean([sum(values) / len(values) for values in each])}
     if all(value in (0.0, 1.0) for values in each for value in values):
         passed = [pass_at(len(values), len(values), int(sum(values))) for values in each]
-        found[f"pass@{repeats}"] = mean(passed)
-    return found
+        metric_means[f"pass@{repeats}"] = mean(passed)
+    return metric_means

@@ -47,7 +47,7 @@ def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
     A backend that trains the cell as declared replaces no task of the harness. Return none if the
     spec has none. Their names are those in scores and files.
     """
-    return tuple(asked.task for asked in _asked_tasks(cell, evaluation))
+    return tuple(each.task for each in _asked_tasks(cell, evaluation))
 
 
 class _AskedTask(NamedTuple):

@@ -78,9 +78,9 @@ def _reward_fault(plan: LaunchPlan) -> str | None:
 def trainer_python(plan: LaunchPlan) -> Path | None:
     """Return the Python of an environment of the launch's library on this machine, or None."""
     for flavour in get_args(Flavour):
-        made = find_installed(plan.backend, plan.version, flavour)
-        if made is not None and made.flavour != "contract":
-            return made.python
+        environment = find_installed(plan.backend, plan.version, flavour)
+        if environment is not None and environment.flavour != "contract":
+            return environment.python
     return None
 
 
@@ -89,11 +89,14 @@ def reward_trials(cells: Sequence[Cell], folder: RunFolder) -> Iterator[try_rewa
 
     Raise EnvironmentFault if one fails.
     """
-    seen: set[str] = set()
+    tried_recipes: set[str] = set()
     for _, plan in translations(cells, folder):
-        if isinstance(plan, OrchError) or (recipe := plan.files.get(PLAN_FILE, "")) in seen:
+        if (
+            isinstance(plan, OrchError)
+            or (recipe := plan.files.get(PLAN_FILE, "")) in tried_recipes
+        ):
             continue
-        seen.add(recipe)
+        tried_recipes.add(recipe)
         trial = try_reward.try_reward(plan, trainer_python(plan))
         if trial is not None:
             yield trial

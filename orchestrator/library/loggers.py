@@ -36,9 +36,9 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
 
     A run has the cell's name, its study as group, and its axes as tags.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     if "wandb" in cell.loggers:
-        found |= {
+        names |= {
             "WANDB_PROJECT": PROJECT,
             "WANDB_NAME": cell.slug,
             "WANDB_RUN_GROUP": cell.studies[0] if cell.studies else PROJECT,
@@ -47,12 +47,12 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
         }
     if "tensorboard" in cell.loggers:
         folder = str(paths.attempt_dir / "tensorboard")
-        found |= {"TENSORBOARD_DIR": folder, "TENSORBOARD_LOGGING_DIR": folder}
+        names |= {"TENSORBOARD_DIR": folder, "TENSORBOARD_LOGGING_DIR": folder}
     if "mlflow" in cell.loggers:
-        found |= {"MLFLOW_EXPERIMENT_NAME": PROJECT}
+        names |= {"MLFLOW_EXPERIMENT_NAME": PROJECT}
     if "swanlab" in cell.loggers:
-        found |= {"SWANLAB_LOG_DIR": str(paths.attempt_dir / "swanlab")}
-    return found
+        names |= {"SWANLAB_LOG_DIR": str(paths.attempt_dir / "swanlab")}
+    return names
 
 
 def _tags(axes: Mapping[str, str]) -> list[str]:

@@ -231,10 +231,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     faults: list[Fault] = []
     library = Library(path.parent, faults)
     if path.suffix != ".yaml" and path.is_file():
-        told = "a spec's file name ends in .yaml"
+        advice = "a spec's file name ends in .yaml"
         if path.suffix in (".sh", ".py", ".bash", ".slurm", ".sbatch") or _is_script(path):
-            told = f"this is a script and no spec; to read its launches: orch audit {path}"
-        raise SpecError(str(path), [Fault(told, "$", path)])
+            advice = f"this is a script and no spec; to read its launches: orch audit {path}"
+        raise SpecError(str(path), [Fault(advice, "$", path)])
     parsed = overrides_of(overrides, faults)
     chosen = {o.key: o.value for o in parsed if o.key in GROUPS and isinstance(o.value, str)}
     data = documents(path, library, chosen)
