@@ -20,7 +20,7 @@ import os
 
 def score(text, answer, row):
     assert row["answer"] == answer and row["question"].startswith("C")
-    seen = os.environ.get("ORCH_TEST_SEEN")
+    seen = os.environ.get("MY_REWARD_SEEN")
     if seen:
         with open(seen, "a") as file:
             file.write(repr((text, answer, row["wanted"])) + "\\n")
@@ -35,7 +35,7 @@ def test_a_function_of_ones_own_rewards(
 ) -> None:
     python = cpu_python(library, version)
     seen = tmp_path / "seen"
-    monkeypatch.setenv("ORCH_TEST_SEEN", str(seen))
+    monkeypatch.setenv("MY_REWARD_SEEN", str(seen))
     data = tmp_path / "mine"
     data.mkdir()
     for name, numbers in (("train", range(16)), ("validation", range(16, 20))):
