@@ -342,8 +342,8 @@ def faults(
             yield _sentence(each, model), each["loc"]
 
 
-def of_evaluation(options: SlurmOptions, *, small: bool) -> SlurmOptions:
-    """Return the options of evaluation jobs; `small`: for embedded policies."""
+def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOptions:
+    """Return the options of evaluation jobs with so many GPUs; `small`: for embedded policies."""
     own = options.evaluation
     memory = own.memory_gib or _share(options, gpus)
     changes: dict[str, object] = {

@@ -385,7 +385,7 @@ class Sender:
     ) -> tuple[script.ArrayJob, SlurmOptions]:
         """Return the content of the batch script of an evaluation array, and its options."""
         gpus = evaluation_gpus(cells, self.options)
-        adapted = of_evaluation(self.options, small=all(c.scale == "micro" for c in cells))
+        adapted = of_evaluation(self.options, gpus, small=all(c.scale == "micro" for c in cells))
         resources = script.ArrayResources(1, gpus)
         job = script.ArrayJob(
             name,
