@@ -93,7 +93,10 @@ SEAMS = {
 """Imports in functions with which core asks an upper storey, and does without it where it is not
 installed, with the reason."""
 
-COMMANDS_ABOVE = {"audit", "kl_in_libraries", "lab", "prove", "real_rehearsal", "release_changes"}
+COMMANDS_ABOVE = {
+    *("audit", "diagnose", "kl_in_libraries", "lab", "port"),
+    *("prove", "real_rehearsal", "release_changes"),
+}
 """The commands that belong to the audit or the lab. Others import these in functions."""
 
 AT_ROOT = {
@@ -206,7 +209,7 @@ def storey(module: str) -> str:
     at = {"orchestrator": 1, "backends": 2}.get(parts[0], len(parts))
     place = parts[at] if at < len(parts) else ""
     if place == "cli" and parts[-1] in COMMANDS_ABOVE:
-        return "audit" if parts[-1] == "audit" else "lab"
+        return "audit" if parts[-1] in ("audit", "diagnose", "port") else "lab"
     return place if place in ("audit", "lab") else "core"
 
 
@@ -285,6 +288,7 @@ def _with_parents(module: str) -> set[str]:
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
+@cache
 def _at_the_top() -> dict[str, set[str]]:
     """Return the modules that importing each of ours imports directly."""
     graph = {}

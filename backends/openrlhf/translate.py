@@ -281,18 +281,18 @@ def rank_layout(
     micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
     by_sequence = version == FLAT and settings.loss.aggregation == "sequence_mean"
     key = spelled("train.micro_batch_size", version) or ""
-    asked = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))
-    if asked is not None and share % asked:
+    declared = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))
+    if declared is not None and share % declared:
         raise _refused(
             "system.micro_batch",
-            asked,
+            declared,
             f"divisors of {share}",
             f"A GPU has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
         )
-    if by_sequence and asked not in (None, 1):
+    if by_sequence and declared not in (None, 1):
         raise _refused(
             "system.micro_batch",
-            asked,
+            declared,
             "1",
             f"In {FLAT} micro-batches of one sequence make loss.aggregation=sequence_mean: leave "
             "it out.",
@@ -306,7 +306,7 @@ def rank_layout(
             f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them: "
             "take a divisor.",
         )
-    micro = asked or micro
+    micro = declared or micro
     return RankLayout(
         nodes, gpus, workers // parallel, 1 if by_sequence else micro, micro, parallel
     )

@@ -56,8 +56,8 @@ _KINDS = {
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. Raise SpecError with every fault."""
     given, extra = read(argument for argument in argv if "=" in argument), passed_keys(files)
-    held = extra.keys() - MANIFEST.system_keys
-    given = {key: value for key, value in given.items() if key not in held}
+    passed_on = extra.keys() - MANIFEST.system_keys
+    given = {key: value for key, value in given.items() if key not in passed_on}
     needed = _needed(files)
     version = _version(given, needed)
     table = MANIFEST.tables[version]

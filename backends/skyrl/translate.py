@@ -157,11 +157,11 @@ def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
 def _micro_batches(
     settings: Settings, sequences: int, system: System
 ) -> Iterator[tuple[str, object]]:
-    asked = MANIFEST.micro_batch(settings, system, MICRO[0])
-    if asked is not None and sequences % asked:
+    declared = MANIFEST.micro_batch(settings, system, MICRO[0])
+    if declared is not None and sequences % declared:
         raise _refused(
             "system.micro_batch",
-            asked,
+            declared,
             f"divisors of {sequences}",
             f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts: take a "
             "divisor.",
@@ -170,7 +170,7 @@ def _micro_batches(
     for phase in ("train", "forward"):
         yield (
             f"trainer.micro_{phase}_batch_size_per_gpu",
-            asked or micro_batch(sequences, tokens),
+            declared or micro_batch(sequences, tokens),
         )
 
 

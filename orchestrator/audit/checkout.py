@@ -58,12 +58,12 @@ def functions(text: str) -> Mapping[str, Function]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found = {}
+    defined = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             last = node.end_lineno or node.lineno
-            found[node.name] = Function(_digest(node), (node.lineno, last), _names(node))
-    return found
+            defined[node.name] = Function(_digest(node), (node.lineno, last), _names(node))
+    return defined
 
 
 def _digest(node: ast.FunctionDef) -> str:

@@ -50,9 +50,9 @@ class KeyFinding:
 
 def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
-    found = list(_findings(launch_keys))
-    is_fork = any(each.fork for each in found)
-    for each in found:
+    all_findings = list(_findings(launch_keys))
+    is_fork = any(each.fork for each in all_findings)
+    for each in all_findings:
         if is_fork and each.mistake and not launch_keys.table.has(_unnumbered(each.key)):
             text = f"{each.text} Or it is a fork's key: the launch has others"
             yield KeyFinding(each.key, "unknown", text, each.lines, mistake=False, fork=True)

@@ -101,10 +101,10 @@ def launch_of(
 
 def typed(reading: LaunchReading) -> dict[str, object]:
     """Return the keys of a launch with typed values; the last value of a key counts."""
-    held = reading.held
-    if held is None:
+    keys = reading.held
+    if keys is None:
         return {}
-    return {key: _value(values[-1]) for key, values in held.given.items() if values}
+    return {key: _value(values[-1]) for key, values in keys.given.items() if values}
 
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -142,8 +142,8 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     manifest = backend.manifest
     version = manifest.release(reading.version if reading.version in manifest.versions else None)
     given = typed(reading)
-    left = dict.fromkeys(_unread(reading), "only a run of the script shows its value")
-    known = {key: value for key, value in given.items() if key not in left}
+    lost = dict.fromkeys(_unread(reading), "only a run of the script shows its value")
+    known = {key: value for key, value in given.items() if key not in lost}
     program = [word.text for word in launch.words]
 
     def read(values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -154,7 +154,7 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         return kept, {key: text for key, text in named.items() if key in values}
 
     fields, refused = read(known)
-    left |= refused
+    lost |= refused
     known = {key: value for key, value in known.items() if key not in refused}
     used = _used(manifest, known, fields, lambda values: read(values)[0])
     read_keys = {key for keys in used.values() for key in keys}
@@ -162,15 +162,15 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         **manifest.tables[version].defaults,
         **backend.values_of_anybody(program, {}, version),
     }
-    for key in given.keys() - read_keys - left.keys():
+    for key in given.keys() - read_keys - lost.keys():
         is_default = key in defaults and equal(defaults[key], given[key])
-        left[key] = (
+        lost[key] = (
             f"it is the default of {reading.library} {version}"
             if is_default
             else "no field of orch holds it"
         )
     assumed = tuple(_complete(fields, reading.library, version))
-    return Ported(reading.library, version, fields, given, used, left, assumed)
+    return Ported(reading.library, version, fields, given, used, lost, assumed)
 
 
 def _unread(reading: LaunchReading) -> Iterator[str]:

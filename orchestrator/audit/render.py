@@ -122,10 +122,10 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
 def _bounds(finding: AuditFinding) -> Iterator[tuple[str, str]]:
     """Yield what holds the policy to what beside a KL, and how to add one where there is none."""
     if finding.bound is not None:
-        held = finding.bound
-        yield "bound", f"in one step to {held.to}: {held.step}; in all: {held.in_all}"
-        yield from (("dropped", held.dropped),) if held.dropped else ()
-        yield from (("known", held.failure),) if held.failure else ()
+        bound = finding.bound
+        yield "bound", f"in one step to {bound.to}: {bound.step}; in all: {bound.in_all}"
+        yield from (("dropped", bound.dropped),) if bound.dropped else ()
+        yield from (("known", bound.failure),) if bound.failure else ()
     for note in finding.bound_notes:
         yield "bound", f"{note.text}: write {note.instead}"
     if finding.for_a_kl is not None:

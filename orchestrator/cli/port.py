@@ -94,8 +94,8 @@ def command(
             f"are: {', '.join(plugins.names())}); got {target}"
         )
     chosen = dict(_change(each) for each in changes)
-    here = (out or Path("port")).absolute()
-    paths = AttemptPaths(here, here / "attempt", here / "checkpoints")
+    folder = (out or Path("port")).absolute()
+    paths = AttemptPaths(folder, folder / "attempt", folder / "checkpoints")
     plan, rows = moved(launch, library, version or None, chosen, paths)
     if as_json:
         print_json(_data(launch, plan, rows))

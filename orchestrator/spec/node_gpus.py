@@ -29,11 +29,11 @@ def gpus_of_node(options: Mapping[str, object]) -> int | None:
 def requested_gres(gres: str | None, gpus: int) -> str:
     """Return the `gres` of a job: that of the site with so many GPUs in the place of the node's."""
     parts = (gres or f"gpu:{gpus}").split(",")
-    asked = [
+    of_gpus = [
         ":".join(["gpu", *([kind] if kind else []), str(gpus)])
         for kind, _ in parse_gres(",".join(parts))[:1]
     ]
-    return ",".join([*asked, *(part for part in parts if not parse_gres(part))])
+    return ",".join([*of_gpus, *(part for part in parts if not parse_gres(part))])
 
 
 def laid_out(resources: Resources, options: Mapping[str, object]) -> Resources:

@@ -56,7 +56,8 @@ trl grpo --model_name_or_path Qwen/Qwen2.5-7B --dataset_name org/data --beta 0.0
 OPENRLHF = """\
 python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen2.5-7B \\
   --algo.kl.init_coef 0.01 --algo.kl.use_loss --algo.kl.estimator k3 --train.batch_size 128 \\
-  --rollout.batch_size 128 --algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --data.prompt_dataset org/data
+  --rollout.batch_size 128 --algo.advantage.estimator group_norm \\
+  --rollout.n_samples_per_prompt 8 --data.prompt_dataset org/data
 """
 SCRIPTS = {"verl": VERL, "skyrl": SKYRL, "trl": TRL, "openrlhf": OPENRLHF}
 

@@ -349,11 +349,11 @@ def _never_in_loss(launch: Launch) -> str:
     with the loss.
     """
     read = {path: launch.beside.get(path) for path in ACTORS}
-    there = {path: functions(text) for path, text in read.items() if text is not None}
-    if not any("update_policy" in each for each in there.values()):
+    actors = {path: functions(text) for path, text in read.items() if text is not None}
+    if not any("update_policy" in each for each in actors.values()):
         return ""
-    names = {name for each in there.values() for one in each.values() for name in one.names}
-    return "" if "kl_loss_coef" in names else next(iter(there))
+    names = {name for each in actors.values() for one in each.values() for name in one.names}
+    return "" if "kl_loss_coef" in names else next(iter(actors))
 
 
 @cache

@@ -37,7 +37,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CauseFound:
     """A cause for which a log has evidence."""
 
     cause: str
@@ -55,14 +55,14 @@ class Candidate:
 class Diagnosis:
     """What went wrong in a run, the best answer first."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CauseFound, ...]
     notes: tuple[str, ...] = ()
     """What is often taken for a fault and is none."""
     untold: tuple[str, ...] = ()
     """What this log cannot tell, and the metric that would."""
 
     @property
-    def first(self) -> Candidate | None:
+    def first(self) -> CauseFound | None:
         """Return the answer; None: it cannot be told from this log."""
         return self.candidates[0] if self.candidates else None
 
@@ -107,14 +107,14 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
         )
         return Diagnosis((), untold=(reason,))
     run = _Run(trace, known, course)
-    candidates = [found for rule in RULES if (found := rule(run)) is not None]
+    candidates = [each for rule in RULES if (each := rule(run)) is not None]
     candidates.sort(key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
     if all(each.certainty == "possible" for each in candidates):
         candidates = [*_nothing_wrong(run), *candidates]
     return Diagnosis(tuple(candidates), tuple(_notes(run)), tuple(_untold(run)))
 
 
-def _no_signal(run: _Run) -> Candidate | None:
+def _no_signal(run: _Run) -> CauseFound | None:
     """Find rewards that are one number in the first quarter: no advantage differs from 0."""
     rewards = run.course.rewards
     count = max(4, len(rewards) // 4)
@@ -123,18 +123,18 @@ def _no_signal(run: _Run) -> Candidate | None:
     share = run.mean(SILENT, slice(0, count))
     if len(early) >= 4 and np.ptp(early) == 0:
         text = f"the reward is {early[0]:g} in each of the first {len(early)} steps"
-        return Candidate("no_signal", "sure", (run.shown(0, REWARD, text),))
+        return CauseFound("no_signal", "sure", (run.shown(0, REWARD, text),))
     if share is not None and share > 0.9:
         text = f"in {share:.0%} of the groups all rewards are equal"
-        return Candidate("no_signal", "sure", (run.shown(0, SILENT, text),))
+        return CauseFound("no_signal", "sure", (run.shown(0, SILENT, text),))
     hits = float(np.mean(early)) if len(early) else 0.5
     if not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
         text = f"the mean reward of the first {len(early)} steps is {hits:.2g}"
-        return Candidate("no_signal", "likely", (run.shown(0, REWARD, text),))
+        return CauseFound("no_signal", "likely", (run.shown(0, REWARD, text),))
     return None
 
 
-def _off_policy(run: _Run) -> Candidate | None:
+def _off_policy(run: _Run) -> CauseFound | None:
     """Find samples that are far from the policy, and which of three reasons they have.
 
     An engine that rounds differs from the first step on. Stale samples begin fresh, and their
@@ -152,14 +152,14 @@ def _off_policy(run: _Run) -> Candidate | None:
         certain: Certainty = "likely" if run.course.fell or levels else "possible"
         text = f"engine and trainer differ by {at_once:.2g} nats a token, before a sample is stale"
         evidence = (run.shown(0, MISMATCH, text), *levels, *run.fall)
-        return Candidate("engine_mismatch", certain, evidence)
+        return CauseFound("engine_mismatch", certain, evidence)
     if not levels:
         return None
     is_stale = later > ENGINE_NATS if several or not facts.staleness else True
     cause = "staleness" if is_stale else "minibatches"
     hurt = run.course.fell or not run.course.rose
     certainty: Certainty = "sure" if hurt and len(levels) > 1 else "likely"
-    return Candidate(cause, certainty, (*levels, *run.fall))
+    return CauseFound(cause, certainty, (*levels, *run.fall))
 
 
 class _Level:
@@ -193,7 +193,7 @@ def _levels(run: _Run, until: slice) -> tuple[Evidence, ...]:
     return tuple(evidence)
 
 
-def _learning_rate(run: _Run) -> Candidate | None:
+def _learning_rate(run: _Run) -> CauseFound | None:
     """Find a policy that leaves within few steps, on policy: by its KL, else by its gradients.
 
     A policy whose success rate goes from p to q needs a KL of q ln(q/p) + (1-q) ln((1-q)/(1-p))
@@ -212,7 +212,7 @@ def _learning_rate(run: _Run) -> Candidate | None:
             return None
         text = f"the gradient jumps to {jump:.3g} times its median"
         at = int(np.nanargmax(gradient[:until]))
-        return Candidate("learning_rate", "possible", (run.shown(at, GRADIENT, text), *run.fall))
+        return CauseFound("learning_rate", "possible", (run.shown(at, GRADIENT, text), *run.fall))
     end = run.mean(KL, slice(-trace.window, None)) or 0.0
     jumps = np.abs(np.diff(moved))[:until]
     largest = float(np.nanmax(jumps)) if np.isfinite(jumps).any() else 0.0
@@ -228,7 +228,7 @@ def _learning_rate(run: _Run) -> Candidate | None:
     if (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS:
         certainty = "possible"  # an engine that differs comes first
     at = int(np.nanargmax(jumps)) + 1
-    return Candidate("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
+    return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
 
 
 def _needed(before: float, after: float) -> float:
@@ -239,7 +239,7 @@ def _needed(before: float, after: float) -> float:
     return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
 
 
-def _tail(run: _Run) -> Candidate | None:
+def _tail(run: _Run) -> CauseFound | None:
     """Find steps at which the KL estimate and the gradient jump together.
 
     In the loss k3's value may jump and its gradient does not: only in the reward does the value
@@ -269,7 +269,7 @@ def _tail(run: _Run) -> Candidate | None:
     certainty: Certainty = "sure" if in_reward else "likely"
     if facts.placement is None and not run.course.fell:
         certainty = "possible"  # of a KL in the loss the two may jump together by chance
-    return Candidate("k3_reward_tail", certainty, (run.shown(at, TERM, text), *run.fall))
+    return CauseFound("k3_reward_tail", certainty, (run.shown(at, TERM, text), *run.fall))
 
 
 def _spikes(values: Series, logged: NDArray[np.bool_], window: int) -> NDArray[np.bool_]:
@@ -283,13 +283,13 @@ def _spikes(values: Series, logged: NDArray[np.bool_], window: int) -> NDArray[n
     return spikes
 
 
-def _kl_without_effect(run: _Run) -> Candidate | None:
+def _kl_without_effect(run: _Run) -> CauseFound | None:
     """Find a KL term that does not pull: by its gradient, if the settings tell the term; else by a
     policy that is much farther than its reward needs."""
     facts, trace, course = run.facts, run.trace, run.course
     if facts.has_kl and facts.pulls is False:
         text = f"{facts.why_not} ({facts.source})" if facts.source else facts.why_not
-        return Candidate("kl_without_effect", "sure", (run.shown(0, TERM, text),))
+        return CauseFound("kl_without_effect", "sure", (run.shown(0, TERM, text),))
     if facts.has_kl is not None or trace.get(TERM) is None or course.fell:
         return None
     if _levels(run, slice(None)) or _tail(run) is not None:
@@ -303,10 +303,10 @@ def _kl_without_effect(run: _Run) -> Candidate | None:
         f"the policy is {end:.2g} nats a response from the reference policy; one of this reward "
         f"needs {needed:.2g}"
     )
-    return Candidate("kl_without_effect", "likely", (run.shown(half, KL, text),))
+    return CauseFound("kl_without_effect", "likely", (run.shown(half, KL, text),))
 
 
-def _kl_too_strong(run: _Run) -> Candidate | None:
+def _kl_too_strong(run: _Run) -> CauseFound | None:
     """Find a beta whose best reward is near the first one.
 
     At the optimum of reward minus beta times the KL a success rate p becomes
@@ -323,7 +323,7 @@ def _kl_too_strong(run: _Run) -> Candidate | None:
         if best - p > 0.1:
             return None
         text = f"with beta {facts.beta:g} the best reward is about {best:.2g}; it starts at {p:.2g}"
-        return Candidate("kl_too_strong", "sure", (run.shown(0, REWARD, text),))
+        return CauseFound("kl_too_strong", "sure", (run.shown(0, REWARD, text),))
     half = len(course.rewards) // 2
     early, late = run.mean(KL, slice(1, half)), run.mean(KL, slice(half, None))
     if run.trace.get(TERM) is None or early is None or late is None or not 0.01 < p < 0.99:
@@ -335,10 +335,10 @@ def _kl_too_strong(run: _Run) -> Candidate | None:
     if not (0 < late < 1.5 * early and is_still):
         return None
     text = f"the KL stays at {late:.2g} nats a response, and the reward at {course.end:.2g}"
-    return Candidate("kl_too_strong", "likely", (run.shown(half, KL, text),))
+    return CauseFound("kl_too_strong", "likely", (run.shown(half, KL, text),))
 
 
-def _kl_too_weak(run: _Run) -> Candidate | None:
+def _kl_too_weak(run: _Run) -> CauseFound | None:
     """Find a KL that costs at most a hundredth of the reward which is lost while it is on."""
     facts, course = run.facts, run.course
     moved = run.trace.get(KL)
@@ -350,10 +350,10 @@ def _kl_too_weak(run: _Run) -> Candidate | None:
     if cost > 0.01 * (course.best - course.end):
         return None
     text = f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}"
-    return Candidate("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
+    return CauseFound("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
 
 
-def _entropy_collapse(run: _Run) -> Candidate | None:
+def _entropy_collapse(run: _Run) -> CauseFound | None:
     """Find an entropy at a tenth of its start while most of the reward is not yet won."""
     values, course = run.trace.get(ENTROPY), run.course
     if values is None or course.end > 0.8:
@@ -368,10 +368,10 @@ def _entropy_collapse(run: _Run) -> Candidate | None:
         return None
     text = f"the entropy is {entropy[at]:.2g} nats a token, from {start:.2g}, at a reward of "
     evidence = (run.shown(at, ENTROPY, f"{text}{course.smooth[at]:.2g}"), *run.fall)
-    return Candidate("entropy_collapse", "likely", evidence)
+    return CauseFound("entropy_collapse", "likely", evidence)
 
 
-def _length(run: _Run) -> Candidate | None:
+def _length(run: _Run) -> CauseFound | None:
     """Find responses that are half as long again as at the start when the reward falls."""
     values, at = run.trace.get(LENGTH), run.course.at_fall
     if values is None or at is None:
@@ -381,10 +381,10 @@ def _length(run: _Run) -> Candidate | None:
     if not length[at] > 1.5 * start:
         return None
     text = f"the responses have {length[at]:.0f} tokens, from {start:.0f}"
-    return Candidate("length", "likely", (run.shown(at, LENGTH, text), *run.fall))
+    return CauseFound("length", "likely", (run.shown(at, LENGTH, text), *run.fall))
 
 
-Rule = Callable[[_Run], Candidate | None]
+Rule = Callable[[_Run], CauseFound | None]
 RULES: tuple[Rule, ...] = (
     _no_signal,
     _off_policy,
@@ -398,13 +398,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _nothing_wrong(run: _Run) -> Iterator[Candidate]:
+def _nothing_wrong(run: _Run) -> Iterator[CauseFound]:
     course = run.course
     if course.fell or not (course.rose or course.start > 0.8) or run.trace.faults:
         return
     text = f"the reward goes from {course.start:.3g} to {course.end:.3g}"
     evidence = (run.shown(len(course.rewards) - 1, REWARD, text),)
-    yield Candidate("nothing_wrong", "likely", evidence)
+    yield CauseFound("nothing_wrong", "likely", evidence)
 
 
 def _notes(run: _Run) -> Iterator[str]:

@@ -83,9 +83,13 @@ def cell(loss: dict[str, Any], system: System) -> Cell:
         }
     )
     return Cell(
-        id=fingerprint(settings), slug="measured", studies=(), axes={}, settings=settings,
+        id=fingerprint(settings),
+        slug="measured",
+        studies=(),
+        axes={},
+        settings=settings,
         system=system,
-    )  # fmt: skip
+    )
 
 
 def measured(folder: Path) -> dict[str, Any]:
