@@ -36,6 +36,7 @@ from orchestrator.report.figures import (
     setting_names,
     with_setting_names,
 )
+from orchestrator.report.front import improvement_text, percent
 from orchestrator.report.model import (
     Figure,
     Map,
@@ -536,25 +537,16 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
 
 def _published_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
     ours = one.ours
-    if ours is None:
-        text = f"none: {one.missing}"
-    else:
-        text = _percent(ours.value)
-        if ours.low is not None and ours.high is not None:
-            text += f" [{_percent(ours.low)}, {_percent(ours.high)}]"
+    text = f"none: {one.missing}" if ours is None else improvement_text(ours)
     verdict = "not comparable (micro scale)" if micro else one.verdict
     return (
         statement(one.claim),
         one.published.where,
-        _percent(one.published.relative_improvement),
+        percent(one.published.relative_improvement),
         text,
         str(ours.n) if ours else "",
         verdict,
     )
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:+.2f} %".replace("-", "−")
 
 
 def published_data(comparison: Comparison) -> list[dict[str, Any]]:
