@@ -69,22 +69,32 @@ def claims_list(report: Report) -> str:
     """
     if not report.cards:
         return ""
-    measures: dict[str, list[ClaimEffect]] = {}
-    for card in report.cards:
-        if card.effect:
-            measures.setdefault(card.effect.metric, []).append(card.effect)
-    ends = {metric: axis_bound(effects) for metric, effects in measures.items()}
+    ends = effect_scales(report.cards)
     rows = "".join(_claim(card, ends) for card in report.cards)
-    scales = ", ".join(f"±{end:g} for {metric_title(metric)}" for metric, end in ends.items())
-    note = element("p", AXIS_NOTE.format(scales=scales), {"class": "axis"}) if ends else ""
+    note = element("p", axis_note(ends), {"class": "axis"}) if ends else ""
     head = element("h3", claims_title(report).capitalize())
     return f'<div id="claims">{head}{rows}{note}</div>'
+
+
+def effect_scales(cards: Sequence[Card]) -> dict[str, float]:
+    """Return measure -> end of the axis on which its effects are drawn."""
+    measures: dict[str, list[ClaimEffect]] = {}
+    for card in cards:
+        if card.effect:
+            measures.setdefault(card.effect.metric, []).append(card.effect)
+    return {metric: axis_bound(effects) for metric, effects in measures.items()}
 
 
 def axis_bound(effects: Iterable[ClaimEffect]) -> float:
     """Return the end of the axis of effects. It is beyond every effect; intervals may be cut."""
     largest = max((abs(effect.value) for effect in effects), default=0.0)
     return next((end for end in AXIS_ENDS if end >= 1.4 * largest), AXIS_ENDS[-1])
+
+
+def axis_note(ends: Mapping[str, float]) -> str:
+    """Return what the drawings of effects mean, with the scale of each measure."""
+    scales = ", ".join(f"±{end:g} for {metric_title(metric)}" for metric, end in ends.items())
+    return AXIS_NOTE.format(scales=scales)
 
 
 def _claim(card: Card, ends: Mapping[str, float]) -> str:
@@ -113,7 +123,7 @@ def _claim(card: Card, ends: Mapping[str, float]) -> str:
 AXIS_ENDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 AXIS_NOTE = (
     "Effects with 95 % intervals ({scales}); right of the line is as claimed, shaded is where the "
-    "claim holds. An arrow: the interval goes on. A click shows numbers and cells."
+    "claim holds. An arrow: the interval goes on."
 )
 MAIN_PARTS = (
     ("finals", "Results"),

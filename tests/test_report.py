@@ -67,10 +67,11 @@ def full(synthetic: Any, *, decided: bool = False) -> Any:
 
 def test_the_answer_comes_first(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic, decided=True))
-    assert found.answer.startswith(
-        "Here 1 claim holds; the clearest effect: in-domain accuracy is 0.103 higher with "
-        "k1.reward than with k3.loss (95 % interval 0.087 to 0.118, 4 seeds)."
+    assert found.answer == (
+        "Stability: k1 in the loss collapsed in 1 of 1 run; none of the other 12 did. "
+        "Accuracy: k1 in the reward against k3 in the loss, +0.103 [+0.087, +0.118] in domain."
     )
+    assert found.first is not None, "accuracy against KL stands above the claims"
     assert (
         found.missing == "1 claim cannot be tested on these runs; 1 of 14 cells have not finished."
     )
@@ -94,9 +95,7 @@ def test_a_smoke_run_says_that_everything_works(synthetic: Any) -> None:
 def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.6, 0.64], "k3.loss": [0.7, 0.71]})
     found = reported(synthetic, done, {"wins": CLAIMS["unbiased_wins"]})
-    assert found.answer.startswith(
-        "The clearest effect so far: in-domain accuracy is 0.085 lower with k1.reward than with"
-    )
+    assert "no difference seen (−0.085 [−0.276, +0.106]) in domain" in found.answer
     assert found.missing.startswith("1 of 1 claim is still open: about")
     (card,) = found.cards
     assert card.effect is not None
@@ -347,7 +346,39 @@ def test_everything_collapsed_to_no_number(synthetic: Any) -> None:
 
 
 def test_no_claims(synthetic: Any) -> None:
-    assert "states no claims" in reported(synthetic, full(synthetic), claims={}).answer
+    found = reported(synthetic, full(synthetic), claims={})
+    assert found.answer.startswith("Stability: k1 in the loss collapsed in 1 of 1 run")
+    assert "Accuracy" not in found.answer
+
+
+def test_the_clearest_trade_off_is_named_from_the_data(synthetic: Any) -> None:
+    def done(outside_at_1: float) -> Any:
+        every = synthetic.grid({})
+        for beta, inside, outside in ((0.05, 0.9, 0.2), (1.0, 0.5, outside_at_1)):
+            for seed, noise in enumerate((0.0, 0.003, -0.003)):
+                every += synthetic.run(
+                    "k1.reward",
+                    beta=beta,
+                    seed=seed,
+                    accuracy=inside + (noise if beta < 1 else -noise),
+                    scored=False,
+                    metrics={
+                        "eval/accuracy_out_of_domain": outside - (noise if beta < 1 else -noise),
+                        "eval/kl_reverse": 2.0 - beta,
+                    },
+                )
+        return every
+
+    found = reported(synthetic, done(0.5), claims={})
+    assert found.answer.endswith(
+        "Trade-off: with k1 in the reward, β from 0.05 to 1 costs 0.400 in domain and gives back "
+        "0.300 out of domain."
+    )
+    rows = [row for row in found.data["distance"]["rows"] if "value" in row]
+    assert [(row["x"], row["value"]) for row in rows] == [
+        (1.95, 0.9), (1, 0.5), (1.95, 0.2), (1, 0.5)
+    ]  # fmt: skip
+    assert "Trade-off" not in reported(synthetic, done(0.2), claims={}).answer, "nothing given back"
 
 
 def test_greedy_decoding_is_called_by_its_name(synthetic: Any) -> None:
@@ -412,7 +443,7 @@ def test_data_is_small(synthetic: Any) -> None:
     done = synthetic.grid({kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "none")})
     found = reported(synthetic, done)
     assert len(found.data["grids"]) == 2, "step grids are stored once"
-    assert len(json.dumps(found.data | {"laboratory": []})) < 2200 * 9
+    assert len(json.dumps(found.data | {"laboratory": []})) < 2600 * 9
     laboratory = found.data["laboratory"]
     assert len(json.dumps(laboratory)) < 320 * len(laboratory)
 
@@ -475,7 +506,7 @@ def test_published_numbers_are_never_compared_across_scales(synthetic: Any) -> N
     full_scale = section(published(synthetic, micro=False), "published")
     assert full_scale.note == ""
     first, second = full_scale.tables[0].rows
-    assert first[2] == "+10.00 %"
+    assert first[2] == "+10.0 %"
     assert first[3].startswith("+14.18 % [")
     assert first[5] in ("inside our interval", "outside our interval")
     assert second[3].startswith("none: ")

@@ -128,6 +128,7 @@ def curves(
             "encoding": {**quiet, "y": {**y, "field": "raw"}},
         },
         {
+            "name": "seed",
             "needs": "faint",
             "transform": [{"filter": "datum.faint"}],
             "mark": {"type": "line", "strokeWidth": 0.8, "opacity": 0.45},

@@ -20,7 +20,8 @@ from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
-from orchestrator.report.front import cards, distance_data, findings, missing, plates
+from orchestrator.report.front import cards, distance_data, missing, plates
+from orchestrator.report.front import findings as findings
 from orchestrator.report.laboratory import laboratory_data
 from orchestrator.report.libraries import (
     capability_section,

@@ -90,9 +90,12 @@ def stability_text(configurations: Sequence[Configuration]) -> str:
     if not some:
         return f"none of {counted(ended, 'run')} collapsed" if ended else ""
     order = sorted(some, key=lambda kl: -sum(some[kl].values()) / len(some[kl]))
-    first, *others = (f"{int(sum(some[kl].values()))} of {len(some[kl])}" for kl in order)
-    each = [f"{term_words(order[0])} collapsed in {first} runs"]
-    each += [f"{term_words(kl)} in {text}" for kl, text in zip(order[1:], others, strict=True)]
+    shares = [f"{int(sum(some[kl].values()))} of {len(some[kl])}" for kl in order]
+    noun = "run" if len(some[order[0]]) == 1 else "runs"
+    each = [f"{term_words(order[0])} collapsed in {shares[0]} {noun}"]
+    each += [
+        f"{term_words(kl)} in {share}" for kl, share in zip(order[1:], shares[1:], strict=True)
+    ]
     rest = ended - sum(len(runs) for runs in some.values())
     return f"{listed(each)}; {f'none of the other {rest} did' if rest else 'no other term was run'}"
 

@@ -126,11 +126,11 @@ def test_what_did_not_finish_is_not_painted_as_stable() -> None:
 
 
 def test_an_effect_is_drawn_on_its_axis() -> None:
-    drawn = effect_drawing(ClaimEffect(0.1, -0.3, 0.5, (0.0, None)), 0.2, "seen")
-    assert '<circle cx="165.0"' in drawn
+    drawn = effect_drawing(ClaimEffect(0.1, -0.3, 0.5, (0.0, None), "reward"), 0.2, "seen")
+    assert '<circle cx="135.0"' in drawn
     assert drawn.count("<path") == 2, "both ends of the interval lie outside"
-    assert '<rect class="region" x="110.0" y="0" width="110.0"' in drawn
-    assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None))]) == 0.2
+    assert '<rect class="region" x="90.0" y="0" width="90.0"' in drawn
+    assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None), "reward")]) == 0.2
 
 
 def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:
