@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.analysis.runs import spread_indices
+from orchestrator.cli.compare import print_review
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.pipeline.stages import Review
 from orchestrator.records import (
     Baseline,
     EvaluationSpec,
@@ -22,7 +25,7 @@ from orchestrator.records import (
     PublishedPanel,
     PublishedStatement,
 )
-from orchestrator.report import Context, Origin, Report, laboratory, markdown, report
+from orchestrator.report import Context, Origin, Report, answer, laboratory, markdown, report
 from orchestrator.report.figures import MIN_POINTS, setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.report.provenance import changes_section
@@ -104,6 +107,27 @@ def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     (card,) = reported(synthetic, done, {"loses": turned}).cards
     assert card.effect is not None
     assert card.effect.value == pytest.approx(0.085), "more is more as claimed"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_end_of_a_run_fits_a_terminal(
+    synthetic: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = full(synthetic, decided=True)
+    claims = {f"unbiased_wins_in_place_{i}": CLAIMS["unbiased_wins"] for i in range(15)}
+    spec = synthetic.spec(claims)
+    question = "Do KL configurations whose gradient is unbiased train more stably than others? " * 2
+    compared = compare(spec, done.records, done.scores)
+    print_review(Review(compared, Path("runs/test.micro/report/index.html"), 0), question)
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    assert len(lines) <= 24, "with the line `Next:`, 25"
+    assert max(map(len, lines)) <= width
+    assert sum("unbiased_wins_in_place" in line for line in lines) >= 13
+    assert "Stability: k1 in the loss collapsed" in said.out
+    words = set(f"{question} {answer(compared)}".split())
+    assert words <= set(said.out.split()), "no word is broken"
 
 
 def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:

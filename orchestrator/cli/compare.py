@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from orchestrator.launch import LaunchEvent
     from orchestrator.report.model import ReportTable
 
-MOST_LINES = 20
+MOST_LINES = 22
 """Lines of the answer and of the claims at the end of a run, before their number is cut."""
 WIDEST = 100
 LONG = 100
@@ -342,14 +342,14 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
-    """Yield a line for each claim: its mark, its name and its result; then what the marks mean."""
+    """Yield what the marks mean, then a line for each claim: its mark, its name and its result."""
     claims = comparison.claims
     if not claims:
         return
+    said = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
+    yield ", ".join(said)
     longest = max(len(each.name) for each in claims)
     for each in claims:
         result = in_short(each)
         name = each.name.ljust(min(longest, max(12, width - len(result) - 4)))
         yield f"{MARKS[each.verdict]} {name}  {result}"
-    said = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
-    yield ", ".join(said)

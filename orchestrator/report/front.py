@@ -112,14 +112,14 @@ def _accuracy_text(comparison: Comparison) -> str:
             if claim.left.metric == claim.right.metric and claim.left.metric in metrics:
                 of_domain[place].setdefault(sides, finding)
     inside, outside = of_domain
-    sides = next((key for key in inside if key in outside), next(iter(inside), None))
-    if sides is None:
+    chosen = next((key for key in inside if key in outside), next(iter(inside), None))
+    if chosen is None:
         return ""
-    claim = inside[sides].claim
+    claim = inside[chosen].claim
     assert isinstance(claim.right, ClaimSide)  # noqa: S101  (chosen so)
     text = f"{_side_words(claim.left)} against {_side_words(claim.right)}, "
-    text += f"{_seen(inside[sides])} in domain"
-    return text + (f", {_seen(outside[sides])} out of domain" if sides in outside else "")
+    text += f"{_seen(inside[chosen])} in domain"
+    return text + (f", {_seen(outside[chosen])} out of domain" if chosen in outside else "")
 
 
 def _side_words(side: ClaimSide) -> str:
@@ -264,7 +264,7 @@ def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> lis
     if not points:
         return []
     term = NO_KL if c.kl == "none" else c.kl
-    one = {"at": at, "name": c.name, "term": term, "beta": c.beta}
+    one: dict[str, Any] = {"at": at, "name": c.name, "term": term, "beta": c.beta}
     x, y = (fmean(values) for values in zip(*points.values(), strict=True))
     rows = [
         one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(points)} of {len(c.runs)}"}

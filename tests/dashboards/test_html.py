@@ -218,3 +218,16 @@ def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
         )
     grown = len(page(synthetic, done)) - len(whole)
     assert grown < 180 * 4500, "under 4.5 kB a cell"
+
+
+def test_the_answer_is_short_and_a_claim_is_one_line(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.81, 0.79], "k3.loss": [0.7, 0.71, 0.69]})
+    claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+    spec = synthetic.spec({"wins": claim, "also": claim})
+    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    page = html(told)
+    head = page[page.index("<main>") : page.index('<div id="claims">')]
+    assert len(told.answer.split()) <= 60
+    assert head.index("Stability") < head.index("Accuracy") < head.index('id="figure-distance"')
+    assert page.count('<details class="claim ') == 2
+    assert page.index('id="finals"') < page.index('id="details"') < page.index('id="provenance"')
