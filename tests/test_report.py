@@ -533,7 +533,7 @@ def test_published_numbers_are_never_compared_across_scales(synthetic: Any) -> N
     full_scale = section(published(synthetic, micro=False), "published")
     assert full_scale.note == ""
     first, second = full_scale.tables[0].rows
-    assert first[2] == "+10.0 %"
+    assert first[2] == "+10.00 %"
     assert first[3].startswith("+14.18 % [")
     assert first[5] in ("inside our interval", "outside our interval")
     assert second[3].startswith("none: ")

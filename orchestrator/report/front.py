@@ -439,7 +439,7 @@ def improvement_text(ours: Improvement) -> str:
 
 def percent(value: float) -> str:
     """Return a share with its sign, in percent."""
-    return f"{100 * value:+.1f} %".replace("-", "−")
+    return f"{100 * value:+.2f} %".replace("-", "−")
 
 
 def _panel(panel: PublishedPanel, comparison: Comparison) -> Panel | None:
