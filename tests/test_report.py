@@ -396,8 +396,8 @@ def test_the_clearest_trade_off_is_named_from_the_data(synthetic: Any) -> None:
 
     found = reported(synthetic, done(0.5), claims={})
     said = re.search(
-        r"with k1 in the reward, β from 0.05 to 1 costs ([\d.]+) in domain and gives back 0.300 out "
-        r"of domain\.$",
+        r"with k1 in the reward, β from 0.05 to 1 costs ([\d.]+) in domain and gives back 0.300 "
+        r"out of domain\.$",
         found.answer,
     )
     assert said is not None
