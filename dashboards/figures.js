@@ -3,6 +3,7 @@
 // What a figure looks like is decided in orchestrator/report/figures.py, for page and files alike.
 
 const WINDOW = 5;  // points of the running mean, where smoothing is asked for
+const FEW_SEEDS = 5;  // as in orchestrator/report/figures.py
 const MAX_BANDS = 8;  // more curves than this side by side in one panel are drawn without their bands
 const LETTER = 6.1, MARGIN = 16, LEFT = 56, GAP = 14;  // as in orchestrator/charts/files.py
 const NO_KL = "no KL", METRIC = "$metric";
@@ -44,7 +45,10 @@ function curveOf(data, configuration, metric) {
   if (curve.mean) return curve;
   curve.x = data.grids[curve.g];
   curve.seeds = Object.entries(curve.s).map(([seed, text]) => [seed, unpacked(text)]);
-  const n = curve.seeds.length, share = data.shares.includes(metric), cut = (v) => (share ? Math.min(1, Math.max(0, v)) : v);
+  const n = curve.seeds.length, share = data.shares.includes(metric);
+  // An interval goes no further than values can.
+  const floor = share || curve.seeds.every(([, values]) => values.every((v) => v === null || v >= 0)) ? 0 : -Infinity;
+  const cut = (v) => Math.min(share ? 1 : Infinity, Math.max(floor, v));
   curve.low = [];
   curve.high = [];
   curve.mean = curve.x.map((_, i) => {
@@ -88,10 +92,25 @@ function curveRows(data, at, metric, { seeds = "mean", smooth = false, log = fal
     return curve.seeds.filter(([seed]) => seeds === "each" || seed === seeds)
       .flatMap(([seed, values]) => one(`${name}, seed ${seed}`, values, [], [], { thin: seeds === "each" }));
   }
-  const rows = one(smooth ? `${name}, smoothed` : name, curve.mean, curve.low, curve.high);
+  // Few seeds are drawn each, and more as a band.
+  const few = curve.seeds.length <= FEW_SEEDS, none = few ? [] : undefined;
+  const rows = one(smooth ? `${name}, smoothed` : name, curve.mean, none || curve.low, none || curve.high);
   if (c.cut && curve.x[last] < c.steps) rows[last].cut = `step ${curve.x[last]} of ${c.steps}: ${c.cut}`;
   if (c.collapsed[0]) rows[last].collapsed = true;
-  return rows;
+  if (!few || curve.seeds.length < 2) return rows;
+  return [...curve.seeds.flatMap(([seed, values]) => one(`${name}, seed ${seed}`, values, [], [], { faint: true })), ...rows];
+}
+
+// Curves of configurations of which a seed collapsed do not set an axis: they leave it where the others end.
+function bounded(rows, data) {
+  const collapsed = (row) => data.configurations[row.at].collapsed[0] > 0;
+  const values = rows.filter((row) => !collapsed(row)).flatMap(({ value }) => (Number.isFinite(value) ? [value] : []));
+  if (!values.length) return rows;
+  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b)), room = (high - low) / 4;
+  if (!room) return rows;
+  const inside = (v) => (v === null || v === undefined ? v : Math.min(high + room, Math.max(low - room, v)));
+  return rows.map((row) => (collapsed(row)
+    ? { ...row, value: inside(row.value), low: inside(row.low), high: inside(row.high), ...("raw" in row ? { raw: inside(row.raw) } : {}) } : row));
 }
 
 // Panels of curves: every configuration without a KL term is in all of them.
@@ -115,8 +134,8 @@ function rowsOf(view, data, chosen, state) {
   if (view.rows) return view.rows;
   const kept = view.at || chosen, fixed = Boolean(view.at || view.panels), { kind, metric } = asked(view, state);
   if (kind === "curves") {
-    return panelsOf(view, data, kept, metric, state.group).flatMap(([panel, at]) => at.flatMap((i) =>
-      curveRows(data, i, metric, fixed ? {} : state).map((row) => ({ ...row, panel }))));
+    return bounded(panelsOf(view, data, kept, metric, state.group).flatMap(([panel, at]) => at.flatMap((i) =>
+      curveRows(data, i, metric, fixed ? {} : state).map((row) => ({ ...row, panel })))), data);
   }
   const rows = data.tables[view.table] || [], place = new Map(kept.map((at, i) => [at, i]));
   const rank = (row) => data.configurations[row.at].rank;

@@ -141,7 +141,8 @@
     // A Vega view that is taken away keeps its timers and listeners until it is finalised.
     document.querySelectorAll(".plot").forEach((plot) => plot.drawn && plot.drawn.finalize());
     filters();
-    const drawings = figures.map((f) => {
+    // What lies in a folded part has no width yet: it is drawn when it is opened.
+    const drawings = figures.filter(({ place }) => place.offsetParent !== null).map((f) => {
       controls(f);
       const side = state.group !== "none" && (f.kind === "curves" || f.kind === "finals");
       const label = f.kind !== "curves" ? "kl" : side ? "group" : state.panels;
@@ -256,11 +257,15 @@
     later = setTimeout(() => { resized = false; redraw(); }, 150);
   });
 
+  document.getElementById("details")?.addEventListener("toggle", ({ target }) => {
+    if (target.id === "details" && target.open && !root.dataset.print) redraw();
+  });
+
   // Timers stand still while a page is printed: everything is drawn before, in the paper's width.
   const unfolded = [];
   addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details.table:not([open])")) {
-      if (details.querySelectorAll("tr").length <= 80) { details.open = true; unfolded.push(details); }
+    for (const details of document.querySelectorAll("#details:not([open]), details.table:not([open])")) {
+      if (details.id || details.querySelectorAll("tr").length <= 80) { details.open = true; unfolded.push(details); }
     }
     root.dataset.print = "yes";
     drawNow();

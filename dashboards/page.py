@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.analysis.runs import is_accuracy
 from orchestrator.analysis.stats import ALPHA, t_quantile
+from orchestrator.analysis.text import metric_title
 from orchestrator.charts.files import script
 from orchestrator.charts.style import THEMES, config
 from orchestrator.report import Report
@@ -61,27 +62,27 @@ def navigation(report: Report) -> str:
     return f'<nav aria-label="Sections">{"".join(links)}{every}</nav>'
 
 
-def claims_figure(report: Report) -> str:
-    """Return the table of claims, with the result and the verdict on each, or an empty text.
+def claims_list(report: Report) -> str:
+    """Return the claims, a line each with verdict, effect and, on click, its numbers and cells.
 
-    Three or more claims that are not testable are folded if other claims were tested.
+    Effects of one measure have one scale.
     """
-    cards = report.cards
-    tested = [card for card in cards if card.verdict != "not testable"]
-    rest = [card for card in cards if card.verdict == "not testable"]
-    if not cards:
+    if not report.cards:
         return ""
-    folded = ""
-    if tested and len(rest) >= 3:
-        cards = tuple(tested)
-        summary = element("summary", f"{len(rest)} claims that cannot be tested here, and why")
-        table = _claims_table(report, rest, 1.0)
-        folded = f'<details class="untested">{summary}{table}</details>'
-    scale = axis_bound([card.effect for card in cards if card.effect])
-    note = ""
-    if any(card.effect for card in cards):
-        note = element("p", AXIS_NOTE.format(scale=f"{scale:g}"), {"class": "axis"})
-    return f'<div id="claims">{_claims_table(report, cards, scale)}{note}</div>{folded}'
+    ends = effect_scales(report.cards)
+    rows = "".join(_claim(card, ends) for card in report.cards)
+    note = element("p", axis_note(ends), {"class": "axis"}) if ends else ""
+    head = element("h3", claims_title(report).capitalize())
+    return f'<div id="claims">{head}{rows}{note}</div>'
+
+
+def effect_scales(cards: Sequence[Card]) -> dict[str, float]:
+    """Return measure -> end of the axis on which its effects are drawn."""
+    measures: dict[str, list[ClaimEffect]] = {}
+    for card in cards:
+        if card.effect:
+            measures.setdefault(card.effect.metric, []).append(card.effect)
+    return {metric: axis_bound(effects) for metric, effects in measures.items()}
 
 
 def axis_bound(effects: Iterable[ClaimEffect]) -> float:
@@ -90,38 +91,39 @@ def axis_bound(effects: Iterable[ClaimEffect]) -> float:
     return next((end for end in AXIS_ENDS if end >= 1.4 * largest), AXIS_ENDS[-1])
 
 
-def _claims_table(report: Report, cards: Sequence[Card], scale: float) -> str:
-    titles = (claims_title(report).capitalize(), "Found here", "Verdict")
-    head = "".join(element("th", title, {"scope": "col"}) for title in titles)
-    rows = "".join(_claim_row(card, scale) for card in cards)
-    return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+def axis_note(ends: Mapping[str, float]) -> str:
+    """Return what the drawings of effects mean, with the scale of each measure."""
+    scales = ", ".join(f"±{end:g} for {metric_title(metric)}" for metric, end in ends.items())
+    return AXIS_NOTE.format(scales=scales)
 
 
-def _claim_row(card: Card, scale: float) -> str:
+def _claim(card: Card, ends: Mapping[str, float]) -> str:
     kind = card.verdict.replace(" ", "-")
-    statement = element("span", card.says or card.statement, {"class": "statement"})
-    where = element("span", card.where, {"class": "where"}) if card.where else ""
-    trace = [element("p", card.statement)] if card.says else []
+    badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
+    badge += f"{escape(card.words)}</span>"
+    effect = card.effect
+    drawn = effect_drawing(effect, ends[effect.metric], card.verdict) if effect else ""
+    line = (
+        f"{badge}{element('span', card.says or card.statement, {'class': 'statement'})}"
+        f'<span class="drawn">{drawn}</span>{element("span", card.here, {"class": "here"})}'
+    )
+    trace = [element("p", " ".join(filter(None, (card.plain, card.statement))))]
+    trace += [element("p", card.where)] if card.where else []
     trace += [element("p", card.reason, {"class": "reason"})]
     trace += [f"<p>{element('span', card.name)}: {element('code', card.source)}</p>"]
     if card.cells:
         links = [element("a", id_, {"href": f"#cell-{id_}"}) for id_ in card.cells]
         trace.append(f"<p>Judged on {len(card.cells)} cells: {', '.join(links)}</p>")
-    numbers = f"<details><summary>Numbers and cells</summary>{''.join(trace)}</details>"
-    drawn = effect_drawing(card.effect, scale, card.verdict) if card.effect else ""
-    badge = f'<span class="badge {kind}"><span aria-hidden="true">{MARKS[card.verdict]}</span> '
-    badge += f"{escape(card.words)}</span>"
     return (
-        f'<tr class="card {kind}"><td>{statement} {where}{numbers}</td>'
-        f"<td>{drawn}{element('span', card.here, {'class': 'here'})}</td>"
-        f"<td>{badge}{element('span', card.plain, {'class': 'plain'})}</td></tr>"
+        f'<details class="claim {kind}"><summary>{line}</summary>'
+        f'<div class="trace">{"".join(trace)}</div></details>'
     )
 
 
 AXIS_ENDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 AXIS_NOTE = (
-    "Dots: the effect over seeds with its 95 % interval, from −{scale} to {scale}; right of the "
-    "line is as claimed, shaded is where the claim holds. An arrow: the interval goes on."
+    "Effects with 95 % intervals ({scales}); right of the line is as claimed, shaded is where the "
+    "claim holds. An arrow: the interval goes on."
 )
 MAIN_PARTS = (
     ("finals", "Results"),
@@ -129,7 +131,7 @@ MAIN_PARTS = (
     ("limits", "What this cannot show"),
     ("provenance", "Provenance"),
 )
-WIDTH, HEIGHT, MIDDLE = 220, 22, 11
+WIDTH, HEIGHT, MIDDLE = 180, 16, 8
 """Width, height and vertical centre of the drawing of an effect, in pixels."""
 
 
@@ -153,7 +155,7 @@ def effect_drawing(effect: ClaimEffect, scale: float, verdict: str) -> str:
             parts.append(f'<path d="M0 {MIDDLE}l7 -4v8z"/>')
         if effect.high > scale:
             parts.append(f'<path d="M{WIDTH} {MIDDLE}l-7 -4v8z"/>')
-    parts.append(f'<circle cx="{at(effect.value)}" cy="{MIDDLE}" r="4.5"/>')
+    parts.append(f'<circle cx="{at(effect.value)}" cy="{MIDDLE}" r="4"/>')
     kind = verdict.replace(" ", "-")
     return (
         f'<svg class="effect {kind}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -166,10 +168,7 @@ def plates_html(report: Report, pictures: Mapping[str, Sequence[str]]) -> str:
     if not report.plates:
         return ""
     of = f" of {report.source}" if report.source else ""
-    text = (
-        f"Each box says what a figure{of} shows. Beside or below it, the same is drawn from this "
-        "experiment. No number of the paper is drawn."
-    )
+    text = f"What each figure{of} shows and prints; the same is drawn from this experiment."
     each = "".join(_plate(plate, pictures) for plate in report.plates)
     return (
         f'<section id="plates">{element("h2", PLATES)}{element("p", text)}'
@@ -181,6 +180,7 @@ def _plate(plate: Plate, pictures: Mapping[str, Sequence[str]]) -> str:
     figure = plate.figure
     title = element("h3", f"{plate.number}  {plate.title}")
     words = f"{element('p', 'The paper shows', {'class': 'label'})}{element('p', plate.shows)}"
+    words += element("p", plate.printed, {"class": "printed"}) if plate.printed else ""
     ours = (
         element("p", plate.missing, {"class": "nothing"})
         if figure is None
@@ -193,13 +193,9 @@ def _plate(plate: Plate, pictures: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def fact_list(facts: Sequence[tuple[str, str]]) -> str:
-    """Return a `dl` element with the first three facts, followed by a line with the others."""
-    pairs = "".join(
-        f"<div>{element('dt', name)}{element('dd', value)}</div>" for name, value in facts[:3]
-    )
-    rest = " · ".join(f"{name}: {value}" for name, value in facts[3:])
-    return f'<dl class="facts">{pairs}</dl>{element("p", rest, {"class": "rest"})}'
+def fact_line(facts: Sequence[tuple[str, str]]) -> str:
+    """Return the facts as one paragraph."""
+    return element("p", " · ".join(f"{name}: {value}" for name, value in facts), {"class": "rest"})
 
 
 def section_html(section: Section, pictures: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -460,13 +456,20 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
 
 
 def _sections(report: Report, pictures: Pictures) -> Iterator[str]:
-    """Yield every section. Put the filter form before the first section with figures."""
+    """Yield the sections, then those on method, folded. The filters precede the first figure."""
     filters = '<form id="filters" aria-label="What the figures show" hidden></form>'
+    folded = [section for section in report.sections if section.folded]
     for section in report.sections:
-        if section.figures and filters:
+        if section.figures and not section.folded and filters:
             yield filters
             filters = ""
-        yield section_html(section, pictures)
+        if not section.folded:
+            yield section_html(section, pictures)
+    if folded:
+        names = ", ".join(section.title for section in folded)
+        inner = "".join(section_html(section, pictures) for section in folded)
+        summary = element("summary", f"Details: {names}")
+        yield f'<details id="details">{summary}{filters}{inner}</details>'
 
 
 def _masthead(report: Report) -> str:
@@ -479,19 +482,24 @@ def _masthead(report: Report) -> str:
 
 
 def _answer(report: Report, pictures: Pictures) -> str:
-    sentences = [
-        element("p", report.answer, {"class": "lead"}),
-        element("p", report.missing, {"class": "missing"}) if report.missing else "",
-    ]
-    head = f"<div>{''.join(sentences)}</div><div>{fact_list(report.facts)}</div>"
+    first = report.first
     parts = [
         element("h2", "The answer"),
-        f'<div class="first">{head}</div>',
-        claims_figure(report),
+        *(_finding(label, text) for label, text in report.findings),
+        element("p", report.missing, {"class": "missing"}) if report.missing else "",
+        _figure(first, pictures.get(first.id, ())) if first else "",
+        claims_list(report),
         _pictures(pictures.get("claims", ())),
+        fact_line(report.facts),
         element("p", report.description, {"class": "description"}) if report.description else "",
     ]
     return f'<section id="answer">{"".join(parts)}</section>'
+
+
+def _finding(label: str, text: str) -> str:
+    said = f"{text[:1].upper()}{text[1:]}."
+    head = f"{element('strong', label)} " if label else ""
+    return f'<p class="lead">{head}{escape(said)}</p>'
 
 
 def _footer(report: Report) -> str:

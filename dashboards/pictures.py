@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from dashboards.page import axis_bound, effect_drawing
+from dashboards.page import axis_note, effect_drawing, effect_scales
 from orchestrator.charts.files import (
     colored,
     completed,
@@ -170,21 +170,22 @@ def one_page(report: Report) -> str | None:
     write(EDGE, 130, wrap(report.missing, 140)[:2], 10, colour=QUIET)
     write(EDGE, 159, ["  ·  ".join(f"{value} {name}" for name, value in report.facts[:3])], 12)
     cards = report.cards[:MOST_CLAIMS]
-    ends = axis_bound([card.effect for card in cards if card.effect])
+    ends = effect_scales(cards)
     for i, card in enumerate(cards):
         y = TOP + i * ROW
         where = f" ({card.where})" if card.where else ""
         write(EDGE, y, wrap((card.says or card.statement) + where, 76)[:2], 9.3)
         colour = VERDICT_COLOURS.get(card.verdict, QUIET)
         if card.effect:
-            drawing = effect_drawing(card.effect, ends, card.verdict)
+            drawing = effect_drawing(card.effect, ends[card.effect.metric], card.verdict)
             parts.append(_placed(drawing, 405, y, 145, 18))
         write(562, y, wrap(card.here, 27)[:2], 8.6, colour=QUIET)
         write(690, y, [card.words], 8.6, colour=colour, bold=True)
     below = TOP + len(cards) * ROW + 4
     more = len(report.cards) - len(cards)
-    note = f"Dots: effects with 95 % intervals, from −{ends:g} to {ends:g}; right is as claimed."
-    write(EDGE, below, [note + (f" {more} more claims are on the page." if more else "")], 8.6)
+    note = [axis_note(ends)] if ends else []
+    note += [f"{more} more claims are on the page."] if more else []
+    write(EDGE, below, wrap(" ".join(note), 160), 8.6)
     parts += _plates(report, below + 26)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE}" height="{TALL}" '

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.analysis.runs import spread_indices
+from orchestrator.cli.compare import print_review
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.pipeline.stages import Review
 from orchestrator.records import (
     Baseline,
     EvaluationSpec,
@@ -22,7 +26,7 @@ from orchestrator.records import (
     PublishedPanel,
     PublishedStatement,
 )
-from orchestrator.report import Context, Origin, Report, laboratory, markdown, report
+from orchestrator.report import Context, Origin, Report, answer, laboratory, markdown, report
 from orchestrator.report.figures import MIN_POINTS, setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.report.provenance import changes_section
@@ -67,10 +71,11 @@ def full(synthetic: Any, *, decided: bool = False) -> Any:
 
 def test_the_answer_comes_first(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic, decided=True))
-    assert found.answer.startswith(
-        "Here 1 claim holds; the clearest effect: in-domain accuracy is 0.103 higher with "
-        "k1.reward than with k3.loss (interval 0.082 to 0.123, 4 seeds)."
+    assert found.answer == (
+        "Stability: k1 in the loss collapsed in 1 of 1 run; none of the other 12 did. "
+        "Accuracy: k1 in the reward against k3 in the loss, +0.103 [+0.082, +0.123] in domain."
     )
+    assert found.first is not None, "accuracy against KL stands above the claims"
     assert (
         found.missing == "1 claim cannot be tested on these runs; 1 of 14 cells have not finished."
     )
@@ -94,9 +99,7 @@ def test_a_smoke_run_says_that_everything_works(synthetic: Any) -> None:
 def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.6, 0.64], "k3.loss": [0.7, 0.71]})
     found = reported(synthetic, done, {"wins": CLAIMS["unbiased_wins"]})
-    assert found.answer.startswith(
-        "The clearest effect so far: in-domain accuracy is 0.085 lower with k1.reward than with"
-    )
+    assert "no difference seen (−0.085 [−0.227, +0.057]) in domain" in found.answer
     assert found.missing.startswith("1 of 1 claim is still open: about")
     (card,) = found.cards
     assert card.effect is not None
@@ -105,6 +108,27 @@ def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     (card,) = reported(synthetic, done, {"loses": turned}).cards
     assert card.effect is not None
     assert card.effect.value == pytest.approx(0.085), "more is more as claimed"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_end_of_a_run_fits_a_terminal(
+    synthetic: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = full(synthetic, decided=True)
+    claims = {f"unbiased_wins_in_place_{i}": CLAIMS["unbiased_wins"] for i in range(15)}
+    spec = synthetic.spec(claims)
+    question = "Do KL configurations whose gradient is unbiased train more stably than others? " * 2
+    compared = compare(spec, done.records, done.scores)
+    print_review(Review(compared, Path("runs/test.micro/report/index.html"), 0), question)
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    assert len(lines) <= 24, "with the line `Next:`, 25"
+    assert max(map(len, lines)) <= width
+    assert sum("unbiased_wins_in_place" in line for line in lines) >= 13
+    assert "Stability: k1 in the loss collapsed" in said.out
+    words = set(f"{question} {answer(compared)}".split())
+    assert words <= set(said.out.split()), "no word is broken"
 
 
 def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:
@@ -347,7 +371,41 @@ def test_everything_collapsed_to_no_number(synthetic: Any) -> None:
 
 
 def test_no_claims(synthetic: Any) -> None:
-    assert "states no claims" in reported(synthetic, full(synthetic), claims={}).answer
+    found = reported(synthetic, full(synthetic), claims={})
+    assert found.answer.startswith("Stability: k1 in the loss collapsed in 1 of 1 run")
+    assert "Accuracy" not in found.answer
+
+
+def test_the_clearest_trade_off_is_named_from_the_data(synthetic: Any) -> None:
+    def done(outside_at_1: float) -> Any:
+        every = synthetic.grid({})
+        for beta, inside, outside in ((0.05, 0.9, 0.2), (1.0, 0.5, outside_at_1)):
+            for seed, noise in enumerate((0.0, 0.003, -0.003)):
+                every += synthetic.run(
+                    "k1.reward",
+                    beta=beta,
+                    seed=seed,
+                    accuracy=inside + (noise if beta < 1 else -noise),
+                    scored=False,
+                    metrics={
+                        "eval/accuracy_out_of_domain": outside - (noise if beta < 1 else -noise),
+                        "eval/kl_reverse": 2.0 - beta,
+                    },
+                )
+        return every
+
+    found = reported(synthetic, done(0.5), claims={})
+    said = re.search(
+        r"with k1 in the reward, β from 0.05 to 1 costs ([\d.]+) in domain and gives back 0.300 "
+        r"out of domain\.$",
+        found.answer,
+    )
+    assert said is not None
+    assert float(said[1]) == pytest.approx(0.4, abs=0.005)
+    rows = [row for row in found.data["distance"]["rows"] if "value" in row]
+    assert [row["x"] for row in rows] == [1.95, 1, 1.95, 1]
+    assert [row["value"] for row in rows] == pytest.approx([0.9, 0.5, 0.2, 0.5], abs=0.005)
+    assert "Trade-off" not in reported(synthetic, done(0.2), claims={}).answer, "nothing given back"
 
 
 def test_greedy_decoding_is_called_by_its_name(synthetic: Any) -> None:
@@ -412,7 +470,7 @@ def test_data_is_small(synthetic: Any) -> None:
     done = synthetic.grid({kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "none")})
     found = reported(synthetic, done)
     assert len(found.data["grids"]) == 2, "step grids are stored once"
-    assert len(json.dumps(found.data | {"laboratory": []})) < 2200 * 9
+    assert len(json.dumps(found.data | {"laboratory": []})) < 2600 * 9
     laboratory = found.data["laboratory"]
     assert len(json.dumps(laboratory)) < 320 * len(laboratory)
 

@@ -99,7 +99,8 @@ def curves(
     """Return panels of curves over train steps: bands, tooltips, marks at curves that end early.
 
     Fields of rows: step, value, low, high, name; `raw`, the value before smoothing; `thin`, True
-    for one of many curves; `cut` and `collapsed`, in the last row of such a curve.
+    for one of many curves; `faint`, True for a seed behind the mean; `cut` and
+    `collapsed`, in the last row of such a curve.
     """
     x = quantity("step", STEP_TITLE)
     x["axis"] = {"tickCount": 5}
@@ -127,7 +128,15 @@ def curves(
             "encoding": {**quiet, "y": {**y, "field": "raw"}},
         },
         {
+            "name": "seed",
+            "needs": "faint",
+            "transform": [{"filter": "datum.faint"}],
+            "mark": {"type": "line", "strokeWidth": 0.8, "opacity": 0.45},
+            "encoding": {**quiet, "y": y},
+        },
+        {
             "name": "curve",
+            "transform": [{"filter": "!datum.faint"}],
             "mark": {"type": "line", "strokeWidth": 2},
             "encoding": {
                 **quiet,
@@ -152,7 +161,11 @@ def curves(
         },
         {
             "name": "reading",
-            "transform": [known, interval_text("interval", "low", "high", "none: one seed")],
+            "transform": [
+                known,
+                {"filter": "!datum.faint"},
+                interval_text("interval", "low", "high", "none: too few seeds"),
+            ],
             "mark": {"type": "point", "opacity": 0, "size": 160, "filled": True},
             "encoding": {
                 **own,

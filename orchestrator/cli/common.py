@@ -111,7 +111,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in columns:
+            table.add_column(name, overflow="fold")
         for row in cells:
             table.add_row(*(text.replace("[", r"\[") for text in row))
         Console().print(table)

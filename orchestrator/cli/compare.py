@@ -1,5 +1,6 @@
 """orch compare: what the numbers support."""
 
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,10 @@ from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
+from orchestrator.pipeline.messages import is_verbose
 from orchestrator.records import Cell, Spec
-from orchestrator.report import answer
+from orchestrator.report import findings
+from orchestrator.report.front import in_short
 from orchestrator.report.libraries import (
     NO_PART,
     ablation_table,
@@ -35,8 +38,9 @@ from orchestrator.report.libraries import (
     overview_table,
     plain_terms,
 )
+from orchestrator.report.markdown import MARKS
 from orchestrator.report.model import text_of
-from orchestrator.report.results import claim_table, configuration_table, difference_table
+from orchestrator.report.results import claim_table, configuration_tables, difference_table
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.watch import watch
 
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
     from orchestrator.launch import LaunchEvent
     from orchestrator.report.model import ReportTable
 
+MOST_LINES = 22
+"""Lines of the answer and of the claims at the end of a run, before their number is cut."""
+WIDEST = 100
 LONG = 100
 """A table with a longer field is printed row by row."""
 
@@ -138,9 +145,10 @@ def command(
     elif as_json:
         print_json({**comparison_data(comparison), "imported": imported_data(imported)})
     else:
-        table = configuration_table(comparison, metric)
-        print_table(table.columns, table.rows)
-        click.echo()
+        for table in configuration_tables(comparison, metric):
+            click.echo(table.caption)
+            print_table(table.columns, table.rows)
+            click.echo()
         print_claims(comparison)
         if imported:
             click.echo()
@@ -310,7 +318,38 @@ def print_claims(comparison: "Comparison") -> None:
 
 
 def print_review(review: stages.Review, question: str = "") -> None:
-    """Print the verdicts on claims, what they come to, and where the report lies."""
-    print_claims(review.comparison)
-    say(f"{question or 'The claims:'} {answer(review.comparison)}")
+    """Print the answer, a line a claim, and where the report lies; with -v the reasons first."""
+    if is_verbose():
+        print_claims(review.comparison)
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    lines = textwrap.wrap(question, width, break_long_words=False)
+    for label, text in findings(review.comparison):
+        lines += wrapped(f"{label}: {text}." if label else f"{text[:1].upper()}{text[1:]}.", width)
+    claims = list(claim_lines(review.comparison, width))
+    room = max(1, MOST_LINES - len(lines))
+    lines += claims[:room]
+    if more := len(claims) - room:
+        lines += [f"and {more} more claims: -v, and the report"] if more > 0 else []
+    click.echo("\n".join(lines))
     say(f"report: {review.page}")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines that break between words, all but the first indented."""
+    return textwrap.wrap(
+        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
+    """Yield what the marks mean, then a line for each claim: its mark, its name and its result."""
+    claims = comparison.claims
+    if not claims:
+        return
+    said = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
+    yield ", ".join(said)
+    longest = max(len(each.name) for each in claims)
+    for each in claims:
+        result = in_short(each)
+        name = each.name.ljust(min(longest, max(12, width - len(result) - 4)))
+        yield f"{MARKS[each.verdict]} {name}  {result}"

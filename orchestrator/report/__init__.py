@@ -20,7 +20,8 @@ from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
-from orchestrator.report.front import cards, missing, plates
+from orchestrator.report.front import cards, distance_data, missing, plates
+from orchestrator.report.front import findings as findings
 from orchestrator.report.laboratory import laboratory_data
 from orchestrator.report.libraries import (
     capability_section,
@@ -30,8 +31,8 @@ from orchestrator.report.libraries import (
     library_panels,
 )
 from orchestrator.report.markdown import markdown as markdown
+from orchestrator.report.model import Figure, Section
 from orchestrator.report.model import Report as Report
-from orchestrator.report.model import Section
 from orchestrator.report.provenance import Context as Context
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
@@ -66,6 +67,23 @@ BANNER = (
     "and tasks are tiny stand-ins."
 )
 
+METHOD = frozenset(
+    {
+        "stability",
+        "reference",
+        "predicted",
+        "published",
+        "libraries",
+        "gradients",
+        "capability",
+        "staleness",
+        "beta",
+        "cost",
+        "methods",
+        "provenance",
+    }
+)
+"""Sections on method and further numbers, which the page folds."""
 MOST_CELLS = 2000
 """Maximum number of cells that the page draws; beyond it, the page has the claims."""
 TOO_MANY = (
@@ -103,6 +121,7 @@ def report(
     other = context or Context()
     lab = laboratory_data()
     many = len(records) > MOST_CELLS
+    distance, micro = distance_data(comparison), is_micro(comparison.runs)
     own_sections: tuple[Section | None, ...] = (
         faults_section(other.faults),
         too_many_section(len(records)),
@@ -140,18 +159,39 @@ def report(
         name=spec.name,
         question=spec.question,
         description=spec.description,
-        banner=BANNER if is_micro(comparison.runs) else "",
-        answer=answer(comparison),
+        banner=BANNER if micro else "",
+        findings=findings(comparison),
+        first=None if many or distance is None else distance_figure(distance, micro=micro),
         missing=missing(comparison, records),
         facts=_facts(comparison, records),
         cards=tuple(replace(card, cells=()) if many else card for card in cards(comparison, spec)),
-        sections=tuple(section for section in own_sections if section is not None),
+        sections=tuple(
+            replace(section, folded=section.id in METHOD)
+            for section in own_sections
+            if section is not None
+        ),
         source=spec.published.source,
         plates=() if many else tuple(plates(comparison, spec, laboratory_figure(lab))),
-        data=({} if many else _data(comparison, spec, other) | {"laboratory": lab["rows"]})
+        data=(
+            {}
+            if many
+            else _data(comparison, spec, other) | {"laboratory": lab["rows"], "distance": distance}
+        )
         | dict(data or {}),
         created=created,
         written=other.written,
+    )
+
+
+def distance_figure(distance: Mapping[str, Any], *, micro: bool) -> Figure:
+    """Return the first figure: accuracy in and out of domain against KL to the reference."""
+    return Figure(
+        "distance",
+        "distance",
+        f"Accuracy against KL to the reference policy, study {distance['study']}",
+        "A line a KL term, a point a β (mean of the seeds that did not collapse); small dots are "
+        "seeds." + (" Micro scale." if micro else ""),
+        "Accuracy in and out of domain over KL to the reference policy, a line for each KL term.",
     )
 
 

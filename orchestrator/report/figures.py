@@ -266,6 +266,8 @@ Chosen = Sequence[int]
 """Indices of `Report.data["configurations"]`."""
 LEAST_SPAN = 0.1
 """Minimum range of an axis of final accuracies, so that 0.89 and 0.91 do not look far apart."""
+FEW_SEEDS = 5
+"""Up to so many seeds are drawn each: an interval from so few is wider than what can happen."""
 MAX_BANDS = 8
 """Maximum number of curves in a panel that are drawn with bands."""
 SMALL, USUAL_WIDTH = 190, 260
@@ -282,7 +284,9 @@ def views(figure: Figure, data: FigureData) -> list[ChartView]:
 
 
 def every_figure(report: Report) -> Iterator[Figure]:
-    """Yield the redrawn figures of a publication, then those of sections."""
+    """Yield the first figure, the redrawn figures of a publication, then those of sections."""
+    if report.first is not None:
+        yield report.first
     yield from (plate.figure for plate in report.plates if plate.figure is not None)
     yield from (figure for section in report.sections for figure in section.figures)
 
@@ -350,7 +354,7 @@ def rows_of(
     for title, members in _panels(view, configurations, kept, name):
         for i in members:
             rows += [r | {"panel": title} for r in _curve_rows(data, i, name)]
-    return rows
+    return _bounded(rows, configurations)
 
 
 def _panels(
@@ -372,21 +376,63 @@ def _named(c: FigureData) -> dict[str, Any]:
 
 
 def _curve_rows(data: FigureData, at: int, metric: str) -> Rows:
+    """Return the rows of a configuration's mean, with its seeds if few, or else with its band."""
     c = data["configurations"][at]
     curve = c["curves"][metric]
-    steps = data["grids"][curve["g"]]
-    mean = curve.get("m") or next(iter(curve["s"].values()))
+    steps, seeds = data["grids"][curve["g"]], curve["s"]
+    mean = curve.get("m") or next(iter(seeds.values()))
     none = [None] * len(steps)
-    low, high = curve.get("l", none), curve.get("h", none)
+    few = len(seeds) <= FEW_SEEDS
+    low, high = (none, none) if few else (curve.get("l", none), curve.get("h", none))
+    # An interval goes no further than values can.
+    floor = 0.0 if all(v is None or v >= 0 for one in seeds.values() for v in one) else -math.inf
     rows = [
-        _named(c) | {"at": at, "step": x, "value": y, "low": a, "high": b}
+        _named(c)
+        | {"at": at, "step": x, "value": y, "high": b}
+        | {"low": None if a is None else max(a, floor)}
         for x, y, a, b in zip(steps, mean, low, high, strict=True)
     ]
     if c["cut"] and steps[-1] < c["steps"]:
         rows[-1]["cut"] = f"step {steps[-1]} of {c['steps']}: {c['cut']}"
     if c["collapsed"][0]:
         rows[-1]["collapsed"] = True
-    return rows
+    if not few or len(seeds) < 2:
+        return rows
+    faint = [
+        _named(c)
+        | {"name": f"{c['name']}, seed {seed}", "at": at, "step": x, "value": y}
+        | {"faint": True}
+        for seed, values in seeds.items()
+        for x, y in zip(steps, values, strict=True)
+    ]
+    return faint + rows
+
+
+def _bounded(rows: Rows, configurations: Sequence[FigureData]) -> Rows:
+    """Return rows in which configurations with a collapsed seed do not set the axis.
+
+    Their curves leave it a quarter of its length beyond the values of the others.
+    """
+
+    def collapsed(row: Mapping[str, Any]) -> bool:
+        return bool(configurations[row["at"]]["collapsed"][0])
+
+    values = [r["value"] for r in rows if not collapsed(r) and r["value"] is not None]
+    if not values or min(values) == max(values):
+        return rows
+    room = (max(values) - min(values)) / 4
+    ends = (min(values) - room, max(values) + room)
+    return [
+        row
+        | {
+            key: min(ends[1], max(ends[0], row[key]))
+            for key in ("value", "low", "high")
+            if row.get(key) is not None
+        }
+        if collapsed(row)
+        else row
+        for row in rows
+    ]
 
 
 # ---------------------------------------------------------------- looks of configurations
@@ -411,6 +457,58 @@ def _colours(data: FigureData, tell: str) -> Spec:
 
 
 # ---------------------------------------------------------------- figures of one setting
+
+
+def _distance(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
+    """Yield accuracy against KL to the reference: a line for each term, a point for each beta."""
+    one = data.get("distance")
+    if not one:
+        return
+    looks = _by_term(data)
+    x = quantity("x", short(data["metrics"][one["distance"]]) + ", log scale (nats)", type="log")
+    x["axis"] = {"tickCount": 4, "format": ".3~g"}
+    y = quantity("value", None)
+    y["axis"] = {"tickCount": 4}
+    colour = series("term", looks, "color", dots=True)
+    own = {**colour, "x": x, "y": y}
+    known = {"filter": "isValid(datum.value)"}
+    layers: list[Spec] = [
+        {
+            "needs": "seed",
+            "transform": [{"filter": "isValid(datum.seed)"}],
+            "mark": {"type": "point", "filled": True, "size": 14, "opacity": 0.45},
+            "encoding": {**colour, "x": x, "y": {**y, "field": "seed"}},
+        },
+        {
+            "transform": [known, {"filter": "isValid(datum.beta)"}],
+            "mark": {"type": "line", "strokeWidth": 1.6},
+            "encoding": {
+                **own,
+                "order": {"field": "beta", "type": "quantitative"},
+            },
+        },
+        {
+            "name": "dot",
+            "transform": [known],
+            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+            "encoding": {
+                **own,
+                **series("term", looks, "shape", dots=True),
+                "tooltip": reading(
+                    ("name", "of"),
+                    ("value", "accuracy", ".3f"),
+                    ("x", "KL", ".3g"),
+                    ("seeds", "seeds that trained"),
+                ),
+            },
+        },
+    ]
+    yield {
+        "title": "",
+        "spec": faceted({"height": 150, "layer": layers}),
+        "least": SMALL,
+        "rows": one["rows"],
+    }
 
 
 def _curves(figure: Figure, data: FigureData) -> Iterator[ChartView]:
@@ -762,6 +860,7 @@ def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
 
 
 _VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {
+    "distance": _distance,
     "curves": _curves,
     "measures": _measures,
     "finals": _finals,

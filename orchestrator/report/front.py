@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from orchestrator.analysis.claims import (
-    DECIDED,
     OPEN,
     ClaimEvidence,
     JudgedClaim,
-    effect_sentence,
     reason,
     statement,
     verdict_text,
@@ -17,56 +17,260 @@ from orchestrator.analysis.claims import (
 )
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
-from orchestrator.analysis.stats import Estimate, Rate
-from orchestrator.analysis.text import counted, estimate_text, listed
+from orchestrator.analysis.stats import (
+    ALPHA,
+    Estimate,
+    Improvement,
+    Rate,
+    estimate,
+    one_sided_p,
+)
+from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
+from orchestrator.charts.style import NO_KL
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
-from orchestrator.report.figures import has_curve
-from orchestrator.report.model import Card, ClaimEffect, Figure, Panel, Plate
-from orchestrator.spec.claims import COLLAPSE
+from orchestrator.report.figures import FEW_SEEDS, has_curve, rounded, setting_names
+from orchestrator.report.model import (
+    Card,
+    ClaimEffect,
+    Figure,
+    Panel,
+    Plate,
+    as_sentences,
+)
+from orchestrator.spec.claims import COLLAPSE, ClaimSide
 from orchestrator.spec.select import matches
 
-NOTHING = "No cell has finished yet: there is nothing to say."
-NO_CLAIMS = "The spec states no claims; the figures below describe what came out."
+NOTHING = "no cell has finished yet: there is nothing to say"
 _MAIN = {"in_domain": IN_DOMAIN, "out_of_domain": OUT_OF_DOMAIN}
 
 
-def answer(comparison: Comparison) -> str:
-    """Return the finding in one sentence: the number of decided claims and the clearest effect."""
-    claims = comparison.claims
+def findings(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    """Return the answer: a label and a text for stability, for accuracy, and for a trade-off.
+
+    Before a run has finished, and for an experiment that only counts working runs, the one label
+    is empty. Texts start with a small letter and have no full stop.
+    """
     if not any(run.record.state == "succeeded" for run in comparison.runs):
-        return NOTHING
-    if not claims:
-        return NO_CLAIMS
-    counts = [f.counted for f in claims if f.counted is not None]
-    if len(counts) == len(claims):
-        works = all(f.verdict == "holds" for f in claims)
-        lead = "Everything works" if works else "Not everything works"
-        return f"{lead}: {' '.join(working_text(each) for each in counts)}"
-    measured = [f for f in claims if f.evidence is not None]
-    if not measured:
-        same = _number(claims, "holds by construction")
-        if same:
-            return (
-                f"{counted(same, 'claim')} of {len(claims)} hold by construction, none was tested."
-            )
-        return f"None of the {counted(len(claims), 'claim')} can be tested on these runs yet."
-    best = min(measured, key=_clarity)
-    assert best.evidence is not None  # noqa: S101  (chosen so)
-    supported, failed = _number(claims, "holds"), _number(claims, "contradicted")
-    text = effect_sentence(best.claim, best.evidence)
-    if not supported + failed:
-        return f"The clearest effect so far: {text}."
-    verdicts = listed(
-        [
-            *(
-                [f"{counted(supported, 'claim')} {'holds' if supported == 1 else 'hold'}"]
-                if supported
-                else []
-            ),
-            *([f"{failed} {'does' if failed == 1 else 'do'} not hold"] if failed else []),
-        ]
+        return (("", NOTHING),)
+    counts = [f.counted for f in comparison.claims if f.counted is not None]
+    if counts and len(counts) == len(comparison.claims):
+        works = all(f.verdict == "holds" for f in comparison.claims)
+        lead = "everything works" if works else "not everything works"
+        return (("", f"{lead}: {' '.join(map(working_text, counts))}".rstrip(".")),)
+    said = (
+        ("Stability", stability_text(comparison.configurations)),
+        ("Accuracy", _accuracy_text(comparison)),
+        ("Trade-off", _trade_off_text(comparison)),
     )
-    return f"Here {verdicts}; the clearest effect: {text}."
+    return tuple((label, text) for label, text in said if text)
+
+
+def answer(comparison: Comparison) -> str:
+    """Return the answer as text: a sentence for each finding."""
+    return as_sentences(findings(comparison))
+
+
+def term_words(kl: str) -> str:
+    """Return a KL term in words: `k1 in the loss`, `k3 in reward and loss`, `no KL`."""
+    estimator, _, place = kl.partition(".")
+    if not place:
+        return "no KL" if kl == "none" else kl
+    return f"{estimator} in {'reward and loss' if place == 'both' else f'the {place}'}"
+
+
+def stability_text(configurations: Sequence[Configuration]) -> str:
+    """Return the collapsed runs of each KL term; a run of several studies counts once."""
+    collapsed: dict[str, dict[str, float]] = {}
+    for c in configurations:
+        runs = collapsed.setdefault(c.kl, {})
+        runs |= {r.record.cell.id: r.finals[COLLAPSE] for r in c.runs if COLLAPSE in r.finals}
+    ended = sum(map(len, collapsed.values()))
+    some = {kl: runs for kl, runs in collapsed.items() if any(runs.values())}
+    if not some:
+        return f"none of {counted(ended, 'run')} collapsed" if ended else ""
+    order = sorted(some, key=lambda kl: -sum(some[kl].values()) / len(some[kl]))
+    shares = [f"{int(sum(some[kl].values()))} of {len(some[kl])}" for kl in order]
+    noun = "run" if len(some[order[0]]) == 1 else "runs"
+    each = [f"{term_words(order[0])} collapsed in {shares[0]} {noun}"]
+    each += [
+        f"{term_words(kl)} in {share}" for kl, share in zip(order[1:], shares[1:], strict=True)
+    ]
+    rest = ended - sum(len(runs) for runs in some.values())
+    return f"{listed(each)}; {f'none of the other {rest} did' if rest else 'no other term was run'}"
+
+
+def _accuracy_text(comparison: Comparison) -> str:
+    """Return the effect that is claimed both in and out of domain, or the first in domain."""
+    of_domain: tuple[dict[object, JudgedClaim], ...] = ({}, {})
+    for finding in comparison.claims:
+        claim, e = finding.claim, finding.evidence
+        if e is None or e.effect is None or not isinstance(claim.right, ClaimSide):
+            continue
+        sides = (claim.left.where, claim.right.where, claim.at, claim.studies)
+        for place, metrics in enumerate((IN_DOMAIN, OUT_OF_DOMAIN)):
+            if claim.left.metric == claim.right.metric and claim.left.metric in metrics:
+                of_domain[place].setdefault(sides, finding)
+    inside, outside = of_domain
+    chosen = next((key for key in inside if key in outside), next(iter(inside), None))
+    if chosen is None:
+        return ""
+    claim = inside[chosen].claim
+    assert isinstance(claim.right, ClaimSide)  # noqa: S101  (chosen so)
+    text = f"{_side_words(claim.left)} against {_side_words(claim.right)}, "
+    text += f"{_seen(inside[chosen])} in domain"
+    return text + (f", {_seen(outside[chosen])} out of domain" if chosen in outside else "")
+
+
+def _side_words(side: ClaimSide) -> str:
+    words = [
+        term_words(" or ".join(each.values))
+        if each.axis == "kl"
+        else f"{'β' if each.axis in ('beta', 'kl.beta') else each.axis} {' or '.join(each.values)}"
+        for each in side.where
+    ]
+    return " at ".join(words) if words else "all runs"
+
+
+def _seen(finding: JudgedClaim) -> str:
+    """Return `0.050 higher [...]`, or `no difference seen (...)` where the interval has 0."""
+    assert finding.evidence is not None  # noqa: S101  (chosen so)
+    assert finding.evidence.effect is not None  # noqa: S101  (chosen so)
+    effect = finding.evidence.effect
+    text = estimate_text(effect, signed=True)
+    return text if effect.excludes_zero or effect.n < 2 else f"no difference seen ({text})"
+
+
+class TradeOff(NamedTuple):
+    """What a larger β of one term costs in one domain and gives back in the other."""
+
+    study: str
+    kl: str
+    low: float
+    high: float
+    """The smallest and the largest β."""
+    inside: Estimate
+    outside: Estimate
+    """Accuracy at the largest β minus accuracy at the smallest, paired on seeds."""
+
+
+def trade_off(comparison: Comparison) -> TradeOff | None:
+    """Return the clearest trade-off between the domains along β, or None without one.
+
+    It is the largest of those whose both effects differ from 0 (Bonferroni over all that were
+    looked at) and point opposite ways. Runs that collapsed are left out.
+    """
+    inside, outside = comparison.in_domain, comparison.out_of_domain
+    if inside is None or outside is None:
+        return None
+    looked: list[TradeOff] = []
+    groups: dict[tuple[str, str], list[Configuration]] = {}
+    for c in comparison.configurations:
+        if c.beta is not None:
+            groups.setdefault((c.study, c.kl), []).append(c)
+    for (study, kl), own in groups.items():
+        betas = sorted({c.beta for c in own if c.beta is not None})
+        effects = [_along_beta(own, betas[0], betas[-1], m) for m in (inside, outside)]
+        if len(betas) > 1 and effects[0] and effects[1]:
+            looked.append(TradeOff(study, kl, betas[0], betas[-1], effects[0], effects[1]))
+    clear = [
+        one
+        for one in looked
+        if one.inside.mean * one.outside.mean < 0
+        and all(_p(e) * 2 * len(looked) < ALPHA for e in (one.inside, one.outside))
+    ]
+    return max(clear, key=lambda t: min(abs(t.inside.mean), abs(t.outside.mean)), default=None)
+
+
+def _p(effect: Estimate) -> float:
+    return 1.0 if effect.n < 2 else 2 * min(one_sided_p(effect, 0.0))
+
+
+def trained_by_seed(c: Configuration, metric: str) -> dict[int, float]:
+    """Return seed -> final value, of the runs that did not collapse."""
+    collapsed = {run.seed for run in c.runs if run.finals.get(COLLAPSE)}
+    return {seed: v for seed, v in c.by_seed(metric).items() if seed not in collapsed}
+
+
+def _along_beta(
+    own: Sequence[Configuration], low: float, high: float, metric: str
+) -> Estimate | None:
+    """Return the mean over settings of the change from the low to the high beta, over seeds."""
+    settings: dict[object, dict[float | None, dict[int, float]]] = {}
+    for c in own:
+        values = trained_by_seed(c, metric)
+        settings.setdefault(tuple(sorted(c.traits.items())), {})[c.beta] = values
+    pairs = [(s[low], s[high]) for s in settings.values() if low in s and high in s]
+    if not pairs:
+        return None
+    seeds = set.intersection(*(set(one) & set(other) for one, other in pairs))
+    return estimate(fmean(b[s] - a[s] for a, b in pairs) for s in sorted(seeds)) if seeds else None
+
+
+def _trade_off_text(comparison: Comparison) -> str:
+    found = trade_off(comparison)
+    if found is None:
+        return ""
+    costs, gives = (
+        (found.inside, found.outside) if found.inside.mean < 0 else (found.outside, found.inside)
+    )
+    names = (
+        ("in domain", "out of domain") if costs is found.inside else ("out of domain", "in domain")
+    )
+    return (
+        f"with {term_words(found.kl)}, β from {found.low:g} to {found.high:g} costs "
+        f"{number_text(-costs.mean)} {names[0]} and gives back {number_text(gives.mean)} {names[1]}"
+    )
+
+
+# ---------------------------------------------------------------- accuracy against distance
+
+DISTANCES = ("eval/kl_reverse", "train/kl_reference")
+"""Measures of the distance from the reference policy, best first."""
+MOST_SETTINGS = 2
+"""Maximum number of settings of the study that the first figure shows."""
+
+
+def distance_data(comparison: Comparison) -> dict[str, Any] | None:
+    """Return the data of the first figure: accuracy against KL to the reference policy.
+
+    Means over the runs that did not collapse, one for each configuration of the study with the
+    clearest trade-off, or else of the study with the most betas. None if nothing has both.
+    """
+    every = comparison.configurations
+    found = trade_off(comparison)
+    betas = {c.study: {d.beta for d in every if d.study == c.study} for c in every}
+    study = found.study if found else max(betas, key=lambda name: len(betas[name]), default="")
+    own = [(i, c) for i, c in enumerate(every) if c.study == study]
+    distance = next((m for m in DISTANCES if any(m in c.finals for _, c in own)), None)
+    domains = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
+    settings = setting_names(every)
+    names = list(dict.fromkeys(settings[i] for i, _ in own))[:MOST_SETTINGS]
+    rows = [
+        row | {"panel": " · ".join([metric_title(metric), *(names[1:] and [name])])}
+        for name in names
+        for metric in domains
+        for i, c in own
+        if distance and settings[i] == name
+        for row in _distance_rows(i, c, distance, metric)
+    ]
+    return {"study": study, "distance": distance, "rows": rows} if rows else None
+
+
+def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> list[dict[str, Any]]:
+    """Return the mean of a configuration, and its seeds where they are few."""
+    far, good = trained_by_seed(c, distance), trained_by_seed(c, metric)
+    points = {seed: (far[seed], good[seed]) for seed in far.keys() & good if far[seed] > 0}
+    if not points:
+        return []
+    term = NO_KL if c.kl == "none" else c.kl
+    one: dict[str, Any] = {"at": at, "name": c.name, "term": term, "beta": c.beta}
+    x, y = (fmean(values) for values in zip(*points.values(), strict=True))
+    rows = [
+        one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(points)} of {len(c.runs)}"}
+    ]
+    if 1 < len(points) <= FEW_SEEDS:
+        rows += [one | {"x": rounded(a), "seed": rounded(b)} for a, b in points.values()]
+    return rows
 
 
 def missing(comparison: Comparison, records: Sequence[Record]) -> str:
@@ -98,15 +302,6 @@ def missing(comparison: Comparison, records: Sequence[Record]) -> str:
 
 def _number(claims: Sequence[JudgedClaim], verdict: str) -> int:
     return sum(f.verdict == verdict for f in claims)
-
-
-def _clarity(finding: JudgedClaim) -> tuple[bool, float, float]:
-    """Return the sort key of a claim: decided claims first, then by p, then by size of effect."""
-    e = finding.evidence
-    assert e is not None  # noqa: S101  (asked only of measured claims)
-    decided = finding.verdict in DECIDED
-    effect = _effect(finding)
-    return not decided, e.p, -abs(effect.value) if effect else 0.0
 
 
 # ---------------------------------------------------------------- a row a claim
@@ -180,11 +375,11 @@ def _effect(f: JudgedClaim) -> ClaimEffect | None:
         return None
     margin = f.claim.margin or 0.0
     if f.claim.relation == "~":
-        return ClaimEffect(*value, (-margin, margin))
+        return ClaimEffect(*value, (-margin, margin), f.claim.left.metric)
     mean, low, high = value
     if f.claim.relation in ("<", "<="):
         mean, low, high = -mean, None if high is None else -high, None if low is None else -low
-    return ClaimEffect(mean, low, high, (-margin, None))
+    return ClaimEffect(mean, low, high, (-margin, None), f.claim.left.metric)
 
 
 def _difference(e: ClaimEvidence) -> tuple[float, float | None, float | None] | None:
@@ -213,10 +408,38 @@ def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figur
     alt = f"{published.title}, redrawn from this experiment."
     if published.laboratory:
         return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))
+    printed = _printed(published.figure, comparison)
     panels = [p for p in (_panel(each, comparison) for each in published.panels) if p is not None]
     if not panels:
-        return Plate(*words, None, "No finished cell of this experiment redraws it.")
-    return Plate(*words, Figure(id_, "redrawn", published.title, "", alt, panels=tuple(panels)))
+        nothing = "No finished cell of this experiment redraws it."
+        return Plate(*words, None, nothing, printed)
+    figure = Figure(id_, "redrawn", published.title, "", alt, panels=tuple(panels))
+    return Plate(*words, figure, printed=printed)
+
+
+def _printed(figure: str, comparison: Comparison) -> str:
+    """Return the numbers that the publication prints with a figure, each with ours."""
+    each = []
+    for one in comparison.published:
+        if not re.search(rf"\b{re.escape(figure)}\b", one.published.where):
+            continue
+        here = "nothing measured" if one.ours is None else improvement_text(one.ours)
+        theirs = percent(one.published.relative_improvement)
+        each.append(f"{metric_title(one.claim.left.metric)} {theirs}, here {here}")
+    return f"It prints: {'; '.join(each)}." if each else ""
+
+
+def improvement_text(ours: Improvement) -> str:
+    """Return `+6.21 % [+1.00 %, +11.4 %]`."""
+    text = percent(ours.value)
+    if ours.low is None or ours.high is None:
+        return text
+    return f"{text} [{percent(ours.low)}, {percent(ours.high)}]"
+
+
+def percent(value: float) -> str:
+    """Return a share with its sign, in percent."""
+    return f"{100 * value:+.2f} %".replace("-", "−")
 
 
 def _panel(panel: PublishedPanel, comparison: Comparison) -> Panel | None:

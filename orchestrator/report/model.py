@@ -1,12 +1,13 @@
 """The parts of a report as plain data without markup. dashboards/ and markdown.py render it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.analysis.claims import ClaimVerdict
 
 FigureKind = Literal[
+    "distance",
     "finals",
     "curves",
     "measures",
@@ -69,6 +70,8 @@ class ClaimEffect:
     """The interval that decides; None with one seed and for shares."""
     region: tuple[float, float | None]
     """The range in which the claim holds; None: without an upper end."""
+    metric: str
+    """The measure: effects of one measure are drawn on one scale."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Figure:
     """A figure drawn from `Report.data`. The tables of its section have the same numbers.
 
     Kinds:
+    distance: accuracy against KL to the reference, from `data["distance"]`.
     curves: one metric, one panel per KL configuration.
     finals: dots with intervals, one panel per metric.
     gradients: the laboratory's Fig. 1, from `data["laboratory"]`.
@@ -152,6 +156,8 @@ class Plate:
     shows: str
     figure: Figure | None
     missing: str = ""
+    printed: str = ""
+    """The numbers that the publication prints with it, each with ours; empty without any."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,8 @@ class Section:
     entries: tuple[Entry, ...] = ()
     note: str = ""
     """A warning at the top of the section."""
+    folded: bool = False
+    """True for a section on method: the page shows it below `Details`."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +197,16 @@ class Report:
     description: str
     banner: str
     """A warning at the top of the report; empty at full scale."""
-    answer: str
-    """The finding in one sentence."""
+    findings: tuple[tuple[str, str], ...]
+    """The answer: a label and a text each, for stability, accuracy and the clearest trade-off."""
     facts: tuple[tuple[str, str], ...]
     """Short name -> value: the three main numbers first, then seeds, cost, ..."""
     cards: tuple[Card, ...]
     sections: tuple[Section, ...]
     missing: str = ""
     """Sentences on open claims and unfinished cells; empty without any."""
+    first: Figure | None = None
+    """The figure above the claims; None if nothing was measured for it."""
     source: str = ""
     """The publication of the statements and plates."""
     plates: tuple[Plate, ...] = ()
@@ -206,6 +216,17 @@ class Report:
     created: str = ""
     written: str = ""
     """orch's version, and the commit of the spec's folder if it is in a git repository."""
+
+    @property
+    def answer(self) -> str:
+        """Return the answer as text: a sentence for each finding."""
+        return as_sentences(self.findings)
+
+
+def as_sentences(findings: Sequence[tuple[str, str]]) -> str:
+    """Return findings as text, a sentence each."""
+    said = (f"{label}: {text}" if label else text for label, text in findings)
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in said)
 
 
 def text_of(field: ReportText) -> str:

@@ -5,6 +5,7 @@ Then runs that orch did not launch, and the tables of `orch compare`.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -36,6 +37,7 @@ from orchestrator.report.figures import (
     setting_names,
     with_setting_names,
 )
+from orchestrator.report.front import improvement_text, percent
 from orchestrator.report.model import (
     Figure,
     Map,
@@ -536,25 +538,16 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
 
 def _published_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
     ours = one.ours
-    if ours is None:
-        text = f"none: {one.missing}"
-    else:
-        text = _percent(ours.value)
-        if ours.low is not None and ours.high is not None:
-            text += f" [{_percent(ours.low)}, {_percent(ours.high)}]"
+    text = f"none: {one.missing}" if ours is None else improvement_text(ours)
     verdict = "not comparable (micro scale)" if micro else one.verdict
     return (
         statement(one.claim),
         one.published.where,
-        _percent(one.published.relative_improvement),
+        percent(one.published.relative_improvement),
         text,
         str(ours.n) if ours else "",
         verdict,
     )
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:+.2f} %".replace("-", "−")
 
 
 def published_data(comparison: Comparison) -> list[dict[str, Any]]:
@@ -896,36 +889,47 @@ def _kl_meanings(data: Sequence[Mapping[str, Any]]) -> ReportTable:
 # The tables of `orch compare`: configurations, claims, and the differences along an axis.
 
 
-def configuration_table(comparison: Comparison, metric: str | None = None) -> ReportTable:
-    """Return the final values of every configuration with their intervals.
+def configuration_tables(comparison: Comparison, metric: str | None = None) -> list[ReportTable]:
+    """Return the final values of every configuration with their intervals, a table a setting.
 
-    They are of one metric, or of the main accuracies in and out of domain.
+    They are of one metric, or of the main accuracies in and out of domain. What never varies is in
+    the caption of the first table alone.
     """
     main = (comparison.in_domain, comparison.out_of_domain)
     metrics = [metric] if metric is not None else [name for name in main if name]
     every = comparison.configurations
-    several_lags = len({one.traits.get("async") for one in every}) > 1
-    rows = [
-        (
-            one.study,
-            _setting_text(one, with_async=several_lags),
-            one.name,
-            f"{one.num_finished}/{len(one.runs)}",
-            *(_final_with_width(one.finals.get(metric)) for metric in metrics),
-            f"{one.collapse.count}/{one.collapse.n}",
-        )
-        for one in every
+    seen: dict[str, set[str]] = {}
+    for one in every:
+        for name, value in one.traits.items():
+            seen.setdefault(name, set()).add(value)
+    constant = {name: min(values) for name, values in seen.items() if len(values) == 1}
+    groups: dict[str, list[Configuration]] = {}
+    for one in every:
+        varied = [t for t in one.traits.items() if t[0] not in constant]
+        groups.setdefault(", ".join([one.study, *map(_trait_text, varied)]), []).append(one)
+    tables = [
+        ReportTable(where, ("configuration", "seeds", *metrics, "collapsed"), tuple(rows))
+        for where, own in groups.items()
+        if (rows := [_configuration_row(one, metrics) for one in own])
     ]
-    columns = ("study", "where", "configuration", "seeds", *metrics, "collapsed")
-    return ReportTable("", columns, tuple(rows))
+    if tables and constant:
+        always = ", ".join(map(_trait_text, constant.items()))
+        tables[0] = replace(tables[0], caption=f"In all of them: {always}\n\n{tables[0].caption}")
+    return tables
 
 
-def _setting_text(configuration: Configuration, *, with_async: bool) -> str:
-    return " ".join(
-        value if name in ("model", "data", "backend") else f"{name}={value}"
-        for name, value in configuration.traits.items()
-        if name != "async" or with_async
+def _configuration_row(one: Configuration, metrics: Sequence[str]) -> tuple[str, ...]:
+    return (
+        one.name,
+        f"{one.num_finished}/{len(one.runs)}",
+        *(_final_with_width(one.finals.get(metric)) for metric in metrics),
+        f"{one.collapse.count}/{one.collapse.n}",
     )
+
+
+def _trait_text(trait: tuple[str, str]) -> str:
+    name, value = trait
+    return value if name in ("model", "data", "backend") else f"{name} {value}"
 
 
 def _final_with_width(estimate: Estimate | None) -> str:

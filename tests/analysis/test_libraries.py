@@ -20,7 +20,7 @@ from orchestrator.analysis.libraries import (
     questions,
     refusals,
 )
-from orchestrator.errors import SelectionError, UnsupportedSetting
+from orchestrator.errors import SelectionError
 from orchestrator.records import Cell
 from orchestrator.settings import BackendRef, Loss
 from orchestrator.spec import load
@@ -178,14 +178,6 @@ def test_cells_that_are_not_the_same_are_refused_with_what_they_differ_in(
         questions(mixed)
     with pytest.raises(SelectionError, match="name two libraries"):
         questions([a for a in asked if a.library == VERL])
-
-
-def test_a_release_without_facts_is_refused(declared: list[Cell]) -> None:
-    settings = declared[0].settings.model_copy(
-        update={"backend": BackendRef(name="verl", version="0.6.1")}
-    )
-    with pytest.raises(UnsupportedSetting, match=r"0\.6\.1.*Set backend\.version=0\.9\.1"):
-        rehearse([declared[0].model_copy(update={"settings": settings})])
 
 
 def test_what_they_mean_differently(found: list[LibraryQuestion]) -> None:

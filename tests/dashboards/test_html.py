@@ -126,11 +126,11 @@ def test_what_did_not_finish_is_not_painted_as_stable() -> None:
 
 
 def test_an_effect_is_drawn_on_its_axis() -> None:
-    drawn = effect_drawing(ClaimEffect(0.1, -0.3, 0.5, (0.0, None)), 0.2, "seen")
-    assert '<circle cx="165.0"' in drawn
+    drawn = effect_drawing(ClaimEffect(0.1, -0.3, 0.5, (0.0, None), "reward"), 0.2, "seen")
+    assert '<circle cx="135.0"' in drawn
     assert drawn.count("<path") == 2, "both ends of the interval lie outside"
-    assert '<rect class="region" x="110.0" y="0" width="110.0"' in drawn
-    assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None))]) == 0.2
+    assert '<rect class="region" x="90.0" y="0" width="90.0"' in drawn
+    assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None), "reward")]) == 0.2
 
 
 def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:
@@ -218,3 +218,16 @@ def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
         )
     grown = len(page(synthetic, done)) - len(whole)
     assert grown < 180 * 4500, "under 4.5 kB a cell"
+
+
+def test_the_answer_is_short_and_a_claim_is_one_line(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.81, 0.79], "k3.loss": [0.7, 0.71, 0.69]})
+    claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+    spec = synthetic.spec({"wins": claim, "also": claim})
+    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    page = html(told)
+    head = page[page.index("<main>") : page.index('<div id="claims">')]
+    assert len(told.answer.split()) <= 60
+    assert head.index("Stability") < head.index("Accuracy") < head.index('id="figure-distance"')
+    assert page.count('<details class="claim ') == 2
+    assert page.index('id="finals"') < page.index('id="details"') < page.index('id="provenance"')

@@ -97,6 +97,7 @@ def test_it_renews_itself_where_the_reader_is(
     page.select_option("select[name=study]", "async10")
     page.select_option("select[name=seeds]", "each")
     page.locator("#figure-curves input[name=log]").check()
+    page.locator("#details > summary").click()
     page.locator("#provenance details summary").first.click()
     search = page.locator("#provenance input[type=search]").first
     search.fill("k1.reward")

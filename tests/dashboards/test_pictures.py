@@ -22,7 +22,7 @@ from orchestrator.records import (
     PublishedPanel,
 )
 from orchestrator.report import Context, Report, figures, report
-from orchestrator.report.figures import THEIRS
+from orchestrator.report.figures import THEIRS, every_figure
 from orchestrator.report.model import ClaimEffect, FigureKind
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,9 @@ def test_curves_hold_the_data(told: Report) -> None:
             assert lines[c["name"]] == c["curves"][metric]["m"]
     pictures_of = drawn(told, "curves")
     first = pictures_of["curves-onpolicy-qwen2.5-7b"]
-    assert (marks(first, "line"), marks(first, "area")) == (6, 6), "two panels of three lines"
+    assert (marks(first, "line"), marks(first, "area")) == (18, 0), (
+        "means and their two seeds, no band"
+    )
     assert {"k1.reward", "k3.loss", "no KL", "β 0.1", "β 1"} <= set(texts(first))
     plain = pictures_of["curves-async10-qwen2.5-7b-note-plain"]
     assert (marks(plain, "line"), marks(plain, "area")) == (1, 0), "one seed has no band"
@@ -131,7 +133,7 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     (folder / "old.png").write_bytes(b"of an earlier report")
     (folder / "notes.txt").write_text("mine")
     found = pictures(told, folder)
-    figures = {f.id for s in told.sections for f in s.figures}
+    figures = {f.id for f in every_figure(told)}
     assert (
         set(found)
         == figures
@@ -173,7 +175,7 @@ def test_one_page_holds_every_claim_and_redrawn_figure(synthetic: Any, tmp_path:
     assert told.answer[:40] in said
     assert "In-domain accuracy is higher" in said
     assert "Fig. 4: curves" in said
-    assert marks(page, "line") == 3
+    assert marks(page, "line") == 9, "three means, two seeds each"
     assert effect_drawing(*_effect(told)).partition(">")[2].removesuffix("</svg>") in page
     found = pictures(told, tmp_path)
     assert (found["claims"], found["fig-4"]) == (("one-page",), ("fig-4",))
