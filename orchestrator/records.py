@@ -465,6 +465,8 @@ class Record:
     directory: Path = Path()
     faults: tuple[str, ...] = ()
     """Files that could not be read, in sentences (a torn line, a cut checkpoint)."""
+    submitted: float | None = None
+    """Unix time of the first launch; None if it was not launched."""
 
     @property
     def last(self) -> ExitRecord | None:

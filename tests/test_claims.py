@@ -66,7 +66,7 @@ def test_a_claim_against_a_number(
         ("eval/a/b > 1 in beta", "expected 'study' after 'in'"),
         (
             "eval/a/b > 1 because",
-            "expected 'at AXIS=VALUE', 'in study NAME', 'over items' or the end",
+            "expected 'at AXIS=VALUE', 'at every AXIS', 'in study NAME', 'over items' or the end",
         ),
         ("eval/a/b[betta=1] > 1", "unknown field 'betta', did you mean 'beta'"),
         ("eval/a/b[kl.estimator=k9] > 1", "kl.estimator is never 'k9'"),

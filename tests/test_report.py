@@ -69,7 +69,7 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic, decided=True))
     assert found.answer.startswith(
         "Here 1 claim holds; the clearest effect: in-domain accuracy is 0.103 higher with "
-        "k1.reward than with k3.loss (95 % interval 0.087 to 0.118, 4 seeds)."
+        "k1.reward than with k3.loss (interval 0.082 to 0.123, 4 seeds)."
     )
     assert (
         found.missing == "1 claim cannot be tested on these runs; 1 of 14 cells have not finished."

@@ -7,44 +7,52 @@ A claim that two things do not differ holds by construction if both are the same
 1. `pair_runs` pairs runs. A *setting* is everything that two runs share: the study and every axis
    that the claim's brackets do not name. Within a setting, the left runs are compared with the
    right runs.
-2. `contrast` computes the numbers that decide the claim, for each seed. The effect of a seed is the
-   mean over settings of left minus right. A seed counts only if every configuration has a value for
-   it. Otherwise a mean would silently use only the seeds that have finished.
+2. `contrast` computes the effect: the mean over settings of left minus right. Accuracies are those
+   of runs that trained: a collapsed run is an outcome of its own, for which there are claims on
+   `collapse` and `unstable`. A run that stands for several libraries counts in the setting of each,
+   and once in the variance.
 3. `weigh_evidence` computes p-values. A claim names a region for the effect (above 0, within a
    margin). Its p-value is twice the smaller of two one-sided p-values: for an effect outside the
-   region, and for an effect inside. The tests are valid at every number of seeds, for any number of
-   earlier looks and any reason to add seeds (stats.py). They use paired differences, or shares
-   of collapsed runs. A claim with `over items` also includes the spread between items.
+   region, and for an effect inside. A mean is tested with the variances of its configurations
+   (`PooledEffect`), a share by a randomisation test over seeds. A claim `at every beta` is
+   tested at each: it holds if it holds at all of them.
 
-p-values are corrected by Holm over all claims that can be tested; below 0.05 a claim is decided.
-A claim on `works` is counted and not tested.
+p-values are corrected by Holm over all claims of the spec, testable or not. The seeds of the first
+launch are the planned look, with most of the error (`level_of_look`). A claim is decided once its
+runs have ended. The interval of an effect is the one that decides. A claim on `works` is counted
+and not tested.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from statistics import fmean, variance
+from typing import Any, Literal
 
 from orchestrator.analysis.configurations import (
+    RunGroup,
     difference_over_items,
+    item_variance,
     mean_by_seed,
     runs_by_configuration,
 )
-from orchestrator.analysis.runs import MeasuredRun, predicted_metric
+from orchestrator.analysis.phases import state_of
+from orchestrator.analysis.runs import MeasuredRun, is_accuracy, looks, predicted_metric
 from orchestrator.analysis.stats import (
     ALPHA,
+    MAX_SEEDS,
+    PLANNED,
     Estimate,
+    PooledEffect,
     Rate,
-    anytime_interval,
-    anytime_p,
-    anytime_p_between,
-    anytime_p_of_share,
-    estimate,
+    VariancePrior,
+    WeightedMean,
     holm,
-    one_sided_p,
+    level_of_look,
+    p_between_shares,
+    p_of_share,
     rate,
-    seeds_to_decide,
-    t_quantile,
+    variance_prior,
 )
 from orchestrator.analysis.text import (
     counted,
@@ -59,6 +67,8 @@ from orchestrator.errors import did_you_mean
 from orchestrator.records import ENDED
 from orchestrator.spec.claims import (
     COLLAPSE,
+    SHARES,
+    UNSTABLE,
     WORKS,
     AxisCondition,
     Claim,
@@ -68,8 +78,8 @@ from orchestrator.spec.claims import (
 from orchestrator.spec.fields import LABELS
 
 ONE_RUN = "both sides are one training run, so the difference is 0 and was not measured"
-MAX_COLLAPSE_SEEDS = 200
-"""Maximum of the search for a sufficient number of seeds in a claim on collapse."""
+SEEDS_OF_SHARES = (4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+"""Numbers of seeds that are tried for a claim on shares."""
 ClaimVerdict = Literal[
     "holds",
     "contradicted",
@@ -250,78 +260,231 @@ def setting_name(study: str, traits: AxisValues, runs: Sequence[MeasuredRun]) ->
 
 @dataclass(frozen=True)
 class Contrast:
-    """The paired numbers that decide a claim."""
+    """The numbers that decide a claim."""
 
     settings: tuple[PairedRuns, ...]
+    """For an accuracy, with the runs that trained."""
     seeds: tuple[int, ...]
-    left: dict[int, float]
-    """Seed -> mean over settings and their left runs."""
-    right: dict[int, float]
+    left: float
+    """Mean over settings and their left runs."""
+    right: float
+    """The same of the right side; the number that the claim names, or the mean prediction."""
+    means: tuple[WeightedMean, ...]
+    """The configurations of both sides. Their weighted sum is left minus right."""
     left_out: tuple[str, ...]
-    """A text for each setting that has runs on one side only."""
+    """A text for each setting that is left out: it has runs on one side only, or too few trained
+    runs."""
     notes: tuple[str, ...]
     over_items: Estimate | None = None
     """Left minus right with an interval over seeds and items. None if scores of single items are
     not known or the sides have different metrics."""
-
-    @property
-    def differences(self) -> list[float]:
-        """Return left minus right of each seed."""
-        return [self.left[seed] - self.right[seed] for seed in self.seeds]
+    items: float | None = None
+    """Variance of the effect from items, or None if single items are not known."""
+    trained: tuple[int, int] | None = None
+    """(runs that trained, all of them) for an accuracy of which some runs collapsed."""
+    of_all: float | None = None
+    """Left minus right with the collapsed runs, where some collapsed."""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """Return the ids of the cells that these numbers come from."""
-        ids = {
-            r.record.cell.id: None for s in self.settings for r in s.runs if r.seed in self.seeds
-        }
-        return tuple(ids)
+        return tuple({r.record.cell.id: None for s in self.settings for r in s.runs})
 
 
 def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
-    """Return the values of a claim's two sides for each seed.
+    """Return the means of a claim's two sides, and the configurations that they are made of.
 
     Raise NotTestableError with the reason if these runs cannot decide the claim.
     """
     for side in claim.sides:
         _check_measured(side.metric, runs)
-    settings, left_out, notes = pair_runs(claim, runs)
-    for setting in settings:
+    paired, left_out, notes = pair_runs(claim, runs)
+    for setting in paired:
         _check_comparable(claim, setting)
-    left, right = _sides_by_seed(claim, settings)
-    seeds = sorted(left.keys() & right.keys())
-    declared = {run.seed for setting in settings for run in setting.runs}
-    if not seeds:
-        raise NotTestableError("no seed is finished in every configuration it is about")
-    if dropped := sorted(declared - set(seeds)):
-        notes.append(f"left out seed {listed(dropped)}, not finished in every configuration")
+    settings, fallen = _trained(claim, paired, runs)
+    if not settings:
+        raise NotTestableError(f"too few runs trained; {'; '.join(fallen)}")
+    left, right, means = _effect(claim, settings)
+    finals = [r for s in settings for r in s.runs if r.finals]
+    if lacking := len({r.record.cell.id for s in paired for r in s.runs if not r.finals}):
+        notes.append(f"left out {counted(lacking, 'run')} without a final value")
+    trained, of_all = None, None
+    before = {r.record.cell.id for s in paired for r in s.runs if r.finals}
+    after = {r.record.cell.id for r in finals}
+    if any(r.finals.get(COLLAPSE) for s in paired for r in s.runs) and _is_of_trained(claim):
+        trained = len(after), len(before)
+        one, other, _ = _effect(claim, paired)
+        of_all = one - other
+    items = None if not claim.over_items else _items(claim, settings, item_variance)
     return Contrast(
-        settings,
-        tuple(seeds),
+        tuple(settings),
+        tuple(sorted({r.seed for r in finals})),
         left,
         right,
-        tuple(left_out),
+        means,
+        (*left_out, *fallen),
         tuple(notes),
-        _over_items(claim, settings),
+        _items(claim, settings, difference_over_items),
+        items,
+        trained,
+        of_all,
     )
 
 
-def _sides_by_seed(
+def _is_of_trained(claim: Claim) -> bool:
+    return any(is_accuracy(side.metric) for side in claim.sides)
+
+
+def _trained(
+    claim: Claim, paired: Sequence[PairedRuns], runs: Sequence[MeasuredRun]
+) -> tuple[list[PairedRuns], list[str]]:
+    """Return the settings without their collapsed runs, and a text for each that is left out.
+
+    A setting is left out if collapses leave a side fewer than two runs of a configuration. Return
+    the settings as they are for a metric that is no accuracy.
+    """
+    if not _is_of_trained(claim):
+        return list(paired), []
+    settings, left_out = [], []
+    for setting in paired:
+        kept = replace(
+            setting,
+            left=tuple(r for r in setting.left if not r.finals.get(COLLAPSE)),
+            right=tuple(r for r in setting.right if not r.finals.get(COLLAPSE)),
+        )
+        few = [
+            f"{len(groups_kept.get(traits, ()))} of {len(group)} runs of {_term(group[0])} trained"
+            for of, of_kept in ((setting.left, kept.left), (setting.right, kept.right))
+            for groups_kept in [_configurations(of_kept)]
+            for traits, group in _configurations(of).items()
+            if len(groups_kept.get(traits, ())) < min(2, len(group))
+        ]
+        if few:
+            traits = _shared_traits(setting.runs)
+            shared = tuple((t, setting.runs[0].traits[t]) for t in sorted(traits))
+            same = tuple((t, v) for t, v in shared if {r.traits[t] for r in setting.runs} == {v})
+            name = setting_name(setting.study, same, runs)
+            left_out.append(f"left out {name}, where {listed(few)}")
+        else:
+            settings.append(kept)
+    return settings, left_out
+
+
+def _configurations(runs: Iterable[MeasuredRun]) -> dict[AxisValues, list[MeasuredRun]]:
+    """Return the runs that differ only in their seed, by their traits."""
+    groups: dict[AxisValues, list[MeasuredRun]] = {}
+    for run in runs:
+        groups.setdefault(tuple(sorted(run.traits.items())), []).append(run)
+    return groups
+
+
+def _term(run: MeasuredRun) -> str:
+    kl = run.declared.kl
+    return f"{kl.label} β={kl.beta:g}" if run.has_kl else "no KL term"
+
+
+def _effect(
     claim: Claim, settings: Sequence[PairedRuns]
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Return seed -> mean over settings, for the left and the right side."""
-    left = _by_seed([(s.study, s.left) for s in settings], _final_of(claim.left.metric))
+) -> tuple[float, float, tuple[WeightedMean, ...]]:
+    """Return the mean of the left side, that of the right side, and the configurations of both."""
+    left = _side(settings, "left", _final_of(claim.left.metric))
+    mean = math.fsum(weight * fmean(values.values()) for weight, values in left)
     if isinstance(claim.right, ClaimSide):
-        right = _by_seed([(s.study, s.right) for s in settings], _final_of(claim.right.metric))
-    elif claim.right == "predicted":
-        right = _by_seed([(s.study, s.left) for s in settings], _prediction_of(claim.left.metric))
+        right = _side(settings, "right", _final_of(claim.right.metric))
+        other = math.fsum(weight * fmean(values.values()) for weight, values in right)
+        return mean, other, _weighted([*left, *((-weight, values) for weight, values in right)])
+    if claim.right == "predicted":
+        predicted = _side(settings, "left", _prediction_of(claim.left.metric))
+        other = math.fsum(weight * fmean(values.values()) for weight, values in predicted)
     else:
-        right = dict.fromkeys(left, float(claim.right))
-    return left, right
+        other = float(claim.right)
+    if len(left) == 1:
+        return mean, other, tuple(replace(m, mean=m.mean - other) for m in _weighted(left))
+    # Settings share seeds, and here no other side takes a common effect of the seed away.
+    groups = _side_by_seed(settings, "left", _final_of(claim.left.metric))
+    by_seed = [value - other for value in mean_by_seed(groups).values()]
+    if not by_seed:
+        raise NotTestableError("no seed is finished in every configuration it is about")
+    spread = variance(by_seed) if len(by_seed) > 1 else math.nan
+    return mean, other, (WeightedMean(1.0, fmean(by_seed), len(by_seed), spread, pooled=False),)
 
 
-def effects_by_library(claim: Claim, compared: Contrast) -> dict[str, Estimate]:
-    """Return library -> effect in its settings alone, over the seeds of the claim.
+def _side_by_seed(
+    settings: Sequence[PairedRuns], side: Literal["left", "right"], value: RunValue
+) -> list[list[dict[int, float]]]:
+    """Return for each setting its configurations: seed -> value.
+
+    Raise NotTestableError if a configuration has no value.
+    """
+    every: list[list[dict[int, float]]] = []
+    for setting in settings:
+        runs: tuple[MeasuredRun, ...] = getattr(setting, side)
+        groups = []
+        for traits, group in _configurations(runs).items():
+            values = {r.seed: v for r in group if (v := value(r)) is not None}
+            if not values:
+                name = setting_name(setting.study, traits, [r for s in settings for r in s.runs])
+                raise NotTestableError(f"no finished run of {name} has its value")
+            groups.append(values)
+        every.append(groups)
+    return every
+
+
+def _side(
+    settings: Sequence[PairedRuns], side: Literal["left", "right"], value: RunValue
+) -> list[tuple[float, dict[str, float]]]:
+    """Return for each configuration of each setting its weight in the mean, and cell id -> value.
+
+    Raise NotTestableError if a configuration has no value.
+    """
+    _side_by_seed(settings, side, value)  # says which configuration has none
+    return [
+        (
+            1 / len(settings) / len(groups),
+            {r.record.cell.id: v for r in group if (v := value(r)) is not None},
+        )
+        for setting in settings
+        for groups in [_configurations(getattr(setting, side)).values()]
+        for group in groups
+    ]
+
+
+def _weighted(sides: Iterable[tuple[float, Mapping[str, float]]]) -> tuple[WeightedMean, ...]:
+    """Return each configuration with its weight: the sum over the settings in which it counts."""
+    weights: dict[frozenset[str], float] = {}
+    known: dict[frozenset[str], Mapping[str, float]] = {}
+    for weight, values in sides:
+        key = frozenset(values)
+        weights[key] = weights.get(key, 0.0) + weight
+        known[key] = values
+    return tuple(
+        WeightedMean(
+            weight,
+            fmean(values.values()),
+            len(values),
+            variance(values.values()) if len(values) > 1 else math.nan,
+        )
+        for key, weight in weights.items()
+        for values in [known[key]]
+    )
+
+
+def prior_of(metric: str, runs: Sequence[MeasuredRun]) -> VariancePrior | None:
+    """Return what the configurations of a grid say of variances of a metric's final values."""
+    trained = [r for r in runs if not (is_accuracy(metric) and r.finals.get(COLLAPSE))]
+    value = _final_of(metric)
+    variances: dict[frozenset[str], tuple[float, int]] = {}
+    for group in _configurations(trained).values():
+        values = {r.record.cell.id: v for r in group if (v := value(r)) is not None}
+        if len(values) > 1:  # runs that stand for several libraries are one configuration
+            variances[frozenset(values)] = variance(values.values()), len(values)
+    return variance_prior(variances.values())
+
+
+def effects_by_library(
+    claim: Claim, compared: Contrast, prior: VariancePrior | None
+) -> dict[str, Estimate]:
+    """Return library -> effect in its settings alone, with a 95 % interval.
 
     Return an empty result unless the settings are of several libraries.
     """
@@ -332,11 +495,23 @@ def effects_by_library(claim: Claim, compared: Contrast) -> dict[str, Estimate]:
             by_library.setdefault(names.pop(), []).append(setting)
     if len(by_library) < 2 or sum(map(len, by_library.values())) < len(compared.settings):
         return {}
-    sides = {name: _sides_by_seed(claim, settings) for name, settings in by_library.items()}
-    return {
-        name: estimate(left[seed] - right[seed] for seed in compared.seeds)
-        for name, (left, right) in sides.items()
-    }
+    effects = {}
+    for name, settings in by_library.items():
+        left, right, means = _effect(claim, settings)
+        seeds = len({run.seed for s in settings for run in s.runs})
+        alone = _pooled(means, prior)
+        ends = alone.interval(ALPHA) if alone else (None, None)
+        effects[name] = Estimate(left - right, seeds, math.nan, *ends)
+    return effects
+
+
+def _pooled(
+    means: Sequence[WeightedMean], prior: VariancePrior | None, items: float = 0.0
+) -> PooledEffect | None:
+    try:
+        return PooledEffect(means, prior, items)
+    except ValueError:
+        return None
 
 
 def library_of(run: MeasuredRun) -> str:
@@ -345,15 +520,22 @@ def library_of(run: MeasuredRun) -> str:
     return " ".join(name for name in names if name not in ("", "none"))
 
 
-def _over_items(claim: Claim, settings: Sequence[PairedRuns]) -> Estimate | None:
+def _items(
+    claim: Claim,
+    settings: Sequence[PairedRuns],
+    of: Callable[[Sequence[tuple[RunGroup, RunGroup]], str], Any],
+) -> Any:
+    """Return `of` the runs of both sides by configuration, or None unless both have one metric."""
     metric = claim.left.metric
     if not isinstance(claim.right, ClaimSide) or claim.right.metric != metric:
         return None
-    sides = [
-        (runs_by_configuration(s.left, metric), runs_by_configuration(s.right, metric))
-        for s in settings
-    ]
-    return difference_over_items(sides, metric)
+    return of(
+        [
+            (runs_by_configuration(s.left, metric), runs_by_configuration(s.right, metric))
+            for s in settings
+        ],
+        metric,
+    )
 
 
 def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
@@ -378,7 +560,7 @@ def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
 
 def _check_measured(metric: str, runs: Sequence[MeasuredRun]) -> None:
     measured = {name for run in runs for name in run.finals}
-    if metric in measured or not measured:
+    if metric in measured or metric in SHARES or not measured:
         return
     if metric.startswith("eval/"):
         hint = (
@@ -391,7 +573,9 @@ def _check_measured(metric: str, runs: Sequence[MeasuredRun]) -> None:
 
 
 def _final_of(metric: str) -> RunValue:
-    return lambda run: run.finals.get(metric)
+    if metric != UNSTABLE:
+        return lambda run: run.finals.get(metric)
+    return lambda run: float(state[0] != "stable") if (state := state_of(run)) else None
 
 
 def _prediction_of(metric: str) -> RunValue:
@@ -410,27 +594,6 @@ def _prediction_of(metric: str) -> RunValue:
     return value
 
 
-def _by_seed(
-    sides: Sequence[tuple[str, Sequence[MeasuredRun]]], value: RunValue
-) -> dict[int, float]:
-    """Return seed -> mean over settings of the mean over the configurations of this side."""
-    settings: list[list[dict[int, float]]] = []
-    for study, runs in sides:
-        configurations: dict[AxisValues, dict[int, float]] = {}
-        for run in runs:
-            by_seed = configurations.setdefault(tuple(sorted(run.traits.items())), {})
-            if (measured := value(run)) is not None:
-                by_seed[run.seed] = measured
-        for configuration, by_seed in configurations.items():
-            if not by_seed:
-                name = setting_name(
-                    study, configuration, [run for _, side in sides for run in side]
-                )
-                raise NotTestableError(f"no finished run of {name} has its value")
-        settings.append(list(configurations.values()))
-    return mean_by_seed(settings)
-
-
 @dataclass(frozen=True)
 class ClaimEvidence:
     """The test of one claim, before p-values are corrected for the number of claims."""
@@ -440,20 +603,20 @@ class ClaimEvidence:
     right: Estimate | Rate | None
     """None if the claim compares with a number."""
     effect: Estimate | None
-    """Left minus right over seeds, paired; None for collapse, which has shares."""
+    """Left minus right; in a `JudgedClaim`, with the interval that decides. None for shares."""
     p_for: float
     p_against: float
-    """One-sided p-values, valid at every look. `p_for` is small if the effect is inside the claimed
-    region, `p_against` if it is outside."""
-    p_once: float | None = None
-    """Two-sided p-value of Student's t, valid only for a single look; None for shares."""
+    """One-sided p-values. `p_for` is small if the effect is inside the claimed region, `p_against`
+    if it is outside."""
+    pooled: PooledEffect | None = None
+    """The distribution of the effect; None for shares, with one run, or without any spread."""
     over_items: bool = False
-    """True if `effect` includes the spread between items; then p is about the items' population."""
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Return the 95 % interval of the effect, valid at every look, or None without one."""
-        return None if self.effect is None else anytime_interval(self.effect, ALPHA)
+    """True if the effect includes the spread between items; then p is about the items'
+    population."""
+    each: Mapping[str, "ClaimEvidence"] = field(default_factory=dict)
+    """Value of the axis -> evidence there, of a claim `at every` value of an axis."""
+    by_library: Mapping[str, Estimate] = field(default_factory=dict)
+    """Library -> effect in its settings alone, if the settings are of several libraries."""
 
     @property
     def num_items(self) -> int:
@@ -467,8 +630,14 @@ class ClaimEvidence:
 
     @property
     def p(self) -> float:
-        """Return the two-sided p-value, valid at every look."""
+        """Return the two-sided p-value."""
         return min(1.0, 2 * min(self.p_for, self.p_against))
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of runs that have not ended."""
+        runs = {r.record.cell.id: r for s in self.contrast.settings for r in s.runs}
+        return sum(run.record.state not in ENDED for run in runs.values())
 
 
 @dataclass(frozen=True)
@@ -516,12 +685,17 @@ def judge(
     """Return every claim with its verdict, in order. `evaluated`: the spec has evaluation tasks."""
     drafts: dict[str, ClaimEvidence | NotTestableError] = {}
     judged: dict[str, JudgedClaim] = {}
+    priors = {
+        metric: prior_of(metric, runs)
+        for metric in dict.fromkeys(claim.left.metric for claim in claims.values())
+        if metric not in (WORKS, *SHARES)
+    }
     for name, claim in claims.items():
         try:
             if claim.left.metric == WORKS:
                 judged[name] = _counted(name, claim, runs, evaluated)
                 continue
-            drafts[name] = weigh_evidence(claim, contrast(claim, runs))
+            drafts[name] = _evidence(claim, runs, priors.get(claim.left.metric))
         except OneRunError as reason:
             if claim.relation in ("~", ">=", "<="):
                 judged[name] = JudgedClaim(name, claim, "holds by construction", str(reason))
@@ -529,28 +703,71 @@ def judge(
         except NotTestableError as reason:
             drafts[name] = reason
     testable = {name: draft for name, draft in drafts.items() if isinstance(draft, ClaimEvidence)}
-    corrected = holm([draft.p for draft in testable.values()])
-    judged |= {
-        name: _judged(name, claims[name], evidence, p, len(testable))
-        for (name, evidence), p in zip(testable.items(), corrected, strict=True)
-    }
+    # The family is that of the spec: it does not grow as claims become testable.
+    family = sum(claim.left.metric != WORKS for claim in claims.values())
+    p_values = [draft.p for draft in testable.values()]
+    corrected = holm([*p_values, *[1.0] * (family - len(testable))])
+    level = level_of_look(looks(runs))
+    decided = sum(p < level for p in corrected)
+    for (name, evidence), p in zip(testable.items(), corrected, strict=False):
+        rank = sum(other < evidence.p for other in p_values) if p < level else decided
+        judged[name] = _judged(name, claims[name], evidence, p, level, family, family - rank)
     return [
         judged.get(name) or JudgedClaim(name, claim, "not testable", missing=str(drafts[name]))
         for name, claim in claims.items()
     ]
 
 
-def _judged(name: str, claim: Claim, evidence: ClaimEvidence, p: float, family: int) -> JudgedClaim:
-    if p < ALPHA:
-        verdict: ClaimVerdict = "holds" if evidence.p_for < evidence.p_against else "contradicted"
-        return JudgedClaim(name, claim, verdict, "", evidence, p, family)
-    # Bonferroni's level: the first and strictest step of Holm's correction.
-    needed = _seeds_needed(claim, evidence, ALPHA / family)
-    if needed is not None:
-        needed = max(needed, len(evidence.contrast.seeds) + 1)
-    alone = evidence.p if evidence.p_once is None else evidence.p_once
-    verdict = "seen" if alone < ALPHA else "too few runs"
-    return JudgedClaim(name, claim, verdict, "", evidence, p, family, needed)
+def _evidence(
+    claim: Claim, runs: Sequence[MeasuredRun], prior: VariancePrior | None
+) -> ClaimEvidence:
+    """Return the evidence on a claim; on one `at every` value of an axis, with that at each."""
+    pooled = weigh_evidence(claim, contrast(claim, runs), prior)
+    if not claim.every:
+        return pooled
+    trait = _trait_of(claim.every)
+    values = {r.traits[trait]: None for s in pooled.contrast.settings for r in s.left}
+    each = {}
+    for value in values:
+        there = replace(claim, every="", at=(*claim.at, AxisCondition(claim.every, (value,))))
+        each[value] = weigh_evidence(there, contrast(there, runs), prior)
+    weakest = max(each.values(), key=lambda one: one.p_for)
+    return replace(
+        pooled,
+        effect=weakest.effect,
+        pooled=weakest.pooled,
+        p_for=weakest.p_for,
+        p_against=min(1.0, len(each) * min(one.p_against for one in each.values())),
+        each=each,
+    )
+
+
+def _judged(
+    name: str,
+    claim: Claim,
+    evidence: ClaimEvidence,
+    p: float,
+    level: float,
+    family: int,
+    step: int,
+) -> JudgedClaim:
+    """Return the verdict. `step`: the number by which Holm divides the level for this claim."""
+    e, small = evidence, False
+    if e.effect is not None and e.pooled is not None:
+        low, high = e.pooled.interval(level / step)
+        e = replace(e, effect=replace(e.effect, low=low, high=high))
+        small = is_accuracy(claim.left.metric) and max(-low, high) <= SMALL
+    needed = None
+    if e.waiting:
+        verdict: ClaimVerdict = "seen" if e.p < level else "too few runs"
+    elif p < level:
+        verdict = "holds" if e.p_for < e.p_against else "contradicted"
+    elif small and claim.relation in (">", "<") and not claim.every:
+        verdict = "no effect"
+    else:
+        verdict = "seen" if e.p < level else "too few runs"
+        needed = _seeds_needed(claim, e, PLANNED * ALPHA / family)
+    return JudgedClaim(name, claim, verdict, "", e, p, family, needed)
 
 
 def _distance(claim: Claim, effect: Estimate) -> float:
@@ -595,40 +812,75 @@ def _lacks(run: MeasuredRun, evaluated: bool) -> str:
     return UNSCORED if evaluated and not run.protocols else ""
 
 
-def weigh_evidence(claim: Claim, contrast: Contrast) -> ClaimEvidence:
-    """Return the evidence on a claim: its sides, its effect and its one-sided p-values."""
-    if claim.left.metric == COLLAPSE:
-        left = _collapse_rate(contrast, "left")
-        right = _collapse_rate(contrast, "right") if isinstance(claim.right, ClaimSide) else None
-        return ClaimEvidence(contrast, left, right, None, *_share_p(claim, left, right))
-    effect = _judged_effect(claim, contrast)
-    sides = [estimate(s[seed] for seed in contrast.seeds) for s in (contrast.left, contrast.right)]
-    p = _region_p(claim.relation, claim.margin, lambda bound: anytime_p(effect, bound))
-    once = _region_p(claim.relation, claim.margin, lambda bound: one_sided_p(effect, bound))
-    right_side = None if isinstance(claim.right, float) else sides[1]
-    return ClaimEvidence(
-        contrast, sides[0], right_side, effect, *p, min(1.0, 2 * min(once)), claim.over_items
-    )
-
-
-def _judged_effect(claim: Claim, contrast: Contrast) -> Estimate:
-    """Return the effect over seeds. For a claim over items, widen its spread by that of the items.
+def weigh_evidence(claim: Claim, contrast: Contrast, prior: VariancePrior | None) -> ClaimEvidence:
+    """Return the evidence on a claim: its sides, its effect and its one-sided p-values.
 
     Raise NotTestableError if the claim is over items and single items are not known.
     """
-    effect = estimate(contrast.differences)
-    if not claim.over_items or effect.n < 2:
-        return effect
-    wider = contrast.over_items
-    if wider is None or wider.half_width is None:
+    if claim.left.metric in SHARES:
+        return _evidence_of_shares(claim, contrast)
+    if claim.over_items and contrast.items is None:
         raise NotTestableError(
             "the scores of single items are not known on both sides; evaluate them again, or leave "
             "out `over items`"
         )
-    # sd = half width / (t / sqrt(n)): the spread between seeds that gives an interval as wide as
-    # the one over seeds and items. The sequential tests below take only a mean and a spread.
-    reach = t_quantile(1 - ALPHA / 2, effect.n - 1) / math.sqrt(effect.n)
-    return replace(wider, sd=max(effect.sd, wider.half_width / reach), mean=effect.mean)
+    n = len(contrast.seeds)
+    pooled = _pooled(contrast.means, prior, contrast.items or 0.0)
+    p = _region_p(claim.relation, claim.margin, pooled.tails) if pooled else (0.5, 0.5)
+    ends = pooled.interval(ALPHA) if pooled else (None, None)
+    return ClaimEvidence(
+        contrast,
+        Estimate(contrast.left, n),
+        None if isinstance(claim.right, float) else Estimate(contrast.right, n),
+        Estimate(contrast.left - contrast.right, n, math.nan, *ends),
+        *p,
+        pooled,
+        claim.over_items,
+        by_library=effects_by_library(claim, contrast, prior),
+    )
+
+
+def _evidence_of_shares(claim: Claim, contrast: Contrast) -> ClaimEvidence:
+    left, whole = _seed_totals(contrast.settings, "left", claim.left.metric)
+    if not isinstance(claim.right, ClaimSide):
+        centre = float(claim.right) if isinstance(claim.right, float) else math.nan
+        p = _region_p(
+            claim.relation, claim.margin, lambda bound: p_of_share(left, whole, centre + bound)
+        )
+        return ClaimEvidence(contrast, _share(contrast, "left", claim), None, None, *p)
+    right, other = _seed_totals(contrast.settings, "right", claim.right.metric)
+    p = _region_p(
+        claim.relation,
+        0.0,
+        lambda _: p_between_shares([n * other for n in left], [n * whole for n in right]),
+    )
+    shares = [_share(contrast, side, claim) for side in _SIDES]
+    return ClaimEvidence(contrast, shares[0], shares[1], None, *p)
+
+
+def _seed_totals(
+    settings: Sequence[PairedRuns], side: Literal["left", "right"], metric: str
+) -> tuple[list[int], int]:
+    """Return the total of each seed over the settings, and the largest possible total.
+
+    Each setting counts the same, and in it each configuration. A seed counts if all of them have
+    ended.
+    """
+    groups = _side_by_seed(settings, side, _final_of(metric))
+    common = math.lcm(*map(len, groups))
+    seeds = set.intersection(*(set(one) for group in groups for one in group))
+    totals = [
+        sum(int(one[seed]) * common // len(group) for group in groups for one in group)
+        for seed in sorted(seeds)
+    ]
+    return totals, common * len(groups)
+
+
+def _share(contrast: Contrast, side: Literal["left", "right"], claim: Claim) -> Rate:
+    value = _final_of(claim.left.metric)
+    runs = {r.record.cell.id: r for s in contrast.settings for r in getattr(s, side)}
+    outcomes = [v for run in runs.values() if (v := value(run)) is not None]
+    return rate(int(sum(outcomes)), len(outcomes))
 
 
 def _region_p(relation: Relation, margin: float, tails: TailProbabilities) -> tuple[float, float]:
@@ -649,21 +901,7 @@ def _region_bounds(relation: Relation, margin: float) -> tuple[float, ...]:
     ]
 
 
-def _collapse_rate(contrast: Contrast, side: Literal["left", "right"]) -> Rate:
-    runs = [run for setting in contrast.settings for run in getattr(setting, side)]
-    outcomes = {r.record.cell.id: r.finals[COLLAPSE] for r in runs if r.seed in contrast.seeds}
-    return rate(int(sum(outcomes.values())), len(outcomes))
-
-
-def _share_p(claim: Claim, left: Rate, right: Rate | None) -> tuple[float, float]:
-    if right is not None:
-        between = anytime_p_between(left, right)
-        return _region_p(claim.relation, 0.0, lambda _: between)
-    centre = float(claim.right) if isinstance(claim.right, float) else math.nan
-
-    return _region_p(
-        claim.relation, claim.margin, lambda bound: anytime_p_of_share(left, centre + bound)
-    )
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
 def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | None:
@@ -673,25 +911,39 @@ def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | 
     """
     now = len(evidence.contrast.seeds)
     if evidence.effect is not None:
-        if evidence.effect.n < 2:
-            return now + 1
-        return seeds_to_decide(_distance(claim, evidence.effect), evidence.effect.sd, alpha)
-    for seeds in range(now + 1, MAX_COLLAPSE_SEEDS + 1):
-        grown = [
-            None if rate is None else _scaled(rate, seeds / now)
-            for rate in (evidence.left, evidence.right)
-        ]
-        if grown[0] and 2 * min(_share_p(claim, grown[0], grown[1])) < alpha:
+        if evidence.pooled is None:
+            return max(2, now + 1)
+        needed = evidence.pooled.seeds_to_decide(_distance(claim, evidence.effect), now, alpha)
+        return None if needed is None else max(needed, now + 1)
+    for seeds in (n for n in SEEDS_OF_SHARES if n > now):
+        one = min((evidence.each or {"": evidence}).values(), key=lambda each: -each.p_for)
+        grown = replace(one.contrast, settings=_repeated(one.contrast.settings, seeds))
+        if _evidence_of_shares(claim, grown).p < alpha:
             return seeds
     return None
 
 
-def _scaled(share: Estimate | Rate, factor: float) -> Rate | None:
-    """Return the same share over `factor` times as many runs, or None for an Estimate."""
-    if not isinstance(share, Rate):
-        return None
-    n = round(share.n * factor)
-    return Rate(round(share.share * n), n, share.low, share.high)
+def _repeated(settings: Sequence[PairedRuns], seeds: int) -> tuple[PairedRuns, ...]:
+    """Return the settings with as many seeds: those that have ended, again and again."""
+
+    def grown(runs: Sequence[MeasuredRun]) -> tuple[MeasuredRun, ...]:
+        every = []
+        for group in _configurations(runs).values():
+            known = [run for run in group if run.finals]
+            for seed in range(seeds):
+                run = known[seed % len(known)]
+                every.append(_with_seed(run, seed))
+        return tuple(every)
+
+    return tuple(replace(s, left=grown(s.left), right=grown(s.right)) for s in settings)
+
+
+def _with_seed(run: MeasuredRun, seed: int) -> MeasuredRun:
+    cell = run.record.cell
+    declared = run.declared.but(seed=seed)
+    return replace(
+        run, record=replace(run.record, cell=cell.but(id=f"{cell.id}-{seed}", declared=declared))
+    )
 
 
 # Claims and their verdicts as English sentences.
@@ -741,7 +993,9 @@ def statement(claim: Claim) -> str:
 
 def _scope_text(claim: Claim) -> str:
     """Return the conditions of a claim: `, at β 0.1, in study onpolicy`."""
-    text = f", at {' and '.join(map(_condition_text, claim.at))}" if claim.at else ""
+    places = [*([f"every {_axis_text(claim.every)}"] if claim.every else [])]
+    places += map(_condition_text, claim.at)
+    text = f", at {' and '.join(places)}" if places else ""
     text += f", in study {listed(claim.studies)}" if claim.studies else ""
     return text + (", over the population of items" if claim.over_items else "")
 
@@ -771,8 +1025,10 @@ def reason(finding: JudgedClaim) -> str:
         )
     if e is None:
         return f"Not testable here: {finding.missing}."
-    text = _numbers_text(finding, e) + _libraries_text(finding.claim, e)
-    if finding.verdict in OPEN:
+    text = _numbers_text(finding, e) + _libraries_text(e)
+    if e.waiting:
+        text += f" {counted(e.waiting, 'run')} not ended: it is judged when all have."
+    elif finding.verdict in OPEN:
         text += " " + _advice_text(finding, e)
     return " ".join([text, *(f"{note[0].upper()}{note[1:]}." for note in e.contrast.notes)])
 
@@ -783,22 +1039,40 @@ def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     if finding.family > 1:
         corrected = p_text(finding.p_corrected).removeprefix("p ").removeprefix("= ")
         p += f" ({corrected} corrected over {finding.family} claims)"
+    each = "".join(
+        f" At {_axis_text(finding.claim.every)} {v}: {_in_short(one)}." for v, one in e.each.items()
+    )
     if e.effect is None:
-        sides = [estimate_text(side) for side in (e.left, e.right) if side is not None]
-        return f"Collapsed: {' against '.join(sides)} ({over}); {p}."
+        of = metric_title(finding.claim.left.metric).removeprefix("the share of ")
+        return f"{of[0].upper()}{of[1:]}: {_in_short(e)} ({over}); {p}, counted by seed.{each}"
     against = finding.claim.right if isinstance(finding.claim.right, float) else 0.0
     right = estimate_text(e.right, interval=False) if e.right else number_text(against)
-    text = f"{estimate_text(e.left, interval=False)} against {right}"
-    text += f", difference {estimate_text(e.effect, signed=True)} ({over})"
+    text = f"{estimate_text(e.left, interval=False)} against {right}, difference "
+    text += f"{_in_short(e)} ({over})"
     items = e.contrast.over_items
     if items is not None and items.low is not None and not e.over_items:
         text += f", over seeds and items {estimate_text(items, signed=True)}"
-    if e.effect.n < 2:
-        return f"{text}."
-    if (interval := e.interval) is not None:
-        text += f", at every look [{interval[0]:+.3f}, {interval[1]:+.3f}]"
-    once = "" if e.p_once is None else f", {p_text(e.p_once)} if this were the only look"
-    return f"{text}; {p} at every look{once}. {population_text(e)}"
+    if e.pooled is None:
+        return f"{text}.{each}"
+    return f"{text}; {p}.{each}{_trained_text(e)} {population_text(e)}"
+
+
+def _in_short(e: ClaimEvidence) -> str:
+    if e.effect is not None:
+        return estimate_text(e.effect, signed=True)
+    sides = [estimate_text(side, interval=False) for side in (e.left, e.right) if side is not None]
+    return " against ".join(sides)
+
+
+def _trained_text(e: ClaimEvidence) -> str:
+    """Return the number of runs that trained, and the effect over all runs, if some collapsed."""
+    if e.contrast.trained is None or e.contrast.of_all is None:
+        return ""
+    trained, every = e.contrast.trained
+    return (
+        f" Among runs that trained ({trained} of {every}); with the collapsed ones the difference "
+        f"is {number_text(e.contrast.of_all, '+')}."
+    )
 
 
 def _settings_text(compared: Contrast) -> str:
@@ -810,12 +1084,13 @@ def _settings_text(compared: Contrast) -> str:
     return f"{settings} of {every}: {'; '.join(compared.left_out)}"
 
 
-def _libraries_text(claim: Claim, e: ClaimEvidence) -> str:
+def _libraries_text(e: ClaimEvidence) -> str:
     """Return the effect in each library and the number of runs that count in several."""
-    effects = {} if e.effect is None else effects_by_library(claim, e.contrast)
-    if not effects:
+    if not e.by_library:
         return ""
-    each = ", ".join(f"{name} {estimate_text(one, signed=True)}" for name, one in effects.items())
+    each = ", ".join(
+        f"{name} {estimate_text(one, signed=True)}" for name, one in e.by_library.items()
+    )
     libraries: dict[str, set[str]] = {}
     for setting in e.contrast.settings:
         for run in setting.runs:
@@ -835,7 +1110,8 @@ def effect_sentence(claim: Claim, e: ClaimEvidence) -> str:
         ]
         right = _runs_text(claim.right) if isinstance(claim.right, ClaimSide) else ""
         other = f", and {right} in {sides[1]}" if right else ""
-        return f"{left} collapsed in {sides[0]}{other}{where}"
+        verb = "collapsed" if claim.left.metric == COLLAPSE else "was not stable"
+        return f"{left} {verb} in {sides[0]}{other}{where}"
     size = number_text(abs(e.effect.mean))
     way = "higher" if e.effect.mean >= 0 else "lower"
     if isinstance(claim.right, ClaimSide):
@@ -852,7 +1128,7 @@ def effect_sentence(claim: Claim, e: ClaimEvidence) -> str:
         if e.effect.low * e.effect.high < 0:
             bounds = sorted((sign * e.effect.low, sign * e.effect.high))
         low, high = map(number_text, bounds)
-        interval = f"95 % interval {low} to {high}, {over}"
+        interval = f"interval {low} to {high}, {over}"
     return f"{metric_title(claim.left.metric)} is {size} {other}{where} ({interval})"
 
 
@@ -879,8 +1155,11 @@ def verdict_text(finding: JudgedClaim) -> str:
 def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     if finding.num_seeds < 2 and e.effect is not None:
         return "One seed has no interval: at least 1 more is needed to say anything."
+    if e.effect is not None and e.pooled is None:
+        return "All runs of a configuration have the same value: no spread is measured."
     if finding.seeds_needed is None:
-        return "No number of seeds up to a thousand would decide what is seen here."
+        most = SEEDS_OF_SHARES[-1] if e.effect is None else MAX_SEEDS
+        return f"Up to {most} seeds would not decide what is seen here."
     needed = counted(finding.seeds_needed, "seed")
     return f"About {needed} in all decide it with power 0.8, if effect and spread stay as seen."
 
@@ -893,4 +1172,8 @@ def _condition_text(where: AxisCondition) -> str:
     values = " or ".join(where.values)
     if where.axis == "kl":
         return values if values != "none" else "no KL term"
-    return f"{'β' if where.axis in ('beta', 'kl.beta') else where.axis} {values}"
+    return f"{_axis_text(where.axis)} {values}"
+
+
+def _axis_text(axis: str) -> str:
+    return "β" if axis in ("beta", "kl.beta") else axis

@@ -37,7 +37,6 @@ from orchestrator.analysis.stats import (
     Improvement,
     Rate,
     SeedSpread,
-    anytime_two_sided_p,
     estimate,
     estimate_over_items,
     holm,
@@ -45,6 +44,8 @@ from orchestrator.analysis.stats import (
     rate,
     seed_spread,
     seeds_to_decide,
+    two_sided_p,
+    variance_from_items,
 )
 from orchestrator.errors import SelectionError
 from orchestrator.spec.claims import COLLAPSE
@@ -334,7 +335,7 @@ def axis_differences(
         for effect in [_paired_effect(list(settings.values()), metric)]
         if effect is not None
     ]
-    p_values = [anytime_two_sided_p(effect) for _, _, effect in shared]
+    p_values = [two_sided_p(effect) for _, _, effect in shared]
     return [
         AxisDifference(
             axis,
@@ -484,6 +485,12 @@ def difference_over_items(
     """
     tables = _item_tables(settings, metric)
     return None if tables is None else estimate_over_items(tables)
+
+
+def item_variance(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> float | None:
+    """Return the variance of left minus right from items, or None without scores of items."""
+    tables = _item_tables(settings, metric)
+    return None if tables is None else variance_from_items(tables)
 
 
 def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:

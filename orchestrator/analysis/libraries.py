@@ -21,11 +21,11 @@ from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure, spread
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
-    anytime_p,
-    anytime_two_sided_p,
     estimate,
     holm,
+    one_sided_p,
     seeds_to_decide,
+    two_sided_p,
 )
 from orchestrator.analysis.text import counted, first_names, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
@@ -208,10 +208,10 @@ class LibraryDifference:
 
     @property
     def verdict(self) -> str:
-        """Return `same mathematics`, `differs`, `indistinguishable` or `underpowered`.
+        """Return `same mathematics`, `differs`, `indistinguishable` or `too few runs`.
 
         Return `not comparable yet` if no seed has finished in both. `indistinguishable`: two
-        one-sided tests show a difference smaller than MARGIN. `underpowered` includes the number of
+        one-sided tests show a difference smaller than MARGIN. `too few runs` includes the number of
         further seeds that would decide.
         """
         if self.same:
@@ -220,11 +220,11 @@ class LibraryDifference:
             return "not comparable yet"
         if self.p_corrected < ALPHA:
             return "differs"
-        beyond = anytime_p(self.effect, -MARGIN)[0], anytime_p(self.effect, MARGIN)[1]
+        beyond = one_sided_p(self.effect, -MARGIN)[0], one_sided_p(self.effect, MARGIN)[1]
         if max(beyond) < ALPHA / 2:
             return "indistinguishable"
         more = self._more_seeds()
-        return f"underpowered ({more})" if more else "underpowered"
+        return f"too few runs ({more})" if more else "too few runs"
 
     def _more_seeds(self) -> str:
         """Return how many further seeds would decide if effect and spread do not change."""
@@ -266,7 +266,7 @@ def overall_differences(
             effect = estimate(fmean(v[s] for v in values) for s in seeds) if seeds else None
             name = f"all {len(both)} questions"
             differences.append(
-                LibraryDifference(name, left, right, effect, same, anytime_two_sided_p(effect))
+                LibraryDifference(name, left, right, effect, same, two_sided_p(effect))
             )
     return with_corrected_p(differences)
 
@@ -329,7 +329,7 @@ def _difference(
     by_seed = _by_seed(question, left, right, value)
     effect = estimate(by_seed.values()) if by_seed else None
     same = _is_one_run(question, left, right)
-    return LibraryDifference(question.name, left, right, effect, same, anytime_two_sided_p(effect))
+    return LibraryDifference(question.name, left, right, effect, same, two_sided_p(effect))
 
 
 def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:

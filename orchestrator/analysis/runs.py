@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from orchestrator.analysis.stats import ALPHA, t_quantile
@@ -185,6 +186,29 @@ def _declared_in(cell: Cell, name: str, version: str) -> Cell:
         axes=cell.axes | {axis: axes[axis] for axis in axes if axis in cell.axes},
         declared=settings.but(backend=BackendRef(name=name, version=number)),
     )
+
+
+def looks(runs: Iterable[MeasuredRun]) -> list[int]:
+    """Return the number of seeds at each look, ascending: the planned seeds first.
+
+    Seeds that were launched before any run had ended are planned. Seeds that were launched after a
+    result of the look before was there are another look.
+    """
+    launched: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    for run in runs:
+        ends = [end.ended for end in run.record.attempts if end is not None]
+        first, seed = run.record.submitted or 0.0, run.seed
+        launched[seed] = min(first, launched.get(seed, first))
+        ended[seed] = min([*ends, ended.get(seed, math.inf)])
+    every: list[list[int]] = []
+    for seed in sorted(launched, key=launched.__getitem__):
+        # One seed has no spread, so nothing was decided by it.
+        if every and (len(every[0]) < 2 or launched[seed] <= min(ended[s] for s in every[-1])):
+            every[-1].append(seed)
+        else:
+            every.append([seed])
+    return list(accumulate(map(len, every)))
 
 
 def measure(

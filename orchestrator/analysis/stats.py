@@ -3,22 +3,11 @@
 The distributions are SciPy's: Student's t, chi-square, the binomial, and the beta function for
 Clopper-Pearson. They come from `scipy.special`, which loads five times faster than `scipy.stats`.
 This module adds what SciPy does not have: Holm's correction, Fieller's interval, the bootstrap
-over seeds and items (docs/decisions/020), and tests that are valid at every look.
+over seeds and items (docs/decisions/020), and the tests of claims.
 
-Experiments grow because of their results: three seeds, not decided, eight more. A test for a fixed
-number of seeds then makes too many false claims. In the last part of this module the evidence
-against a hypothesis is a test martingale: its expectation is at most 1 at every number of seeds and
-at any stopping time. So the probability that it ever reaches 1/alpha is at most alpha (Ville's
-inequality), and p = 1/evidence is a p-value at every look.
-
-means    The t statistic of the differences, under a mixture of normal priors on the standardised
-         effect and the right-Haar prior on the spread (Lai 1976; Hendriksen, de Heide and Gruenwald
-         2021; Wang and Ramdas 2023). Exact for normal differences.
-shares   The Beta(1/2, 1/2) mixture of the binomial over the largest likelihood that the hypothesis
-         allows (Robbins 1970; Wasserman, Ramdas and Balakrishnan 2020). Exact.
-
-`python benchmarks/sequential.py` measures their error rates under extensions, and their cost in
-seeds.
+A claim's effect is a weighted sum of the means of configurations. Its test uses the variance of
+each of them, and what the grid's other configurations say of variances (docs/decisions/140).
+`python benchmarks/claims.py` measures its false claims, its power and the coverage of its interval.
 """
 
 import math
@@ -133,20 +122,6 @@ def rate(count: int, n: int) -> Rate:
     return Rate(count, n, low, high)
 
 
-def difference_of_rates(one: Rate, other: Rate) -> tuple[float, float | None, float | None]:
-    """Return the difference of two shares and the ends of its 95 % interval.
-
-    The ends are None if a share has no run. The interval combines the exact intervals of the shares
-    (Zou and Donner 2008).
-    """
-    value = one.share - other.share
-    if not (one.n and other.n):
-        return value, None, None
-    below = math.hypot(one.share - one.low, other.high - other.share)
-    above = math.hypot(one.high - one.share, other.share - other.low)
-    return value, max(-1.0, value - below), min(1.0, value + above)
-
-
 def seed_spread(values: Sequence[float]) -> SeedSpread:
     """Return the standard deviation of one value per seed, with its chi-square interval.
 
@@ -179,19 +154,21 @@ def t_quantile(probability: float, degrees: float) -> float:
 def one_sided_p(effect: Estimate, bound: float) -> tuple[float, float]:
     """Return p of "the mean is not above `bound`" and p of "the mean is not below it".
 
-    Both are 0.5 with one seed, or if the mean equals the bound. The test is Student's t. If all
-    seeds have the same value, as accuracies over few items may, it is the sign test: t would give p
-    = 0 after two seeds, and the signs of n seeds give 1/2^n.
+    The test is Student's t, for one look. Both are 0.5 with one seed, if the mean equals the bound,
+    and if all seeds have the same value: then no spread is measured.
     """
     from scipy.special import stdtr
 
-    if effect.n < 2 or math.isclose(effect.mean, bound, abs_tol=1e-12):
+    equal = math.isclose(effect.mean, bound, abs_tol=1e-12)
+    if effect.n < 2 or equal or effect.sd < SMALLEST_SD:
         return 0.5, 0.5
-    if effect.sd < SMALLEST_SD:
-        p = 0.5**effect.n
-        return (p, 1 - p) if effect.mean > bound else (1 - p, p)
     t = (effect.mean - bound) / (effect.sd / math.sqrt(effect.n))
     return float(stdtr(effect.n - 1, -t)), float(stdtr(effect.n - 1, t))
+
+
+def two_sided_p(effect: Estimate | None) -> float:
+    """Return p of "the mean is 0" by Student's t, or 1 without an effect or with one seed."""
+    return 1.0 if effect is None else min(1.0, 2 * min(one_sided_p(effect, 0.0)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -244,11 +221,19 @@ def estimate_over_items(tables: Sequence[Any]) -> Estimate:
     parts = _VarianceParts(
         mean,
         float(by_seed.var(ddof=1)) / n,
-        sum(_item_variance(a) for a in arrays) / len(arrays) ** 2,
+        variance_from_items(arrays),
         np.mean([_item_deviations(a) for a in arrays], axis=0),
     )
     half_below, half_above = _half_widths(parts, n, min(a.shape[1] for a in arrays))
     return Estimate(mean, n, float(by_seed.std(ddof=1)), mean - half_below, mean + half_above)
+
+
+def variance_from_items(tables: Sequence[Any]) -> float:
+    """Return the variance of the mean over tasks that comes from items alone; 0 with one seed,
+    which cannot tell items from noise. Each table is [seeds, items]."""
+    if len(tables[0]) < 2:
+        return 0.0
+    return sum(_item_variance(a) for a in tables) / len(tables) ** 2
 
 
 @dataclass(frozen=True)
@@ -421,140 +406,223 @@ def _fieller(
     return (b - root) / a - 1, (b + root) / a - 1
 
 
-# Tests that are valid for any number of looks at the data and any reason to add seeds.
+# ---------------------------------------------------------------- claims: means of configurations
 
 
-PRIOR_VARIANCES = (1.0, 30.0, 1000.0)
-"""Prior variances of the effect, in standard deviations between seeds: for small effects, for large
-effects, and for sides whose seeds hardly differ. The evidence is the mean over the three."""
+PLANNED = 0.7
+"""Share of the error that the planned seeds get; seeds that are added later share the rest."""
+SURE = 0.9
+"""Confidence with which the prior of variances has at least the degrees that are used."""
+DEGREES = 0.5, 100.0
+"""Fewest and most degrees of freedom of the prior."""
 MAX_SEEDS = 1000
 """Maximum of every search for a number of seeds. More seeds count as impossible."""
 POWER = 0.8
 """The probability with which the number of seeds that is named decides a claim."""
+_POINTS = 4000
+"""Points of the integral of a characteristic function."""
 
 
-def log_evidence(t: float, n: int) -> float:
-    """Return the log of the evidence of `n` differences with this t statistic against a mean of 0.
+def level_of_look(seeds: Sequence[int]) -> float:
+    """Return the error that may be spent at the last of several looks.
 
-    For a prior variance g and V = 1 + n g it is ((1 + u) / (1 + u / V))^(n / 2) / sqrt(V), with
-    u = t^2 / (n - 1).
+    `seeds`: the number of seeds at each look, ascending, the planned look first. The planned look
+    has PLANNED of ALPHA. Seeds that are added later share the rest: from m seeds to n, the share
+    planned / m - planned / n of it (Lan and DeMets 1983), so all looks together spend at most
+    ALPHA.
     """
-    u = t * t / (n - 1)
-    logs = [
-        n / 2 * (math.log1p(u) - math.log1p(u / (1 + n * g))) - math.log1p(n * g) / 2
-        for g in PRIOR_VARIANCES
-    ]
-    top = max(logs)  # log-sum-exp: exp of a large log would overflow
-    return top + math.log(math.fsum(math.exp(each - top) for each in logs) / len(logs))
+    if len(seeds) < 2:
+        return PLANNED * ALPHA
+    first, before, now = seeds[0], seeds[-2], seeds[-1]
+    return (1 - PLANNED) * ALPHA * (first / before - first / now)
 
 
-def anytime_p(effect: Estimate, bound: float) -> tuple[float, float]:
-    """Return p of "the mean is not above `bound`" and p of "the mean is not below it".
+@dataclass(frozen=True, slots=True)
+class WeightedMean:
+    """The mean of one configuration in an effect."""
 
-    If the hypothesis is true, twice the smaller p ever falls to alpha with probability at most
-    alpha. Both are 0.5 with one seed, or if the mean equals the bound. If all seeds have the same
-    value, use the sign test. It needs no correction: n equal signs include n - 1 equal signs.
+    weight: float
+    mean: float
+    n: int
+    variance: float = math.nan
+    """Variance between its `n` runs; NaN with one."""
+    pooled: bool = True
+    """True if the grid's prior of variances applies to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariancePrior:
+    """What the configurations of a grid say of the variance of another: a scaled inverse
+    chi-square distribution."""
+
+    degrees: float
+    variance: float
+
+
+def variance_prior(variances: Iterable[tuple[float, int]]) -> VariancePrior | None:
+    """Return the prior of variances of a grid, or None without a variance above 0.
+
+    `variances`: variance between runs and number of runs of each configuration. The moments of log
+    variances give the prior (Smyth 2004, equation 10). Its degrees are the lower end of their SURE
+    interval: the number of configurations is small, and too many degrees claim falsely.
     """
-    if effect.n < 2 or math.isclose(effect.mean, bound, abs_tol=1e-12):
-        return 0.5, 0.5
-    if effect.sd < SMALLEST_SD:
-        p = 0.5**effect.n
-    else:
-        t = (effect.mean - bound) / (effect.sd / math.sqrt(effect.n))
-        p = min(1.0, math.exp(-log_evidence(t, effect.n))) / 2
-    return (p, 1 - p) if effect.mean > bound else (1 - p, p)
+    import numpy as np
+    from scipy.special import chdtri, digamma, polygamma
 
-
-def anytime_two_sided_p(effect: Estimate | None) -> float:
-    """Return p of "the mean is 0", or 1 without an effect or with one seed."""
-    if effect is None or effect.n < 2:
-        return 1.0
-    return min(1.0, 2 * min(anytime_p(effect, 0.0)))
-
-
-def anytime_interval(effect: Estimate, alpha: float) -> tuple[float, float] | None:
-    """Return the interval that contains the mean at every look with probability 1 - alpha.
-
-    Return None if no finite interval does: with one seed, or with too few seeds for this alpha.
-    """
-    if effect.n < 2:
+    known = [(v, n - 1) for v, n in variances if n > 1 and v > SMALLEST_SD**2]
+    if not known:
         return None
-    reach = t_reach(effect.n, alpha)
-    if reach is None:
-        return None
-    half = reach * effect.sd / math.sqrt(effect.n)
-    return effect.mean - half, effect.mean + half
+    s2, df = (np.array(column, dtype=float) for column in zip(*known, strict=True))
+    logs = np.log(s2) - digamma(df / 2) + np.log(df / 2)
+    degrees = DEGREES[0]
+    if len(known) > 1:
+        largest = logs.var(ddof=1) * (len(known) - 1) / chdtri(len(known) - 1, SURE)
+        excess = float(largest - polygamma(1, df / 2).mean())
+        low, high = DEGREES
+        # trigamma falls: bisect for the degrees at which it is the excess.
+        for _ in range(60):
+            degrees = math.sqrt(low * high)
+            above = polygamma(1, degrees / 2) > excess
+            low, high = (degrees, high) if above else (low, degrees)
+    scale = float(np.exp(logs.mean() + digamma(degrees / 2) - math.log(degrees / 2)))
+    return VariancePrior(degrees, scale)
 
 
-@lru_cache(maxsize=4096)
-def t_reach(n: int, alpha: float) -> float | None:
-    """Return the smallest t statistic that decides with `n` differences at level alpha, or None."""
-    wanted = -math.log(alpha)
-    high = 1.0
-    while log_evidence(high, n) < wanted:
-        high *= 2
-        # The evidence is bounded in t: with few differences no t statistic reaches the level.
-        if high > 1e6:
-            return None
-    return _root(lambda t: log_evidence(t, n) - wanted, 0.0, high)
+class PooledEffect:
+    """The distribution of an effect, given its configurations: a weighted sum of Student's t.
+
+    The mean of a configuration lies around its true mean as Student's t, with the degrees of its
+    seeds and of the prior. The sum has no closed form (the problem of Behrens and Fisher). Its
+    probabilities are integrals of its characteristic function (Gil-Pelaez 1951).
+    """
+
+    def __init__(
+        self, means: Sequence[WeightedMean], prior: VariancePrior | None, items: float = 0.0
+    ):
+        """Raise ValueError if a mean has one run only, or if nothing varies.
+
+        `items`: the variance of the effect from items, 0 for an effect on these items.
+        """
+        import numpy as np
+
+        self.mean = math.fsum(each.weight * each.mean for each in means)
+        self.num_means = len(means)
+        parts: list[tuple[float, float]] = []  # (standard error, degrees)
+        for each in means:
+            if each.n < 2:
+                raise ValueError("a mean of one run has no spread")
+            # Equal values, as of few items, say nothing of the spread: the prior alone has one.
+            degrees = each.n - 1.0 if each.variance > SMALLEST_SD**2 else 0.0
+            squares = degrees * each.variance
+            if prior is not None and each.pooled:
+                degrees, squares = (
+                    degrees + prior.degrees,
+                    squares + prior.degrees * prior.variance,
+                )
+            if degrees:
+                error = abs(each.weight) * math.sqrt(squares / degrees / each.n)
+                parts.append((error, degrees))
+        if items:
+            parts.append((math.sqrt(items), DEGREES[1]))
+        parts = [(se, degrees) for se, degrees in parts if se > SMALLEST_SD]
+        if not parts:
+            raise ValueError("all runs of a side have the same value: no spread is measured")
+        self.error = math.sqrt(math.fsum(se * se for se, _ in parts))
+        # The characteristic function falls as exp(-sum of se √degrees t): 40 is beyond rounding.
+        end = 40.0 / math.fsum(se * math.sqrt(degrees) for se, degrees in parts)
+        self._at = (np.arange(_POINTS) + 0.5) * end / _POINTS
+        self._step = end / _POINTS
+        self._values = np.exp(
+            sum(_log_characteristic(se * self._at, degrees) for se, degrees in parts)
+        )
+
+    def tails(self, bound: float) -> tuple[float, float]:
+        """Return p of "the effect is not above `bound`" and p of "it is not below it"."""
+        import numpy as np
+
+        if not self.mean - bound:
+            return 0.5, 0.5
+        waves = np.sin(self._at * abs(self.mean - bound)) / self._at * self._values
+        p = min(0.5, max(1e-7, 0.5 - float(waves.sum()) * self._step / math.pi))
+        return (p, 1 - p) if self.mean > bound else (1 - p, p)
+
+    def interval(self, alpha: float) -> tuple[float, float]:
+        """Return the interval of the effect at level 1 - alpha: the bounds that it does not
+        reject."""
+        half = _root(lambda h: alpha - 2 * min(self.tails(self.mean - h)), 0.0, self.error * 1e3)
+        return self.mean - half, self.mean + half
+
+    def seeds_to_decide(self, distance: float, seeds: int, alpha: float) -> int | None:
+        """Return the number of seeds that decides at a distance from the bound with power 0.8.
+
+        Assume that distance and spread are exact. Return None if no number up to MAX_SEEDS does.
+        """
+        spread = self.error * math.sqrt(seeds)
+
+        def enough(n: int) -> bool:
+            degrees = self.num_means * (n - 1)
+            reach = t_quantile(1 - alpha / 2, degrees) + t_quantile(POWER, degrees)
+            return math.sqrt(n) * distance >= reach * spread
+
+        return _fewest(enough)
+
+
+def _log_characteristic(t: Any, degrees: float) -> Any:
+    """Return the log of the characteristic function of Student's t at `t`, above 0."""
+    import numpy as np
+    from scipy.special import gammaln, kve
+
+    half, z = degrees / 2, math.sqrt(degrees) * t
+    with np.errstate(over="ignore", invalid="ignore"):
+        logs = np.log(kve(half, z)) - z + half * np.log(z) - gammaln(half)
+        logs -= (half - 1) * math.log(2)
+    # kve overflows near 0 if the degrees are many; there the second moment is enough.
+    return np.where(np.isfinite(logs), np.minimum(logs, 0.0), -z * z / (4 * max(half - 1, 1)))
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    # 60 halvings bring the interval below the precision of a float.
-    for _ in range(60):
+    # 50 halvings bring the interval below every digit that is printed.
+    for _ in range(50):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) >= 0 else (middle, high)
     return high
 
 
-def anytime_p_between(left: Rate, right: Rate) -> tuple[float, float]:
-    """Return p of "the left share is not above the right one", and of "it is not below it"."""
-    mixture = _log_mixture(left.count, left.n) + _log_mixture(right.count, right.n)
-    free = _log_likelihood(left.count, left.n) + _log_likelihood(right.count, right.n)
-    pooled = _log_likelihood(left.count + right.count, left.n + right.n)
-    # Multiplied instead of divided: whole numbers compare without rounding.
-    above = left.count * right.n > right.count * left.n
-    below = left.count * right.n < right.count * left.n
-    # Under "not above", a left share that lies above is likeliest where both shares are equal.
-    not_above = pooled if above else free
-    not_below = pooled if below else free
-    return _p(mixture - not_above), _p(mixture - not_below)
+# ---------------------------------------------------------------- claims: shares of runs
 
 
-def anytime_p_of_share(share: Rate, bound: float) -> tuple[float, float]:
-    """Return p of "the share is not above `bound`", and of "it is not below it"."""
+def p_between_shares(left: Sequence[int], right: Sequence[int]) -> tuple[float, float]:
+    """Return p of "left is not above right" and of "it is not below": the randomisation test.
+
+    Each number is the total of one seed over the settings of a side, so runs that share a seed
+    count once. The test counts the ways to deal the seeds of both sides to two sides. With one
+    setting it is Fisher's exact test.
+    """
+    import numpy as np
+
+    every, chosen = [*left, *right], len(left)
+    # ways[k, s]: ways to choose k seeds with the total s.
+    ways = np.zeros((chosen + 1, sum(every) + 1))
+    ways[0, 0] = 1.0
+    for total in every:
+        for k in range(chosen, 0, -1):
+            ways[k, total:] += ways[k - 1, : ways.shape[1] - total]
+    dealt = ways[chosen] / ways[chosen].sum()
+    return float(dealt[sum(left) :].sum()), float(dealt[: sum(left) + 1].sum())
+
+
+def p_of_share(totals: Sequence[int], settings: int, bound: float) -> tuple[float, float]:
+    """Return p of "the share is not above `bound`" and of "it is not below": the binomial.
+
+    `totals`: of each seed, over so many settings. Settings share seeds, so a seed counts once: for
+    a share above the bound if all its runs are counted, for one below if any is.
+    """
+    from scipy.special import bdtr, bdtrc
+
+    n, whole, some = len(totals), sum(t == settings for t in totals), sum(t > 0 for t in totals)
     if not 0 <= bound <= 1:
         return (0.0, 1.0) if bound < 0 else (1.0, 0.0)
-    mixture = _log_mixture(share.count, share.n)
-    free = _log_likelihood(share.count, share.n)
-    at_bound = _log_likelihood(share.count, share.n, bound)
-    above = share.count > bound * share.n
-    below = share.count < bound * share.n
-    return _p(mixture - (at_bound if above else free)), _p(mixture - (at_bound if below else free))
-
-
-def _p(log_e: float) -> float:
-    """Return the p-value of a one-sided hypothesis from the log of the evidence against it."""
-    # exp of a larger number would round p to 0, and no p-value is 0.
-    return min(1.0, math.exp(-min(log_e, 700.0)))
-
-
-def _log_mixture(count: int, n: int) -> float:
-    """Return the log of the likelihood of `count` of `n`, averaged over Beta(1/2, 1/2)."""
-    return _log_beta(count + 0.5, n - count + 0.5) - _log_beta(0.5, 0.5)
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _log_likelihood(count: int, n: int, share: float | None = None) -> float:
-    """Return the log-likelihood of `count` of `n` at a share, by default the most likely one."""
-    from scipy.special import xlogy
-
-    best = count / n if share is None and n else share or 0.0
-    # xlogy(0, 0) is 0: what never happened may have the chance 0.
-    return float(xlogy(count, best) + xlogy(n - count, 1 - best))
+    return float(bdtrc(whole - 1, n, bound)) if whole else 1.0, float(bdtr(some, n, bound))
 
 
 # ---------------------------------------------------------------- seeds that would decide
@@ -563,20 +631,21 @@ def _log_likelihood(count: int, n: int, share: float | None = None) -> float:
 def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
     """Return the number of seeds that decides a mean `distance` away from a bound with power 0.8.
 
-    Return None if no number up to MAX_SEEDS suffices. Assume that distance and sd are exact.
+    The test is Student's t. Return None if no number up to MAX_SEEDS suffices, or without spread.
+    Assume that distance and sd are exact.
     """
-    if not distance:
-        return None
     if sd < SMALLEST_SD:
-        # All seeds have one sign, and the two-sided sign test decides at 2 / 2^n below alpha.
-        return math.floor(math.log2(2 / alpha)) + 1
+        return None
 
     def enough(n: int) -> bool:
-        reach = t_reach(n, alpha)
-        if reach is None:
-            return False
-        return math.sqrt(n) * abs(distance) >= (reach + t_quantile(POWER, n - 1)) * sd
+        reach = t_quantile(1 - alpha / 2, n - 1) + t_quantile(POWER, n - 1)
+        return math.sqrt(n) * abs(distance) >= reach * sd
 
+    return _fewest(enough)
+
+
+def _fewest(enough: Callable[[int], bool]) -> int | None:
+    """Return the fewest seeds, from 2 to MAX_SEEDS, that are enough, or None."""
     low, high = 1, 2
     while not enough(high):
         low, high = high, high * 2

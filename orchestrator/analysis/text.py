@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.analysis.stats import Estimate, Rate
 from orchestrator.metrics.names import METRICS
-from orchestrator.spec.claims import COLLAPSE
+from orchestrator.spec.claims import COLLAPSE, UNSTABLE
 
 _SHORT = {
     "eval/accuracy_in_domain": "exact in-domain accuracy",
@@ -20,7 +20,10 @@ _SHORT = {
     "rollout/response_tokens": "response length",
 }
 
-
+_OF_RUNS = {
+    COLLAPSE: "the share of collapsed runs",
+    UNSTABLE: "the share of collapsed or unstable runs",
+}
 _DOMAINS = {
     "in_domain": "in-domain accuracy",
     "out_of_domain": "out-of-domain accuracy",
@@ -82,8 +85,8 @@ def first_names(names: Sequence[str]) -> str:
 
 def metric_title(name: str) -> str:
     """Return the canonical name of a metric in words, such as `training reward`."""
-    if name == COLLAPSE:
-        return "the share of collapsed runs"
+    if name in _OF_RUNS:
+        return _OF_RUNS[name]
     parts = name.split("/")
     if parts[0] == "eval" and len(parts) == 3:
         kind = "" if parts[2] == "mean" else f" ({parts[2]})"

@@ -17,11 +17,12 @@ from orchestrator.analysis.claims import (
 )
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
-from orchestrator.analysis.stats import Estimate, Rate, difference_of_rates
+from orchestrator.analysis.stats import Estimate, Rate
 from orchestrator.analysis.text import counted, estimate_text, listed
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
 from orchestrator.report.figures import has_curve
 from orchestrator.report.model import Card, ClaimEffect, Figure, Panel, Plate
+from orchestrator.spec.claims import COLLAPSE
 from orchestrator.spec.select import matches
 
 NOTHING = "No cell has finished yet: there is nothing to say."
@@ -141,7 +142,8 @@ def in_short(f: JudgedClaim) -> str:
         return "one training run on both sides" if f.verdict != "not testable" else "not measured"
     if e.effect is None:
         left, right = (_rate(side) for side in (e.left, e.right))
-        return f"{left} collapsed, against {right}" if right else f"{left} collapsed"
+        what = "collapsed" if f.claim.left.metric == COLLAPSE else "not stable"
+        return f"{left} {what}, against {right}" if right else f"{left} {what}"
     seeds = counted(len(e.contrast.seeds), "seed")
     text = estimate_text(e.effect, signed=True)
     return text if e.effect.n < 2 else f"{text}, {seeds}"
@@ -189,7 +191,7 @@ def _difference(e: ClaimEvidence) -> tuple[float, float | None, float | None] | 
     if e.effect is not None:
         return e.effect.mean, e.effect.low, e.effect.high
     if isinstance(e.left, Rate) and isinstance(e.right, Rate):
-        return difference_of_rates(e.left, e.right)
+        return e.left.share - e.right.share, None, None
     return None
 
 

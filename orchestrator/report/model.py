@@ -66,7 +66,7 @@ class ClaimEffect:
     value: float
     low: float | None
     high: float | None
-    """95 % interval, not corrected for repeated looks; None with one seed."""
+    """The interval that decides; None with one seed and for shares."""
     region: tuple[float, float | None]
     """The range in which the claim holds; None: without an upper end."""
 

@@ -20,7 +20,7 @@ from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.libraries import LibrarySide, library_name, read_sides
 from orchestrator.analysis.runs import MeasuredRun
-from orchestrator.analysis.stats import ALPHA, LEVEL, POWER
+from orchestrator.analysis.stats import ALPHA, LEVEL, PLANNED, POWER
 from orchestrator.analysis.text import counted, estimate_text, listed, number_text
 from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
 from orchestrator.evaluate import ScoredBaseline
@@ -340,7 +340,7 @@ METHODS = (
         "has none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) ones."
     ),
     (
-        "Over seeds and items: both are resampled (the hierarchical bootstrap), so these intervals "
+        "Over seeds and items: these intervals "
         "speak of the tasks the items were drawn from, and not of these items only."
     ),
     (
@@ -351,24 +351,18 @@ METHODS = (
     ),
     (
         "A claim is judged on differences within settings (same study, model, data, β, ...), "
-        "averaged "
-        "over settings for each seed, then tested over the seeds that every configuration has. "
-        "In tests of shares of collapsed runs, each run counts once. A claim that says `over "
-        "items` is tested with the spread between items too, and speaks of the tasks they were "
-        "drawn from; any other speaks of the items that were asked."
+        "averaged over settings. It is tested with the variances of its configurations and of the "
+        "grid's. Accuracies in a claim are those of runs that trained. Shares of collapsed or "
+        "unstable runs are counted by seed: runs that share a seed count once. A claim that says "
+        "`over items` is tested with the spread between items too, and speaks of the tasks they "
+        "were drawn from; any other speaks of the items that were asked."
     ),
     (
-        "p-values are two-sided and corrected by Holm over all testable claims; below "
-        f"{ALPHA:.2f} a claim holds or is contradicted. Otherwise it is open, and the "
-        f"seeds named would decide it with power {POWER:g} if effect and spread stayed as seen."
-    ),
-    (
-        "Verdicts hold at every look: however often one looked before, and whatever made one add "
-        "seeds, the chance that a true nothing is ever claimed stays below the level. Means are "
-        "tested by the mixture t martingale, shares by the Beta mixture of the binomial; where all "
-        "seeds give the same difference, the sign test, which n seeds bring to 2/2^n at best. The "
-        "price is about twice the seeds of a test that is allowed one look. Intervals in tables "
-        "and figures are those of a single look."
+        "p-values are two-sided and corrected by Holm over all claims of the spec. The planned "
+        f"seeds have {PLANNED:.0%} of the error {ALPHA:.2f}, seeds that are added later share the "
+        "rest. The interval of a claim is the one that decides. The number of seeds of an open "
+        f"claim decides it with power {POWER:g} if effect and spread stay as seen. Intervals in "
+        "tables and figures are those of a single look."
     ),
     (
         "Claims with ~ are tests of equivalence: two one-sided tests against the margin, each "

@@ -978,10 +978,7 @@ def difference_table(
         "verdict",
         *([] if effect is None else [f"seeds for {effect:g}"]),
     )
-    caption = (
-        f"difference in {metric}: 95 % intervals as if this were the only look; p and verdict hold "
-        "at every look"
-    )
+    caption = f"difference in {metric}: 95 % intervals and p are of one look"
     return ReportTable(caption, columns, tuple(rows))
 
 

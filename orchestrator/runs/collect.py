@@ -4,6 +4,7 @@ Write only a cache: the metrics of ended cells, as columns (columns.py).
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import plugins
@@ -34,10 +35,25 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     """
     folder.check()
     columns = columns_in(folder.path)
+    launched = _first_launches(folder)
     with one_look(folder) as look:
-        records = [_record(cell, folder.cell(cell), look, columns) for cell in cells]
+        records = [
+            replace(
+                _record(cell, folder.cell(cell), look, columns), submitted=launched.get(cell.id)
+            )
+            for cell in cells
+        ]
     columns.flush()
     return records
+
+
+def _first_launches(folder: RunFolder) -> dict[str, float]:
+    """Return cell id -> Unix time of its first launch."""
+    return {
+        event["cell"]: event["time"]
+        for event in reversed(folder.events())
+        if event["event"] == "intent"
+    }
 
 
 def collect_without_kept(

@@ -3,7 +3,8 @@
     claim      = side relation (side | number | "predicted") ["+-" number] {condition}
     side       = metric ["[" choice {"," choice} "]"]
     relation   = ">" | ">=" | "<" | "<=" | "~"
-    condition  = "at" choice {("and" | ",") choice} | "in" "study" (name | list) | "over" "items"
+    condition  = "at" place {("and" | ",") place} | "in" "study" (name | list) | "over" "items"
+    place      = choice | "every" axis
     choice     = axis ("=" value | "in" list)
     list       = "[" value {"," value} "]"
 
@@ -11,7 +12,11 @@
 `eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05 in study onpolicy`
 `collapse[kl=k3.reward] > collapse[kl=none] at beta=1`
 
-`collapse` is the share of runs that collapsed. `works` is the share of runs that trained to their
+`collapse` is the share of runs that collapsed, `unstable` the share of those that collapsed or were
+unstable (orchestrator/analysis/phases.py). Accuracies are those of runs that did not collapse.
+`at every beta` holds if it holds at each beta; without it, the effect is the mean over them.
+
+`works` is the share of runs that trained to their
 end, did not collapse and were evaluated as the spec asks; a claim on it (`works >= 1`) is counted
 on these very runs and infers nothing about others. Any other metric is a canonical name
 (orchestrator/metrics/names.py). `eval/in_domain/mean` and `eval/out_of_domain/mean` are mean@k over
@@ -34,7 +39,9 @@ from orchestrator.spec.fields import FIELDS, LABELS
 from orchestrator.spec.select import OF_A_CELL, term
 
 Relation = Literal[">", ">=", "<", "<=", "~"]
-COLLAPSE = "collapse"
+COLLAPSE, UNSTABLE = "collapse", "unstable"
+SHARES = (COLLAPSE, UNSTABLE)
+"""Metrics that are shares of runs."""
 WORKS = "works"
 
 _METRIC = re.compile(r"[A-Za-z_][\w./@-]*")
@@ -87,6 +94,8 @@ class Claim:
     at: tuple[AxisCondition, ...] = ()
     studies: tuple[str, ...] = ()
     """Empty: every study."""
+    every: str = ""
+    """The axis at each value of which the claim has to hold; empty: none."""
     over_items: bool = False
     """True: the verdict includes the spread between items, so it holds for the tasks that the items
     come from."""
@@ -107,14 +116,16 @@ def parse(text: str) -> Claim:
     )
     right = _right(reader)
     margin = _margin(reader, relation)
-    at, studies, over_items = _conditions(reader)
-    _check_collapse(left, right, margin)
+    at, studies, every, over_items = _conditions(reader)
+    _check_shares(left, right, margin)
     _check_works(left, relation, right)
-    if over_items and (left.metric in (COLLAPSE, WORKS) or not _same_metric(left, right)):
+    if over_items and (left.metric in (*SHARES, WORKS) or not _same_metric(left, right)):
         raise ValueError(
             "`over items` is for a claim that compares one evaluated metric of two sides"
         )
-    return Claim(" ".join(text.split()), left, relation, right, margin, at, studies, over_items)
+    return Claim(
+        " ".join(text.split()), left, relation, right, margin, at, studies, every, over_items
+    )
 
 
 def _same_metric(left: ClaimSide, right: "ClaimSide | float | str") -> bool:
@@ -193,15 +204,22 @@ def _margin(reader: _Reader, relation: Relation) -> float:
     return margin
 
 
-def _conditions(reader: _Reader) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], bool]:
-    over_items = False
+def _conditions(
+    reader: _Reader,
+) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], str, bool]:
+    over_items, every = False, ""
     at: list[AxisCondition] = []
     studies: list[str] = []
     while reader.at < len(reader.text):
         if reader.word("at"):
-            at.append(_choice(reader))
-            while reader.accept(",") or reader.word("and"):
-                at.append(_choice(reader))
+            while True:
+                if reader.word("every"):
+                    every = reader.take(_NAME, "an axis (beta, model, ...)")
+                    term(every, "=", ("0",))
+                else:
+                    at.append(_choice(reader))
+                if not (reader.accept(",") or reader.word("and")):
+                    break
         elif reader.word("in"):
             if not reader.word("study"):
                 reader.fail("'study' after 'in'")
@@ -211,8 +229,10 @@ def _conditions(reader: _Reader) -> tuple[tuple[AxisCondition, ...], tuple[str, 
                 reader.fail("'items' after 'over'")
             over_items = True
         else:
-            reader.fail("'at AXIS=VALUE', 'in study NAME', 'over items' or the end")
-    return tuple(at), tuple(studies), over_items
+            reader.fail(
+                "'at AXIS=VALUE', 'at every AXIS', 'in study NAME', 'over items' or the end"
+            )
+    return tuple(at), tuple(studies), every, over_items
 
 
 def _choice(reader: _Reader) -> AxisCondition:
@@ -242,16 +262,17 @@ def _values(reader: _Reader) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _check_collapse(left: ClaimSide, right: "ClaimSide | float | str", margin: float) -> None:
-    collapses = [isinstance(side, ClaimSide) and side.metric == COLLAPSE for side in (left, right)]
-    if not any(collapses) or (collapses[0] and isinstance(right, float)):
+def _check_shares(left: ClaimSide, right: "ClaimSide | float | str", margin: float) -> None:
+    metrics = [side.metric if isinstance(side, ClaimSide) else "" for side in (left, right)]
+    share = next((metric for metric in metrics if metric in SHARES), None)
+    if share is None or (metrics[0] in SHARES and isinstance(right, float)):
         return
-    if not all(collapses):
-        raise ValueError("collapse is a share of runs; compare it with collapse or with a number")
+    if metrics[0] != metrics[1]:
+        raise ValueError(f"{share} is a share of runs; compare it with {share} or with a number")
     if margin:
         raise ValueError(
-            "two shares of collapsed runs are compared by > or <, without a margin; to say that "
-            "runs are stable, compare one with a number: collapse[...] <= 0.1"
+            "two shares of runs are compared by > or <, without a margin; to say that "
+            f"runs are stable, compare one with a number: {share}[...] <= 0.1"
         )
 
 
@@ -269,11 +290,12 @@ def _check_works(left: ClaimSide, relation: str, right: "ClaimSide | float | str
 def _check_metric(metric: str) -> None:
     parts = metric.split("/")
     evaluated = parts[0] == "eval" and len(parts) == 3 and all(parts)
-    if metric not in (COLLAPSE, WORKS) and metric not in METRICS and not evaluated:
-        known = [COLLAPSE, WORKS, *METRICS]
+    if metric not in (*SHARES, WORKS) and metric not in METRICS and not evaluated:
+        known = [*SHARES, WORKS, *METRICS]
         raise ValueError(
             f"no metric is called '{metric}'{did_you_mean(metric, known)}; a metric "
-            "is collapse, works, eval/<task>/<metric> or a name of `orchestrator/metrics/names.py`"
+            "is collapse, unstable, works, eval/<task>/<metric> or a name of "
+            "`orchestrator/metrics/names.py`"
         )
 
 
@@ -305,7 +327,8 @@ def check_claims(
                 )
         for side in claim.sides:
             wheres = (*side.where, *claim.at)
-            unknown = [w.axis for w in wheres if w.axis not in LABELS and w.axis not in FIELDS]
+            named = [*(w.axis for w in wheres), *([claim.every] if claim.every else [])]
+            unknown = [axis for axis in named if axis not in LABELS and axis not in FIELDS]
             for axis in unknown:
                 hint = did_you_mean(axis, [*LABELS, *FIELDS])
                 problems.append(SpecProblem(f"claim '{name}': unknown axis '{axis}'{hint}", at))

@@ -1,0 +1,286 @@
+"""False claims, power and coverage of the tests by which claims are judged, and of others.
+
+python benchmarks/claims.py [FAMILIES]
+
+A family is a grid of 61 configurations and 15 claims. A claim is the mean over 1, 2 or 4 settings
+of left minus right. The variances of configurations are as spread as those of a measured run of
+experiments/comedy_full.yaml with three seeds (scaled inverse chi-square with 2.6 degrees, deviation
+0.0325), or all equal, or one in five is a hundred times larger. A false claim is a verdict where
+nothing differs, on any claim of the family, at the level of the planned look (0.035 of 0.05).
+
+    t        Student's t of the paired differences of seeds
+    Welch    Welch's t over the configurations of a claim, with Satterthwaite's degrees
+    orch     what orch judges by: the variances of the configurations, and a prior of the grid's
+    oracle   the normal test with the true variances
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import chdtri, digamma, ndtr, polygamma, stdtr
+
+from orchestrator.analysis.stats import ALPHA, DEGREES, SURE, level_of_look, p_between_shares
+
+CONFIGURATIONS, DRAWS = 61, 200
+SETTINGS = (4, 2, 2, 4, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 1)
+"""The number of settings of each claim."""
+KINDS = (
+    "normal",
+    "t with 3 degrees",
+    "skewed",
+    "equal",
+    "unequal",
+    "shared",
+    "rounded",
+    "collapse",
+)
+"""shared: half of a run's noise is its seed's. rounded: to 1/32. collapse: one run in twenty."""
+METHODS = ("t", "Welch", "orch", "oracle")
+LEVEL = level_of_look([3])
+
+
+class Family(NamedTuple):
+    """Families of grids: values [families, configurations, seeds], NaN where a run collapsed."""
+
+    values: Any
+    deviations: Any
+    """True standard deviations, [families, configurations]."""
+
+
+def sides() -> list[tuple[Any, Any]]:
+    """Return the left and the right configurations of each claim."""
+    rng = np.random.default_rng(7)
+    picks = [rng.choice(CONFIGURATIONS, 2 * k, replace=False) for k in SETTINGS]
+    return [(pick[: len(pick) // 2], pick[len(pick) // 2 :]) for pick in picks]
+
+
+def families(kind: str, count: int, seeds: int, rng: Any) -> Family:
+    """Return families in which no configuration differs from another."""
+    shape = (count, CONFIGURATIONS, seeds)
+    if kind == "equal":
+        deviations = np.full(shape[:2], 0.0325)
+    elif kind == "unequal":
+        deviations = np.where(rng.random(shape[:2]) < 0.2, 0.325, 0.0325)
+    else:
+        deviations = np.minimum(0.0325 * np.sqrt(2.6 / rng.chisquare(2.6, shape[:2])), 0.4)
+    if kind == "t with 3 degrees":
+        noise = rng.standard_t(3, shape) / np.sqrt(3)
+    elif kind == "skewed":
+        noise = rng.exponential(1.0, shape) - 1
+    else:
+        noise = rng.standard_normal(shape)
+    if kind == "shared":
+        common = rng.standard_normal((count, 1, seeds))
+        noise = np.sqrt(0.5) * (common + noise)
+    values = noise * deviations[:, :, None]
+    if kind == "rounded":
+        values = np.round(values * 32) / 32
+    if kind == "collapse":
+        values = np.where(rng.random(shape) < 0.05, np.nan, values)
+    return Family(values, deviations)
+
+
+def prior_degrees(variances: Any, df: Any) -> tuple[Any, Any]:
+    """Return degrees and variance of each family's prior, as `stats.variance_prior`."""
+    known = (df > 0) & (variances > 1e-24)
+    safe, least = np.where(known, variances, 1.0), np.maximum(df, 1)
+    logs = np.where(known, np.log(safe) - digamma(least / 2) + np.log(least / 2), np.nan)
+    count = known.sum(axis=1)
+    largest = np.nanvar(logs, axis=1, ddof=1) * (count - 1) / chdtri(count - 1, SURE)
+    excess = largest - np.nanmean(np.where(known, polygamma(1, least / 2), np.nan), axis=1)
+    low, high = (np.full(len(excess), end) for end in DEGREES)
+    for _ in range(30):
+        degrees = np.sqrt(low * high)
+        above = polygamma(1, degrees / 2) > excess
+        low, high = np.where(above, degrees, low), np.where(above, high, degrees)
+    scale = np.exp(np.nanmean(logs, axis=1) + digamma(degrees / 2) - np.log(degrees / 2))
+    return degrees, scale
+
+
+@lru_cache(maxsize=400)
+def _inverse_chi_square(degrees: float) -> Any:
+    """Return draws of degrees / chi-square, [configurations, DRAWS]."""
+    rng = np.random.default_rng(int(degrees * 1000))
+    return degrees / rng.chisquare(degrees, (CONFIGURATIONS, DRAWS))
+
+
+class Statistics(NamedTuple):
+    """Statistics of families: [families, claims], and draws of the squared error of the effect."""
+
+    effects: Any
+    paired: Any
+    """Two-sided p of Student's t."""
+    welch: Any
+    true_errors: Any
+    squared_errors: Any
+    """Draws of the variance of each effect, [families, claims, DRAWS]."""
+
+
+def statistics(family: Family, shifts: Any = None) -> Statistics:
+    """Return the statistics of all claims. `shifts`: the true effect of each, 0 by default."""
+    n = np.isfinite(family.values).sum(axis=2)
+    means = np.nansum(family.values, axis=2) / np.maximum(n, 1)
+    spread = np.nansum((family.values - means[:, :, None]) ** 2, axis=2)
+    df = np.maximum(n - 1, 0)
+    variances = spread / np.maximum(df, 1)
+    degrees, scale = prior_degrees(variances, df)
+    total = degrees[:, None] + np.where(variances > 1e-24, df, 0)
+    posterior = (degrees * scale)[:, None] + spread
+    shape = (len(n), len(SETTINGS))
+    found = [np.zeros(shape) for _ in range(4)]
+    squared = np.zeros((*shape, DRAWS), dtype=np.float32)
+    # Draws are shared by families of nearly equal degrees: steps of 3 %.
+    steps = np.exp(np.round(np.log(total) / 0.03) * 0.03).round(3)
+    drawn = np.empty((len(n), CONFIGURATIONS, DRAWS), dtype=np.float32)
+    for step in np.unique(steps):
+        rows, columns = np.nonzero(steps == step)
+        drawn[rows, columns] = _inverse_chi_square(float(step))[columns]
+    drawn *= (posterior / total / np.maximum(n, 1))[:, :, None]
+    for i, (left, right) in enumerate(sides()):
+        shift = 0.0 if shifts is None else shifts[i]
+        valid = (n[:, left] > 1) & (n[:, right] > 1)
+        w = valid / np.maximum(valid.sum(axis=1), 1)[:, None]
+        both = np.concatenate([left, right])
+        w2 = np.concatenate([w, w], axis=1) ** 2
+        own = variances[:, both] / np.maximum(n[:, both], 1)
+        effect = (w * (means[:, left] - means[:, right])).sum(axis=1) + shift
+        error = (w2 * own).sum(axis=1)
+        freedom = error**2 / np.maximum((w2**2 * own**2 / np.maximum(df[:, both], 1)).sum(1), 1e-99)
+        by_seed = np.nanmean(family.values[:, left] - family.values[:, right], axis=1) + shift
+        seeds = by_seed.shape[1]
+        deviation = np.maximum(np.nanstd(by_seed, axis=1, ddof=1), 1e-12)
+        t = np.abs(np.nanmean(by_seed, axis=1)) / deviation * np.sqrt(seeds)
+        true = w2 * family.deviations[:, both] ** 2 / np.maximum(n[:, both], 1)
+        found[0][:, i] = effect
+        found[1][:, i] = 2 * stdtr(seeds - 1, -t)
+        found[2][:, i] = 2 * stdtr(
+            np.maximum(freedom, 1), -np.abs(effect) / np.sqrt(np.maximum(error, 1e-99))
+        )
+        found[3][:, i] = np.sqrt(true.sum(axis=1))
+        squared[:, i] = np.einsum("fc,fcd->fd", w2.astype(np.float32), drawn[:, both])
+    return Statistics(*found, squared)
+
+
+def pooled_p(found: Statistics, bound: float = 0.0) -> Any:
+    """Return the two-sided p of orch's test that the effect is `bound`."""
+    distance = np.abs(found.effects - bound)[:, :, None]
+    errors = np.sqrt(np.maximum(found.squared_errors, 1e-30))
+    return 2 * ndtr(-distance / errors).mean(axis=2)
+
+
+def decided(p: Any, level: float) -> Any:
+    """Return True where Holm's procedure rejects, [families, claims]."""
+    order = np.argsort(p, axis=1)
+    steps = level / (p.shape[1] - np.arange(p.shape[1]))
+    first = np.logical_and.accumulate(np.take_along_axis(p, order, 1) < steps, axis=1)
+    result = np.zeros(p.shape, dtype=bool)
+    np.put_along_axis(result, order, first, 1)
+    return result
+
+
+def p_values(found: Statistics) -> dict[str, Any]:
+    """Return the two-sided p of each method."""
+    oracle = 2 * ndtr(-np.abs(found.effects) / np.maximum(found.true_errors, 1e-12))
+    return {"t": found.paired, "Welch": found.welch, "orch": pooled_p(found), "oracle": oracle}
+
+
+def _chunks(kind: str, count: int, seeds: int, rng: Any) -> Iterator[Statistics]:
+    for start in range(0, count, 250):
+        yield statistics(families(kind, min(250, count - start), seeds, rng))
+
+
+def false_claims(kind: str, count: int, seeds: int) -> dict[str, float]:
+    """Return the share of families with a false claim, and that with an interval off the truth."""
+    rng = np.random.default_rng([seeds, KINDS.index(kind)])
+    sums: dict[str, float] = {}
+    for found in _chunks(kind, count, seeds, rng):
+        p = p_values(found)
+        for method in METHODS:
+            any_claim = decided(p[method], LEVEL).any(axis=1).sum()
+            sums[method] = sums.get(method, 0) + float(any_claim)
+        off = (p["orch"] < LEVEL / len(SETTINGS)).any(axis=1).sum()
+        sums["off"] = sums.get("off", 0) + float(off)
+    return {name: total / count for name, total in sums.items()}
+
+
+def after_extensions(count: int, looks: tuple[int, ...]) -> float:
+    """Return the share of families with a false claim at any of several looks at normal noise."""
+    rng = np.random.default_rng(looks)
+    claimed = 0
+    for start in range(0, count, 250):
+        family = families("normal", min(250, count - start), looks[-1], rng)
+        at_any = np.zeros(len(family.values), dtype=bool)
+        for index, n in enumerate(looks):
+            found = statistics(Family(family.values[:, :, :n], family.deviations))
+            level = level_of_look(looks[: index + 1])
+            at_any |= decided(pooled_p(found), level).any(axis=1)
+        claimed += int(at_any.sum())
+    return claimed / count
+
+
+def power(count: int, seeds: int, effect: float) -> dict[str, float]:
+    """Return the share of claims with this effect that are decided; 8 of 15 claims have one."""
+    rng = np.random.default_rng([seeds, 99])
+    sums = dict.fromkeys(METHODS, 0.0)
+    with_effect = np.arange(len(SETTINGS)) < 8
+    for start in range(0, count, 250):
+        family = families("normal", min(250, count - start), seeds, rng)
+        p = p_values(statistics(family, effect * with_effect))
+        for method in METHODS:
+            sums[method] += float(decided(p[method], LEVEL)[:, with_effect].mean(axis=1).sum())
+    return {method: total / count for method, total in sums.items()}
+
+
+def shares(count: int, seeds: int, correlation: float) -> float:
+    """Return how often equal shares (0.3) are told apart at 0.05: four settings share a seed."""
+    rng = np.random.default_rng([seeds, int(correlation * 100)])
+    apart = 0
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
+    for _ in range(count):
+        common = rng.random((2, seeds, 1))
+        own = rng.random((2, seeds, 4))
+        same = rng.random((2, seeds, 4)) < correlation
+        left, right = (np.where(same, common, own) < 0.3).sum(axis=2)
+        key = tuple(sorted(map(int, left))), tuple(sorted(map(int, right)))
+        if key not in known:
+            known[key] = 2 * min(p_between_shares(*key)) < ALPHA
+        apart += known[key]
+    return apart / count
+
+
+def main() -> None:
+    """Print the tables."""
+    # A claim of which all runs of a seed collapsed has no value there.
+    warnings.simplefilter("ignore", RuntimeWarning)
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
+    error = np.sqrt(ALPHA * (1 - ALPHA) / count)
+    print(f"{count} families a row; one Monte Carlo error at {ALPHA:g}: {error:.4f}\n")
+    print("| seeds | null | t | Welch | orch | oracle | an interval off |")
+    print("|---|---|---|---|---|---|---|")
+    for seeds in (3, 5, 8, 20):
+        for kind in KINDS:
+            found = false_claims(kind, count, seeds)
+            cells = " | ".join(f"{found[name]:.3f}" for name in (*METHODS, "off"))
+            print(f"| {seeds} | {kind} | {cells} |", flush=True)
+    for looks in ((3, 8), (3, 8, 20), (5, 10, 20)):
+        at, share = ", ".join(map(str, looks)), after_extensions(count, looks)
+        print(f"\nfalse claims at any of the looks at {at} seeds: {share:.3f}", flush=True)
+    print("\n| seeds | effect | t | Welch | orch | oracle |")
+    print("|---|---|---|---|---|---|")
+    for seeds in (3, 5, 8, 20):
+        for effect in (0.05, 0.1, 0.3):
+            found = power(count // 4, seeds, effect)
+            cells = " | ".join(f"{found[name]:.2f}" for name in METHODS)
+            print(f"| {seeds} | {effect:g} | {cells} |", flush=True)
+    print("\nequal shares of four settings told apart, one claim")
+    for seeds in (3, 5, 8, 20):
+        rates = [f"{shares(count, seeds, c):.3f}" for c in (0.0, 0.6, 0.95)]
+        print(f"{seeds} seeds, correlation 0, 0.6, 0.95: {', '.join(rates)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The test of an effect of configurations, against draws and against closed forms."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import benchmarks.claims
+from orchestrator.analysis.claims import reason, statement
+from orchestrator.analysis.compare import compare
+from orchestrator.analysis.stats import (
+    ALPHA,
+    PooledEffect,
+    VariancePrior,
+    WeightedMean,
+    level_of_look,
+    p_between_shares,
+    p_of_share,
+    variance_prior,
+)
+
+HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+PRIOR = VariancePrior(2.6, 0.001)
+
+
+def test_one_configuration_is_students_t() -> None:
+    effect = PooledEffect([WeightedMean(1, 1.0, 5, 1.0)], None)
+    assert effect.tails(0.0)[0] == pytest.approx(scipy.stats.t.sf(5**0.5, 4), rel=1e-4)
+    low, high = effect.interval(ALPHA)
+    expected = scipy.stats.t.ppf(0.975, 4) / 5**0.5
+    assert (low, high) == pytest.approx((1 - expected, 1 + expected), rel=1e-4)
+    many = PooledEffect([WeightedMean(1, 1.0, 150, 1.0)], VariancePrior(100, 1.0))
+    expected = scipy.stats.t.sf(0.2 * 150**0.5, 249)
+    assert many.tails(0.8)[0] == pytest.approx(expected, rel=1e-3)
+
+
+def test_several_configurations_are_a_sum_of_students_t() -> None:
+    means = [
+        WeightedMean(0.5, 0.8, 3, 0.001),
+        WeightedMean(0.5, 0.7, 5, 0.0002),
+        WeightedMean(-1.0, 0.6, 3, 0.002),
+    ]
+    effect = PooledEffect(means, PRIOR)
+    rng = np.random.default_rng(0)
+    drawn = np.full(400_000, effect.mean)
+    for each in means:
+        degrees = each.n - 1 + PRIOR.degrees
+        squares = (each.n - 1) * each.variance + PRIOR.degrees * PRIOR.variance
+        error = (squares / degrees / each.n) ** 0.5
+        drawn += each.weight * error * rng.standard_t(degrees, len(drawn))
+    for bound in (0.0, 0.1, 0.14):
+        assert effect.tails(bound)[0] == pytest.approx(float(np.mean(drawn <= bound)), rel=0.1)
+    low, high = effect.interval(0.01)
+    assert float(np.mean((drawn > low) & (drawn < high))) == pytest.approx(0.99, abs=0.001)
+    assert 2 * effect.tails(low)[0] == pytest.approx(0.01, rel=1e-3), "the interval is the test"
+
+
+def test_what_has_no_spread_is_not_tested() -> None:
+    with pytest.raises(ValueError, match="one run"):
+        PooledEffect([WeightedMean(1, 0.5, 1)], PRIOR)
+    with pytest.raises(ValueError, match="no spread"):
+        PooledEffect([WeightedMean(1, 0.5, 3, 0.0)], None)
+    tied = PooledEffect([WeightedMean(1, 0.5, 3, 0.0)], PRIOR)
+    known = PooledEffect([WeightedMean(1, 0.5, 3, PRIOR.variance)], PRIOR)
+    assert tied.tails(0.4)[0] > known.tails(0.4)[0], "equal values say nothing of the spread"
+    assert variance_prior([(0.0, 3), (0.0, 3)]) is None
+
+
+def test_the_benchmark_has_the_prior_of_the_claims() -> None:
+    rng = np.random.default_rng(1)
+    variances = 0.001 * 2.6 / rng.chisquare(2.6, 61) * rng.chisquare(2, 61) / 2
+    prior = variance_prior((v, 3) for v in variances)
+    assert prior is not None
+    degrees, scale = benchmarks.claims.prior_degrees(variances[None], np.full((1, 61), 2))
+    assert prior.degrees == pytest.approx(float(degrees[0]), rel=1e-4)
+    assert prior.variance == pytest.approx(float(scale[0]), rel=1e-4)
+    few = variance_prior((v, 3) for v in variances[:3])
+    assert few is not None
+    assert few.degrees <= prior.degrees, "few configurations say little"
+
+
+def test_few_false_claims_and_more_power_than_pairs() -> None:
+    found = benchmarks.claims.false_claims("normal", 500, 3)
+    assert found["orch"] < 0.05 + 2 * 0.01
+    power = benchmarks.claims.power(250, 3, 0.3)
+    assert power["orch"] > 0.9 > power["t"]
+
+
+def test_looks_share_the_error() -> None:
+    assert level_of_look([3]) == pytest.approx(0.035)
+    spent = level_of_look([3]) + level_of_look([3, 8]) + level_of_look([3, 8, 1000])
+    assert 0.049 < spent < ALPHA
+
+
+def test_shares_are_fishers_for_one_setting_and_count_seeds_for_more() -> None:
+    table = [[7, 1], [2, 6]]
+    expected = scipy.stats.fisher_exact(table, "greater").pvalue
+    found = p_between_shares([1] * 7 + [0], [1] * 2 + [0] * 6)
+    assert found[0] == pytest.approx(expected)
+    assert p_between_shares([4, 4, 4], [0, 0, 0])[0] == pytest.approx(1 / 20)
+    assert p_of_share([0] * 30, 4, 0.1)[1] == pytest.approx(0.9**30)
+    assert p_of_share([4] * 5, 4, 0.5)[0] == pytest.approx(0.5**5)
+    assert p_of_share([1] * 5, 4, 0.5) == (1.0, 1.0), "some runs of a seed decide nothing"
+
+
+def test_a_claim_over_items_has_their_spread_as_well(synthetic: Any) -> None:
+    one, other = [0.80, 0.81, 0.80, 0.81], [0.70, 0.71, 0.71, 0.70]
+    done = synthetic.grid({"k1.reward": one, "k3.loss": other})
+    hard = np.random.default_rng(0).random(40)
+    hard -= hard.mean()
+    left = {record.cell.id for record in done.records if "k1.reward" in record.cell.slug}
+    items: dict[str, dict[str, Any]] = {}
+    for score in done.scores:
+        if score.metric.startswith("mean@"):
+            sign = 0.8 if score.cell_id in left else -0.8
+            items.setdefault(score.cell_id, {})[score.task] = score.value + sign * hard
+
+    def verdict(text: str, of: Any = None) -> Any:
+        return compare(synthetic.spec({"c": text}), done.records, done.scores, of).claims[0]
+
+    seeds, both = verdict(HIGHER, items), verdict(f"{HIGHER} over items", items)
+    assert seeds.verdict == "holds"
+    assert "items, not of other items" in reason(seeds)
+    assert both.evidence.effect.mean == pytest.approx(seeds.evidence.effect.mean)
+    assert both.evidence.pooled.error > 3 * seeds.evidence.pooled.error
+    assert both.verdict in ("seen", "too few runs")
+    assert "the tasks that the items were drawn from" in reason(both)
+    assert "over the population of items" in statement(both.claim)
+    assert verdict(f"{HIGHER} over items").verdict == "not testable"
