@@ -528,8 +528,9 @@ class PooledEffect:
         if not parts:
             raise ValueError("all runs of a side have the same value: no spread is measured")
         self.error = math.sqrt(math.fsum(se * se for se, _ in parts))
-        # The characteristic function falls as exp(-sum of se √degrees t): 40 is beyond rounding.
-        end = 40.0 / math.fsum(se * math.sqrt(degrees) for se, degrees in parts)
+        # The characteristic function falls as exp(-sum of se √degrees t), with many degrees as a
+        # normal one: beyond this it is below rounding.
+        end = 40.0 / math.fsum(se * math.sqrt(degrees) for se, degrees in parts) + 9 / self.error
         self._at = (np.arange(_POINTS) + 0.5) * end / _POINTS
         self._step = end / _POINTS
         self._values = np.exp(
