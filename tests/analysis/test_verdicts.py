@@ -313,7 +313,7 @@ def test_few_runs_cannot_decide_on_collapse(synthetic: Any) -> None:
     done = collapses(synthetic, "k1.loss", 2, 2) + collapses(synthetic, "k1.reward", 0, 2)
     found = judged(synthetic, done, UNSTABLE)
     assert found.verdict == "too few runs"
-    assert found.seeds_needed == 5
+    assert found.seeds_needed == 4
     enough = found.seeds_needed
     done = collapses(synthetic, "k1.loss", enough, enough)
     done += collapses(synthetic, "k1.reward", 0, enough)
@@ -395,9 +395,11 @@ def test_nothing_is_decided_before_its_runs_have_ended(synthetic: Any) -> None:
 def test_seeds_that_are_added_after_a_look_have_what_is_left(synthetic: Any) -> None:
     done = both(synthetic, [0.8, 0.81, 0.8, 0.81], [0.7, 0.71, 0.7, 0.71])
     launched = {0: 1e9 - 9, 1: 1e9 - 9, 2: 1e9 + 99, 3: 1e9 + 99}
-    records = [
-        replace(record, submitted=launched[record.cell.settings.seed]) for record in done.records
-    ]
+    records = []
+    for record in done.records:
+        start = launched[record.cell.settings.seed]
+        ends = tuple(end.model_copy(update={"ended": start + 60}) for end in record.attempts if end)
+        records.append(replace(record, submitted=start, attempts=ends))
     assert looks(measure(records, [])) == [2, 4]
     assert looks(measure(done.records, [])) == [4], "launched together"
 
