@@ -40,7 +40,7 @@ def test_a_clear_difference_is_supported_and_its_reverse_contradicted(synthetic:
     assert judged(synthetic, flipped, HIGHER).verdict == "contradicted"
 
 
-def test_a_difference_within_the_noise_is_underpowered_and_says_how_much(synthetic: Any) -> None:
+def test_a_difference_within_the_noise_has_too_few_runs_and_says_how_many(synthetic: Any) -> None:
     found = judged(synthetic, both(synthetic, [0.8, 0.7, 0.9], [0.75, 0.8, 0.72]), HIGHER)
     assert found.verdict == "too few runs"
     assert found.seeds_needed > 6
