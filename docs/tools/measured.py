@@ -167,7 +167,7 @@ OBSERVATIONS = (
         "k1 in the loss regularises nothing and is unstable; with four updates a batch it "
         "collapses (§4.1, Fig. 2)",
         ("k1_loss_is_unstable_with_four_updates", "k1_loss_is_no_better_than_none"),
-        ("k1_loss_is_unstable_offpolicy", "k1_loss_does_what_none_does"),
+        ("k1_loss_is_unstable_offpolicy", "k1_loss_is_no_better_than_none"),
         "k1.loss",
     ),
     PaperObservation(
