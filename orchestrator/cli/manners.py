@@ -43,6 +43,8 @@ NEXT: dict[str, dict[int, str]] = {
     "prove": {0: "orch explain --libraries"},
     "audit": {0: "orch explain --all"},
     "explain": {0: "orch audit YOUR_SCRIPT.sh"},
+    "diagnose": {0: "orch audit YOUR_SCRIPT.sh"},
+    "port": {0: "orch plan SPEC"},
     "lab": {0: "orch explain --all"},
     "doctor": {0: "orch plan {spec}"},
     "env create": {0: "orch env check {release}"},
@@ -56,9 +58,10 @@ NEXT: dict[str, dict[int, str]] = {
 
 READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
-    *("lab", "doctor", "env list", "env check", "env lock"),
+    *("diagnose", "port", "lab", "doctor", "env list", "env check", "env lock"),
 )
-"""Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse)."""
+"""Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse,
+--out)."""
 
 DRY_RUN = ("run", "cancel", "retry", "prune", "import", "eval", "tune", "report")
 """Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""

@@ -234,6 +234,7 @@ def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> Non
             "trainer.algorithm.kl_estimator_type",
             "trainer.algorithm.max_seq_len",
             "trainer.algorithm.clip_ratio_c",
+            "trainer.algorithm.entropy_loss_coef",  # use_entropy_loss=false is always sent
             "trainer.fully_async.max_staleness_steps",
             *CORRECTION_BOUNDS,
             "generator.inference_engine.model_dtype",  # sent for a cell that names a precision
