@@ -42,6 +42,7 @@ from orchestrator.analysis.stats import (
     ALPHA,
     MAX_SEEDS,
     PLANNED,
+    POWER,
     Estimate,
     PooledEffect,
     Rate,
@@ -1147,8 +1148,8 @@ def verdict_text(finding: JudgedClaim) -> str:
         return f"no effect larger than {SMALL:g}"
     if finding.verdict == "seen":
         return "seen, not yet certain"
-    if finding.verdict == "too few runs" and finding.seeds_needed is not None:
-        return f"too few runs, about {counted(finding.seeds_needed, 'seed')}"
+    if finding.verdict == "too few runs" and (needed := _needed_text(finding)):
+        return f"too few runs, {needed}"
     return finding.verdict
 
 
@@ -1157,11 +1158,22 @@ def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
         return "One seed has no interval: at least 1 more is needed to say anything."
     if e.effect is not None and e.pooled is None:
         return "All runs of a configuration have the same value: no spread is measured."
-    if finding.seeds_needed is None:
-        most = SEEDS_OF_SHARES[-1] if e.effect is None else MAX_SEEDS
-        return f"Up to {most} seeds would not decide what is seen here."
-    needed = counted(finding.seeds_needed, "seed")
-    return f"About {needed} in all decide it with power 0.8, if effect and spread stay as seen."
+    needed = _needed_text(finding)
+    return (
+        f"{needed[0].upper()}{needed[1:]} in all decide it with power {POWER:g}, if effect and "
+        "spread stay as seen."
+    )
+
+
+def _needed_text(finding: JudgedClaim) -> str:
+    """Return the number of seeds that would decide an open claim, or an empty text if its runs are
+    waited for."""
+    e = finding.evidence
+    if e is None or e.waiting:
+        return ""
+    if finding.seeds_needed is not None:
+        return f"about {counted(finding.seeds_needed, 'seed')}"
+    return f"more than {SEEDS_OF_SHARES[-1] if e.effect is None else MAX_SEEDS} seeds"
 
 
 def _runs_text(side: ClaimSide) -> str:

@@ -166,11 +166,9 @@ def _library_views(run: MeasuredRun) -> list[MeasuredRun]:
     versions = cell.axes.get("backend.version", "").split(" | ")
     if len(names) == len(versions) == 1:
         return [run]
-    # Equal names, or equal releases, are listed once.
+    # Without an axis of names, or of releases, all have the one.
     names = names * len(versions) if len(names) == 1 else names
     versions = versions * len(names) if len(versions) == 1 else versions
-    if len(names) != len(versions):
-        versions = [" | ".join(versions)] * len(names)
     return [
         replace(run, record=replace(run.record, cell=_declared_in(cell, *library)))
         for library in zip(names, versions, strict=True)
@@ -181,7 +179,7 @@ def _declared_in(cell: Cell, name: str, version: str) -> Cell:
     """Return the cell as it was declared in one of its libraries."""
     axes = {"backend": name, "backend.version": version}
     settings = cell.declared or cell.settings
-    number = None if version in ("", "none") or " | " in version else version
+    number = None if version in ("", "none") else version
     return cell.but(
         axes=cell.axes | {axis: axes[axis] for axis in axes if axis in cell.axes},
         declared=settings.but(backend=BackendRef(name=name, version=number)),

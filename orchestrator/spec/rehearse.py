@@ -122,7 +122,17 @@ def _merge(one: Cell, other: Cell) -> Cell:
     axes = {
         name: _join(one.axes.get(name), other.axes.get(name)) for name in {**one.axes, **other.axes}
     }
+    libraries = dict.fromkeys([*_libraries(one), *_libraries(other)])
+    if {"backend", "backend.version"} <= axes.keys():  # a release for each name
+        names, versions = zip(*libraries, strict=True)
+        axes |= {"backend": " | ".join(names), "backend.version": " | ".join(versions)}
     return one.but(studies=studies, axes=axes)
+
+
+def _libraries(cell: Cell) -> list[tuple[str, str]]:
+    """Return the names and releases under which a cell was declared."""
+    columns = (cell.axes.get(axis, "").split(" | ") for axis in ("backend", "backend.version"))
+    return list(zip(*columns, strict=False))
 
 
 def _join(one: str | None, other: str | None) -> str:
