@@ -115,13 +115,11 @@ _KL = (
     ),
 )
 _OTHERS = (
-    LoggedMetric(
-        "reward", "train/reward_mean", "the weighted sum over all reward functions, per response"
-    ),
+    LoggedMetric("reward", "train/reward_mean"),
     LoggedMetric("loss", "train/loss"),
     LoggedMetric("frac_reward_zero_std", "train/groups_without_signal"),
 )
-"""Names that orch's own launches do not read."""
+"""Names that orch's own launches do not read. `reward` is the weighted sum over all reward functions."""
 
 
 def _class(settings: Mapping[str, Any]) -> str | None:

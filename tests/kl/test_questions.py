@@ -168,7 +168,7 @@ def test_a_picture_over_the_vocabulary_is_the_gradient_of_its_penalty() -> None:
     assert np.min(penalty.lines["top4_tail"]) > -1e-12
 
 
-@pytest.mark.parametrize("name", ["deepseek", "gspo"])
+@pytest.mark.parametrize("name", ["deepseek"])
 def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
     done = CliRunner().invoke(explain, [name])
     assert done.exit_code == 2
