@@ -119,7 +119,7 @@ _OTHERS = (
     LoggedMetric("loss", "train/loss"),
     LoggedMetric("frac_reward_zero_std", "train/groups_without_signal"),
 )
-"""Names that orch's own launches do not read. `reward` is the weighted sum over all reward functions."""
+"""Names that orch's own launches do not read. `reward` is a weighted sum over reward functions."""
 
 
 def _class(settings: Mapping[str, Any]) -> str | None:
