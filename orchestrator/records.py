@@ -465,8 +465,8 @@ class Record:
     directory: Path = Path()
     faults: tuple[str, ...] = ()
     """Files that could not be read, in sentences (a torn line, a cut checkpoint)."""
-    submitted: float | None = None
-    """Unix time of the first launch; None if it was not launched."""
+    planned: float | None = None
+    """Unix time of the first launch that had the seed; None if the ledger does not say."""
 
     @property
     def last(self) -> ExitRecord | None:

@@ -167,7 +167,7 @@ OBSERVATIONS = (
         "k1 in the loss regularises nothing and is unstable; with four updates a batch it "
         "collapses (§4.1, Fig. 2)",
         ("k1_loss_is_unstable_with_four_updates", "k1_loss_is_no_better_than_none"),
-        ("k1_loss_is_unstable_offpolicy", "k1_loss_is_no_better_than_none"),
+        ("k1_loss_is_unstable_offpolicy", "k1_loss_does_what_none_does"),
         "k1.loss",
     ),
     PaperObservation(
@@ -218,7 +218,11 @@ OBSERVATIONS = (
         ("k1_both_beats_k3_loss", "k3_both_beats_k3_loss", "both_matches_k1_reward"),
     ),
 )
-APPEARS = {"holds": "appears", "contradicted": "does not appear: the interval says otherwise"}
+APPEARS = {
+    "holds": "appears",
+    "contradicted": "does not appear: the interval says otherwise",
+    "no effect": "no effect larger than 0.05",
+}
 PAPERS_RATE = "0.0008"
 """The learning rate on the maps that corresponds to the paper's runs (decision 082)."""
 
@@ -341,7 +345,10 @@ def _summary_table(stored: StoredData, points: StoredData) -> Iterator[str]:
         answer = "appears" if holding == len(own) else "appears in part" if holding else ""
         if not answer:
             answer = "does not appear" if refuted == len(own) else "not seen"
-        counts = f"{holding} hold, {refuted} do not, {len(own) - holding - refuted} not decided"
+        none = sum(claim["verdict"] == "no effect" for claim in own)
+        open_ = len(own) - holding - refuted - none
+        counts = f"{holding} hold, {refuted} do not, {open_} not decided"
+        counts += f", {none} no effect larger than 0.05" if none else ""
         where = ""
         if one.term and not one.steadied:
             lost = _places(stored["phases"], one.term, _collapses)

@@ -27,11 +27,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.analysis.configurations import (
-    RunGroup,
-    difference_over_items,
     item_variance,
     mean_by_seed,
     runs_by_configuration,
@@ -276,9 +274,6 @@ class Contrast:
     """A text for each setting that is left out: it has runs on one side only, or too few trained
     runs."""
     notes: tuple[str, ...]
-    over_items: Estimate | None = None
-    """Left minus right with an interval over seeds and items. None if scores of single items are
-    not known or the sides have different metrics."""
     items: float | None = None
     """Variance of the effect from items, or None if single items are not known."""
     trained: tuple[int, int] | None = None
@@ -316,7 +311,7 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
         trained = len(after), len(before)
         one, other, _ = _effect(claim, paired)
         of_all = one - other
-    items = None if not claim.over_items else _items(claim, settings, item_variance)
+    items = _items(claim, settings) if claim.over_items else None
     return Contrast(
         tuple(settings),
         tuple(sorted({r.seed for r in finals})),
@@ -325,7 +320,6 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
         means,
         (*left_out, *fallen),
         tuple(notes),
-        _items(claim, settings, difference_over_items),
         items,
         trained,
         of_all,
@@ -521,16 +515,13 @@ def library_of(run: MeasuredRun) -> str:
     return " ".join(name for name in names if name not in ("", "none"))
 
 
-def _items(
-    claim: Claim,
-    settings: Sequence[PairedRuns],
-    of: Callable[[Sequence[tuple[RunGroup, RunGroup]], str], Any],
-) -> Any:
-    """Return `of` the runs of both sides by configuration, or None unless both have one metric."""
+def _items(claim: Claim, settings: Sequence[PairedRuns]) -> float | None:
+    """Return the variance of the effect from items, or None if single items are not known.
+
+    The grammar allows `over items` for one metric on both sides only.
+    """
     metric = claim.left.metric
-    if not isinstance(claim.right, ClaimSide) or claim.right.metric != metric:
-        return None
-    return of(
+    return item_variance(
         [
             (runs_by_configuration(s.left, metric), runs_by_configuration(s.right, metric))
             for s in settings
@@ -730,8 +721,8 @@ def _evidence(
     values = {r.traits[trait]: None for s in pooled.contrast.settings for r in s.left}
     each = {}
     for value in values:
-        there = replace(claim, every="", at=(*claim.at, AxisCondition(claim.every, (value,))))
-        each[value] = weigh_evidence(there, contrast(there, runs), prior)
+        one_place = replace(claim, every="", at=(*claim.at, AxisCondition(claim.every, (value,))))
+        each[value] = weigh_evidence(one_place, contrast(one_place, runs), prior)
     weakest = max(each.values(), key=lambda one: one.p_for)
     return replace(
         pooled,
@@ -1050,9 +1041,6 @@ def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     right = estimate_text(e.right, interval=False) if e.right else number_text(against)
     text = f"{estimate_text(e.left, interval=False)} against {right}, difference "
     text += f"{_in_short(e)} ({over})"
-    items = e.contrast.over_items
-    if items is not None and items.low is not None and not e.over_items:
-        text += f", over seeds and items {estimate_text(items, signed=True)}"
     if e.pooled is None:
         return f"{text}.{each}"
     return f"{text}; {p}.{each}{_trained_text(e)} {population_text(e)}"
@@ -1158,11 +1146,10 @@ def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
         return "One seed has no interval: at least 1 more is needed to say anything."
     if e.effect is not None and e.pooled is None:
         return "All runs of a configuration have the same value: no spread is measured."
-    needed = _needed_text(finding)
-    return (
-        f"{needed[0].upper()}{needed[1:]} in all decide it with power {POWER:g}, if effect and "
-        "spread stay as seen."
-    )
+    needed, stays = _needed_text(finding), "if effect and spread stay as seen"
+    if finding.seeds_needed is None:
+        return f"To decide it takes {needed}, {stays}."
+    return f"{needed[0].upper()}{needed[1:]} in all decide it with power {POWER:g}, {stays}."
 
 
 def _needed_text(finding: JudgedClaim) -> str:

@@ -189,23 +189,22 @@ def _declared_in(cell: Cell, name: str, version: str) -> Cell:
 def looks(runs: Iterable[MeasuredRun]) -> list[int]:
     """Return the number of seeds at each look, ascending: the planned seeds first.
 
-    Seeds that were launched before any run had ended are planned. Seeds that were launched after a
-    result of the look before was there are another look.
+    Seeds that `orch run` had before any run had ended are planned. Seeds that it had after a result
+    of the look before was there are another look.
     """
-    launched: dict[int, float] = {}
+    planned: dict[float, set[int]] = {}
     ended: dict[int, float] = {}
     for run in runs:
         ends = [end.ended for end in run.record.attempts if end is not None]
-        first, seed = run.record.submitted or 0.0, run.seed
-        launched[seed] = min(first, launched.get(seed, first))
-        ended[seed] = min([*ends, ended.get(seed, math.inf)])
-    every: list[list[int]] = []
-    for seed in sorted(launched, key=launched.__getitem__):
+        planned.setdefault(run.record.planned or 0.0, set()).add(run.seed)
+        ended[run.seed] = min([*ends, ended.get(run.seed, math.inf)])
+    every: list[set[int]] = []
+    for time, seeds in sorted(planned.items()):
         # One seed has no spread, so nothing was decided by it.
-        if every and (len(every[0]) < 2 or launched[seed] <= min(ended[s] for s in every[-1])):
-            every[-1].append(seed)
+        if every and (len(every[0]) < 2 or time <= min(ended[seed] for seed in every[-1])):
+            every[-1] |= seeds
         else:
-            every.append([seed])
+            every.append(seeds)
     return list(accumulate(map(len, every)))
 
 

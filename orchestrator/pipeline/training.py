@@ -271,8 +271,14 @@ def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, C
 
 
 def keep_spec(experiment: Experiment) -> None:
-    """Write the spec into the experiment's folder, as it is launched."""
+    """Write the spec into the experiment's folder, as it is launched, and into the ledger the seeds
+    that are new in it: they are planned now, whenever their cells start."""
     experiment.folder.open()
+    events = experiment.folder.events()
+    known = {seed for e in events if e["event"] == "planned" for seed in e["seeds"]}
+    seeds = {(cell.declared or cell.settings).seed for cell in experiment.cells}
+    if added := sorted(seeds - known):
+        experiment.folder.append("planned", "", seeds=added)
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
 

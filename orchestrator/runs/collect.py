@@ -35,11 +35,12 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     """
     folder.check()
     columns = columns_in(folder.path)
-    launched = _first_launches(folder)
+    planned = _planning_times(folder)
     with one_look(folder) as look:
         records = [
             replace(
-                _record(cell, folder.cell(cell), look, columns), submitted=launched.get(cell.id)
+                _record(cell, folder.cell(cell), look, columns),
+                planned=planned.get((cell.declared or cell.settings).seed),
             )
             for cell in cells
         ]
@@ -47,12 +48,13 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     return records
 
 
-def _first_launches(folder: RunFolder) -> dict[str, float]:
-    """Return cell id -> Unix time of its first launch."""
+def _planning_times(folder: RunFolder) -> dict[int, float]:
+    """Return seed -> Unix time of the first `orch run` that had it."""
     return {
-        event["cell"]: event["time"]
+        seed: event["time"]
         for event in reversed(folder.events())
-        if event["event"] == "intent"
+        if event.get("event") == "planned"
+        for seed in event["seeds"]
     }
 
 

@@ -399,7 +399,7 @@ def test_seeds_that_are_added_after_a_look_have_what_is_left(synthetic: Any) -> 
     for record in done.records:
         start = launched[record.cell.settings.seed]
         ends = tuple(end.model_copy(update={"ended": start + 60}) for end in record.attempts if end)
-        records.append(replace(record, submitted=start, attempts=ends))
+        records.append(replace(record, planned=start, attempts=ends))
     assert looks(measure(records, [])) == [2, 4]
     assert looks(measure(done.records, [])) == [4], "launched together"
 

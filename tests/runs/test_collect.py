@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from orchestrator import plugins
 from orchestrator.analysis.compare import compare
 from orchestrator.errors import LogFault, RunFolderError
+from orchestrator.pipeline.training import keep_spec
 from orchestrator.records import Cell, ExitRecord, MetricPoint, Outcome, Record
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect, merge
+from orchestrator.runs.experiment import Experiment
 
 
 @pytest.fixture
@@ -330,3 +332,21 @@ def test_merge_keeps_the_latest_attempt_that_reached_a_step(attempts: list[list[
         assert not any(steps and steps[0] <= one.step for steps in attempts[number + 1 :])
     last = next((steps for steps in reversed(attempts) if steps), [])
     assert set(last) <= {p.step for p in merged}
+
+
+def test_a_seed_is_planned_once_by_the_first_run_that_has_it(
+    synthetic: Any, folder: RunFolder
+) -> None:
+    def launched(*seeds: int) -> dict[int, float | None]:
+        cells = tuple(synthetic.run(seed=seed).records[0].cell for seed in seeds)
+        keep_spec(Experiment(synthetic.spec(), (), cells, "local", folder))
+        return {r.cell.settings.seed: r.planned for r in collect(cells, folder)}
+
+    first = launched(0, 1)
+    assert first[0] is not None
+    assert first[0] == first[1]
+    assert launched(0, 1) == first, "the same command again plans nothing"
+    more = launched(0, 1, 2)
+    assert (more[0], more[1]) == (first[0], first[1])
+    assert more[2] is not None
+    assert more[2] > first[0]
