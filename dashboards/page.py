@@ -497,9 +497,9 @@ def _answer(report: Report, pictures: Pictures) -> str:
 
 
 def _finding(label: str, text: str) -> str:
-    said = f"{text[:1].upper()}{text[1:]}."
+    sentence = f"{text[:1].upper()}{text[1:]}."
     head = f"{element('strong', label)} " if label else ""
-    return f'<p class="lead">{head}{escape(said)}</p>'
+    return f'<p class="lead">{head}{escape(sentence)}</p>'
 
 
 def _footer(report: Report) -> str:

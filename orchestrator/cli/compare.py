@@ -346,8 +346,8 @@ def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     claims = comparison.claims
     if not claims:
         return
-    said = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
-    yield ", ".join(said)
+    legend = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
+    yield ", ".join(legend)
     longest = max(len(each.name) for each in claims)
     for each in claims:
         result = in_short(each)

@@ -57,12 +57,12 @@ def findings(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         works = all(f.verdict == "holds" for f in comparison.claims)
         lead = "everything works" if works else "not everything works"
         return (("", f"{lead}: {' '.join(map(working_text, counts))}".rstrip(".")),)
-    said = (
+    sentences = (
         ("Stability", stability_text(comparison.configurations)),
         ("Accuracy", _accuracy_text(comparison)),
         ("Trade-off", _trade_off_text(comparison)),
     )
-    return tuple((label, text) for label, text in said if text)
+    return tuple((label, text) for label, text in sentences if text)
 
 
 def answer(comparison: Comparison) -> str:
@@ -162,7 +162,7 @@ def trade_off(comparison: Comparison) -> TradeOff | None:
     inside, outside = comparison.in_domain, comparison.out_of_domain
     if inside is None or outside is None:
         return None
-    looked: list[TradeOff] = []
+    trade_offs: list[TradeOff] = []
     groups: dict[tuple[str, str], list[Configuration]] = {}
     for c in comparison.configurations:
         if c.beta is not None:
@@ -171,12 +171,12 @@ def trade_off(comparison: Comparison) -> TradeOff | None:
         betas = sorted({c.beta for c in own if c.beta is not None})
         effects = [_along_beta(own, betas[0], betas[-1], m) for m in (inside, outside)]
         if len(betas) > 1 and effects[0] and effects[1]:
-            looked.append(TradeOff(study, kl, betas[0], betas[-1], effects[0], effects[1]))
+            trade_offs.append(TradeOff(study, kl, betas[0], betas[-1], effects[0], effects[1]))
     clear = [
         one
-        for one in looked
+        for one in trade_offs
         if one.inside.mean * one.outside.mean < 0
-        and all(_p(e) * 2 * len(looked) < ALPHA for e in (one.inside, one.outside))
+        and all(_p(e) * 2 * len(trade_offs) < ALPHA for e in (one.inside, one.outside))
     ]
     return max(clear, key=lambda t: min(abs(t.inside.mean), abs(t.outside.mean)), default=None)
 
@@ -207,17 +207,21 @@ def _along_beta(
 
 
 def _trade_off_text(comparison: Comparison) -> str:
-    found = trade_off(comparison)
-    if found is None:
+    clearest = trade_off(comparison)
+    if clearest is None:
         return ""
     costs, gives = (
-        (found.inside, found.outside) if found.inside.mean < 0 else (found.outside, found.inside)
+        (clearest.inside, clearest.outside)
+        if clearest.inside.mean < 0
+        else (clearest.outside, clearest.inside)
     )
     names = (
-        ("in domain", "out of domain") if costs is found.inside else ("out of domain", "in domain")
+        ("in domain", "out of domain")
+        if costs is clearest.inside
+        else ("out of domain", "in domain")
     )
     return (
-        f"with {term_words(found.kl)}, β from {found.low:g} to {found.high:g} costs "
+        f"with {term_words(clearest.kl)}, β from {clearest.low:g} to {clearest.high:g} costs "
         f"{number_text(-costs.mean)} {names[0]} and gives back {number_text(gives.mean)} {names[1]}"
     )
 
@@ -237,9 +241,11 @@ def distance_data(comparison: Comparison) -> dict[str, Any] | None:
     clearest trade-off, or else of the study with the most betas. None if nothing has both.
     """
     every = comparison.configurations
-    found = trade_off(comparison)
+    clearest = trade_off(comparison)
     betas = {c.study: {d.beta for d in every if d.study == c.study} for c in every}
-    study = found.study if found else max(betas, key=lambda name: len(betas[name]), default="")
+    study = (
+        clearest.study if clearest else max(betas, key=lambda name: len(betas[name]), default="")
+    )
     own = [(i, c) for i, c in enumerate(every) if c.study == study]
     distance = next((m for m in DISTANCES if any(m in c.finals for _, c in own)), None)
     domains = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
@@ -423,9 +429,9 @@ def _printed(figure: str, comparison: Comparison) -> str:
     for one in comparison.published:
         if not re.search(rf"\b{re.escape(figure)}\b", one.published.where):
             continue
-        here = "nothing measured" if one.ours is None else improvement_text(one.ours)
+        ours = "nothing measured" if one.ours is None else improvement_text(one.ours)
         theirs = percent(one.published.relative_improvement)
-        each.append(f"{metric_title(one.claim.left.metric)} {theirs}, here {here}")
+        each.append(f"{metric_title(one.claim.left.metric)} {theirs}, here {ours}")
     return f"It prints: {'; '.join(each)}." if each else ""
 
 

@@ -225,8 +225,8 @@ class Report:
 
 def as_sentences(findings: Sequence[tuple[str, str]]) -> str:
     """Return findings as text, a sentence each."""
-    said = (f"{label}: {text}" if label else text for label, text in findings)
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in said)
+    sentences = (f"{label}: {text}" if label else text for label, text in findings)
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in sentences)
 
 
 def text_of(field: ReportText) -> str:

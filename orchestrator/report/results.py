@@ -898,11 +898,11 @@ def configuration_tables(comparison: Comparison, metric: str | None = None) -> l
     main = (comparison.in_domain, comparison.out_of_domain)
     metrics = [metric] if metric is not None else [name for name in main if name]
     every = comparison.configurations
-    seen: dict[str, set[str]] = {}
+    values_of: dict[str, set[str]] = {}
     for one in every:
         for name, value in one.traits.items():
-            seen.setdefault(name, set()).add(value)
-    constant = {name: min(values) for name, values in seen.items() if len(values) == 1}
+            values_of.setdefault(name, set()).add(value)
+    constant = {name: min(values) for name, values in values_of.items() if len(values) == 1}
     groups: dict[str, list[Configuration]] = {}
     for one in every:
         varied = [t for t in one.traits.items() if t[0] not in constant]
