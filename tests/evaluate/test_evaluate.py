@@ -15,6 +15,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
+from orchestrator.evaluate.task_files import OWN_TASKS, find_task
 from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
 
@@ -64,15 +65,11 @@ def test_an_unfinished_cell_has_no_last_checkpoint(
     assert evaluate([running], ask(), folder) == []
 
 
-def test_a_missing_task_file_is_told_before_anything_is_done(
-    folder: RunFolder, train: Train, ask: AskFor, no_harness: None
-) -> None:
-    tasks = ask().tasks
-    other = tasks[0].model_copy(update={"name": "aime"})
+def test_a_missing_task_file_is_told() -> None:
     with pytest.raises(
         EnvironmentFault, match=r"'aime' has no task file\. There is one for: countdown, math2,"
     ):
-        evaluate([train()], ask(tasks=(*tasks, other)), folder)
+        find_task("aime", (OWN_TASKS,))
 
 
 def test_a_missing_harness_is_told(

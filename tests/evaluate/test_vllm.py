@@ -168,7 +168,9 @@ def test_an_engine_is_ended_with_its_job(vllm: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(models, "opened", lambda *_: policy)
     monkeypatch.setattr(harness, "load_task", fail)
     ask = SimpleNamespace(
-        asked=SimpleNamespace(sampling=Sampling(), kind="divergence"), task_file="none.yaml"
+        asked=SimpleNamespace(sampling=Sampling(), kind="divergence"),
+        task_file="none.yaml",
+        harness_task="",
     )
     job: Any = SimpleNamespace(checkpoint=str(POLICY), engine=Engine(name="vllm"), asks=[ask])
     with pytest.raises(RuntimeError, match="a task"):

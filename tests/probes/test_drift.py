@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
+from orchestrator.cli import orch as group
+from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import settings, term
 from orchestrator.lab.probes.drift import arguments, changes, drift
@@ -308,7 +310,9 @@ def test_cells_that_neither_release_accepts_are_not_compared(
         raise UnsupportedSetting("verl", "kl.beta", 1.0, (0.0,), "Set kl.beta=0.")
 
     monkeypatch.setattr(backend, "translate", translate)
-    done = run(*SAME)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "nothing was compared: " in done.stderr
-    assert "which neither release accepts" in done.stderr
+    words = ["audit", "--from", SAME[0], "--to", SAME[1], str(SPEC)]
+    done = CliRunner().invoke(group, words, standalone_mode=False)  # here: `translate` is patched
+    assert isinstance(done.exception, SelectionError)
+    assert "nothing was compared: " in str(done.exception)
+    assert "which neither release accepts" in str(done.exception)
+    assert done.stdout == ""

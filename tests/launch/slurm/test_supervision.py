@@ -46,7 +46,7 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
             time.sleep(0.2)
         return sentences
 
-    monkeypatch.setattr("orchestrator.runs.wait.end_frozen", end_and_let_it_wake)
+    monkeypatch.setattr("orchestrator.launch.slurm.submit.end_frozen", end_and_let_it_wake)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
     first, second = (attempt.read_exit() for attempt in site.attempts(cell))
     assert first is not None
