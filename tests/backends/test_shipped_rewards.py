@@ -84,6 +84,8 @@ print(json.dumps([reward([{"role": "assistant", "content": text}], label) for te
 def test_a_right_answer_is_worth_one_however_it_was_decoded(
     library: str, rule: str, tmp_path: Path
 ) -> None:
+    if rule == "reasoning_gym":
+        pytest.importorskip("reasoning_gym")
     plan = planned(library, rule, tmp_path)
     write(plan, tmp_path)
     responses = [RIGHT[rule] + ending for ending in ENDINGS]
