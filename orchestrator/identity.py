@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
+from orchestrator import scoring
 from orchestrator.settings import Frozen, Settings
 
 SCHEME = "orch-cell/1"
@@ -90,13 +91,19 @@ def _encoded(section: Frozen, prefix: str) -> str:
 
 
 def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
-    """Return the fields that are part of an identity. A section without one is left out."""
+    """Return the fields that are part of an identity. A section without one is left out.
+
+    A reward of orch's own counts with the version of its scorer, from the second on.
+    """
     counted = (
         (key, _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value)
         for key, value in plain.items()
         if _counts(f"{prefix}{key}", value)
     )
-    return {key: value for key, value in counted if value != {}}
+    found = {key: value for key, value in counted if value != {}}
+    if prefix == "data." and (version := scoring.VERSIONS.get(str(plain["reward"]), 1)) > 1:
+        found["reward"] = f"{plain['reward']}, version {version}"
+    return found
 
 
 def _counts(field: str, value: object) -> bool:

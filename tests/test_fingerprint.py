@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator import scoring
 from orchestrator.identity import (
     NOT_IDENTITY,
     _encoded,
@@ -163,6 +164,17 @@ def test_every_leaf_that_changes_the_result_changes_the_id(field: str) -> None:
     assert fingerprint(other) != fingerprint(settings())
     changes = drift(identity(settings()), identity(other))
     assert any(name == field or name.startswith(f"{field}.") for name in changes)
+
+
+def test_another_scorer_of_a_reward_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with the first version of each scorer an id is what it was before versions were."""
+    before, plain = fingerprint(settings()), identity(settings())
+    _encoded.cache_clear()
+    monkeypatch.setitem(scoring.VERSIONS, settings().data.reward, 2)
+    after = fingerprint(settings())
+    assert after == digest(identity(settings())) != before
+    assert list(drift(plain, identity(settings()))) == ["data.reward"]
+    _encoded.cache_clear()
 
 
 @pytest.mark.parametrize("field", sorted(NOT_IDENTITY))

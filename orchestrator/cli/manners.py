@@ -3,6 +3,7 @@
 LazyGroup passes each command through `mannered` when it is first called.
 """
 
+import itertools
 import re
 import shlex
 import time
@@ -29,7 +30,7 @@ WOULD_CHANGE = 3
 NEXT: dict[str, dict[int, str]] = {
     "plan": {0: "orch compare {spec}", 3: "orch run {spec}"},
     "run": {0: "orch dashboard {spec}", 1: "orch logs --failed {spec}"},
-    "status": {0: "orch compare {spec}", 1: "orch logs --failed {spec}"},
+    "status": {0: "orch compare {spec}"},
     "logs": {0: "orch show {target}"},
     "cancel": {0: "orch retry {spec}"},
     "retry": {0: "orch run {spec}"},
@@ -182,8 +183,11 @@ class _Words(dict[str, Any]):
     def __init__(self, options: dict[str, Any], folder: Sequence[str] = ()) -> None:
         words = dict(options)
         if options.get("spec"):
+            chosen = itertools.chain.from_iterable(
+                ("-w", term) for term in options.get("where", ())
+            )
             words["spec"] = shlex.join(
-                [str(options["spec"]), *options.get("overrides", ()), *folder]
+                [str(options["spec"]), *options.get("overrides", ()), *folder, *chosen]
             )
         for name in ("paths", "target"):
             if isinstance(options.get(name), tuple):

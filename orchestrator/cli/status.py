@@ -8,6 +8,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.cli.manners import set_next
 from orchestrator.launch.slurm.poll import one_look
 from orchestrator.runs.experiment import Experiment, open_experiment, saved_experiments
 from orchestrator.runs.plan import plan as plan_of
@@ -48,7 +49,7 @@ def command(
     watch: bool,
     as_json: bool,
     runs_dir: Path,
-) -> None:
+) -> int:
     """Show the states of a spec's cells, or without SPEC of every experiment in the runs folder.
 
     The command reads the run directories and changes nothing.
@@ -61,24 +62,35 @@ def command(
         click.echo(f"no experiment has run yet below {runs_dir}", err=True)
     if watch and experiments and not as_json:
         keep_showing(experiments, where, hours_line)
-        return
-    _show(experiments, where, everything, as_json)
+        return 0
+    states = _show(experiments, where, everything, as_json)
+    if spec is None:
+        set_next("orch status SPEC" if experiments else "orch init")
+    elif "failed" in states:
+        set_next("orch logs --failed {spec}")
+    elif "succeeded" not in states:
+        set_next("orch run {spec}")
+    return 0
 
 
 def _show(
     experiments: Sequence[Experiment], where: Sequence[str], everything: bool, as_json: bool
-) -> None:
+) -> set[str]:
+    """Print the states, and return those that occur."""
     plain = []
+    states: set[str] = set()
     for experiment in experiments:
         with one_look(experiment.folder):
             chosen = {cell.id for cell in experiment.chosen(where).cells}
             cell_plan = plan_of(experiment.cells, experiment.folder).only(chosen)
+            states.update(row.state for row in cell_plan.rows)
             if as_json:
                 plain.append(status_data(experiment, cell_plan, everything))
             else:
                 _print(experiment, cell_plan, everything)
     if as_json:
         print_json(plain)
+    return states
 
 
 def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:

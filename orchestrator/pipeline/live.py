@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import dashboards
@@ -98,7 +99,11 @@ class LiveExperiment:
 def page_served(
     live: LiveExperiment, host: str, port: int | None, token: str
 ) -> Iterator[DashboardServer]:
-    """Serve the page of an experiment inside the context. Yield the server."""
+    """Serve the page of an experiment inside the context. Yield the server.
+
+    Raise ModuleNotFoundError at once where vl-convert, which the page needs, is not installed.
+    """
+    import_module("vl_convert")
     board = Board(PageSource(live.state, live.page))
     try:
         site = DashboardSite(board, live.files, live.cell, token)

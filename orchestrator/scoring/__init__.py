@@ -34,6 +34,10 @@ MODULES: dict[str, tuple[str, ...]] = {
 """Rule (`data.reward`) -> its module, then those that the module imports. A rule with `@` is a file
 of the user's own: `my_reward.py:score@<digest of the file>`."""
 
+VERSIONS: dict[str, int] = {}
+"""Rule -> its version, part of a cell's id. A rule that is not here has version 1. Raise it with a
+change that gives some response another reward: cells trained with the old one are other cells."""
+
 
 def is_own(rule: str) -> bool:
     """Return True for a rule that is a file of the user's own."""

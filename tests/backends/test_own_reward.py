@@ -58,7 +58,8 @@ def test_a_function_of_ones_own_rewards(
     trained = real.train(library, version, python, tmp_path / "run", changes, reward_code=CODE)
     called = [eval(line) for line in seen.read_text().splitlines()]  # noqa: S307  (our own lines)
     assert len(called) >= 2 * real.PROMPTS * real.GROUP
-    means = trained.values("train/reward_mean")
+    reward = "train/reward_mean"
+    means = [point.values[reward] for point in trained.points if point.step > 0]
     assert len(means) == 2
     assert {wanted for _, _, wanted in called} == {5}
     if library == "trl":  # it trains on nothing but these calls

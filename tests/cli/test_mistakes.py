@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from command_line import orch
 
+from orchestrator.cli import answer
+
 SMOKE = "experiments/smoke.yaml"
 
 
@@ -160,3 +162,15 @@ def test_cells_without_prompts_are_refused_before_anything_is_submitted(empty: P
     done = orch(empty, "run", SMOKE, "site=slurm_a100")
     refuses(done, "nothing was started", "orch data prepare")
     assert not list((empty / "runs").glob("*/cells/*"))
+
+
+def test_a_dashboard_without_its_extra(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(empty)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    assert answer(["dashboard", "smoke", "--no-open"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("this needs vl_convert, which this installation of orch leaves out")
+    assert "pip install" in said.err

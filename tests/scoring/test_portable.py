@@ -1,6 +1,7 @@
 """The package as it travels with a launch: alone, in an interpreter that knows nothing of us."""
 
 import ast
+import hashlib
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.scoring import MODULES, PACKAGE, files
+from orchestrator.scoring import MODULES, PACKAGE, VERSIONS, files
 
 PROGRAM = """
 import json, sys
@@ -62,3 +63,21 @@ def test_it_is_what_the_oldest_python_of_a_trainer_reads(rule: str) -> None:
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.ImportFrom) and node.level == 0
         }
+
+
+FILES = {
+    ("math_boxed", 1): "b4f8e7c56913",
+    ("countdown", 1): "b12b52a479fd",
+    ("exact", 1): "c73687c19871",
+    ("reasoning_gym", 1): "2f87bc642a38",
+}
+"""(Rule, version) -> digest of its code, without comments and layout."""
+
+
+@pytest.mark.parametrize("rule", MODULES)
+def test_another_scorer_has_another_version(rule: str) -> None:
+    """Where this fails: raise VERSIONS[rule] if some response now has another reward. Then write
+    the digest anew."""
+    code = "\n".join(ast.unparse(ast.parse(text)) for _, text in sorted(files(rule).items()))
+    digest = hashlib.sha256(code.encode()).hexdigest()[:12]
+    assert digest == FILES.get((rule, VERSIONS.get(rule, 1)))
