@@ -19,6 +19,7 @@ from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
     check_translations,
+    differing_libraries,
     evaluation_lines,
     harness_lines,
     joined_cells,
@@ -114,6 +115,11 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
             click.echo("\n" + _filled(sentence))
     click.echo()
     _print_configurations(planned_groups(plan.rows))
+    if sentences := differing_libraries(experiment):
+        click.echo("\nwhat equal settings mean differently, and in how many configurations:")
+        for sentence in sentences:
+            click.echo(_filled(f"  {sentence}"))
+        click.echo(_filled("  `orch compare SPEC --by backend` says how, and later by how much"))
     _print_details(plan.rows)
     _print_evaluation(experiment)
     for fault in counted_faults(plan):

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from orchestrator import harness_tasks, plugins
 from orchestrator.errors import OrchError
+from orchestrator.identity import digest, identity
+from orchestrator.kl.library_semantics import DIFFERENCES, differing, relevant
 from orchestrator.launch.check import refusals
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
@@ -12,8 +14,8 @@ from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import Cost, bill, cost, measure
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan, PlanRow
-from orchestrator.settings import without_seed
-from orchestrator.spec.rehearse import replaced_tasks, verdict_on
+from orchestrator.settings import BackendRef, Settings, without_seed
+from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
 
 
 class PlannedGroup(NamedTuple):
@@ -96,6 +98,36 @@ def joined_cells(experiment: Experiment) -> str:
     return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
 
 
+def differing_libraries(experiment: Experiment) -> list[str]:
+    """Return what equal settings mean differently from library to library, a sentence a library.
+
+    The first library declared is the measure. Empty for experiments of one library.
+    """
+    groups: dict[str, dict[BackendRef, Settings]] = {}
+    if len({cell.settings.backend for cell in experiment.declared}) > 1:
+        for settings in (cell.settings for cell in experiment.declared):
+            same = {**identity(settings), "backend": {}, "seed": 0}
+            groups.setdefault(digest(same), {}).setdefault(settings.backend, settings)
+    apart: dict[tuple[BackendRef, BackendRef], dict[str, int]] = {}
+    for by_library in groups.values():
+        (base, *_), (one, *others) = by_library, by_library.values()
+        for other in others:
+            causes = apart.setdefault((base, other.backend), {})
+            parts = (relevant(semantics(each.backend).dialect, each) for each in (one, other))
+            for title in {DIFFERENCES[cause].title for cause in differing(*parts)}:
+                causes[title] = causes.get(title, 0) + 1
+    return [
+        f"{_release(other)}, beside {_release(base)}: "
+        + ", ".join(f"{title} ({causes[title]})" for title in sorted(causes))
+        for (base, other), causes in apart.items()
+        if causes
+    ]
+
+
+def _release(backend: BackendRef) -> str:
+    return f"{backend.name}@{backend.version}" if backend.version else backend.name
+
+
 def unverified_releases(experiment: Experiment) -> str:
     """Return the declared releases that orch has no tables of, for cells that are rehearsed; empty
     if there are none. The verdicts of other cells say it."""
@@ -125,7 +157,9 @@ def evaluation_lines(experiment: Experiment) -> list[str]:
     declared = ", ".join(replaced)
     lines = [f"declared: {declared}. A rehearsal cannot run these. In their place:"]
     names = {d: sorted({task.name for task in scored if task.domain == d}) for d in ("in", "out")}
-    lines += [f"{d} of domain: {', '.join(listed)}" for d, listed in names.items() if listed]
+    for domain, listed in names.items():
+        where = "in domain" if domain == "in" else "out of domain"
+        lines += [f"{where}: {', '.join(listed)}"] if listed else []
     for repeats, items in sorted({(task.repeats, task.max_items) for task in scored}, key=str):
         each = "every item" if items is None else f"each of {items} items"
         lines.append(f"{repeats} responses to {each}")
@@ -187,6 +221,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,
         "declared": len(experiment.declared),
+        "libraries": differing_libraries(experiment),
         "counts": plan.counts(),
         "pending": len(plan.pending),
         "still_to_spend": bill(pending, measured)._asdict(),

@@ -92,13 +92,16 @@ def test_plan_names_the_release_beside_its_library(tmp_path: Path) -> None:
     assert "verl@0.9.1 | skyrl@0.4.0 | prime_rl@0.5.0 | micro async=0" in told
     assert "openrlhf@0.11.2 async=0" in told
     assert "backend.version" not in told
+    said = "openrlhf@0.11.2, beside verl@0.9.1: KL in the reward (4), clamp of the KL (8)"
+    assert said in told
+    assert "skyrl@0.4.0, beside verl@0.9.1: mean of the loss's KL (4)" in told
 
 
 def test_plan_tells_which_tasks_stand_for_the_declared_ones(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     rehearsed = orch(tmp_path, "plan", SMOKE, "site=local").stdout
     assert "declared: math500. A rehearsal cannot run these" in rehearsed
-    assert "in of domain: micro_sort" in rehearsed
+    assert "in domain: micro_sort" in rehearsed
     declared = orch(tmp_path, "plan", SMOKE, "site=slurm_a100", "--json").stdout
     assert json.loads(declared)["evaluation"] == {
         "declared": ["math500"],
