@@ -201,6 +201,6 @@ class _Words(dict[str, Any]):
 def in_folder(folder: Path) -> str:
     """Return the override of the runs folder, quoted where Hydra's grammar asks for it."""
     text = str(folder)
-    if re.fullmatch(r"[\w.-]*/[\w./-]*", text):
+    if re.fullmatch(r"[\w.-]*/[\w./-]*", text, re.ASCII):
         return f"site.runs_dir={text}"
     return "site.runs_dir='" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -172,8 +172,9 @@ def wait(request: SubmitRequest) -> Launched:
             evaluation_jobs.record_ends(request.folder, states, scores)
             if any(_goes_again(request, cell, state, unpaid) for cell, state in looks) or (
                 request.evaluate
-                and any(
-                    evaluation_jobs.may_repeat(each, request.options) for each in scores.values()
+                and (
+                    any(evaluation_jobs.may_repeat(s, request.options) for s in scores.values())
+                    or _is_unscored(request, looks, scores)
                 )
             ):
                 if time.monotonic() > full_until:
@@ -183,6 +184,23 @@ def wait(request: SubmitRequest) -> Launched:
             elif not (any(s.state in _BUSY for _, s in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
+
+
+def _is_unscored(
+    request: SubmitRequest,
+    looks: Sequence[tuple[Cell, CellState]],
+    scores: Mapping[str, EvaluationState],
+) -> bool:
+    """Return True if a trained cell has no evaluation yet.
+
+    SLURM's evaluations are submitted with the cells and wait for them; a Ray has no such queue.
+    """
+    return isinstance(request.options, RayOptions) and any(
+        state.state == "succeeded"
+        and cell.scale == "full"
+        and request.folder.cell(cell).path.name not in scores
+        for cell, state in looks
+    )
 
 
 def _end_frozen(request: SubmitRequest, frozen: Sequence[tuple[Cell, CellState]]) -> list[str]:

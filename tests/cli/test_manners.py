@@ -71,6 +71,8 @@ def test_quiet_verbose_and_runs_folder(tmp_path: Path) -> None:
     assert (quiet.returncode, quiet.stderr) == (0, "")
     elsewhere = orch(tmp_path, "plan", "smoke", "--runs-dir", "r1")
     assert "Next: orch run smoke --runs-dir r1" in elsewhere.stderr
+    abroad = orch(tmp_path, "plan", "smoke", "--runs-dir", tmp_path / "ü")
+    assert abroad.returncode == 3, abroad.stderr
     some = orch(tmp_path, "status", "smoke", "-w", "kl.beta>0", "-w", "kl=k3.loss").stderr
     assert "Next: orch run smoke -w 'kl.beta>0' -w kl=k3.loss" in some, "nothing is done yet"
     wrong = orch(tmp_path, "plan", "smok", "-v")

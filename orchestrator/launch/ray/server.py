@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
@@ -20,7 +21,10 @@ from orchestrator.spec.site_options import RayOptions
 
 DEADLINE_SECONDS = 60.0
 ADDRESS, HEADERS = "RAY_ADDRESS", "RAY_JOB_HEADERS"
+TOKEN, TOKEN_PATH, AUTH_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"
 """Ray's own variables."""
+TOKEN_FILE = Path(".ray") / "auth_token"
+"""Where Ray keeps its token below the home, if no variable says so."""
 _SHOWN = 300
 
 
@@ -118,9 +122,10 @@ class JobServer:
                 content = answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                raise ServerRefusal(
-                    f"{self.address} answers {error.code}: {_last_line(error.read())}"
-                ) from error
+                said = f"{self.address} answers {error.code}: {_last_line(error.read())}"
+                if error.code in (401, 403):
+                    said += f". Ray's token is that of {TOKEN}, {TOKEN_PATH} or ~/{TOKEN_FILE}"
+                raise ServerRefusal(said) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise ServerUnavailable(
@@ -169,10 +174,12 @@ def is_loopback(address: str) -> bool:
 
 
 def _headers() -> dict[str, str]:
-    """Return the headers in $RAY_JOB_HEADERS. Raise EnvironmentFault, without any value."""
-    text = os.environ.get(HEADERS, "")
-    if not text:
-        return {}
+    """Return the headers in $RAY_JOB_HEADERS, and Ray's token where they have none.
+
+    The token is read where Ray's own client reads it (AuthenticationTokenLoader, Ray 2.60). Raise
+    EnvironmentFault, without any value.
+    """
+    text = os.environ.get(HEADERS, "") or "{}"
     try:
         plain = json.loads(text)
     except ValueError:
@@ -184,7 +191,21 @@ def _headers() -> dict[str, str]:
         raise EnvironmentFault(
             f'{HEADERS} is a JSON object of header -> value, such as {{"Authorization": "..."}}'
         )
+    given = "authorization" in map(str.lower, plain)
+    if not given and os.environ.get(AUTH_MODE) != "disabled" and (token := _token()):
+        plain["Authorization"] = f"Bearer {token}"
     return plain
+
+
+def _token() -> str:
+    """Return Ray's token; empty if there is none."""
+    if token := os.environ.get(TOKEN, "").strip():
+        return token
+    try:
+        path = Path(os.environ.get(TOKEN_PATH) or Path.home() / TOKEN_FILE)
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError, RuntimeError):  # none, no text, no home
+        return ""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

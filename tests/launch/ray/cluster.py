@@ -7,6 +7,7 @@ therefore given, and this module writes the agent's port files before the agent 
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -70,6 +71,7 @@ class RayCluster:
     def __init__(self, python: Path, base: Path):
         self.python, self.base = python, base
         self.port, self.dashboard = free_ports(2)
+        self.token = secrets.token_hex(16)
         self.nodes: list[Node] = []
         self.head: Node | None = None
         base.mkdir(parents=True, exist_ok=True)
@@ -145,6 +147,8 @@ class RayCluster:
             "RAY_agent_register_timeout_ms": "180000",
             "RAY_worker_register_timeout_seconds": "180",
             "RAY_ADDRESS": "",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
         }
         log = self.base / f"{name}.log"
         with log.open("wb") as file:
@@ -170,16 +174,22 @@ class RayCluster:
         """Whether the job server takes jobs before the node ends."""
         deadline = time.monotonic() + _START_SECONDS
         while node.process.poll() is None and time.monotonic() < deadline:
-            with suppress(OSError, ValueError):
+            try:
                 probe = f"orch-probe-{time.time_ns()}"
                 self.ask("POST", path, {"entrypoint": "true", "submission_id": probe})
                 return True
+            except (OSError, ValueError) as error:
+                if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403):
+                    raise AssertionError("the Ray does not take its own token") from error
             time.sleep(0.5)
         return False
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.address}{path}", data, method=method)  # noqa: S310
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(  # noqa: S310
+            f"{self.address}{path}", data, headers, method=method
+        )
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
             return json.loads(answer.read())
 

@@ -28,7 +28,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
     cluster = RayCluster(ray_python(), base)
     if port := os.environ.get("ORCH_TEST_RAY"):
-        cluster.dashboard = int(port)
+        cluster.dashboard, cluster.token = int(port), os.environ.get("RAY_AUTH_TOKEN", "")
         yield cluster
         return
     try:
@@ -98,6 +98,7 @@ def site(
 ) -> Iterator[Site]:
     look.forget()
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", ray.token)
     monkeypatch.delenv("RAY_JOB_HEADERS", raising=False)
     monkeypatch.setattr("orchestrator.runs.wait.POLL_SECONDS", 0.5)
     yield Site(ray, folder)

@@ -24,6 +24,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
 from orchestrator.spec.site_options import RayOptions
 from orchestrator.testing.launcher_contract import Kind, LauncherContract
+from tests.backends.environments import cpu_python, root
 from tests.launch.kit import HOUSE, make_cell
 from tests.launch.ray.conftest import Site, ray_python
 
@@ -252,3 +253,34 @@ def test_two_libraries_of_ray_train_on_the_one_ray(site: Site) -> None:
     for cell, one in zip(cells, said, strict=True):
         attempt = str(site.attempts(cell)[-1].path)
         assert {variable for _, variable in one["answers"]} == {attempt}
+
+
+@pytest.mark.long(300)
+def test_trl_trains(site: Site, tmp_path: Path) -> None:
+    """TRL in its own environment: a cell of experiments/real_smoke.yaml, from spec to page."""
+    cpu_python("trl", "1.16.0")
+    runs = tmp_path / "ü"  # datasets makes one file name of the path
+    changes = [
+        f"studies.placement.base.{name}=4" for name in ("num_train_steps", "batch.num_prompts")
+    ]
+    where = ["site.kind=ray", f"+site.options.address={site.cluster.address}"]
+    where += [f"+site.options.environments_dir={root()}"]
+    argv = [sys.executable, "-m", "orchestrator", "run", "experiments/real_smoke.yaml"]
+    argv += [*changes, *where, "+site.options.num_cpus=1", "seeds=[0]", "--runs-dir", str(runs)]
+    done = subprocess.run(
+        [*argv, "-w", "beta=0.3", "-w", "kl=k3.loss", "--wait"],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(runs / "real_smoke")
+    (trained,) = folder.cells()
+    assert [attempt.read_exit().state for attempt in trained.attempts()] == ["succeeded"]
+    assert list(trained.path.glob("eval/*.json")), done.stderr
+    assert (folder.path / "report" / "index.html").is_file()
+    own = [job for job in site.cluster.jobs() if job["metadata"]["orch_folder"] == str(folder.path)]
+    kinds = [str(job["submission_id"]).startswith("ray-") for job in own]
+    assert sorted(kinds) == [False, True], "a job that trains, and one that evaluates"

@@ -35,6 +35,7 @@ def own(folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
     cluster = RayCluster(ray_python(), base)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", cluster.token)
     try:
         yield Site(cluster, folder)
     finally:

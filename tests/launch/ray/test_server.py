@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -81,6 +82,36 @@ def test_headers_are_sent_and_never_carried_elsewhere(monkeypatch: pytest.Monkey
     with pytest.raises(EnvironmentFault, match="is a JSON object") as refused:
         JobServer(address).jobs()
     assert "secret-token" not in str(refused.value)
+
+
+def test_the_token_is_read_where_ray_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_JOB_HEADERS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with answering(401, b"Unauthorized: Missing authentication token") as (address, seen):
+
+        def sent() -> str | None:
+            with pytest.raises(ServerRefusal, match=r"401: Unauthorized.*token is that of") as told:
+                JobServer(address).jobs()
+            assert "of-" not in str(told.value), "the token is in no message"
+            return seen[-1].get("Authorization")
+
+        assert sent() is None
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("of-home\n")
+        assert sent() == "Bearer of-home"
+        (tmp_path / "mine").write_text("of-file")
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
+        assert sent() == "Bearer of-file"
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "of-variable")
+        assert sent() == "Bearer of-variable"
+        monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps({"authorization": "Bearer mine"}))
+        assert sent() == "Bearer mine"
+        monkeypatch.delenv("RAY_JOB_HEADERS")
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        assert sent() is None
 
 
 @pytest.mark.parametrize(
