@@ -232,7 +232,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         (
             *reading.assumes,
             *launch.caveats,
-            *_mended(launch),
+            *_mended(launch, contradictions),
             *_assumed(wrong_keys),
             *(_unread(reading) if has_kl else ()),
             *_without_a_table(reading),
@@ -408,7 +408,10 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
 
 
-def _mended(launch: Launch) -> Iterator[str]:
+def _mended(launch: Launch, contradictions: Iterable[AuditNote]) -> Iterator[str]:
+    """Yield the assumption that what keeps a launch from a start is mended."""
+    if any(each.stops for each in contradictions):
+        yield "the launch is mended so that it starts, and nothing else of it changes"
     if launch.cut_off is not None and launch.cut_off.refused:
         yield f"the blank after the `\\` before line {launch.cut_off.line} is taken out"
 

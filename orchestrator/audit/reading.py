@@ -451,7 +451,7 @@ def truncated(keys: Keys, *, top_p: str = "", top_k: str = "", min_p: str = "") 
 
 def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
     """Return the remark on a launch that the library refuses. `source`: its file and function."""
-    return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names))
+    return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names), stops=True)
 
 
 def stock(

@@ -105,6 +105,8 @@ def mark(finding: AuditFinding) -> str:
     """Return the answer in two or three words."""
     if finding.verdict == "undetermined":
         return "not determined"
+    if any(each.stops for each in finding.contradictions):
+        return "will not start"
     if _mistakes(finding):
         return "has a mistake"
     if finding.problem:

@@ -177,6 +177,8 @@ class AuditNote:
 
     text: str
     lines: tuple[int, ...] = ()
+    stops: bool = False
+    """True if the library refuses the launch for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.audit import audit
 from orchestrator.audit.judge import AuditFinding
+from orchestrator.audit.summary import mark
 from orchestrator.library.launches import Launch, LaunchReading, Surroundings
 from orchestrator.library.protocol import LaunchReader
 
@@ -18,6 +19,10 @@ SKYRL = (
     "trainer.algorithm.kl_estimator_type=k2 trainer.algorithm.kl_loss_coef=0.01 "
 )
 SKYRL_SIZES = "trainer.train_batch_size=128 trainer.policy_mini_batch_size=128 "
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator rloo "
+    "--rollout.n_samples_per_prompt 8 --rollout.batch_size 32 --train.batch_size 256 "
+)
 TRL = "from trl import GRPOConfig\nargs = GRPOConfig(output_dir='o', beta=0.04, %s)\n"
 
 
@@ -44,7 +49,7 @@ def read(text: str, library: str) -> tuple[LaunchReading, AuditFinding]:
     with pytest.MonkeyPatch.context() as patch:
         load = plugins.load_reader
         patch.setattr(plugins, "load_reader", lambda n: recorder if n == name else load(n))
-        ending = "py" if name == "trl" else "sh"
+        ending = {"trl": "py", "prime_rl": "toml"}.get(name, "sh")
         versions = {name: f"{version} --library"}
         (found,) = audit(text, f"launch.{ending}", versions=versions)
     return recorder.readings[0], found
@@ -78,6 +83,53 @@ def test_a_batch_that_is_no_multiple_of_its_minibatch() -> None:
     skyrl = "trainer.train_batch_size=128 trainer.policy_mini_batch_size=100 "
     assert "validate_batch_sizes" in remarks(SKYRL + skyrl, "skyrl@0.4.0")
     assert "will not start" not in remarks(SKYRL + SKYRL_SIZES, "skyrl@0.4.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "said"),
+    [
+        ("0.11.2", "", ""),
+        ("0.11.2", "--actor.num_gpus_per_node 7", "256 != 1 * 36 * 7"),
+        ("0.11.2", "--actor.num_gpus_per_node 7 --train.dynamic_batch_enable", ""),
+        ("0.11.2", "--actor.num_gpus_per_node $GPUS", ""),
+        ("0.11.2", "--actor.num_nodes 2 --train.batch_size 8", "steps: 0 has to be greater"),
+        ("0.11.2", "--ds.ring_attn_size 2 --train.batch_size 4", ""),
+        ("0.11.2", "--rollout.micro_batch_size 64", "number of sample batches"),
+        ("0.11.2", "--rollout.n_samples_per_prompt 1", "rloo requires n_samples_per_prompt > 1"),
+        ("0.9.0", "--train_batch_size 48", "48 != 4 * 1 * 8"),
+        ("0.10.1.post2", "--train_batch_size 48", ""),
+    ],
+)
+def test_sizes_that_openrlhf_refuses(version: str, more: str, said: str) -> None:
+    text = OPENRLHF if version == "0.11.2" else "python3 -m openrlhf.cli.train_ppo_ray "
+    found = read(text + more, f"openrlhf@{version}")[1]
+    told = [each.text for each in found.contradictions if each.stops]
+    assert bool(told) is bool(said)
+    assert said in "".join(told)
+    assert (mark(found) == "will not start") is bool(said)
+    assert not said or found.confidence == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("version", "group", "more", "refused"),
+    [
+        ("0.8.0", "group_size = 16", "batch_size = 100", True),
+        ("0.8.0", "group_size = 16", "batch_size = 96", False),
+        ("0.8.0", "group_size = 12", "", True),
+        ("0.8.0", "group_size = 12", "token_batch_size = 1000", False),
+        ("0.4.0", "rollouts_per_example = 12", "batch_size = 128", True),
+        ("0.4.0", "rollouts_per_example = 16", "batch_size = 128", False),
+    ],
+)
+def test_a_batch_of_prime_rl_holds_whole_groups(
+    version: str, group: str, more: str, refused: bool
+) -> None:
+    text = f"[orchestrator]\n{group}\n{more}\n[trainer.loss]\nkl_tau = 0.001\n"
+    found = read(text, f"prime_rl@{version}")[1]
+    told = "".join(each.text for each in found.contradictions)
+    line = "Batch size must be divisible by the number of samples per problem"
+    assert (line in told) is refused
+    assert (mark(found) == "will not start") is refused
 
 
 @pytest.mark.parametrize(
