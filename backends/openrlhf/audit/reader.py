@@ -375,9 +375,9 @@ class _Judge:
             if steps
             else "Gradient accumulation steps: 0 has to be greater than 0"
         )
-        why = f"--{names[0]} {batch} does not divide over {over} with --{names[1]} {micro}: '{refusal}'"
+        sizes = f"--{names[0]} {batch} does not divide over {over} with --{names[1]} {micro}"
         source = "deepspeed/runtime/config.py: _batch_assertion"
-        yield will_not_start(self.keys, why, source, *names)
+        yield will_not_start(self.keys, f"{sizes}: '{refusal}'", source, *names)
 
     def _gpus(self) -> int | None:
         """Return the number of GPUs of the actor, or None if it is unknown."""
