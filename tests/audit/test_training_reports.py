@@ -169,6 +169,58 @@ def test_a_truncated_sampler_is_not_certain(text: str, library: str) -> None:
     assert "truncated policy" not in remarks(whole, library)
 
 
+IS = f"{VERL}{SIZES}algorithm.rollout_correction.rollout_is=token "
+HOT = (
+    "actor_rollout_ref.rollout.calculate_log_probs=True actor_rollout_ref.rollout.temperature=0.6 "
+)
+RAW = "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"
+SKYRL_IS = f"{SKYRL}{SKYRL_SIZES}trainer.algorithm.off_policy_correction.tis_ratio_type=token "
+SKYRL_HOT = "generator.sampling_params.temperature=0.6 "
+SKYRL_MODE = "generator.inference_engine.engine_init_kwargs.logprobs_mode="
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "raw"),
+    [
+        (IS + HOT + RAW, "verl@0.9.1", True),
+        (IS + HOT + RAW + " actor_rollout_ref.rollout.name=sglang", "verl@0.9.1", False),
+        (IS + HOT, "verl@0.9.1", False),
+        (IS + RAW, "verl@0.9.1", False),
+        (VERL + SIZES + HOT + RAW, "verl@0.9.1", False),
+        (SKYRL_IS + SKYRL_HOT, "skyrl@0.4.0", True),
+        (SKYRL_IS, "skyrl@0.4.0", False),
+        (SKYRL_IS + SKYRL_HOT + SKYRL_MODE + "raw_logprobs", "skyrl@0.4.0", True),
+        (SKYRL_IS + SKYRL_HOT + SKYRL_MODE + "processed_logprobs", "skyrl@0.4.0", False),
+        (SKYRL + SKYRL_SIZES + SKYRL_HOT, "skyrl@0.4.0", False),
+        (
+            SKYRL.replace("main_base", "main_fully_async")
+            + SKYRL_SIZES
+            + SKYRL_HOT
+            + "trainer.algorithm.policy_loss_type=rollout_is trainer.placement.colocate_all=false",
+            "skyrl@0.4.0",
+            True,
+        ),
+        (TRL % "num_generations=8, use_vllm=True, temperature=0.6", "trl@0.23.0", True),
+        (TRL % "num_generations=8, use_vllm=True, temperature=1.0", "trl@0.23.0", False),
+        (TRL % "num_generations=8, use_vllm=True, temperature=0.6", "trl@0.24.0", False),
+        (TRL % "num_generations=8, temperature=0.6", "trl@0.23.0", False),
+    ],
+)
+def test_a_ratio_to_raw_probabilities_at_a_temperature(text: str, library: str, raw: bool) -> None:
+    found = read(text, library)[1]
+    told = [each.text for each in found.contradictions if "two temperatures" in each.text]
+    assert bool(told) is raw
+    assert not raw or ("not unbiased" in told[0] and found.problem)
+
+
+def test_old_verl_leaves_the_kind_of_probabilities_to_vllm() -> None:
+    text = VERL + SIZES + "actor_rollout_ref.actor.tis_imp_ratio_cap=2 " + HOT
+    found = read(text, "verl@0.6.0")[1]
+    assert any("leaves that to vLLM" in each for each in found.assumes)
+    cold = read(text.replace("0.6 ", "1.0 "), "verl@0.6.0")[1]
+    assert not any("leaves that to vLLM" in each for each in cold.assumes)
+
+
 @pytest.mark.parametrize("version", ["0.22.0", "0.22.1", "0.22.2", "0.24.0"])
 @pytest.mark.parametrize("value", ["", ", scale_rewards=False", ", scale_rewards='batch'"])
 def test_two_releases_of_trl_read_scale_rewards_the_other_way(version: str, value: str) -> None:
