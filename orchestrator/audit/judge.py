@@ -105,6 +105,8 @@ class AuditFinding:
     """The distance of the KL's gradient from that of the reverse KL, near the reference policy and
     far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
 
+    moving_reference: str = ""
+    """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
     """What holds the policy to what beside a KL to a reference policy; None: it is not read."""
     bound_notes: tuple[BoundNote, ...] = ()
@@ -276,9 +278,15 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         release_guessed=_is_guessed(reading, launch),
         bias=_bias(chosen.measured),
         conditional=if_left,
+        moving_reference=_moving_reference(reading),
         bound=bound(reading),
         bound_notes=tuple(bound_notes(reading)),
     )
+
+
+def _moving_reference(reading: LaunchReading) -> str:
+    acts = reading.in_reward.active or (reading.in_loss.active and not reading.no_gradient)
+    return reading.surroundings.moving_reference if acts and reading.surroundings else ""
 
 
 def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.audit import audit
 from orchestrator.audit.judge import AuditFinding
-from orchestrator.audit.summary import mark
+from orchestrator.audit.summary import mark, one_line, summary
 from orchestrator.library.launches import Launch, LaunchReading, Surroundings
 from orchestrator.library.protocol import LaunchReader
 
@@ -50,7 +50,7 @@ def read(text: str, library: str) -> tuple[LaunchReading, AuditFinding]:
         load = plugins.load_reader
         patch.setattr(plugins, "load_reader", lambda n: recorder if n == name else load(n))
         ending = {"trl": "py", "prime_rl": "toml"}.get(name, "sh")
-        versions = {name: f"{version} --library"}
+        versions = {name: f"{version} --library"} if version else {}
         (found,) = audit(text, f"launch.{ending}", versions=versions)
     return recorder.readings[0], found
 
@@ -256,5 +256,38 @@ def test_what_trl_and_skyrl_refuse() -> None:
     assert "colocate_all" in refused
     good = "trainer.algorithm.policy_loss_type=rollout_is trainer.placement.colocate_all=false"
     assert "will not start" not in remarks(fully + good, "skyrl@0.4.0")
-    renewed = SKYRL + SKYRL_SIZES + "trainer.update_ref_every_epoch=true"
-    assert "reference policy moves" in remarks(renewed, "skyrl@0.4.0")
+
+
+OPEN_INSTRUCT = "python open_instruct/grpo_fast.py --beta 0.05 --num_samples_per_prompt_rollout 8 "
+SLIME = (
+    "python3 train.py --use-kl-loss --kl-loss-coef 0.01 --kl-loss-type low_var_kl "
+    "--n-samples-per-prompt 8 "
+)
+SWIFT = "swift rlhf --rlhf_type grpo --beta 0.04 --num_generations 8 "
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "moves"),
+    [
+        (SKYRL + SKYRL_SIZES, "skyrl@0.4.0", "trainer.update_ref_every_epoch=true"),
+        (TRL % "num_generations=8", "trl@1.16.0", "sync_ref_model=True"),
+        (OPEN_INSTRUCT, "open_instruct", "--ref_policy_update_freq 100"),
+        (SLIME, "slime", "--ref-update-interval 50"),
+        (SWIFT, "ms_swift", "--sync_ref_model true"),
+    ],
+)
+def test_a_reference_that_moves_is_in_the_first_line(text: str, library: str, moves: str) -> None:
+    moving = text.replace(")", f", {moves})") if library.startswith("trl") else text + moves
+    found = read(moving, library)[1]
+    assert found.moving_reference
+    (_, head), *lines = summary(found)
+    assert "the reference moves" in head
+    assert "the reference moves" in one_line(found)
+    assert "no bound on the drift" in dict(lines)["It does"]
+    still = read(text, library)[1]
+    assert "reference moves" not in "\n".join(each for _, each in summary(still))
+
+
+def test_a_reference_without_a_kl_is_not_said_to_move() -> None:
+    text = SKYRL.replace("0.01", "0") + SKYRL_SIZES + "trainer.update_ref_every_epoch=true"
+    assert not read(text, "skyrl@0.4.0")[1].moving_reference

@@ -379,9 +379,9 @@ class _Judge:
                 keys, "generator.sampling_params.temperature", because, instead, *ENGINE_MODES
             )
 
-    def _moves(self) -> Iterator[str]:
-        if self.keys.has(MOVES) and self.keys.switch(MOVES):
-            yield f"the reference policy moves: each epoch makes it the policy of then ({MOVES})"
+    def _moving_reference(self) -> str:
+        moves = self.keys.has(MOVES) and self.keys.switch(MOVES)
+        return f"each epoch makes it the policy of then ({MOVES})" if moves else ""
 
     def _samples_ahead(self) -> bool:
         """Return True if rollouts are sampled while the policy is updated."""
@@ -462,7 +462,7 @@ class _Judge:
             controller=self._controller(),
             clamp=Clamp(20.0, 10.0),
             clamp_of=("k3",),
-            notes=tuple(self._moves()),
+            moving_reference=self._moving_reference(),
             bound_notes=tuple(self._bound_notes(mode, reduction, correction)),
             unread=(*unread, *self._truncated()),
         )

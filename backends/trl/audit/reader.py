@@ -818,6 +818,7 @@ class _Facts:
             divided_because=key if divided else "",
             ratio="sequence",
             clip=self._clip(),
+            moving_reference=self._moving_reference(),
             notes=tuple(self._notes()),
             unread=(
                 *self.unread,
@@ -855,6 +856,7 @@ class _Facts:
             entropy=float(self.keys.number("entropy_coef") or 0.0)
             if "entropy_coef" in self.keys.defaults
             else 0.0,
+            moving_reference=self._moving_reference(),
             notes=tuple(self._notes()),
             unread=(
                 *self.unread,
@@ -913,15 +915,18 @@ class _Facts:
                 "importance_sampling_level token",
             )
 
+    def _moving_reference(self) -> str:
+        if not self._is_on("sync_ref_model"):
+            return ""
+        steps, alpha = (
+            self._read(f"ref_model_{key}", "…") for key in ("sync_steps", "mixup_alpha")
+        )
+        return (
+            f"every {steps} steps it becomes {alpha} of the policy and the rest of itself "
+            "(sync_ref_model)"
+        )
+
     def _notes(self) -> Iterator[str]:
-        if self._is_on("sync_ref_model"):
-            steps, alpha = (
-                self._read(f"ref_model_{key}", "…") for key in ("sync_steps", "mixup_alpha")
-            )
-            yield (
-                f"the reference policy moves: every {steps} steps it becomes {alpha} of the policy "
-                f"and the rest of itself (sync_ref_model)"
-            )
         if self._read("off_policy_mask_threshold", ""):
             yield "off_policy_mask_threshold masks the policy loss, not the KL"
         if (quantile := self.keys.number("top_entropy_quantile")) is not None and quantile < 1:
