@@ -187,10 +187,12 @@ def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
 def _engine_probabilities(settings: Settings) -> dict[str, object]:
     """Return the key with which vLLM reports probabilities at the rollout's temperature.
 
-    An asynchronous launch has ratios to the engine. vLLM's default is the model's raw probability,
-    the trainer's is at the temperature: at 0.6, an unchanged policy's token of 0.2 had ratio 0.66.
+    An asynchronous launch, and `loss.correction`, have ratios to the engine. vLLM's default is the
+    model's raw probability, the trainer's is at the temperature: at 0.6, an unchanged policy's
+    token of 0.2 had ratio 0.66.
     """
-    if not settings.max_staleness_steps or settings.rollout.temperature == 1:
+    to_engine = settings.max_staleness_steps or settings.loss.correction is not None
+    if not to_engine or settings.rollout.temperature == 1:
         return {}
     return {f"{ENGINE}.engine_init_kwargs.logprobs_mode": "processed_logprobs"}
 

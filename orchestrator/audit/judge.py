@@ -105,6 +105,8 @@ class AuditFinding:
     """The distance of the KL's gradient from that of the reverse KL, near the reference policy and
     far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
 
+    moving_reference: str = ""
+    """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
     """What holds the policy to what beside a KL to a reference policy; None: it is not read."""
     bound_notes: tuple[BoundNote, ...] = ()
@@ -232,7 +234,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         (
             *reading.assumes,
             *launch.caveats,
-            *_mended(launch),
+            *_mended(launch, contradictions),
             *_assumed(wrong_keys),
             *(_unread(reading) if has_kl else ()),
             *_without_a_table(reading),
@@ -276,9 +278,15 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         release_guessed=_is_guessed(reading, launch),
         bias=_bias(chosen.measured),
         conditional=if_left,
+        moving_reference=_moving_reference(reading),
         bound=bound(reading),
         bound_notes=tuple(bound_notes(reading)),
     )
+
+
+def _moving_reference(reading: LaunchReading) -> str:
+    acts = reading.in_reward.active or (reading.in_loss.active and not reading.no_gradient)
+    return reading.surroundings.moving_reference if acts and reading.surroundings else ""
 
 
 def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, ...]:
@@ -408,7 +416,10 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
 
 
-def _mended(launch: Launch) -> Iterator[str]:
+def _mended(launch: Launch, contradictions: Iterable[AuditNote]) -> Iterator[str]:
+    """Yield the assumption that what keeps a launch from a start is mended."""
+    if any(each.stops for each in contradictions):
+        yield "the launch is mended so that it starts, and nothing else of it changes"
     if launch.cut_off is not None and launch.cut_off.refused:
         yield f"the blank after the `\\` before line {launch.cut_off.line} is taken out"
 

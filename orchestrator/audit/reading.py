@@ -449,9 +449,28 @@ def truncated(keys: Keys, *, top_p: str = "", top_k: str = "", min_p: str = "") 
             )
 
 
+def two_temperatures(
+    keys: Keys, temperature: str, because: str, instead: str, *names: str
+) -> Iterator[AuditNote]:
+    """Yield a remark on a ratio of the trainer's probabilities at a temperature to the engine's.
+
+    The engine's are raw, so of temperature 1. `temperature`, `names`: keys. `because`: why they are
+    raw. `instead`: what to write.
+    """
+    at = keys.number(temperature) if keys.has(temperature) else None
+    if at is None or at in (0, 1):
+        return
+    text = (
+        f"the ratio to the engine is of two temperatures: the trainer's probabilities are at "
+        f"{temperature} {at:g}, the engine's are raw, of temperature 1 ({because}). It is not 1 "
+        "for an unchanged policy: what it multiplies, reward or KL, is not unbiased"
+    )
+    yield AuditNote(f"{text}. Write {instead}", keys.lines(temperature, *names))
+
+
 def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
     """Return the remark on a launch that the library refuses. `source`: its file and function."""
-    return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names))
+    return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names), stops=True)
 
 
 def stock(

@@ -93,6 +93,7 @@ def one_line(finding: AuditFinding) -> str:
         f"{mark(finding)}: {WORDS[finding.verdict]} ({finding.verdict})",
         *([f"if {cases(finding)}"] if finding.conditional else []),
         *terms,
+        *_moves(finding),
         f"{finding.library} {finding.version}",
         sure,
         *([f"conflict: {wrong[0]}"] if wrong else []),
@@ -105,6 +106,8 @@ def mark(finding: AuditFinding) -> str:
     """Return the answer in two or three words."""
     if finding.verdict == "undetermined":
         return "not determined"
+    if any(each.stops for each in finding.contradictions):
+        return "will not start"
     if _mistakes(finding):
         return "has a mistake"
     if finding.problem:
@@ -154,7 +157,13 @@ def _place(finding: AuditFinding) -> str:
 
 def _head(finding: AuditFinding) -> str:
     guessed = " (a guess)" if finding.release_guessed else ""
-    return f"{_place(finding)}   {finding.library} {finding.version}{guessed}   {mark(finding)}"
+    marks = "; ".join([mark(finding), *_moves(finding)])
+    return f"{_place(finding)}   {finding.library} {finding.version}{guessed}   {marks}"
+
+
+def _moves(finding: AuditFinding) -> Iterator[str]:
+    if finding.moving_reference:
+        yield "the reference moves"
 
 
 def _terms(finding: AuditFinding) -> Iterator[tuple[str, str]]:
@@ -191,6 +200,9 @@ def _plain(finding: AuditFinding) -> str:
         return f"That depends on what the file does not say: if {cases(finding)}."
     if finding.verdict in UNBOUNDED and finding.bound is not None:
         return f"{PLAIN[finding.verdict]} In one step: {finding.bound.step}."
+    if finding.moving_reference:
+        moves = f"The reference moves: {finding.moving_reference}"
+        return f"{PLAIN[finding.verdict]} {moves}. Over the training no bound on the drift."
     return PLAIN[finding.verdict]
 
 

@@ -70,6 +70,7 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
             *_lengths(around, in_loss=in_loss),
             *_discount(around, in_reward=in_reward),
             *_controller(around),
+            *_moving(around),
             *_clamp(around, reading),
         ]
     if around.entropy:
@@ -401,6 +402,12 @@ def _controller(around: Surroundings) -> Iterator[Effect]:
     if around.controller:
         text = f"a controller moves β while it trains ({around.controller}): β is its first value"
         yield Effect(text, "at a β that a controller moves")
+
+
+def _moving(around: Surroundings) -> Iterator[Effect]:
+    if around.moving_reference:
+        text = f"the reference policy moves: {around.moving_reference}"
+        yield Effect(text, "to a reference that moves")
 
 
 def _lengths(around: Surroundings, *, in_loss: bool) -> Iterator[Effect]:

@@ -177,6 +177,8 @@ class AuditNote:
 
     text: str
     lines: tuple[int, ...] = ()
+    stops: bool = False
+    """True if the library refuses the launch for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,8 @@ class Surroundings:
     """GAE's λ and γ with their values where they are not 1; empty: the return is not discounted."""
     controller: str = ""
     """The key and value by which a controller moves β while it trains; empty: β stays."""
+    moving_reference: str = ""
+    """How the reference policy follows the policy, a clause with the key; empty: it stays."""
     clamp: Clamp = UNCLAMPED
     """The bounds of a token's KL; its gradient is zero beyond them."""
     clamp_of: tuple[str, ...] = ()

@@ -418,17 +418,19 @@ def sampling_rows(
 
     Both arguments are keys of the library; `note` says at which temperature it computes the
     log-probabilities that it trains on. stale_by_engine: an asynchronous launch has its ratios to
-    the engine's log-probabilities.
+    the engine's log-probabilities. `loss.correction` has them in every launch.
     """
 
     def truncates(settings: Settings) -> Account:
-        if stale_by_engine and settings.max_staleness_steps and settings.rollout.top_p < 1:
+        stale = stale_by_engine and settings.max_staleness_steps
+        to_engine = stale or settings.loss.correction is not None
+        if to_engine and settings.rollout.top_p < 1:
             return (
                 "approximated",
                 (
                     "the engine's log-probabilities are of the kept tokens, the trainer's of all: "
                     "the ratio of an unchanged policy is the kept mass, "
-                    f"{settings.rollout.top_p:g} to 1; the clip may cut it. Set rollout.top_p=1.0"
+                    f"{settings.rollout.top_p:g} to 1; a bound may cut it. Set rollout.top_p=1.0"
                 ),
             )
         return "exact", "truncates sampling only; log-probabilities are of the whole distribution"

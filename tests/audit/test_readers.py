@@ -243,7 +243,8 @@ def test_open_instructs_estimators(args: str, verdict: str) -> None:
 
 def test_open_instructs_reference_policy_moves() -> None:
     finding = read("python open_instruct/grpo_fast.py --ref_policy_update_freq 4")
-    assert any("no fixed reference" in each.text for each in finding.effects)
+    assert any("the reference policy moves" in each.text for each in finding.effects)
+    assert "--ref_policy_update_freq" in finding.moving_reference
 
 
 def test_a_ratio_to_a_later_policy_is_no_correction() -> None:

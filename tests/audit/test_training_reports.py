@@ -5,6 +5,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.audit import audit
 from orchestrator.audit.judge import AuditFinding
+from orchestrator.audit.summary import mark, one_line, summary
 from orchestrator.library.launches import Launch, LaunchReading, Surroundings
 from orchestrator.library.protocol import LaunchReader
 
@@ -18,6 +19,10 @@ SKYRL = (
     "trainer.algorithm.kl_estimator_type=k2 trainer.algorithm.kl_loss_coef=0.01 "
 )
 SKYRL_SIZES = "trainer.train_batch_size=128 trainer.policy_mini_batch_size=128 "
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator rloo "
+    "--rollout.n_samples_per_prompt 8 --rollout.batch_size 32 --train.batch_size 256 "
+)
 TRL = "from trl import GRPOConfig\nargs = GRPOConfig(output_dir='o', beta=0.04, %s)\n"
 
 
@@ -44,8 +49,8 @@ def read(text: str, library: str) -> tuple[LaunchReading, AuditFinding]:
     with pytest.MonkeyPatch.context() as patch:
         load = plugins.load_reader
         patch.setattr(plugins, "load_reader", lambda n: recorder if n == name else load(n))
-        ending = "py" if name == "trl" else "sh"
-        versions = {name: f"{version} --library"}
+        ending = {"trl": "py", "prime_rl": "toml"}.get(name, "sh")
+        versions = {name: f"{version} --library"} if version else {}
         (found,) = audit(text, f"launch.{ending}", versions=versions)
     return recorder.readings[0], found
 
@@ -78,6 +83,53 @@ def test_a_batch_that_is_no_multiple_of_its_minibatch() -> None:
     skyrl = "trainer.train_batch_size=128 trainer.policy_mini_batch_size=100 "
     assert "validate_batch_sizes" in remarks(SKYRL + skyrl, "skyrl@0.4.0")
     assert "will not start" not in remarks(SKYRL + SKYRL_SIZES, "skyrl@0.4.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "said"),
+    [
+        ("0.11.2", "", ""),
+        ("0.11.2", "--actor.num_gpus_per_node 7", "256 != 1 * 36 * 7"),
+        ("0.11.2", "--actor.num_gpus_per_node 7 --train.dynamic_batch_enable", ""),
+        ("0.11.2", "--actor.num_gpus_per_node $GPUS", ""),
+        ("0.11.2", "--actor.num_nodes 2 --train.batch_size 8", "steps: 0 has to be greater"),
+        ("0.11.2", "--ds.ring_attn_size 2 --train.batch_size 4", ""),
+        ("0.11.2", "--rollout.micro_batch_size 64", "number of sample batches"),
+        ("0.11.2", "--rollout.n_samples_per_prompt 1", "rloo requires n_samples_per_prompt > 1"),
+        ("0.9.0", "--train_batch_size 48", "48 != 4 * 1 * 8"),
+        ("0.10.1.post2", "--train_batch_size 48", ""),
+    ],
+)
+def test_sizes_that_openrlhf_refuses(version: str, more: str, said: str) -> None:
+    text = OPENRLHF if version == "0.11.2" else "python3 -m openrlhf.cli.train_ppo_ray "
+    found = read(text + more, f"openrlhf@{version}")[1]
+    told = [each.text for each in found.contradictions if each.stops]
+    assert bool(told) is bool(said)
+    assert said in "".join(told)
+    assert (mark(found) == "will not start") is bool(said)
+    assert not said or found.confidence == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("version", "group", "more", "refused"),
+    [
+        ("0.8.0", "group_size = 16", "batch_size = 100", True),
+        ("0.8.0", "group_size = 16", "batch_size = 96", False),
+        ("0.8.0", "group_size = 12", "", True),
+        ("0.8.0", "group_size = 12", "token_batch_size = 1000", False),
+        ("0.4.0", "rollouts_per_example = 12", "batch_size = 128", True),
+        ("0.4.0", "rollouts_per_example = 16", "batch_size = 128", False),
+    ],
+)
+def test_a_batch_of_prime_rl_holds_whole_groups(
+    version: str, group: str, more: str, refused: bool
+) -> None:
+    text = f"[orchestrator]\n{group}\n{more}\n[trainer.loss]\nkl_tau = 0.001\n"
+    found = read(text, f"prime_rl@{version}")[1]
+    told = "".join(each.text for each in found.contradictions)
+    line = "Batch size must be divisible by the number of samples per problem"
+    assert (line in told) is refused
+    assert (mark(found) == "will not start") is refused
 
 
 @pytest.mark.parametrize(
@@ -117,6 +169,58 @@ def test_a_truncated_sampler_is_not_certain(text: str, library: str) -> None:
     assert "truncated policy" not in remarks(whole, library)
 
 
+IS = f"{VERL}{SIZES}algorithm.rollout_correction.rollout_is=token "
+HOT = (
+    "actor_rollout_ref.rollout.calculate_log_probs=True actor_rollout_ref.rollout.temperature=0.6 "
+)
+RAW = "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs"
+SKYRL_IS = f"{SKYRL}{SKYRL_SIZES}trainer.algorithm.off_policy_correction.tis_ratio_type=token "
+SKYRL_HOT = "generator.sampling_params.temperature=0.6 "
+SKYRL_MODE = "generator.inference_engine.engine_init_kwargs.logprobs_mode="
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "raw"),
+    [
+        (IS + HOT + RAW, "verl@0.9.1", True),
+        (IS + HOT + RAW + " actor_rollout_ref.rollout.name=sglang", "verl@0.9.1", False),
+        (IS + HOT, "verl@0.9.1", False),
+        (IS + RAW, "verl@0.9.1", False),
+        (VERL + SIZES + HOT + RAW, "verl@0.9.1", False),
+        (SKYRL_IS + SKYRL_HOT, "skyrl@0.4.0", True),
+        (SKYRL_IS, "skyrl@0.4.0", False),
+        (SKYRL_IS + SKYRL_HOT + SKYRL_MODE + "raw_logprobs", "skyrl@0.4.0", True),
+        (SKYRL_IS + SKYRL_HOT + SKYRL_MODE + "processed_logprobs", "skyrl@0.4.0", False),
+        (SKYRL + SKYRL_SIZES + SKYRL_HOT, "skyrl@0.4.0", False),
+        (
+            SKYRL.replace("main_base", "main_fully_async")
+            + SKYRL_SIZES
+            + SKYRL_HOT
+            + "trainer.algorithm.policy_loss_type=rollout_is trainer.placement.colocate_all=false",
+            "skyrl@0.4.0",
+            True,
+        ),
+        (TRL % "num_generations=8, use_vllm=True, temperature=0.6", "trl@0.23.0", True),
+        (TRL % "num_generations=8, use_vllm=True, temperature=1.0", "trl@0.23.0", False),
+        (TRL % "num_generations=8, use_vllm=True, temperature=0.6", "trl@0.24.0", False),
+        (TRL % "num_generations=8, temperature=0.6", "trl@0.23.0", False),
+    ],
+)
+def test_a_ratio_to_raw_probabilities_at_a_temperature(text: str, library: str, raw: bool) -> None:
+    found = read(text, library)[1]
+    told = [each.text for each in found.contradictions if "two temperatures" in each.text]
+    assert bool(told) is raw
+    assert not raw or ("not unbiased" in told[0] and found.problem)
+
+
+def test_old_verl_leaves_the_kind_of_probabilities_to_vllm() -> None:
+    text = VERL + SIZES + "actor_rollout_ref.actor.tis_imp_ratio_cap=2 " + HOT
+    found = read(text, "verl@0.6.0")[1]
+    assert any("leaves that to vLLM" in each for each in found.assumes)
+    cold = read(text.replace("0.6 ", "1.0 "), "verl@0.6.0")[1]
+    assert not any("leaves that to vLLM" in each for each in cold.assumes)
+
+
 @pytest.mark.parametrize("version", ["0.22.0", "0.22.1", "0.22.2", "0.24.0"])
 @pytest.mark.parametrize("value", ["", ", scale_rewards=False", ", scale_rewards='batch'"])
 def test_two_releases_of_trl_read_scale_rewards_the_other_way(version: str, value: str) -> None:
@@ -152,5 +256,38 @@ def test_what_trl_and_skyrl_refuse() -> None:
     assert "colocate_all" in refused
     good = "trainer.algorithm.policy_loss_type=rollout_is trainer.placement.colocate_all=false"
     assert "will not start" not in remarks(fully + good, "skyrl@0.4.0")
-    renewed = SKYRL + SKYRL_SIZES + "trainer.update_ref_every_epoch=true"
-    assert "reference policy moves" in remarks(renewed, "skyrl@0.4.0")
+
+
+OPEN_INSTRUCT = "python open_instruct/grpo_fast.py --beta 0.05 --num_samples_per_prompt_rollout 8 "
+SLIME = (
+    "python3 train.py --use-kl-loss --kl-loss-coef 0.01 --kl-loss-type low_var_kl "
+    "--n-samples-per-prompt 8 "
+)
+SWIFT = "swift rlhf --rlhf_type grpo --beta 0.04 --num_generations 8 "
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "moves"),
+    [
+        (SKYRL + SKYRL_SIZES, "skyrl@0.4.0", "trainer.update_ref_every_epoch=true"),
+        (TRL % "num_generations=8", "trl@1.16.0", "sync_ref_model=True"),
+        (OPEN_INSTRUCT, "open_instruct", "--ref_policy_update_freq 100"),
+        (SLIME, "slime", "--ref-update-interval 50"),
+        (SWIFT, "ms_swift", "--sync_ref_model true"),
+    ],
+)
+def test_a_reference_that_moves_is_in_the_first_line(text: str, library: str, moves: str) -> None:
+    moving = text.replace(")", f", {moves})") if library.startswith("trl") else text + moves
+    found = read(moving, library)[1]
+    assert found.moving_reference
+    (_, head), *lines = summary(found)
+    assert "the reference moves" in head
+    assert "the reference moves" in one_line(found)
+    assert "no bound on the drift" in dict(lines)["It does"]
+    still = read(text, library)[1]
+    assert "reference moves" not in "\n".join(each for _, each in summary(still))
+
+
+def test_a_reference_without_a_kl_is_not_said_to_move() -> None:
+    text = SKYRL.replace("0.01", "0") + SKYRL_SIZES + "trainer.update_ref_every_epoch=true"
+    assert not read(text, "skyrl@0.4.0")[1].moving_reference

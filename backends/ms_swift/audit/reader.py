@@ -185,7 +185,7 @@ class _Reader(ReleaseReader):
         return TrainingRegime(False, f"{text}, --num_iterations {iterations:g}")
 
     def _surroundings(self) -> Surroundings:
-        keys, unread, notes = self.keys, [], []
+        keys, unread = self.keys, []
         default = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
         scale = self._chosen(SCALE, default.get(self.advantage, "")).lower()
         scale = {"true": "group", "false": "none"}.get(scale, scale)
@@ -208,11 +208,12 @@ class _Reader(ReleaseReader):
                 weight = EngineWeight(_WEIGHTS[sampling], 0.0, most)
         if keys.switch("async_generate") and not correction:
             ratio = "none"
+        moves = ""
         if keys.switch("sync_ref_model"):
-            notes.append(
-                "the reference policy moves to the policy every "
-                f"{keys.text('ref_model_sync_steps')} steps, with weight "
-                f"{keys.text('ref_model_mixup_alpha')} (--sync_ref_model)"
+            steps, alpha = keys.text("ref_model_sync_steps"), keys.text("ref_model_mixup_alpha")
+            moves = (
+                f"every {steps or '…'} steps it becomes {alpha or '…'} of the policy and the rest "
+                "of itself (--sync_ref_model)"
             )
         low, high = keys.number("epsilon"), keys.number("epsilon_high")
         return Surroundings(
@@ -229,7 +230,7 @@ class _Reader(ReleaseReader):
             aggregation_because=f"--loss_type {kind}" if kind in ("grpo", "sapo") else "",
             clamp=Clamp(20.0, 10.0),
             clamp_of=("k3",),
-            notes=tuple(notes),
+            moving_reference=moves,
             unread=tuple(unread),
         )
 

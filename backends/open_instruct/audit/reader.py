@@ -124,7 +124,7 @@ class _Reader(ReleaseReader):
             unknown=tuple(self.unknown),
             possibilities=self.possibilities(),
             regime=self._regime(),
-            surroundings=self._surroundings(loss),
+            surroundings=self._surroundings(),
             held=self.basis.held(keys.given, "argparse", "open-instruct"),
             decided=self._decided(loss),
         )
@@ -160,8 +160,8 @@ class _Reader(ReleaseReader):
         steps = (epochs or 1) * parts
         return TrainingRegime.of_steps(steps)
 
-    def _surroundings(self, loss: InLoss) -> Surroundings:
-        keys, unread, notes = self.keys, [], []
+    def _surroundings(self) -> Surroundings:
+        keys, unread = self.keys, []
         kind = keys.text("advantage_normalization_type") or ""
         divided = _NORMALISATION.get(kind)
         if divided is None:
@@ -174,14 +174,12 @@ class _Reader(ReleaseReader):
         ratio: Literal["token", "sequence_mean", "none"] = "token"
         if not corrected and not sampled and (keys.number(AHEAD) or 0) > 0:
             ratio = "none"
-        frequency = keys.number("ref_policy_update_freq")
-        if frequency and loss.active:
-            alpha = keys.number("alpha")
-            notes.append(
-                f"every {frequency:g} steps the reference policy moves to the policy with weight "
-                f"{alpha:g} (--alpha, --ref_policy_update_freq): it is no fixed reference"
-                if alpha is not None
-                else "the reference policy moves to the policy (--ref_policy_update_freq)"
+        frequency, alpha = keys.number("ref_policy_update_freq"), keys.text("alpha")
+        moves = ""
+        if frequency:
+            moves = (
+                f"every {frequency:g} steps it becomes {alpha or '…'} of the policy and the rest "
+                "of itself (--alpha, --ref_policy_update_freq)"
             )
         low, high = keys.number("clip_lower"), keys.number("clip_higher")
         mean = keys.text("loss_denominator")
@@ -199,7 +197,7 @@ class _Reader(ReleaseReader):
             else "",
             aggregation_because=f"--loss_denominator {mean}" if mean not in (None, "token") else "",
             clamp=Clamp(log_ratio=40.0),
-            notes=tuple(notes),
+            moving_reference=moves,
             unread=tuple(unread),
         )
 

@@ -21,6 +21,7 @@ from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
     as_number,
+    will_not_start,
     written_flags,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
@@ -74,6 +75,13 @@ FLAT = {
     "correction_threshold": "vllm_is_truncated_threshold",
     "lambd": "lambd",
     "gamma": "gamma",
+    "gpus": "actor_num_gpus_per_node",
+    "nodes": "actor_num_nodes",
+    "micro_train": "micro_train_batch_size",
+    "micro_rollout": "micro_rollout_batch_size",
+    "ring": "ring_attn_size",
+    "tensor": "ds_tensor_parallel_size",
+    "dynamic": "use_dynamic_batch",
 }
 DOTTED = {
     "coefficient": "algo.kl.init_coef",
@@ -99,6 +107,13 @@ DOTTED = {
     "correction_threshold": "algo.advantage.is_correction_threshold",
     "lambd": "algo.advantage.lambd",
     "gamma": "algo.advantage.gamma",
+    "gpus": "actor.num_gpus_per_node",
+    "nodes": "actor.num_nodes",
+    "micro_train": "train.micro_batch_size",
+    "micro_rollout": "rollout.micro_batch_size",
+    "ring": "ds.ring_attn_size",
+    "tensor": "ds.tensor_parallel_size",
+    "dynamic": "train.dynamic_batch_enable",
 }
 DEFAULTS = {
     "coefficient": "0.01",
@@ -144,6 +159,18 @@ FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
 Earlier releases average the tokens of each response first."""
 FIRST_RLOO_PLAIN, FIRST_CLAMP = "0.8.5", "0.8.6"
+FIRST_GROUPS = {
+    "rloo": "0.5.3",
+    "reinforce_baseline": "0.6.0",
+    "group_norm": "0.6.0",
+    "dr_grpo": "0.11.0",
+}
+"""First releases whose parser refuses groups of one rollout for these advantage estimators."""
+FIRST_SHARED = "0.7.2"
+"""First release whose parser wants a micro-batch of rollouts for each process of the actor."""
+FIRST_SMALL = "0.10.0"
+"""First release whose micro-batches have one sequence by default; 8 of rollouts, 4 of training
+before."""
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 
@@ -284,7 +311,7 @@ class _Judge:
             reference_policy_loaded=on,
             group_size=keys.integer(names["group"]),
             inactive=tuple(self._inactive(on, in_loss)),
-            contradictions=tuple(self._doubled()),
+            contradictions=(*self._doubled(), *self._refused()),
             settings=tuple(keys.settings),
             rules=tuple(self._rules(in_loss, straight)),
             changes=tuple(self._changes(beta, estimator, bool(loss.active))),
@@ -294,6 +321,79 @@ class _Judge:
             regime=self._regime(),
             surroundings=self._surroundings(),
         )
+
+    def _refused(self) -> Iterator[AuditNote]:
+        """Yield a remark for each size with which OpenRLHF's own trainer does not start."""
+        if "train_ppo_ray" not in self.entry:
+            return
+        keys, names = self.keys, self.names
+        source = "openrlhf/cli/train_ppo_ray.py"
+        estimator, group = keys.text(names["advantage"]) or "", self._size("group", 1)
+        since = FIRST_GROUPS.get(estimator)
+        if since is not None and numbers(self.version) >= numbers(since) and group == 1:
+            why = f"--{names['group']} is 1: '{estimator} requires n_samples_per_prompt > 1'"
+            yield will_not_start(keys, why, source, names["advantage"], names["group"])
+        if self._size("tensor", 1) != 1:
+            return
+        yield from self._too_few(group, source)
+        yield from self._uneven()
+
+    def _too_few(self, group: int | None, source: str) -> Iterator[AuditNote]:
+        """Yield a remark if some process of the actor gets no micro-batch of rollouts."""
+        gpus, ring = self._gpus(), self._size("ring", 1)
+        rollouts, micro = self._size("rollouts", 1024), self._micro("micro_rollout", 8)
+        if not (group and gpus and ring and rollouts and micro):
+            return
+        if (
+            numbers(self.version) >= numbers(FIRST_SHARED)
+            and rollouts * group // micro < gpus // ring
+        ):
+            names = [
+                self.names[key] for key in ("rollouts", "group", "micro_rollout", "gpus", "nodes")
+            ]
+            why = (
+                f"--{names[0]} {rollouts} × --{names[1]} {group} in micro-batches of {micro} are "
+                f"fewer than the actor's {gpus // ring} processes: 'The number of sample batches "
+                "must be greater than or equal to the effective number of actor processes.'"
+            )
+            yield will_not_start(self.keys, why, source, *names)
+
+    def _uneven(self) -> Iterator[AuditNote]:
+        """Yield a remark if DeepSpeed refuses to part the batch over the actor's GPUs."""
+        gpus, ring = self._gpus(), self._size("ring", 1)
+        batch, micro = self._size("batch", 128), self._micro("micro_train", 4)
+        if self.keys.has(self.names["dynamic"]) or not (gpus and ring and batch and micro):
+            return
+        steps, rest = divmod(batch * ring, micro * gpus)
+        if not rest:
+            return
+        names = [self.names[key] for key in ("batch", "micro_train", "gpus", "nodes", "ring")]
+        over = f"{gpus} GPUs" if ring == 1 else f"{gpus} GPUs in rings of {ring}"
+        refusal = (
+            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * world_size "
+            f"{batch * ring} != {micro} * {steps} * {gpus}"
+            if steps
+            else "Gradient accumulation steps: 0 has to be greater than 0"
+        )
+        sizes = f"--{names[0]} {batch} does not divide over {over} with --{names[1]} {micro}"
+        source = "deepspeed/runtime/config.py: _batch_assertion"
+        yield will_not_start(self.keys, f"{sizes}: '{refusal}'", source, *names)
+
+    def _gpus(self) -> int | None:
+        """Return the number of GPUs of the actor, or None if it is unknown."""
+        nodes, each = self._size("nodes", 1), self._size("gpus", 8)
+        return nodes * each if nodes and each else None
+
+    def _micro(self, name: str, before: int) -> int | None:
+        """Return a size of micro-batches. `before`: its default in earlier releases."""
+        return self._size(name, 1 if numbers(self.version) >= numbers(FIRST_SMALL) else before)
+
+    def _size(self, name: str, default: int) -> int | None:
+        """Return a size, or None if it is unknown."""
+        keys, key = self.keys, self.names[name]
+        if keys.opaque and not keys.has(key):
+            return None
+        return keys.integer(key) if keys.has(key) else default
 
     def _regime(self) -> TrainingRegime:
         """Return the regime: on-policy if each batch of rollouts serves one train step."""

@@ -14,9 +14,17 @@ from pathlib import Path
 
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
-from orchestrator.audit.reading import KL_WEIGHTS, LONGEST_ENTRY, Keys, as_number, unquoted
+from orchestrator.audit.reading import (
+    KL_WEIGHTS,
+    LONGEST_ENTRY,
+    Keys,
+    as_number,
+    unquoted,
+    will_not_start,
+)
 from orchestrator.library.key_tables import Releases, load_releases, nearest
 from orchestrator.library.launches import (
+    AuditNote,
     AuditVerdict,
     CommandWord,
     Edit,
@@ -39,6 +47,8 @@ OLD = 1
 """Index of 0.1. Up to 0.1 the trainer is zeroband's and has a reference policy."""
 LAST_LEVEL = 5
 """Index of 0.5.0, the last release with max_async_level. Later ones sample one step ahead."""
+BATCH = 128
+"""The orchestrator's batch_size if no batch is given, 0.2 to 0.8.0."""
 LEVEL_NAMES = ("max_async_level", "orchestrator.max_async_level", "trainer.max_async_level")
 STEPS_NAMES = ("optim.step_per_rollout",)
 TABLES = {5: "0.5.0", 8: "0.8.0"}
@@ -393,6 +403,7 @@ class _Judge:
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
+            contradictions=tuple(self._refused()),
             settings=tuple(keys.settings),
             rules=tuple(self.rules),
             changes=() if decided else tuple(self._changes(in_loss)),
@@ -405,6 +416,24 @@ class _Judge:
             regime=self._regime(),
             surroundings=self._surroundings(),
         )
+
+    def _refused(self) -> Iterator[AuditNote]:
+        """Yield a remark if the orchestrator refuses its batch, which must hold whole groups."""
+        keys, half = self.keys, _is_orchestrator(self.keys.given) and not self.launch.words
+        section = "" if half else "orchestrator."
+        batch_key = f"{section}batch_size"
+        group_key = self._find(f"{section}rollouts_per_example", f"{section}group_size")
+        if self.at <= OLD or group_key is None or self._find(f"{section}token_batch_size"):
+            return
+        group = keys.integer(group_key)
+        batch = keys.integer(batch_key) if keys.has(batch_key) else None if keys.opaque else BATCH
+        if batch and group and batch % group:
+            why = (
+                f"{batch_key} {batch} is no multiple of {group_key} {group}: 'Batch size must be "
+                "divisible by the number of samples per problem'"
+            )
+            source = f"Prime-RL {self.version}, the orchestrator's configuration"
+            yield will_not_start(keys, why, source, batch_key, group_key)
 
     def _regime(self) -> TrainingRegime:
         """Return the regime. Every release samples ahead of the trainer by default."""

@@ -30,6 +30,7 @@ from orchestrator.audit.reading import (
     shown,
     split_override,
     truncated,
+    two_temperatures,
     unquoted,
     will_not_start,
 )
@@ -110,6 +111,12 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
 WITH_OLD = ("regular", "dual_clip", "gspo", "clip_cov", "kl_cov", "sapo")
 """Policy losses that the fully asynchronous trainer refuses from 0.3.0 on, the default among them:
 their ratio is to old log-probabilities, which it does not keep (fully_async_trainer.py)."""
+ENGINE_MODES = (
+    "generator.inference_engine.engine_init_kwargs.logprobs_mode",
+    "generator.engine_init_kwargs.logprobs_mode",
+)
+"""Where a launch sets vLLM's logprobs_mode; SkyRL itself leaves vLLM's default, raw_logprobs."""
+ENGINES = ("generator.inference_engine.backend", "generator.backend")
 COLOCATED, MOVES = "trainer.placement.colocate_all", "trainer.update_ref_every_epoch"
 TO_SAMPLER = ("rollout_is", "dppo", "importance_sampling")
 """Policy losses whose ratio is to the rollout engine's policy, even if that policy is older."""
@@ -309,7 +316,7 @@ class _Judge:
                     keys.lines(USE_REWARD, USE_LOSS),
                 )
             )
-        self.contradictions += self._refused()
+        self.contradictions += (*self._refused(), *self._raw())
         dead = self._dead() if loss.active else ""
         distilled = self._distilled(reward, loss)
         if distilled is not None:
@@ -357,9 +364,24 @@ class _Judge:
         if not keys.has(COLOCATED) or keys.switch(COLOCATED):
             yield will_not_start(keys, f"{COLOCATED} is true", source, COLOCATED)
 
-    def _moves(self) -> Iterator[str]:
-        if self.keys.has(MOVES) and self.keys.switch(MOVES):
-            yield f"the reference policy moves: each epoch makes it the policy of then ({MOVES})"
+    def _raw(self) -> Iterator[AuditNote]:
+        """Yield a remark if ratios are to raw probabilities of the engine, at a temperature."""
+        keys = self.keys
+        if keys.text(LOSS_MODE) not in TO_SAMPLER and not self._correction()[0]:
+            return
+        mode = next((key for key in ENGINE_MODES if keys.has(key)), None)
+        engine = next((keys.text(key) for key in ENGINES if keys.has(key)), "vllm")
+        given = "raw_logprobs" if mode is None else keys.text(mode)
+        if engine == "vllm" and given is not None and given.startswith("raw"):
+            because = f"{mode} {given}" if mode else f"logprobs_mode {given}, vLLM's default"
+            instead = f"{mode or ENGINE_MODES[self.old]}=processed_logprobs"
+            yield from two_temperatures(
+                keys, "generator.sampling_params.temperature", because, instead, *ENGINE_MODES
+            )
+
+    def _moving_reference(self) -> str:
+        moves = self.keys.has(MOVES) and self.keys.switch(MOVES)
+        return f"each epoch makes it the policy of then ({MOVES})" if moves else ""
 
     def _samples_ahead(self) -> bool:
         """Return True if rollouts are sampled while the policy is updated."""
@@ -440,7 +462,7 @@ class _Judge:
             controller=self._controller(),
             clamp=Clamp(20.0, 10.0),
             clamp_of=("k3",),
-            notes=tuple(self._moves()),
+            moving_reference=self._moving_reference(),
             bound_notes=tuple(self._bound_notes(mode, reduction, correction)),
             unread=(*unread, *self._truncated()),
         )

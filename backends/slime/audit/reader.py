@@ -313,10 +313,11 @@ class _Reader(ReleaseReader):
             ratio = "sequence_mean"
         elif self._ahead() and not sampler and not keys.has("use-tis"):
             ratio = "none"
+        moves = ""
         if keys.has("ref-update-interval"):
-            notes.append(
-                "the reference policy becomes a copy of the policy every "
-                f"{keys.text('ref-update-interval')} rollouts (--ref-update-interval)"
+            moves = (
+                f"every {keys.text('ref-update-interval') or '…'} rollouts it becomes a copy of "
+                "the policy (--ref-update-interval)"
             )
         if loss.active and keys.switch(UNBIASED) and self._ahead() and not sampler:
             notes.append(
@@ -349,6 +350,7 @@ class _Reader(ReleaseReader):
             entropy=keys.number("entropy-coef") or 0.0,
             discount=self._discount(),
             clamp=Clamp(value=10.0) if keys.text(TYPE) == "low_var_kl" else UNCLAMPED,
+            moving_reference=moves,
             notes=tuple(notes),
             unread=tuple(unread),
         )

@@ -28,6 +28,7 @@ from orchestrator.audit.reading import (
     Keys,
     flags_in_order,
     truncated,
+    two_temperatures,
     will_not_start,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
@@ -90,6 +91,8 @@ FIRST_CORRECTED, FIRST_MINIBATCHES = (0, 26), (0, 18)
 SWAPPED = ((0, 22, 0), (0, 22, 1))
 """Releases whose _generate_and_score_completions divides by the group's deviation for `batch` and
 `none`, and by nothing for `group`; mended in 0.22.2."""
+FIRST_PROCESSED = (0, 24)
+"""The first release that asks vLLM for probabilities at the temperature (grpo_trainer.py)."""
 FIRST_SYNC_CHECK = (1, 9)
 """The first release read that refuses sync_ref_model without a reference policy."""
 OLD_NAMES = {"kl_coef": "beta", "rloo_k": "num_generations", "num_ppo_epochs": "num_iterations"}
@@ -685,7 +688,7 @@ class _Facts:
             advantage_estimator=self._advantage(),
             reference_policy_loaded=on,
             group_size=group,
-            contradictions=tuple(self._refused(on)),
+            contradictions=(*self._refused(on), *self._raw()),
             settings=tuple(keys.settings),
             rules=tuple(self._rules()),
             changes=tuple(self._changes(loss)),
@@ -717,6 +720,16 @@ class _Facts:
             why = "sync_ref_model is on, and with beta 0 there is no reference policy"
             source = f"trl/trainer/{self.request.script}_trainer.py"
             yield will_not_start(keys, why, source, "sync_ref_model", self._name("beta"))
+
+    def _raw(self) -> Iterator[AuditNote]:
+        """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""
+        if self.request.script != "grpo" or self.at >= FIRST_PROCESSED or not self._correction():
+            return
+        because = (
+            f"TRL {self.version} leaves vLLM's default; since 0.24.0 it asks for processed ones"
+        )
+        instead = "vllm_importance_sampling_correction=False, or take TRL 0.24.0"
+        yield from two_temperatures(self.keys, "temperature", because, instead, "use_vllm")
 
     def _put(self, key: str, value: str) -> Edit:
         as_flag = self.request.grammar == "argparse" and self.request.entry != "recipe"
@@ -805,6 +818,7 @@ class _Facts:
             divided_because=key if divided else "",
             ratio="sequence",
             clip=self._clip(),
+            moving_reference=self._moving_reference(),
             notes=tuple(self._notes()),
             unread=(
                 *self.unread,
@@ -842,6 +856,7 @@ class _Facts:
             entropy=float(self.keys.number("entropy_coef") or 0.0)
             if "entropy_coef" in self.keys.defaults
             else 0.0,
+            moving_reference=self._moving_reference(),
             notes=tuple(self._notes()),
             unread=(
                 *self.unread,
@@ -900,15 +915,18 @@ class _Facts:
                 "importance_sampling_level token",
             )
 
+    def _moving_reference(self) -> str:
+        if not self._is_on("sync_ref_model"):
+            return ""
+        steps, alpha = (
+            self._read(f"ref_model_{key}", "…") for key in ("sync_steps", "mixup_alpha")
+        )
+        return (
+            f"every {steps} steps it becomes {alpha} of the policy and the rest of itself "
+            "(sync_ref_model)"
+        )
+
     def _notes(self) -> Iterator[str]:
-        if self._is_on("sync_ref_model"):
-            steps, alpha = (
-                self._read(f"ref_model_{key}", "…") for key in ("sync_steps", "mixup_alpha")
-            )
-            yield (
-                f"the reference policy moves: every {steps} steps it becomes {alpha} of the policy "
-                f"and the rest of itself (sync_ref_model)"
-            )
         if self._read("off_policy_mask_threshold", ""):
             yield "off_policy_mask_threshold masks the policy loss, not the KL"
         if (quantile := self.keys.number("top_entropy_quantile")) is not None and quantile < 1:

@@ -53,6 +53,7 @@ from orchestrator.audit.reading import (
     regime_of_sizes,
     shown,
     truncated,
+    two_temperatures,
     will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
@@ -150,6 +151,9 @@ FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = 2, 7, 9, 11
 FIRST_BOUNDED = 4
 """Index of 0.4.1: k3's log-ratio is within 20. Before, exp has no bound, and its gradient at a gap
 of 119 nats is NaN (core_algos.py: kl_penalty)."""
+ENGINE_MODE, FIRST_ENGINE_MODE = f"{ROLLOUT}.logprobs_mode", 8
+"""The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
+brought the key."""
 LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", 11
 """The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
 in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
@@ -769,6 +773,7 @@ class _Judge:
             name, ratio = "", "token"
         elif ratio is None:
             unread.append(f"the loss mode '{shown(mode)}' has PPO's ratio: orch does not know it")
+        unread += self._raw(to_engine=bool(correction or bypass or mode == "bypass_mode"))
         ahead = self._samples_ahead()
         if ahead and ratio == "token" and not correction:
             ratio = self._ratio_to_sampler(bypass, unread)
@@ -842,6 +847,31 @@ class _Judge:
             masks: Correction = "mis_sequence" if level == "sequence" else "mis_token"
             weight = EngineWeight(masks, ends[0], ends[1])
         return f"{level}-level {kind} ({limit})", weight, bypass
+
+    def _raw(self, *, to_engine: bool) -> Iterator[str]:
+        """Note a ratio to raw probabilities of the engine, at a temperature.
+
+        Yield what is assumed of them where the release leaves their kind to vLLM. `to_engine`: True
+        if the launch has a ratio to the engine's probabilities.
+        """
+        keys, temperature = self.keys, f"{ROLLOUT}.temperature"
+        at = keys.number(temperature) if keys.has(temperature) else None
+        is_other = keys.has(f"{ROLLOUT}.name") and keys.text(f"{ROLLOUT}.name") != "vllm"
+        if is_other or not to_engine:
+            return
+        mode = keys.text(ENGINE_MODE) if keys.has(ENGINE_MODE) else "processed_logprobs"
+        if self.at < FIRST_ENGINE_MODE and at not in (None, 0, 1):
+            yield (
+                f"the engine's log-probabilities are at {temperature} {at:g} as the trainer's are: "
+                f"verl {self.version} leaves that to vLLM, whose later releases give raw ones, of "
+                "temperature 1"
+            )
+        elif mode is not None and mode.lower().startswith(("raw", "null", "none")):
+            instead = f"{ENGINE_MODE}=processed_logprobs"
+            because = f"{ENGINE_MODE} {mode}"
+            self.contradictions += two_temperatures(
+                keys, temperature, because, instead, ENGINE_MODE
+            )
 
     def _has_no_log_probs(self) -> bool:
         """Return True, once with a remark, if the correction has no probabilities of the engine."""

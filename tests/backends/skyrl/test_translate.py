@@ -10,7 +10,7 @@ from backends.skyrl.overrides import read
 from backends.skyrl.translate import micro_batch
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import Cell, LaunchPlan
-from orchestrator.settings import Cadence, Resources, Settings
+from orchestrator.settings import Cadence, EngineCorrection, Resources, Settings
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
 
 A, P, E = "trainer.algorithm", "trainer.placement", "generator.inference_engine"
@@ -83,6 +83,9 @@ def test_an_engine_whose_probabilities_are_in_the_ratio_reports_them_at_the_temp
     warm = changed(cell, rollout=cell.settings.rollout.but(temperature=0.6))
     assert read(plan(warm).argv)[key] == "processed_logprobs"
     on = onpolicy("0.4.0")
+    weighted = on.settings.loss.but(correction=EngineCorrection(kind="tis_token", most=2.0))
+    corrected = changed(on, loss=weighted, rollout=on.settings.rollout.but(temperature=0.6))
+    assert read(plan(corrected).argv)[key] == "processed_logprobs"
     recomputed = changed(on, rollout=on.settings.rollout.but(temperature=0.6))
     assert not any(key in argument for each in (cell, recomputed) for argument in plan(each).argv)
 
@@ -93,6 +96,12 @@ def test_a_truncated_sampler_in_the_ratio_is_no_exact_setting() -> None:
     assert status(truncated, "rollout.top_p")[0] == "approximated"
     assert "0.9 to 1" in status(truncated, "rollout.top_p")[1]
     assert status(plan(cell), "rollout.top_p")[0] == "exact"
+    on = onpolicy("0.4.0")
+    weighted = on.settings.loss.but(correction=EngineCorrection(kind="tis_token", most=2.0))
+    kept = on.settings.rollout.but(top_p=0.9)
+    corrected = plan(changed(on, loss=weighted, rollout=kept))
+    assert status(corrected, "rollout.top_p")[0] == "approximated"
+    assert status(plan(changed(on, rollout=kept)), "rollout.top_p")[0] == "exact"
 
 
 def test_the_plain_loss_of_0_2_0_is_said_to_be_without_a_clip() -> None:
