@@ -31,9 +31,11 @@ from orchestrator.library.manifest import (
     Row,
     Status,
     Values,
+    When,
     same,
     sampling_rows,
 )
+from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import Settings
 
 NEWEST, OLDEST = "0.9.1", "0.8.0"
@@ -52,6 +54,7 @@ PENALTY, LOSS_TYPE = "algorithm.kl_penalty", f"{ACTOR}.kl_loss_type"
 CONTROL = "algorithm.kl_ctrl"
 CONTROLLER = f"{CONTROL}.type"
 REWARD_BETA, LOSS_BETA = f"{CONTROL}.kl_coef", f"{ACTOR}.kl_loss_coef"
+LOSS_MODE = f"{ACTOR}.policy_loss.loss_mode"
 AGGREGATION, CONSTANT_TOKENS = f"{ACTOR}.loss_agg_mode", f"{ACTOR}.loss_scale_factor"
 CLIP_LOW, CLIP_HIGH = f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"
 CLIP_DUAL = f"{ACTOR}.clip_ratio_c"
@@ -427,16 +430,73 @@ DATA_ROWS = (
 
 _CLAMPED = "the log-ratio is held within ±20"
 _SAME_KL = "the KL in the loss is aggregated alike"
+_GMPO = (
+    "verl adds the mean of each micro batch instead of the minibatch's (core_algos.py, "
+    "compute_policy_loss_geo_mean): the gradient is as many times larger as there are micro "
+    "batches, so beta of a KL in the loss counts that much less, and a response in a small micro "
+    "batch counts more"
+)
+
+SAPO_TAU = dict(zip((f"{ACTOR}.tau_pos", f"{ACTOR}.tau_neg"), SAPO_TEMPERATURES, strict=True))
+"""The keys of SAPO's temperatures, and their values in the table of losses."""
+
+POLICY_LOSSES = (
+    Meaning("ppo", "vanilla"),
+    Meaning("reinforce", "gpg"),
+    Meaning("gspo", "gspo", note="the log of the mean ratio is held below 10"),
+    Meaning("cispo", "cispo", note=_CLAMPED),
+    Meaning("sapo", "sapo", also=SAPO_TAU),
+    Meaning("gmpo", "geo_mean", "approximated", _GMPO),
+    Meaning("dppo_tv", "dppo_tv", note="clip_ratio_low and _high bound a probability"),
+    Meaning("dppo_kl", "dppo_kl", note="clip_ratio_low and _high bound a KL in nats"),
+)
+"""The policy losses. verl's clip_cov, kl_cov and dro are no entry of orch's table for specs."""
+UNBOUNDED = ("reinforce", "sapo")
+"""Losses that read no bound."""
+DUAL = ("ppo", "dppo_tv", "dppo_kl")
+"""Losses that read clip_ratio_c: a second clip, or the most that the ratio weighs."""
+UNHELD = ("gspo", "gmpo")
+"""Losses whose ratio by token verl does not hold within ±20."""
+BY_RESPONSE = ("sapo", "gmpo")
+"""Losses that verl averages by response, whatever loss_agg_mode is."""
+_BY_RESPONSE_ADVICE = (
+    "verl averages this policy loss by response, and a KL by loss_agg_mode: set "
+    "loss.aggregation=sequence_mean."
+)
 
 
 def _unclipped(values: Values) -> object:
     return None if values[CLIP_HIGH] == OFF else ABSENT
 
 
-CLIPPED = {"loss.clip": (ABSENT,)}
-"""Cells with a clip: loss.clip is then a section whose fields have rows."""
+def _clipped(*, but: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> When:
+    """Return the cells with a clip, whose loss.clip is a section, of some policy losses."""
+    return {"loss.clip": (ABSENT,), "loss.policy": only or AllBut(but)}
+
+
+def _aggregations(by_response: tuple[str, ...], since: str, until: str) -> tuple[Row, Row]:
+    """Return the rows of loss.aggregation in releases that average these losses by response."""
+    by_length = Meaning("sequence_mean", "seq-mean-token-mean", note=_SAME_KL)
+    whole = Meaning("token_mean", "token-mean", note="over the whole minibatch, all GPUs together")
+    constant = Meaning("constant", "seq-mean-token-sum-norm", note=_SAME_KL)
+    any_loss = Row(
+        "loss.aggregation",
+        AGGREGATION,
+        (whole, by_length, constant),
+        when={"loss.policy": AllBut(by_response)},
+        since=since,
+        until=until,
+    )
+    return any_loss, replace(
+        any_loss,
+        offer=(by_length,),
+        when={"loss.policy": by_response},
+        advice=_BY_RESPONSE_ADVICE,
+    )
+
 
 LOSS_ROWS = (
+    Row("loss.policy", LOSS_MODE, POLICY_LOSSES),
     Row(
         "advantage.estimator",
         ADVANTAGE,
@@ -472,19 +532,8 @@ LOSS_ROWS = (
         ),
         when={"kl.estimator": AllBut(("k1_to_go",))},
     ),
-    Row(
-        "loss.aggregation",
-        AGGREGATION,
-        (
-            Meaning(
-                "token_mean",
-                "token-mean",
-                note="over the whole minibatch, all GPUs together",
-            ),
-            Meaning("sequence_mean", "seq-mean-token-mean", note=_SAME_KL),
-            Meaning("constant", "seq-mean-token-sum-norm", note=_SAME_KL),
-        ),
-    ),
+    *_aggregations(BY_RESPONSE, since="0.9.1", until=""),
+    *_aggregations((*BY_RESPONSE, "gspo"), since="", until="0.9.1"),
     Row(
         "loss.constant_tokens",
         CONSTANT_TOKENS,
@@ -514,34 +563,50 @@ LOSS_ROWS = (
             ),
         ),
         read=_unclipped,
+        when={"loss.policy": AllBut(UNBOUNDED)},
     ),
-    Row("loss.clip.low", CLIP_LOW, Number(), when=CLIPPED, account=("exact", _CLAMPED)),
     Row(
-        "loss.clip.high",
-        CLIP_HIGH,
-        Number(most=OFF),
-        when=CLIPPED,
-        account=("exact", _CLAMPED),
-        advice="Set loss.clip=null for no bound.",
+        "loss.clip",
+        offer=(Meaning(None, ABSENT),),
+        carried_by="the loss, which reads no bound",
+        when={"loss.policy": UNBOUNDED},
+    ),
+    *(
+        Row(field, key, Number(most=most), when=when, account=("exact", note), advice=advice)
+        for when, note in (
+            (_clipped(but=UNHELD), _CLAMPED),
+            (_clipped(only=UNHELD), ""),
+        )
+        for field, key, most, advice in (
+            ("loss.clip.low", CLIP_LOW, float("inf"), ""),
+            ("loss.clip.high", CLIP_HIGH, OFF, "Set loss.clip=null for no bound."),
+        )
+    ),
+    *(
+        Row(
+            "loss.clip.dual",
+            CLIP_DUAL,
+            (Meaning(None, OFF, note=f"a bound no ratio reaches: {note}"),),
+            when=_clipped(only=policies),
+        )
+        for policies, note in (
+            (("ppo",), "verl always clips twice, by default at 3"),
+            (("dppo_tv", "dppo_kl"), "verl bounds the ratio's weight, by default at 3"),
+        )
     ),
     Row(
         "loss.clip.dual",
         CLIP_DUAL,
-        (
-            Meaning(
-                None,
-                OFF,
-                note="a bound no ratio reaches: verl always clips twice, by default at 3",
-            ),
-        ),
-        when=CLIPPED,
-    ),
-    Row(
-        "loss.clip.dual",
-        CLIP_DUAL,
         Number(most=OFF),
-        when=CLIPPED,
+        when=_clipped(only=DUAL),
         advice="Set loss.clip.dual=null for no bound.",
+    ),
+    Row(
+        "loss.clip.dual",
+        offer=(Meaning(None, ABSENT),),
+        carried_by="the loss, which reads no clip_ratio_c",
+        when=_clipped(but=DUAL),
+        advice="verl's loss does not read clip_ratio_c: leave loss.clip.dual out.",
     ),
     Row("rollout.group_size", f"{ROLLOUT}.n", Number(least=1, whole=True)),
     Row("rollout.max_response_tokens", "data.max_response_length", Number(least=1, whole=True)),
@@ -991,7 +1056,6 @@ CONSTANTS = (
         accepts=("fixed", "adaptive"),
         when={"kl.placement": ("reward", "reward_and_loss")},
     ),
-    Constant(f"{ACTOR}.policy_loss.loss_mode", "vanilla", accepts=("vanilla",)),
     Constant(f"{ACTOR}.ppo_epochs", 1, accepts=(1,)),
     Constant(f"{ACTOR}.shuffle", False),
     Constant(f"{ACTOR}.use_dynamic_bsz", True),

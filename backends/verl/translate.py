@@ -36,6 +36,7 @@ from backends.verl.manifest import (
     IS_WEIGHTS,
     LIMIT,
     LOSS_BETA,
+    LOSS_MODE,
     LOSS_TYPE,
     MANIFEST,
     MINIBATCH,
@@ -51,6 +52,7 @@ from backends.verl.manifest import (
     ROLLOUT,
     RULE,
     SAMPLED_IN,
+    SAPO_TAU,
     SEEDS,
     STEPS,
     STRATEGY,
@@ -104,7 +106,8 @@ ORDER = (
     USE_LOSS,
     LOSS_TYPE,
     LOSS_BETA,
-    f"{ACTOR}.policy_loss.loss_mode",
+    LOSS_MODE,
+    *SAPO_TAU,
     AGGREGATION,
     CONSTANT_TOKENS,
     CLIP_LOW,
@@ -411,6 +414,15 @@ def _correction(settings: Settings) -> Iterator[UnsupportedSetting]:
             "none, where max_staleness_steps is above 0",
             "An asynchronous launch has ratios to the engine itself (bypass_mode), where verl "
             "computes no such weight: leave it out, or set max_staleness_steps=0.",
+        )
+
+    if correction is not None and settings.loss.policy == "gmpo":
+        yield _refusal(
+            "loss.correction",
+            correction.kind,
+            "none, where loss.policy is gmpo",
+            "verl's geo_mean weights a response by the geometric mean of its tokens' weights, "
+            "which is another correction: leave it out.",
         )
 
 
