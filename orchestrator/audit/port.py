@@ -359,6 +359,7 @@ def spec_text(launch: Ported, source: str) -> str:
     head = [
         f"# From {source}, a launch of {launch.library} {launch.version}.",
         *(f"# {row.kind}: {row.source or f'{row.field}={row.value}'} ({row.note})" for row in rows),
+        "# set: resources (the nodes and GPUs of a launch are not read: check them)",
     ]
     fields = _without_null(launch.fields)
     model, data = fields.pop("model"), fields.pop("data")
@@ -372,7 +373,7 @@ def spec_text(launch: Ported, source: str) -> str:
         "model": model,
         "data": data,
         "backend": f"{launch.library}@{launch.version}",
-        "base": fields,
+        "base": {**fields, "resources": NODE.model_dump(include={"num_nodes", "gpus_per_node"})},
         "studies": {"ported": {}},
     }
     text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator import plugins
 from orchestrator.cli import orch
+from orchestrator.records import AttemptPaths
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
 
@@ -94,6 +95,10 @@ def test_a_spec_launches_what_the_script_does(tmp_path: Path) -> None:
     spec = tmp_path / "ported.yaml"
     spec.write_text(port(tmp_path, VERL, "--to", "spec").stdout, encoding="utf-8")
     (cell,) = expand(load(spec))
+    backend = plugins.load("verl")
+    assert (
+        "trainer.n_gpus_per_node=8" in backend.translate(cell, AttemptPaths(*[tmp_path] * 3)).argv
+    )
     settings = cell.settings
     assert (settings.kl.estimator, settings.kl.placement, settings.kl.beta) == ("k3", "loss", 0.001)
     assert settings.loss.clip is not None
