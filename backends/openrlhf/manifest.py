@@ -702,7 +702,15 @@ def _of_tokens(settings: Settings) -> Account:
     )
 
 
-ENTROPY = (Row("loss.entropy_bonus", "actor.entropy_coef", Number(least=0), account=_of_tokens),)
+ENTROPY = (
+    Row(
+        "loss.entropy_bonus",
+        "actor.entropy_coef",
+        Number(least=0),
+        read=lambda launch: launch["actor.entropy_coef"] or 0.0,  # null: none, and none is logged
+        account=_of_tokens,
+    ),
+)
 
 MANIFEST = Manifest(
     library="openrlhf",

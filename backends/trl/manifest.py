@@ -168,7 +168,10 @@ def _constant_loss_type(settings: Settings) -> str:
 
 
 def _side_of_clip(launch: Values, key: str) -> object:
-    return ABSENT if launch["epsilon"] == NO_CLIP else launch[key]
+    """Return a bound of the clip. An upper one of None is the lower (grpo_trainer.py, 1.16.0)."""
+    if launch["epsilon"] == NO_CLIP:
+        return ABSENT
+    return launch["epsilon"] if launch[key] is None else launch[key]
 
 
 def _minibatches(launch: Any) -> int:

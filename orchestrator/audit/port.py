@@ -356,9 +356,11 @@ def _without_null(nested: Mapping[str, Any]) -> dict[str, Any]:
 def spec_text(launch: Ported, source: str) -> str:
     """Return a spec of one cell whose launch has the fields of a launch, with its rows on top."""
     rows = [row for row in rows_of_spec(launch) if row.kind != "carried"]
+    plan, refused = moved(launch, launch.library, launch.version, {})
     head = [
         f"# From {source}, a launch of {launch.library} {launch.version}.",
         *(f"# {row.kind}: {row.source or f'{row.field}={row.value}'} ({row.note})" for row in rows),
+        *(f"# give {row.field}: {row.note}" for row in refused if plan is None),
         "# set: resources (the nodes and GPUs of a launch are not read: check them)",
     ]
     fields = _without_null(launch.fields)

@@ -108,6 +108,27 @@ def test_a_spec_launches_what_the_script_does(tmp_path: Path) -> None:
     assert settings.rollout.group_size == 16
 
 
+@pytest.mark.parametrize("source", ["trl", "openrlhf", "skyrl"])
+def test_a_default_of_none_has_its_value(tmp_path: Path, source: str) -> None:
+    """TRL's epsilon_high is epsilon, OpenRLHF's entropy_coef no bonus."""
+    script = SCRIPTS[source].replace("--beta 0.04", "--beta 0.04 --epsilon 0.3")
+    chosen = {"trl": "optimizer.schedule=constant", "openrlhf": "optimizer.num_warmup_steps=0"}
+    done = port(tmp_path, script, "--to", "verl", *filter(None, [chosen.get(source)]), "--json")
+    assert done.exception is None, done.exception
+    data = json.loads(done.output)
+    assert done.exit_code == 0, data
+    if source == "trl":
+        assert "actor_rollout_ref.actor.clip_ratio_high=0.3" in data["argv"]
+        assert "actor_rollout_ref.actor.clip_ratio_low=0.3" in data["argv"]
+
+
+def test_what_a_script_leaves_to_its_data_is_asked_for(tmp_path: Path) -> None:
+    """OpenRLHF stops when its prompts run out; a spec has a number of steps."""
+    written = port(tmp_path, OPENRLHF, "--to", "spec").stdout
+    assert "# give data.num_prompts: openrlhf cannot run data.num_prompts=null" in written
+    assert "# give" not in port(tmp_path, VERL, "--to", "spec").stdout
+
+
 @pytest.mark.parametrize("target", ["skyrl", "trl"])
 def test_a_launch_of_another_library_reads_back_as_the_same_cell(
     tmp_path: Path, target: str
