@@ -49,6 +49,7 @@ FLAT_NAMES: Mapping[str, str | None] = {
     "algo.kl.estimator": "kl_estimator",
     "algo.kl.use_loss": "use_kl_loss",
     "algo.kl.unbiased_gradient": None,
+    "actor.policy_loss_type": "policy_loss_type",
     "actor.loss_agg_mode": None,
     "actor.eps_clip_low_high": "eps_clip_low_high",
     "actor.dual_clip": "dual_clip",

@@ -5,7 +5,7 @@ holds the fields without a flag.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_table, spelled, words
@@ -17,6 +17,7 @@ from orchestrator.library.manifest import (
     REWARD_RULES,
     SHIPPED_ADVICE,
     Account,
+    AllBut,
     Carried,
     Manifest,
     Meaning,
@@ -239,6 +240,10 @@ def _differs(when: bool, note: str, exact: str = "") -> Account:
 
 # ------------------------------------------------------------------------------------ the table
 
+_POLICY_LOSS = "actor.policy_loss_type"
+_PPO = Meaning("ppo", ABSENT, spellings=("ppo",))
+GSPO: Mapping[str, Container[object]] = {"loss.policy": ("gspo",)}
+NOT_GSPO: Mapping[str, Container[object]] = {"loss.policy": AllBut(("gspo",))}
 _CLIP, _BETAS = "actor.eps_clip_low_high", "actor.adam.betas"
 _NO_CONSTANT = (
     "It divides by tokens or by sequences, never by a constant; the nearest is "
@@ -309,11 +314,30 @@ OBJECTIVE = (
         advice="Its `reinforce` subtracts the batch mean and whitens by default, which is "
         "REINFORCE++; the nearest with a baseline per prompt is advantage.estimator=rloo.",
     ),
+    Row("loss.policy", _POLICY_LOSS, offer=(_PPO, Meaning("gspo", "gspo")), since=NEWEST),
+    Row(
+        "loss.policy",
+        _POLICY_LOSS,
+        offer=(_PPO,),
+        until=NEWEST,
+        advice=f"orch has read OpenRLHF's gspo of {NEWEST} only: set backend.version={NEWEST}.",
+    ),
+    Row(
+        "loss.aggregation",
+        "actor.loss_agg_mode",
+        offer=named({"sequence_mean": "seq-mean-token-mean"}),
+        since=NEWEST,
+        when=GSPO,
+        account=lambda s: _differs(s.kl.placement == "loss", KL_BY_TOKENS),
+        advice="OpenRLHF averages gspo by response always: set loss.aggregation=sequence_mean.",
+        shows=_AGGREGATION,
+    ),
     Row(
         "loss.aggregation",
         "actor.loss_agg_mode",
         offer=named({"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}),
         since=NEWEST,
+        when=NOT_GSPO,
         account=lambda s: _differs(
             s.loss.aggregation == "sequence_mean" and s.kl.placement == "loss", KL_BY_TOKENS
         ),

@@ -347,6 +347,15 @@ def _refusals(
             "The queue between sampler and trainer holds whole rollout batches: take a multiple of "
             "batch.num_minibatches.",
         )
+    correction = settings.loss.correction
+    if settings.loss.policy == "gspo" and correction is not None:
+        yield _refused(
+            "loss.correction",
+            correction.kind,
+            "none, where loss.policy is gspo",
+            "OpenRLHF's gspo with a correction takes its ratio to the engine and weights nothing "
+            "(openrlhf/models/loss.py, PolicyLoss): leave it out, or set loss.policy=ppo.",
+        )
     if version == FLAT and settings.loss.aggregation == "token_mean" and layout.micro_train == 1:
         yield _refused(
             "loss.aggregation",

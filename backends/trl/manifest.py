@@ -8,6 +8,7 @@ command. CHAT, PROCESSES, ESTIMATOR and PLACEMENT are arguments of `orch_trl.py`
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from backends.trl.options import VERSIONS, Script, release_table
@@ -30,6 +31,7 @@ from orchestrator.library.manifest import (
 )
 from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.library.quiet_kl import ESTIMATORS, IN_REWARD_ONLY, OVER_VOCABULARY
+from orchestrator.losses.table import SAPO_TEMPERATURES, VESPO_SHAPE
 from orchestrator.settings import Settings
 
 PROMPTS = "data/train.jsonl"
@@ -60,6 +62,23 @@ SEQUENCE_RATIO = (
 )
 LEVEL = "importance_sampling_level"
 LEVELS = {"token": "token", "sequence_mean": "sequence"}
+OWN_LOSS_TYPES = {"cispo": "token_mean", "sapo": "sequence_mean", "vespo": "token_mean"}
+"""Policy losses that are a loss type of TRL's, of the same name -> the aggregation of each."""
+CLIPPED = {"loss.policy": ("ppo", "gspo")}
+UNBOUNDED = {"loss.policy": ("sapo", "vespo")}
+SHAPES: Mapping[str, Mapping[str, object]] = {
+    "cispo": {},
+    "sapo": {
+        f"sapo_temperature_{sign}": value
+        for sign, value in zip(("pos", "neg"), SAPO_TEMPERATURES, strict=True)
+    },
+    "vespo": {
+        f"vespo_{name}_{sign}": value
+        for sign, values in zip(("pos", "neg"), VESPO_SHAPE, strict=True)
+        for name, value in zip(("k", "lambda"), values, strict=True)
+    },
+}
+"""The numbers of each loss, which the table of losses fixes."""
 GSPO = "one ratio a response, the geometric mean of its tokens', clipped as one"
 RESET = (
     "the policy replaces the reference policy (`ref_model_mixup_alpha` 1); TRL saves no reference "
@@ -102,7 +121,9 @@ def script_of(settings: Settings) -> Script:
 def _by_grpo(*rows: Row) -> Iterator[Row]:
     """Yield rows for the cells of both kinds that `grpo` trains."""
     for when in BY_GRPO:
-        yield from (replace(row, when=when) for row in rows)
+        for row in rows:
+            own = row.when if isinstance(row.when, Mapping) else {}
+            yield replace(row, when={**when, **own})
 
 
 def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("datasets",)) -> Row:
@@ -151,8 +172,43 @@ def _plain_estimator(launch: Values) -> object:
 
 def _aggregation(launch: Values) -> str:
     names = {theirs: ours for ours, theirs in LOSS_TYPES.items()}
-    names |= dict.fromkeys((BY_SEQUENCES, BY_LENGTH), "constant")
+    names |= dict.fromkeys((BY_SEQUENCES, BY_LENGTH), "constant") | OWN_LOSS_TYPES
     return names[str(launch["loss_type"])]
+
+
+def _policy(launch: Values) -> object:
+    """Return the policy loss. A launch of anybody with a ratio of the response is read as ppo with
+    loss.ratio_level, which is the same."""
+    if not _is_rloo(launch) and launch["loss_type"] in OWN_LOSS_TYPES:
+        return launch["loss_type"]
+    named_policy = needed(launch, "asked", "loss.policy")
+    return "ppo" if named_policy is ABSENT else named_policy
+
+
+class _CispoBounds:
+    """An offer: bounds that TRL's epsilon_high, which is 1 more, keeps to the last digit."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, float) and _less_one(_plus_one(value)) == value
+
+    def __str__(self) -> str:
+        return "numbers of at most 15 digits"
+
+
+def _plus_one(high: float) -> float:
+    return float(Decimal(repr(high)) + 1)
+
+
+def _less_one(bound: Any) -> float:
+    """Return the upper bound of CISPO. Raise KeyError for one below 1, or that is left out."""
+    if bound is None or bound <= 1:
+        raise KeyError(bound)
+    return float(Decimal(repr(float(bound))) - 1)
+
+
+def _cispo_high(settings: Settings) -> object:
+    clip = settings.loss.clip
+    return None if clip is None else _plus_one(clip.high)
 
 
 def _constant_tokens(launch: Values) -> object:
@@ -218,6 +274,11 @@ def _differs(when: bool, note: str, exact: str = "") -> Account:
 
 def _many(settings: Settings) -> bool:
     return settings.batch.num_minibatches > 1
+
+
+def _tokens_of_batch(settings: Settings) -> Account:
+    by_token = settings.loss.aggregation == "token_mean"
+    return _differs(_many(settings) and by_token, TOKENS_OF_BATCH)
 
 
 # ------------------------------------------------------------------------------------ the table
@@ -315,13 +376,28 @@ OBJECTIVE = (
     ),
     *_by_grpo(
         Row(
+            "loss.policy",
+            carried_by="the loss types grpo, dapo, dr_grpo and luspo",
+            offer=same("ppo"),
+            read=_policy,
+        ),
+        Row("loss.policy", LEVEL, offer=(Meaning("gspo", "sequence", note=GSPO),), read=_policy),
+        *(
+            Row(
+                "loss.policy",
+                "loss_type",
+                offer=(Meaning(name, name, also=shape),),
+                read=_policy,
+            )
+            for name, shape in SHAPES.items()
+        ),
+        Row(
             "loss.aggregation",
             "loss_type",
             offer=named(LOSS_TYPES),
             read=_aggregation,
-            account=lambda s: _differs(
-                _many(s) and s.loss.aggregation == "token_mean", TOKENS_OF_BATCH
-            ),
+            when=CLIPPED,
+            account=_tokens_of_batch,
         ),
         Row(
             "loss.aggregation",
@@ -329,7 +405,29 @@ OBJECTIVE = (
             offer=(Meaning("constant", BY_LENGTH),),
             write=_constant_loss_type,
             read=_aggregation,
+            when=CLIPPED,
         ),
+        *(
+            Row(
+                "loss.aggregation",
+                carried_by=f"the loss type {name}",
+                offer=same(aggregation),
+                read=_aggregation,
+                when={"loss.policy": (name,)},
+                account=_tokens_of_batch,
+                advice=f"TRL's {name} has one aggregation: set loss.aggregation={aggregation}.",
+            )
+            for name, aggregation in OWN_LOSS_TYPES.items()
+        ),
+    ),
+    Row(
+        "loss.policy",
+        carried_by="RLOOTrainer has one loss",
+        offer=same("ppo"),
+        when=BY_RLOO,
+        read=_policy,
+        advice="A KL in the reward is trained by RLOOTrainer, which has loss.policy=ppo only: put "
+        "the KL into the loss, or leave it out.",
     ),
     Row(
         "loss.constant_tokens",
@@ -351,9 +449,17 @@ OBJECTIVE = (
             "loss.ratio_level",
             LEVEL,
             offer=named(LEVELS),
+            when={"loss.policy": AllBut(("gspo",))},
             account=lambda s: ("exact", GSPO if s.loss.ratio_level != "token" else ""),
             advice="GRPOTrainer has ratios of tokens and their geometric mean: set "
             "loss.ratio_level=sequence_mean.",
+        ),
+        Row(
+            "loss.ratio_level",
+            carried_by="loss.policy, whose ratio is of the response",
+            offer=same("token"),
+            when={"loss.policy": ("gspo",)},
+            read=lambda _: "token",
         ),
     ),
     Row(
@@ -371,24 +477,59 @@ OBJECTIVE = (
         offer=(Meaning(None, NO_CLIP),),
         adds=lambda _: {"epsilon_high": NO_CLIP},
         read=lambda launch: None if launch["epsilon"] == NO_CLIP else ABSENT,
+        when=CLIPPED,
+    ),
+    Row(
+        "loss.clip",
+        carried_by="the loss type, which reads no bound",
+        offer=(Meaning(None, ABSENT),),
+        read=lambda _: None,
+        when=UNBOUNDED,
     ),
     Row(
         "loss.clip.low",
         "epsilon",
         offer=Number(),
         read=lambda launch: _side_of_clip(launch, "epsilon"),
+        when=CLIPPED,
+    ),
+    Row(
+        "loss.clip.low",
+        carried_by="cispo itself, which has no lower bound",
+        offer=same(1.0),
+        read=lambda _: 1.0,
+        when={"loss.policy": ("cispo",)},
+        advice="TRL's cispo has no lower bound: set loss.clip.low=1.",
     ),
     Row(
         "loss.clip.high",
         "epsilon_high",
         offer=Number(),
         read=lambda launch: _side_of_clip(launch, "epsilon_high"),
+        when=CLIPPED,
+    ),
+    Row(
+        "loss.clip.high",
+        "epsilon_high",
+        offer=_CispoBounds(),
+        write=_cispo_high,
+        read=lambda launch: _less_one(launch.get("epsilon_high")),
+        when={"loss.policy": ("cispo",)},
+        account=("exact", "TRL's cispo takes the bound of the ratio itself, 1 + loss.clip.high"),
+    ),
+    Row(
+        "loss.clip.dual",
+        carried_by="cispo itself, which reads no delta",
+        offer=same(None),
+        read=lambda _: None,
+        when={"loss.policy": ("cispo",)},
     ),
     *_by_grpo(
         Row(
             "loss.clip.dual",
             "delta",
             offer=Number(null=True, off=ABSENT),
+            when=CLIPPED,
             read=lambda launch: (
                 ABSENT if launch["epsilon"] == NO_CLIP else launch.get("delta") or None
             ),

@@ -20,6 +20,7 @@ from backends.trl.manifest import (
     PROCESSES,
     PROMPTS,
     SCRIPT,
+    SHAPES,
     script_of,
 )
 from backends.trl.options import BEFORE_BIAS_CORRECTION, script_table
@@ -198,6 +199,8 @@ def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
         ("model.name", settings.model.name),
         ("model.path", settings.model.path),
     )
+    if settings.loss.policy == "gspo":  # else it is read as ppo with loss.ratio_level
+        requested += (("loss.policy", "gspo"),)
     if settings.precision.checkpoint is not None:
         requested += (("precision.checkpoint", settings.precision.checkpoint),)
     return _needs(settings.data, requested, version)
@@ -387,12 +390,23 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
             "null, where kl.beta is 0",
             "With beta 0 no reference policy is loaded: leave it out, or give kl.beta.",
         )
-    if settings.kl.estimator == "rho_k3" and settings.kl.ratio_level != loss.ratio_level:
+    level = "sequence_mean" if loss.policy == "gspo" else loss.ratio_level
+    if settings.kl.estimator == "rho_k3" and settings.kl.ratio_level != level:
         yield _refused(
             "kl.ratio_level",
             settings.kl.ratio_level,
-            f"{loss.ratio_level}, which is loss.ratio_level",
+            f"{level}, the ratio of the policy loss",
             "TRL has one option for the ratio of the policy loss and of the KL.",
+        )
+    in_loss = settings.kl.placement in ("loss", "reward_and_loss")
+    if in_loss and loss.policy in SHAPES and shipped_kl(settings):
+        yield _refused(
+            "loss.policy",
+            loss.policy,
+            "ppo, gspo",
+            f"orch's {settings.kl.estimator} in the loss is reduced by a loss whose value of a "
+            f"token is its advantage, and {loss.policy}'s is not: set loss.policy=ppo, or "
+            "kl.estimator=k3.",
         )
     if settings.kl.reference is not None and settings.kl.beta == 0:
         yield _refused(

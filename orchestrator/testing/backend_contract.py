@@ -42,6 +42,7 @@ from orchestrator.kl.library_semantics import parse as parse_dialect
 from orchestrator.library import rollout_dump
 from orchestrator.library.launches import CommandWord, ConfigDocument, Given, Launch
 from orchestrator.library.protocol import Backend, EmbeddedTrainer
+from orchestrator.losses.table import policy_loss_entry
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AdvantageEstimator, LossAggregation, Placement, Settings
@@ -833,6 +834,11 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
         },
         ("loss.correction.kind", "mis_token"): {"loss.correction.least": 0.5},
         ("loss.correction.kind", "mis_sequence"): {"loss.correction.least": 0.5},
+        **{
+            ("loss.policy", each): _fields_of_policy(str(each))
+            for each in (value,)
+            if name == "loss.policy"
+        },
     }
     placed = ({"kl.placement": "loss"}, {"kl.placement": "reward"})
     of_case = extra.get((name, value), {})
@@ -848,6 +854,15 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
             yield Settings.model_validate(plain)
         except ValidationError:
             continue
+
+
+def _fields_of_policy(policy: str) -> Mapping[str, object]:
+    """Return the bounds of a policy loss's paper, and the aggregation that it needs, if any."""
+    entry = policy_loss_entry(policy)
+    clip = entry.usual and {"low": entry.usual.low, "high": entry.usual.high}
+    if not entry.aggregation:
+        return {"loss.clip": clip}
+    return {"loss.clip": clip, "loss.aggregation": entry.aggregation, "loss.constant_tokens": None}
 
 
 def _difference(ours: Settings, back: Settings) -> str:

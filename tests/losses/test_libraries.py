@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from backends.verl.overrides import read as read_hydra
 from orchestrator import plugins
@@ -38,7 +39,6 @@ LOGP[1] = OLD[1] + 1e-5  # within GSPO's own bounds
 class Library:
     """A library's own loss function, and how a launch's arguments reach it."""
 
-    version: str
     imports: tuple[str, ...]
     program: str
     """Reads the cases and the tokens from its input, and writes loss and gradient of each case."""
@@ -74,36 +74,148 @@ print(json.dumps(answers))
 """
 
 
+OPENRLHF = """
+import importlib.util, json, sys, types
+import torch
+
+# Its models need flash_attn, which no CPU has. The loss is a file of its own.
+[home] = importlib.util.find_spec("openrlhf").submodule_search_locations
+sys.modules["openrlhf.models"] = types.ModuleType("openrlhf.models")
+sys.modules["openrlhf.models"].__path__ = [home + "/models"]
+from openrlhf.models.loss import PolicyLoss
+
+asked = json.load(sys.stdin)
+old, advantage, mask = (torch.tensor(asked[name]) for name in ("old", "advantage", "mask"))
+answers = []
+for sent in asked["cases"]:
+    low, high = map(float, sent["actor.eps_clip_low_high"])
+    dual = sent.get("actor.dual_clip")
+    function = PolicyLoss(
+        clip_eps_low=low, clip_eps_high=high, dual_clip=dual and float(dual[0]),
+        token_level_loss=sent["actor.loss_agg_mode"] == ["token-mean"],
+        policy_loss_type=sent.get("actor.policy_loss_type", ["ppo"])[0],
+    )
+    logp = torch.tensor(asked["logp"], requires_grad=True)
+    loss = function(logp, old, advantage.expand_as(old), action_mask=mask)[0]
+    loss.backward()
+    answers.append([loss.item(), logp.grad.tolist()])
+print(json.dumps(answers))
+"""
+
+
+def flags(plan: LaunchPlan) -> Mapping[str, object]:
+    """Return each flag of a command line and its words."""
+    found: dict[str, list[str]] = {}
+    for word in plan.argv:
+        if word.startswith("--"):
+            found[word.removeprefix("--")] = values = []
+        elif found:
+            values.append(word)
+    return found
+
+
 def hydra(plan: LaunchPlan) -> Mapping[str, object]:
     return dict(map(read_hydra, plan.argv[3:]))
 
 
+TRL = """
+import json, sys
+from collections import defaultdict
+from types import SimpleNamespace
+import torch
+from trl import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+asked = json.load(sys.stdin)
+old, advantage, mask = (torch.tensor(asked[name]) for name in ("old", "advantage", "mask"))
+TAKEN = ("loss_type", "importance_sampling_level", "epsilon", "delta", "sapo_", "vespo_")
+answers = []
+for sent in asked["cases"]:
+    own = {key: value for key, value in sent.items() if key.startswith(TAKEN)}
+    args = GRPOConfig(output_dir="out", use_cpu=True, bf16=False, report_to="none", **own)
+    logp = torch.tensor(asked["logp"], requires_grad=True)
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    trainer = SimpleNamespace(
+        args=args, loss_type=args.loss_type, beta=0.0, epsilon_low=args.epsilon, epsilon_high=high,
+        importance_sampling_level=args.importance_sampling_level, top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None, aux_loss_enabled=False, use_vllm=False,
+        _entropy_bonus_enabled=False, current_gradient_accumulation_steps=1,
+        max_completion_length=old.shape[1], model=SimpleNamespace(training=True),
+        _metrics=defaultdict(lambda: defaultdict(list)),
+        accelerator=SimpleNamespace(
+            num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x,
+        ),
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logp, torch.zeros_like(logp), None),
+    )
+    args.steps_per_generation = 1
+    ids = torch.zeros_like(old, dtype=torch.long)
+    loss = GRPOTrainer._compute_loss(
+        trainer,
+        None,
+        {
+            "prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1],
+            "completion_ids": ids, "completion_mask": mask, "advantages": advantage[:, 0],
+            "old_per_token_logps": old, "num_items_in_batch": mask.sum(),
+        },
+    )
+    loss.backward()
+    answers.append([loss.item(), logp.grad.tolist()])
+print(json.dumps(answers))
+"""
+
+
+def options(plan: LaunchPlan) -> Mapping[str, object]:
+    return dict(yaml.safe_load(plan.files["grpo.yaml"]))
+
+
 LIBRARIES: Mapping[str, Library] = {
-    "verl": Library("0.9.1", ("torch", "verl.trainer.ppo.core_algos"), VERL, hydra),
+    "openrlhf@0.11.2": Library(("torch",), OPENRLHF, flags),
+    "trl@1.16.0": Library(("torch", "trl.trainer.grpo_trainer"), TRL, options),
+    "trl@1.9.2": Library(("torch", "trl.trainer.grpo_trainer"), TRL, options),
+    "verl@0.9.1": Library(("torch", "verl.trainer.ppo.core_algos"), VERL, hydra),
 }
 
-NEAR, WIDE = {"low": 0.1, "high": 0.3}, {"low": 1.0, "high": 2.0}
+NEAR, BOTH = {"low": 0.1, "high": 0.3}, ("sequence_mean", "token_mean")
 CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "openrlhf": [
+        {"policy": policy, "aggregation": aggregation, **bounds}
+        for policy, aggregations in (("ppo", BOTH), ("gspo", ("sequence_mean",)))
+        for aggregation in aggregations
+        for bounds in ({}, {"clip": NEAR}, {"clip": {**NEAR, "dual": 1.4}})
+    ],
+    "trl": [
+        {"policy": policy, "aggregation": aggregation, **bounds}
+        for policy, aggregations, boundses in (
+            ("ppo", BOTH, ({}, {"clip": {**NEAR, "dual": 1.4}})),
+            ("gspo", BOTH, ({}, {"clip": NEAR}, {"clip": {**NEAR, "dual": 1.4}})),
+            ("cispo", ("token_mean",), ({}, {"clip": {"low": 1.0, "high": 0.3}})),
+            ("sapo", ("sequence_mean",), ({},)),
+            ("vespo", ("token_mean",), ({},)),
+        )
+        for aggregation in aggregations
+        for bounds in boundses
+    ],
     "verl": [
         {"policy": policy, "aggregation": aggregation, **bounds}
         for policy, aggregations, boundses in (
-            ("ppo", 2, ({}, {"clip": {**NEAR, "dual": 1.3}})),
-            ("reinforce", 2, ({},)),
-            ("gspo", 2, ({}, {"clip": NEAR})),
-            ("cispo", 2, ({}, {"clip": NEAR})),
-            ("sapo", 1, ({},)),
-            ("gmpo", 1, ({}, {"clip": NEAR})),
-            ("dppo_tv", 2, ({}, {"clip": {**NEAR, "dual": 1.3}})),
-            ("dppo_kl", 2, ({}, {"clip": {**NEAR, "dual": 1.3}})),
+            ("ppo", BOTH, ({}, {"clip": {**NEAR, "dual": 1.3}})),
+            ("reinforce", BOTH, ({},)),
+            ("gspo", BOTH, ({}, {"clip": NEAR})),
+            ("cispo", BOTH, ({}, {"clip": NEAR})),
+            ("sapo", ("sequence_mean",), ({},)),
+            ("gmpo", ("sequence_mean",), ({}, {"clip": NEAR})),
+            ("dppo_tv", BOTH, ({}, {"clip": {**NEAR, "dual": 1.3}})),
+            ("dppo_kl", BOTH, ({}, {"clip": {**NEAR, "dual": 1.3}})),
         )
-        for aggregation in ("sequence_mean", "token_mean")[:aggregations]
+        for aggregation in aggregations
         for bounds in boundses
     ],
 }
 
 
-def cell_of(library: str, loss: Mapping[str, Any]) -> Cell:
-    version = LIBRARIES[library].version
+def cell_of(release: str, loss: Mapping[str, Any]) -> Cell:
+    library, _, version = release.partition("@")
     asked = real.cell(
         library, version, Path("/models/m"), Path("d.jsonl"), {"kl": {"estimator": "none"}}
     )
@@ -112,24 +224,25 @@ def cell_of(library: str, loss: Mapping[str, Any]) -> Cell:
 
 
 @cache
-def launches(library: str) -> list[LaunchPlan]:
+def launches(release: str) -> list[LaunchPlan]:
     place = AttemptPaths(Path("/r/plan"), Path("/r/attempts/1"), Path("/r/checkpoints"))
-    translate = plugins.load(library).translate
-    return [translate(cell_of(library, loss), place) for loss in CASES[library]]
+    name = release.partition("@")[0]
+    translate = plugins.load(name).translate
+    return [translate(cell_of(release, loss), place) for loss in CASES[name]]
 
 
 @cache
-def answers(library: str, folder: Path) -> list[tuple[float, list[list[float]]]]:
+def answers(release: str, folder: Path) -> list[tuple[float, list[list[float]]]]:
     """Return the library's loss and gradient of each case, all in one process."""
-    of = LIBRARIES[library]
+    of = LIBRARIES[release]
     given = {
-        "cases": [dict(of.sent(plan)) for plan in launches(library)],
+        "cases": [dict(of.sent(plan)) for plan in launches(release)],
         "logp": LOGP.tolist(),
         "old": OLD.tolist(),
         "advantage": ADVANTAGE.tolist(),
         "mask": MASK.tolist(),
     }
-    parent = Imported(cpu_python(library, of.version), of.imports)
+    parent = Imported(cpu_python(*release.split("@")), of.imports)
     program = of.program.replace("import torch\n", "import torch\n" + DOUBLE, 1)
     done = forked(parent, program, (), folder, json.dumps(given))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -153,14 +266,15 @@ def of_table(loss: Loss) -> tuple[float, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("library", "at"), [(name, at) for name in CASES for at in range(len(CASES[name]))]
+    ("release", "at"),
+    [(name, at) for name in LIBRARIES for at in range(len(CASES[name.partition("@")[0]]))],
 )
 def test_the_librarys_own_function_is_the_loss_of_the_table(
-    library: str, at: int, tmp_path_factory: pytest.TempPathFactory
+    release: str, at: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    loss = Loss.model_validate(CASES[library][at])
+    loss = Loss.model_validate(CASES[release.partition("@")[0]][at])
     value, gradient = of_table(loss)
-    theirs, slope = answers(library, tmp_path_factory.getbasetemp())[at]
+    theirs, slope = answers(release, tmp_path_factory.getbasetemp())[at]
     np.testing.assert_allclose(slope, gradient, atol=1e-7)
     assert np.abs(gradient).sum() > 0
     if loss.policy not in VALUE_DIFFERS or (loss.clip is not None and loss.clip.dual is not None):

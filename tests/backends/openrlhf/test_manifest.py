@@ -62,6 +62,7 @@ def test_what_two_releases_carry_differently() -> None:
     changed = {field for field, _, _ in MANIFEST.differences(*reversed(VERSIONS))}
     assert changed == {
         "loss.aggregation",
+        "loss.policy",
         "kl.estimator",
         "optimizer.epsilon",
         "optimizer.schedule",
