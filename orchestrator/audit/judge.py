@@ -400,6 +400,19 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
         text = f"a KL in the loss is asked for, and {reading.no_gradient}"
         yield AuditNote(text, tuple(lines))
+    if (ends := launch.carriage_return) is not None:
+        does = (
+            "ends each command at its `\\`, starts the program with a CR as its last argument, and "
+            "fails at the next line"
+            if ends.breaks
+            else "leaves the CR in the last word of each line"
+        )
+        yield AuditNote(
+            f"lines end in CR LF from line {ends.line} on, and are read as if they ended in LF; "
+            f"bash {does}: take the CRs out (dos2unix)",
+            (ends.line,),
+            stops=ends.breaks,
+        )
     cut = launch.cut_off
     if cut is not None and cut.refused:
         text = (

@@ -38,6 +38,7 @@ from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
+    CarriageReturn,
     CommandWord,
     ConfigDocument,
     Launch,
@@ -67,8 +68,8 @@ def findings(
     # Bytes that are no UTF-8 were read as the replacement character; a few of them are allowed.
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
-    text = text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
     followed = _followed(_launches(text, name, files))
+    text = _plain(text)
     releases = dict(pins(text)) | dict(versions)
     own = files.of_own_folder() if isinstance(files, NeighbourFiles) else files
     answers: list[AuditFinding] = []
@@ -207,7 +208,21 @@ def _reading(launch: Launch) -> LaunchReading | None:
     return None
 
 
+def _plain(text: str) -> str:
+    """Return a text with line ends of Unix, without a byte order mark and the reader's marks."""
+    return text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
+
+
+def _carriage_return(text: str) -> CarriageReturn | None:
+    """Return the carriage returns that bash would take for text; None if none is in a command."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.endswith("\r") and line.strip() and not line.lstrip().startswith("#"):
+            return CarriageReturn(number, "\\\r\n" in text)
+    return None
+
+
 def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    carriage_return, text = _carriage_return(text), _plain(text)
     suffix = name.rpartition(".")[2].lower() if "." in name.rpartition("/")[2] else ""
     if suffix == "toml" or (not suffix and _starts_as_toml(text)):
         yield _alone(_toml(toml_document(text, name), files))
@@ -222,7 +237,8 @@ def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch
     if suffix == "py":
         yield from _of_python(text, name, files)
         return
-    yield from _shell(text, files, 1, {}, Budget())
+    for launch in _shell(text, files, 1, {}, Budget()):
+        yield replace(launch, carriage_return=carriage_return)
 
 
 def _starts_as_toml(text: str) -> bool:

@@ -98,6 +98,16 @@ class CutOff:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriageReturn:
+    """The carriage returns before the line ends of a shell script, which bash takes for text."""
+
+    line: int
+    """The first line with commands that has one."""
+    breaks: bool
+    """True if one follows a `\\`, which then does not continue its command."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The words and documents of one command, or of one configuration file alone."""
 
@@ -120,6 +130,8 @@ class Launch:
     missing: tuple[str, ...] = ()
     """Configuration files that the launch names and that could not be read."""
     cut_off: CutOff | None = None
+    carriage_return: CarriageReturn | None = None
+    """Of a shell script whose lines end in CR LF; its words are then those without the CR."""
     open_end: str = ""
     """Why `words` may be incomplete; empty if it is complete."""
     names: tuple[str, ...] = ()
