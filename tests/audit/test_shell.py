@@ -1,9 +1,5 @@
 """The audit reads what the shell would make of a script, without running it."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from audit.scripts import (
@@ -318,22 +314,3 @@ def test_a_list_in_braces_is_several_words() -> None:
     assert finding.term_verdict == "unbiased_reverse_kl"
     quoted = f"{VERL} {ON_POLICY} '+algorithm={{use_kl_in_reward: True, kl_penalty: kl}}'"
     assert verdict(quoted) == "unbiased_reverse_kl"
-
-
-@pytest.mark.parametrize(("between", "stops"), [(" \\\r\n  ", True), (" ", False)])
-def test_carriage_returns_are_told_and_read_over(between: str, stops: bool, tmp_path: Path) -> None:
-    """bash hands a CR to the program, as a word of its own where it stands behind a backslash."""
-    words = [VERL, f"{USE_LOSS}=True", f"{TYPE}=mse"]
-    text = "export A=1\r\n" + between.join(words) + "\r\n"
-    (finding,) = audit(text, "x.sh")
-    assert {each.key: each.value for each in finding.settings}[TYPE] == "mse"
-    (note,) = [each for each in finding.contradictions if "CR LF" in each.text]
-    assert (note.lines, note.stops) == ((1,), stops)
-    program = "import sys; print(ascii(sys.argv[1:]))"
-    script = text.replace(VERL, f"{sys.executable} -c '{program}'")
-    (tmp_path / "x.sh").write_bytes(script.encode())
-    ran = subprocess.run(
-        ["/bin/bash", "x.sh"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert ("'\\r'" in ran.stdout) is stops
-    assert (ran.returncode != 0) is stops

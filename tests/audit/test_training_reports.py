@@ -1,5 +1,8 @@
 """Kinds of faults that users of the libraries reported in public, in launches of our own."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from orchestrator import plugins
@@ -291,3 +294,42 @@ def test_a_reference_that_moves_is_in_the_first_line(text: str, library: str, mo
 def test_a_reference_without_a_kl_is_not_said_to_move() -> None:
     text = SKYRL.replace("0.01", "0") + SKYRL_SIZES + "trainer.update_ref_every_epoch=true"
     assert not read(text, "skyrl@0.4.0")[1].moving_reference
+
+
+LINES = VERL.replace(" algorithm", " \\\n  algorithm") + SIZES + "\n"
+
+
+@pytest.mark.parametrize(("text", "breaks"), [(LINES, True), (VERL + SIZES + "\n", False)])
+def test_a_script_with_windows_line_ends_is_read_and_told_of(text: str, breaks: bool) -> None:
+    plain = read(text, "verl@0.9.1")[1]
+    ended = read(("#!/bin/bash\n" + text).replace("\n", "\r\n"), "verl@0.9.1")[1]
+    assert (ended.verdict, ended.kl_in_reward) == (plain.verdict, plain.kl_in_reward)
+    assert not plain.contradictions
+    (note,) = ended.contradictions
+    assert "CR LF from line 2" in note.text
+    assert note.stops is breaks
+    assert (mark(ended) == "will not start") is breaks
+
+
+def test_bash_does_what_is_told_of_windows_line_ends(tmp_path: Path) -> None:
+    """The program is one that writes down its arguments."""
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n')
+    program.chmod(0o755)
+
+    def arguments(script: str) -> bytes:
+        (tmp_path / "run.sh").write_bytes(script.encode())
+        done = subprocess.run(
+            ["/bin/bash", "run.sh"], cwd=tmp_path, capture_output=True, check=False, timeout=10
+        )
+        return done.stdout
+
+    assert arguments("./program a \\\n  b=1\n") == b"[a][b=1]"
+    assert arguments("./program a \\\r\n  b=1\r\n") == b"[a][\r]"
+    assert arguments("./program a b=1\r\n") == b"[a][b=1\r]"
+
+
+def test_windows_line_ends_of_comments_and_other_files_are_no_fault() -> None:
+    assert not read("# a comment\r\n\r\n" + VERL + SIZES, "verl@0.9.1")[1].contradictions
+    python = (TRL % "num_generations=8").replace("\n", "\r\n")
+    assert not read(python, "trl@1.16.0")[1].contradictions
