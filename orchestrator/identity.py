@@ -95,15 +95,15 @@ def _counted(plain: Mapping[str, object], prefix: str) -> dict[str, object]:
 
     A reward of orch's own counts with the version of its scorer, from the second on.
     """
-    counted = (
+    fields = (
         (key, _counted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value)
         for key, value in plain.items()
         if _counts(f"{prefix}{key}", value)
     )
-    found = {key: value for key, value in counted if value != {}}
+    counted = {key: value for key, value in fields if value != {}}
     if prefix == "data." and (version := scoring.VERSIONS.get(str(plain["reward"]), 1)) > 1:
-        found["reward"] = f"{plain['reward']}, version {version}"
-    return found
+        counted["reward"] = f"{plain['reward']}, version {version}"
+    return counted
 
 
 def _counts(field: str, value: object) -> bool:

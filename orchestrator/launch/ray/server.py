@@ -122,10 +122,10 @@ class JobServer:
                 content = answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                said = f"{self.address} answers {error.code}: {_last_line(error.read())}"
+                sentence = f"{self.address} answers {error.code}: {_last_line(error.read())}"
                 if error.code in (401, 403):
-                    said += f". Ray's token is that of {TOKEN}, {TOKEN_PATH} or ~/{TOKEN_FILE}"
-                raise ServerRefusal(said) from error
+                    sentence += f". Ray's token is that of {TOKEN}, {TOKEN_PATH} or ~/{TOKEN_FILE}"
+                raise ServerRefusal(sentence) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise ServerUnavailable(
