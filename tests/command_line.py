@@ -15,6 +15,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from orchestrator.cli import answer
+from orchestrator.pipeline import messages
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 1800
@@ -106,3 +107,5 @@ def _restored() -> Iterator[None]:
         logging.root.setLevel(level)
         if torch and torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+        messages.set_quiet(False)
+        messages.set_verbose(False)

@@ -12,11 +12,13 @@ from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices, names
 from orchestrator.kl.table import stored_rows
+from orchestrator.pipeline.messages import set_quiet
 
 QUICK = ("--trials", "3", "--sequences", "20")
 
 
 def run(command: Any, *words: str) -> Result:
+    set_quiet(False)  # a command of an earlier test may have been quiet
     return CliRunner().invoke(command, list(words), catch_exceptions=False)
 
 

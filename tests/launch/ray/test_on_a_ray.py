@@ -281,6 +281,9 @@ def test_trl_trains(site: Site, tmp_path: Path) -> None:
     assert [attempt.read_exit().state for attempt in trained.attempts()] == ["succeeded"]
     assert list(trained.path.glob("eval/*.json")), done.stderr
     assert (folder.path / "report" / "index.html").is_file()
-    own = [job for job in site.cluster.jobs() if job["metadata"]["orch_folder"] == str(folder.path)]
-    kinds = [str(job["submission_id"]).startswith("ray-") for job in own]
+    kinds = [
+        str(job["submission_id"]).startswith("ray-")
+        for job in site.cluster.jobs()
+        if (job.get("metadata") or {}).get("orch_folder") == str(folder.path)
+    ]
     assert sorted(kinds) == [False, True], "a job that trains, and one that evaluates"
