@@ -174,7 +174,7 @@ def wait(request: SubmitRequest) -> Launched:
                 request.evaluate
                 and (
                     any(evaluation_jobs.may_repeat(s, request.options) for s in scores.values())
-                    or _is_unscored(request, looks, scores)
+                    or _has_unscored_cell(request, looks, scores)
                 )
             ):
                 if time.monotonic() > full_until:
@@ -186,7 +186,7 @@ def wait(request: SubmitRequest) -> Launched:
             _pause(request, stop)
 
 
-def _is_unscored(
+def _has_unscored_cell(
     request: SubmitRequest,
     looks: Sequence[tuple[Cell, CellState]],
     scores: Mapping[str, EvaluationState],
