@@ -325,7 +325,10 @@ OBJECTIVE = (
     Row(
         "loss.aggregation",
         "actor.loss_agg_mode",
-        offer=named({"sequence_mean": "seq-mean-token-mean"}),
+        offer=(
+            # PolicyLoss of gspo averages by response and does not read the key.
+            Meaning("sequence_mean", "seq-mean-token-mean", spellings=("token-mean",)),
+        ),
         since=NEWEST,
         when=GSPO,
         account=lambda s: _differs(s.kl.placement == "loss", KL_BY_TOKENS),

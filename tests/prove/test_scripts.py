@@ -62,12 +62,6 @@ def test_every_word_of_a_skyrl_script_is_kept_or_listed(tmp_path: Path) -> None:
     ("text", "old", "new", "says"),
     [
         (OPENRLHF, "group_norm", "gae", "no advantage.estimator for 'gae'"),
-        (
-            OPENRLHF,
-            "--eval.steps -1",
-            "--actor.policy_loss_type gspo",
-            "no cell has --actor.policy",
-        ),
         (OPENRLHF, "--eval.steps -1", "--algo.kl.target 6", "no cell has --algo.kl.target"),
         (SKYRL, "=rloo", "=gae", "no advantage.estimator for 'gae'"),
         (SKYRL, "generator.batched=true", "generator.max_turns=3", "no cell has 3"),
@@ -80,6 +74,12 @@ def test_what_no_cell_has_is_refused(
     assert old in text
     with pytest.raises(SpecError, match=says):
         chosen(tmp_path, text.replace(old, new))
+
+
+def test_gspo_of_openrlhf_is_read_whatever_its_unread_aggregation_says(tmp_path: Path) -> None:
+    script = OPENRLHF.replace("--eval.steps -1", "--actor.policy_loss_type gspo")
+    loss = chosen(tmp_path, script).small.cell.settings.loss
+    assert (loss.policy, loss.aggregation) == ("gspo", "sequence_mean")
 
 
 def test_a_library_without_a_way_for_scripts_says_so(tmp_path: Path) -> None:
