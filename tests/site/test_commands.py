@@ -163,6 +163,11 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
 ) -> None:
     site(folder)
     spec = (SMOKE, "site=here", VERL)
+    # Without SLURM, first: that there is no cluster is not remembered for one that is.
+    empty = folder / "slurm.conf"
+    empty.touch()
+    nowhere = orch(folder, "plan", *spec, SLURM_CONF=str(empty))
+    assert "the cluster's default of memory" in nowhere.stdout
     planned = at(cluster, folder, "plan", *spec)
     size = "1 node with 4 GPUs, 8 CPUs, all memory, no other job beside it; 24 h"
     assert size in planned.stdout, planned.stdout + planned.stderr

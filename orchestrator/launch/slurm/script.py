@@ -5,6 +5,7 @@ memory in their share, or the whole node.
 """
 
 import math
+import os
 import shlex
 import sys
 from collections import Counter
@@ -76,11 +77,12 @@ def job_size(options: SlurmOptions, resources: ArrayResources) -> JobSize:
     size = given_size(options, resources)
     if not resources.gpus_per_node or (size.cpus and size.memory_mib is not None):
         return size
-    return fitted_size(options, resources, _cluster())
+    return fitted_size(options, resources, _cluster(os.environ.get("SLURM_CONF", "")))
 
 
-@lru_cache(maxsize=1)
-def _cluster() -> Cluster | None:
+# `_conf` is a part of the cache's key only: another configuration is another cluster.
+@lru_cache(maxsize=8)
+def _cluster(_conf: str) -> Cluster | None:
     return cluster.read_cluster()
 
 
