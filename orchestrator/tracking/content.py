@@ -294,7 +294,8 @@ def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Scor
     cell = record.cell
     settings = cell.declared or cell.settings
     location = folder.absolute().as_uri() if folder is not None else ""
-    title = f"{settings.kl.label}-b{text_of(settings.kl.beta)}-s{settings.seed}-step{step}"
+    # The page shows the beginning: what differs comes first.
+    title = f"s{settings.seed}-step{step}-{settings.kl.label}-b{text_of(settings.kl.beta)}"
     name = _FORBIDDEN_IN_MODEL_NAMES.sub("_", f"{title}-{settings.model.name}-{cell.id}")[
         :_MAX_NAME
     ]

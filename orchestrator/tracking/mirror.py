@@ -297,8 +297,11 @@ class _Writer:
         self._set_home()
         self._set_models()
         self.report.experiment = experiment.name
+        page = runs_page(experiment.experiment_id)
         if self.store.is_server:
-            self.report.view = f"{self.store.address}/{runs_page(experiment.experiment_id)}"
+            self.report.view = f"{self.store.address}/{page}"
+        else:
+            self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
         self._present, twins = self._by_key()
         for run in twins:
             self.client.delete_run(run.info.run_id)

@@ -37,20 +37,45 @@ def allowed_name(name: str) -> str:
 
 
 def run_names(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return cell id -> name of its run. The name starts with the KL term, then the axes that vary.
+    """Return cell id -> name of its run: its configuration, and its seed.
 
-    `k1.reward b0.05 qwen2.5-7b s0`. Cells of one name are distinguished by their ids.
+    `k1.reward β0.05 qwen2.5-7b s0`; at micro scale with `micro` at its end. Cells of one name have
+    a number behind it.
+    """
+    before = configuration_names(cells)
+    names = {
+        cell.id: run_name(
+            f"{before[cell.id]} s{(cell.declared or cell.settings).seed}"
+            + (" micro" if cell.scale == "micro" else "")
+        )
+        for cell in cells
+    }
+    often = Counter(names.values())
+    seen: Counter[str] = Counter()
+    for cell_id, name in names.items():
+        seen[name] += 1
+        if often[name] > 1:
+            names[cell_id] = f"{name[: MAX_NAME - 7]} ({seen[name]})"
+    return names
+
+
+def configuration_names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return cell id -> name of its configuration, which its seeds share.
+
+    The name starts with the KL term, then the axes that vary. Where that does not tell two
+    configurations apart, their study does.
     """
     values: dict[str, set[str]] = {}
     for cell in cells:
         for axis, value in cell.axes.items():
             values.setdefault(axis, set()).add(value)
     varied = [a for a in values if len(values[a]) > 1 and a not in LEADING and a[:3] != "kl."]
-    names = {cell.id: run_name(_name_of(cell, varied)) for cell in cells}
-    often = Counter(names.values())
+    names = {cell.id: _name_of(cell, varied) for cell in cells}
+    often = Counter((names[cell.id], (cell.declared or cell.settings).seed) for cell in cells)
+    twice = {name for (name, _), count in often.items() if count > 1}
     return {
-        id_: name if often[name] == 1 else f"{name[: MAX_NAME - 7]} {id_[:6]}"
-        for id_, name in names.items()
+        cell.id: " ".join([names[cell.id], *(cell.studies[:1] if names[cell.id] in twice else ())])
+        for cell in cells
     }
 
 
@@ -63,10 +88,14 @@ def _name_of(cell: Cell, varied: Sequence[str]) -> str:
     settings = cell.declared or cell.settings
     term = [
         settings.kl.label,
-        *([f"b{text_of(settings.kl.beta)}"] if settings.kl.placement else []),
+        *([f"β{text_of(settings.kl.beta)}"] if settings.kl.placement else []),
     ]
-    others = [cell.axes[axis] for axis in varied if axis in cell.axes]
-    return " ".join([*term, *others, f"s{settings.seed}"])
+    others = [
+        f"{axis} {value}" if value[:1].isdigit() else value
+        for axis in varied
+        if (value := cell.axes.get(axis, ""))
+    ]
+    return " ".join([*term, *others])
 
 
 def param_text(value: str) -> str:

@@ -33,8 +33,8 @@ from orchestrator.tracking.content import (
     safe_params,
     safe_tags,
 )
-from orchestrator.tracking.names import run_name, run_names
-from orchestrator.tracking.views import as_markdown, study_tag, view_key, views
+from orchestrator.tracking.names import configuration_names, run_name, run_names
+from orchestrator.tracking.views import CONFIGURATION_TAG, as_markdown, study_tag, view_key, views
 
 MICRO_NOTE = (
     "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
@@ -81,11 +81,18 @@ def runs(
     if not begun:
         return []
     first = _first_event(folder) or min(started for _, started in begun)
-    names = run_names(cells or [record.cell for record in records])
+    every = cells or [record.cell for record in records]
+    names, configurations = run_names(every), configuration_names(every)
     named_metrics = _asked_metrics(spec)
     of_cells = [
         _cell(
-            record, started, of_cell[record.cell.id], studies, names[record.cell.id], named_metrics
+            record,
+            started,
+            of_cell[record.cell.id],
+            studies,
+            names[record.cell.id],
+            configurations[record.cell.id],
+            named_metrics,
         )
         for record, started in begun
     ]
@@ -128,6 +135,13 @@ def _logged_metrics(
         if named_metrics is None or in_mlflow(name, off_policy=off_policy) or name in named_metrics
     }
     constant = {n: v for n, v in constants(record.metrics).items() if n in chosen}
+    # A prediction is one number of a run, and no curve.
+    constant |= {
+        n: v
+        for point in record.metrics
+        for n, v in point.values.items()
+        if n in chosen and n.endswith("_predicted")
+    }
     params = {n: repr(v) for n, v in constant.items()} if record.state == "succeeded" else {}
     return frozenset(chosen - constant.keys()), params
 
@@ -138,6 +152,7 @@ def _cell(
     scores: Sequence[Score],
     studies: Mapping[str, Study],
     name: str,
+    configuration: str,
     named_metrics: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
@@ -155,6 +170,7 @@ def _cell(
         "kl.estimator": settings.kl.estimator,
         "kl.placement": text_of(settings.kl.placement),
         "kl.beta": text_of(settings.kl.beta),
+        CONFIGURATION_TAG: configuration,
         "scale": cell.scale,
         "state": record.state,
         "outcome": record.outcome.kind if record.outcome else "",
@@ -387,9 +403,9 @@ def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> s
     axes = ", ".join(f"{name} `{value}`" for name, value in cell.axes.items())
     view = view_key(f"kl-{cell.settings.kl.label}")
     parts = [
+        MICRO_NOTE if cell.scale == "micro" else "",
         axes,
         f"**KL term** {verdict_on(cell.settings).summary}",
-        MICRO_NOTE if cell.scale == "micro" else "",
         f"**State** {record.state}{_message(record)}",
         _outcome(record),
         _scores(scores),

@@ -19,6 +19,8 @@ VIEW_TAG = "mlflow.sharedViewState."
 PREFIX = "orch-"
 MAX_VIEWS = 60
 MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
+CONFIGURATION_TAG = "configuration"
+"""The tag by which the seeds of a configuration are grouped."""
 CHARTS = (
     "eval/accuracy_in_domain",
     "eval/accuracy_out_of_domain",
@@ -51,6 +53,8 @@ class View(NamedTuple):
     """The metric by which it is sorted, best first."""
     charts: tuple[str, ...] = ()
     """Canonical metrics that have a chart at the top."""
+    folded: tuple[str, ...] = ()
+    """Names of the sections that MLflow makes of the other metrics; they are folded."""
 
     @property
     def tag(self) -> tuple[str, str]:
@@ -66,18 +70,31 @@ class View(NamedTuple):
             "hideEmptyCharts": True,
             "autoRefreshEnabled": True,
             "useGroupedValuesInCharts": True,
-            "groupBy": None,
+            "groupBy": {
+                "aggregateFunction": "average",
+                "groupByKeys": [{"mode": "tag", "groupByData": CONFIGURATION_TAG}],
+            },
             "selectedColumns": [
+                *(f"metrics.`{allowed_name(m)}`" for m in self.charts if "accuracy" in m),
                 "tags.`kl`",
                 "tags.`kl.beta`",
+                "tags.`model`",
+                "tags.`study`",
                 "tags.`seed`",
                 "tags.`outcome`",
-                f"metrics.`{self.metric}`",
             ],
-            "compareRunSections": [{"uuid": "orch", "name": "What orch compares", "display": True}],
+            "compareRunSections": [
+                {"uuid": "orch", "name": "What orch compares", "display": True},
+                *(_folded(name) for name in self.folded),
+            ],
+            "isAccordionReordered": True,
             "compareRunCharts": [_chart(metric) for metric in self.charts],
         }
         return VIEW_TAG + self.key, json.dumps(state, separators=(",", ":"))
+
+
+def _folded(name: str) -> dict[str, object]:
+    return {"uuid": f"orch-{name}", "name": name, "display": False, "isReordered": True}
 
 
 def _chart(metric: str) -> dict[str, object]:
@@ -108,8 +125,9 @@ def views(records: Sequence[Record]) -> list[View]:
     sets = {tuple(point.values) for record in begun for point in record.metrics}
     drawn = {name for names in sets for name in names}
     charts = tuple(name for name in CHARTS if name in drawn)
+    folded = tuple(sorted({name.rpartition("/")[0] for name in drawn}))
     views_ = [
-        View(view_key(key), title, search, num_runs, metric, charts)
+        View(view_key(key), title, search, num_runs, metric, charts, folded)
         for key, title, search, num_runs in _choices(begun)
         if num_runs
     ]

@@ -151,20 +151,21 @@ def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = chromium.new_page(viewport={"width": 1500, "height": 950})
         page.set_default_timeout(120_000)
-        for title, count in (("All cells", 12), ("KL k3.loss", 6)):
+        for title, count, groups in (("All cells", 12, 2), ("KL k3.loss", 6, 1)):
             assert by_title[title].num_runs == count
             page.goto(f"{server.uri}/{runs_page(known.experiment_id, by_title[title].key)}")
             page.get_by_text(f"{count} matching runs").wait_for()
             page.locator(".js-plotly-plot").first.wait_for()
             page.get_by_text("What orch compares").first.wait_for()
-            # one line a run, or a line and its dots: also of runs beyond the tenth
+            # The seeds of a configuration are one line, its dots and a band.
             page.wait_for_function(
                 "n => [...document.querySelectorAll('.js-plotly-plot')]"
-                ".some(p => [n, 2 * n].includes((p.data || []).length))",
-                arg=count,
+                ".some(p => (p.data || []).length === 3 * n)",
+                arg=groups,
             )
+            assert page.get_by_text("Group: k3.loss β0.1").count() == 1
         page.goto(f"{server.uri}/{models_page(known.experiment_id)}")
-        page.get_by_role("link", name="k1_reward-b0_1-s0-step5").first.click()
+        page.get_by_role("link", name="s0-step5-k1_reward-b0_1").first.click()
         page.get_by_text(f"The policy of cell {house.cells[0].id}").first.wait_for()
         page.get_by_text("eval/sort/mean_at_4").first.wait_for()
         page.goto(f"{server.uri}/{runs_page(known.experiment_id)}")
