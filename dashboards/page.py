@@ -497,9 +497,9 @@ def _answer(report: Report, pictures: Pictures) -> str:
 
 
 def _finding(label: str, text: str) -> str:
-    sentence = f"{text[:1].upper()}{text[1:]}."
-    head = f"{element('strong', label)} " if label else ""
-    return f'<p class="lead">{head}{escape(sentence)}</p>'
+    if label:
+        return f'<p class="lead">{element("strong", f"{label}:")} {escape(text)}.</p>'
+    return f'<p class="lead">{escape(text[:1].upper() + text[1:])}.</p>'
 
 
 def _footer(report: Report) -> str:
