@@ -123,9 +123,11 @@ def instead(finding: AuditFinding) -> str:
         more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""
         return f"{goal(finding)}: {', '.join(edits[:MOST_EDITS])}{more}"
     if finding.verdict == "undetermined":
+        decides = f"write down what decides: {finding.why}"
         if finding.release_guessed and "release" in finding.why:
-            return f"name the release: --library {finding.library}@VERSION"
-        return f"write down what decides: {finding.why}"
+            decides = f"name the release: --library {finding.library}@VERSION"
+        of = f"{finding.library} {finding.version}"
+        return f"{decides}; in {of} mend this, too: {wrong[0]}" if wrong else decides
     if wrong:
         return f"mend this first: {wrong[0]}"
     if finding.problem:

@@ -89,6 +89,15 @@ def test_trls_cispo_without_its_bound_is_a_mistake() -> None:
     assert not trl('loss_type="cispo", beta=0.01, epsilon_high=5.0').contradictions
 
 
+def test_a_mistake_is_told_where_the_release_is_not_known() -> None:
+    options = 'loss_type="cispo", beta=0.04, num_generations=8, num_iterations=2'
+    text = f"from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig({options}))\n"
+    (finding,) = audit(text, "x.py")
+    assert finding.verdict == "undetermined"
+    assert instead(finding).startswith("name the release: --library trl@VERSION; in trl 1.16.0 ")
+    assert "epsilon_high 5.0" in instead(finding)
+
+
 def test_trls_gspo_with_a_kl_has_its_gradient() -> None:
     finding = trl('importance_sampling_level="sequence", loss_type="grpo", beta=0.01')
     assert finding.verdict == "other_objective"
