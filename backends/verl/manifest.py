@@ -618,8 +618,11 @@ LOSS_ROWS = (
 
 
 def _updates(values: Values) -> int:
-    """Return the train steps of one rollout batch."""
-    return _whole(values, BATCH) // _whole(values, MINIBATCH)
+    """Return the train steps of one rollout batch. Raise KeyError if a batch makes none."""
+    updates = _whole(values, BATCH) // _whole(values, MINIBATCH)
+    if not updates:
+        raise KeyError(MINIBATCH)
+    return updates
 
 
 def _whole(values: Values, key: str) -> int:

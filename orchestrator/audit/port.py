@@ -18,13 +18,14 @@ import yaml
 
 from orchestrator import plugins
 from orchestrator.audit import pipeline
-from orchestrator.errors import SelectionError, UnsupportedSetting
+from orchestrator.errors import SelectionError, SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.library.launches import UNKNOWN, UNSET, Given, Launch, LaunchReading
 from orchestrator.library.manifest import Manifest, equal
 from orchestrator.library.needs import name_of, settings_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Frozen, Resources, Settings
+from orchestrator.spec.redaction import hide
 
 Kind = Literal["carried", "approximated", "set", "not carried"]
 
@@ -74,8 +75,8 @@ class Ported:
     """Field -> the keys of the launch that it was read from."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Keys that no field holds, with the reason."""
-    assumed: tuple[str, ...] = ()
-    """Fields of NEEDED that the launch does not say."""
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    """Fields of NEEDED that the launch does not say or that orch cannot hold, with the reason."""
 
     @property
     def settings(self) -> Settings:
@@ -85,18 +86,25 @@ class Ported:
 
 def launch_of(
     text: str, name: str, files: Mapping[str, str], pinned: Mapping[str, str]
-) -> tuple[Launch, LaunchReading]:
-    """Return a file's one launch and its reading. Raise SelectionError for none, or for several."""
+) -> tuple[Launch, LaunchReading, str]:
+    """Return the first launch of a file, of a run without arguments, its reading, and a sentence
+    if the file has others.
+
+    Raise SelectionError if the file has none.
+    """
     launches = {
         json.dumps(typed(reading), sort_keys=True, default=str): (launch, reading)
         for launch, reading in pipeline.readings(text, name, files, pinned)
         if launch.usual and reading.held is not None
     }
-    if len(launches) != 1:
-        raise SelectionError(
-            f"{name} has {len(launches)} launches whose keys orch knows: give a file with one"
-        )
-    return next(iter(launches.values()))
+    if not launches:
+        raise SelectionError(f"{name} has no launch whose keys orch knows")
+    launch, reading = next(iter(launches.values()))
+    if len(launches) == 1:
+        return launch, reading, ""
+    which = f"line {launch.line}" + (f", case {launch.case}" if launch.case else "")
+    note = f"{name} has {len(launches)} launches or cases; this is the first, of {which}"
+    return launch, reading, note
 
 
 def typed(reading: LaunchReading) -> dict[str, object]:
@@ -150,11 +158,10 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         launched = backend.values_of_anybody(program, values, version)
         fields, faults = manifest.read_in_part(launched, version)
         kept = {name: part for name, part in fields.items() if name in Settings.model_fields}
-        named = {fault.path.removeprefix("$."): fault.message for fault in faults}
-        return kept, {key: text for key, text in named.items() if key in values}
+        return kept, {fault.path.removeprefix("$."): fault.message for fault in faults}
 
     fields, refused = read(known)
-    lost |= refused
+    lost |= {key: text for key, text in refused.items() if key in known}
     known = {key: value for key, value in known.items() if key not in refused}
     used = _used(manifest, known, fields, lambda values: read(values)[0])
     read_keys = {key for keys in used.values() for key in keys}
@@ -169,7 +176,11 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
             if is_default
             else "no field of orch holds it"
         )
-    assumed = tuple(_complete(fields, reading.library, version))
+    unsaid = "the launch does not say it"
+    assumed = {
+        name: next((text for text in refused.values() if f" no {name} for" in text), unsaid)
+        for name in _complete(fields, reading.library, version)
+    }
     return Ported(reading.library, version, fields, given, used, lost, assumed)
 
 
@@ -212,9 +223,11 @@ def _complete(fields: dict[str, Any], library: str, version: str) -> Iterator[st
     """Put what a cell must have into the fields; yield the names of what was assumed."""
     fields |= _plain(fields)
     flat = dict(flatten(fields))
+    alone = flat.get("rollout.group_size") == 1
     for name, value in NEEDED.items():
         if flat.get(name) is None:
-            _put(fields, name, value)
+            # Without a group there is nothing to compare a rollout with.
+            _put(fields, name, "reinforce" if alone and value == "grpo" else value)
             yield name
     fields["backend"] = {"name": library, "version": version}
     for section in ("model", "data"):
@@ -260,8 +273,8 @@ def rows_of_spec(launch: Ported) -> Iterator[PortRow]:
         else:
             for name in holders.get(key, []):
                 yield PortRow("carried", source, name, flat.get(name))
-    for name in launch.assumed:
-        yield PortRow("set", "", name, flat.get(name), note="the launch does not say it: check it")
+    for name, why in launch.assumed.items():
+        yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it")
 
 
 def moved(
@@ -282,8 +295,8 @@ def moved(
     fields["backend"] = {"name": library} | ({"version": version} if version else {})
     refused: list[PortRow] = []
     backend = plugins.load(library)
+    settings = settings_of(fields, f"launch of {launch.library}")
     while True:
-        settings = settings_of(fields, f"launch of {launch.library}")
         try:
             plan = backend.translate(cell_of(settings), paths)
             break
@@ -300,6 +313,10 @@ def moved(
                 return None, refused
             # Only to see what else is refused: the launch itself is not given.
             _put(fields, error.field, offered)
+            try:
+                settings = settings_of(fields, f"launch of {launch.library}")
+            except SpecError:
+                return None, refused
     if refused:
         return None, refused
     return plan, [*_moved_rows(launch, plan), *_lost(launch)]
@@ -321,8 +338,8 @@ def _lost(launch: Ported) -> Iterator[PortRow]:
     for key, reason in launch.left.items():
         yield PortRow("not carried", _written(key, launch.given[key]), note=reason)
     flat = dict(flatten(launch.fields))
-    for name in launch.assumed:
-        yield PortRow("set", "", name, flat.get(name), note="the launch does not say it: check it")
+    for name, why in launch.assumed.items():
+        yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it")
 
 
 def _keys_of(launch: Ported, name: str) -> tuple[str, ...]:
@@ -342,7 +359,8 @@ def _sources(launch: Ported, keys: tuple[str, ...]) -> str:
 
 
 def _written(key: str, value: object) -> str:
-    return f"{key}={'null' if value is None else value}"
+    """Return a key and its value, without a secret of it."""
+    return f"{key}={'null' if value is None else hide(value, key)}"
 
 
 def _without_null(nested: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,11 @@ def command(
     text = script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
     projects = Projects()
     files = NeighbourFiles(script, projects)
-    launch = ported(*launch_of(text, str(script), files, {**projects.versions(script), **releases}))
+    versions = {**projects.versions(script), **releases}
+    read, reading, note = launch_of(text, str(script), files, versions)
+    if note:
+        say(note)
+    launch = ported(read, reading)
     if target == SPEC:
         rows = list(rows_of_spec(launch))
         if as_json:

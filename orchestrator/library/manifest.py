@@ -1297,7 +1297,7 @@ def _unasked(name: str) -> Row:
         name,
         offer=(Meaning(value, ABSENT, note=note),),
         carried_by="its absence",
-        advice=f"The library's manifest has no row for {name}: leave it out.",
+        advice=f"orch writes no other {name} for this library: leave it out.",
     )
 
 

@@ -134,7 +134,10 @@ def faults_of(error: ValidationError) -> list[Fault]:
     """Return the faults of values that make no cell, each at the field of a cell."""
     return [
         Fault(
-            f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
+            # A rule over several fields says what it got, and its input is all of them.
+            each["msg"].removeprefix("Value error, ")
+            if each["type"] == "value_error"
+            else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
             "$" + "".join(f".{part}" for part in each["loc"]),
         )
         for each in error.errors()

@@ -9,7 +9,7 @@ HIDDEN = "***"
 
 _USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@'\"]+@")
 _SECRET_NAME = re.compile(
-    r"(^|[_.\-])(secret|password|passwd|credentials?|(api|access|private|auth)[_-]?key)($|[_.\-])"
+    r"(^|[_.\-])(secret|password|passwd|credentials?|(api|access|private|auth|wandb|swanlab)[._-]?key)($|[_.\-])"
     r"|(^|[_.\-])(hf|hub|huggingface|auth|access|api|bearer|gh|github|session|tracking)[_-]?token$",
     re.IGNORECASE,
 )

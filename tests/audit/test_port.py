@@ -169,12 +169,8 @@ def test_what_a_library_cannot_do_is_refused_until_a_value_is_chosen(tmp_path: P
 
 def test_mistakes_are_sentences(tmp_path: Path) -> None:
     for text, words, message in (
-        ("echo hello\n", ("--to", "spec"), "0 launches"),
-        (
-            VERL + VERL.replace("k3", "k2").replace("low_var_kl", "k2"),
-            ("--to", "spec"),
-            "2 launches",
-        ),
+        ("echo hello\n", ("--to", "spec"), "has no launch"),
+        (VERL.replace("rollout.n=16", "rollout.n=1"), ("--to", "spec"), "at least 2, got 1  @"),
         (VERL, ("--to", "verll"), "did you mean 'verl'"),
         (VERL, ("--to", "skyrl", "beta"), "FIELD=VALUE"),
     ):
@@ -187,3 +183,56 @@ def test_a_value_that_only_a_run_shows_is_not_carried(tmp_path: Path) -> None:
     done = port(tmp_path, text, "--to", "spec")
     assert "# not carried: data.train_batch_size=" in done.output
     assert "only a run of the script shows" in done.output
+
+
+def test_the_first_of_several_launches_is_ported_and_said(tmp_path: Path) -> None:
+    both = f"{VERL}\n{VERL.replace('low_var_kl', 'kl')}"
+    done = port(tmp_path, both, "--to", "spec")
+    assert done.exit_code == 0
+    assert "has 2 launches or cases; this is the first, of line 5" in done.stderr
+    assert "estimator: k3" in done.stdout
+
+
+def test_a_secret_of_a_script_is_in_no_spec(tmp_path: Path) -> None:
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    text = (
+        OPENRLHF.rstrip()
+        + f" --logger.wandb.key {secret} --reward.remote_url http://me:{secret}@h/\n"
+    )
+    for words in (("--to", "spec"), ("--to", "spec", "--json"), ("--to", "trl", "--json")):
+        done = port(tmp_path, text, *words)
+        assert secret not in done.output
+        assert "logger.wandb.key=***" in done.output
+
+
+def test_a_launch_with_a_critic_says_what_stands_for_its_advantage(tmp_path: Path) -> None:
+    """OpenRLHF's default is gae, with groups of one: what stands for it must be a cell."""
+    text = OPENRLHF.replace("--algo.advantage.estimator group_norm", "")
+    done = port(tmp_path, text.replace("--rollout.n_samples_per_prompt 8", ""), "--to", "spec")
+    assert done.exit_code == 0
+    assert (
+        "set: advantage.estimator=reinforce (orch has no advantage.estimator for 'gae'"
+        in done.output
+    )
+
+
+def test_a_warm_up_is_read_beside_minibatches_of_any_size(tmp_path: Path) -> None:
+    """Each key is left out in turn to see what it decides: without the size of minibatches a batch
+    makes less than one of verl's default."""
+    small = VERL.replace("size=512", "size=64").replace("size=128", "size=64")
+    warm = small.replace(
+        "optim.lr=1e-6", "optim.lr=1e-6 actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"
+    )
+    done = port(tmp_path, warm, "--to", "spec")
+    assert done.exit_code == 0, done.exception
+    assert "num_warmup_steps: 40" in done.output
+
+
+def test_what_an_asynchronous_skyrl_cannot_have_is_said(tmp_path: Path) -> None:
+    section = "trainer.algorithm.off_policy_correction"
+    text = SKYRL.replace("skyrl.train.entrypoints.main_base", "examples.main_fully_async").rstrip()
+    text += " trainer.fully_async.enabled=true trainer.fully_async.max_staleness_steps=2"
+    text += f" {section}.tis_ratio_type=token\n"
+    done = port(tmp_path, text, "--to", "spec")
+    assert done.exit_code == 0, done.exception
+    assert "# give loss.correction" in done.output
