@@ -51,11 +51,11 @@ def run_names(cells: Sequence[Cell]) -> dict[str, str]:
         for cell in cells
     }
     often = Counter(names.values())
-    seen: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
     for cell_id, name in names.items():
-        seen[name] += 1
+        numbers[name] += 1
         if often[name] > 1:
-            names[cell_id] = f"{name[: MAX_NAME - 7]} ({seen[name]})"
+            names[cell_id] = f"{name[: MAX_NAME - 7]} ({numbers[name]})"
     return names
 
 
