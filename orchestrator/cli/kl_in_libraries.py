@@ -11,13 +11,12 @@ from orchestrator import plugins
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
-from orchestrator.lab.probes import drift, functions, undriven
+from orchestrator.lab.probes import functions, undriven
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
     correction_rows,
     document,
     own_launches,
-    page,
     table,
     unmeasured_differences,
 )
@@ -27,8 +26,8 @@ LEGEND = (
     "release trains that KL with no other loss. -: refused; ~: approximated; +: through an "
     "extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
     "noise: no gradient in expectation; mixture: a sum of divergences; surrogate: no divergence.\n"
-    "Why, and the evidence: orch explain --libraries --json. For reading, with what could not be "
-    "measured: --format md."
+    "Why, the evidence, and what could not be measured: orch explain --libraries --json. For "
+    "reading: the page docs/kl_in_libraries.md."
 )
 
 
@@ -55,19 +54,11 @@ def measure_libraries(
 
 
 def print_libraries(
-    wanted: Sequence[str], form: str, *, as_json: bool, off_policy: bool, of_corrections: bool
+    wanted: Sequence[str], *, as_json: bool, off_policy: bool, of_corrections: bool
 ) -> None:
     """Print which objective each KL term optimises in each library and release."""
     chosen, read_only = _chosen(wanted)
-    if form == "md":
-        click.echo(page(chosen, read_only), nl=False)
-        return
-
-    if form == "releases":
-        click.echo(drift.page(chosen), nl=False)
-        return
-
-    if of_corrections and form == "table" and not as_json:
+    if of_corrections and not as_json:
         plain = [tuple(cell.replace("`", "") for cell in row) for row in correction_rows(chosen)]
         print_table(tuple(name.replace("`", "") for name in CORRECTION_COLUMNS), plain)
         return

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.audit.reading import (
@@ -411,23 +410,6 @@ def _packaged(
         yield "nemo_rl", f"{release} {path} beside it says so"
 
 
-class _NemoRl(ReadLibrary):
-    """NeMo-RL, as `orch audit` reads it."""
-
-    drift_launches = MappingProxyType(
-        {
-            f"{kind} in the loss": "uv run examples/run_grpo_math.py "
-            f"loss_fn.reference_policy_kl_penalty=0.01 loss_fn.reference_policy_kl_type={kind}"
-            for kind in ("k1", "k2", "k3")
-        }
-    )
-
-    @property
-    def drift_releases(self) -> Sequence[str]:
-        """Return the releases that docs/drift.md compares, oldest first."""
-        return tables().versions
-
-
 _LOSS = "nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossFn, 0.7.0"
 LOGGED = LoggedMetrics(
     (
@@ -473,7 +455,7 @@ LOGGED = LoggedMetrics(
 )
 """The metrics that NeMo-RL logs."""
 
-READER = _NemoRl(
+READER = ReadLibrary(
     "nemo_rl",
     "NeMo-RL",
     ReleaseMarks(

@@ -3,13 +3,8 @@
 orch translates no cell for such a release, so launches in the library's own words select the
 functions. They are called out of a checkout, whose path somebody gives; only its source is needed,
 and nothing of it is imported. The trainer does not run: the probe repeats the code around each
-function. There are two kinds:
-
-- libraries that are only read (decision 089): `lab/kl_probe.py` of the library's folder calls the
-  functions, and `measured.json` keeps the results with their release and commit;
-- every release of a library that has a backend, with the defaults of that release:
-  `default_probe.py` and `defaults.json`, which a maintainer's tool beside the backend's tests
-  writes (tests/backends/trl/history.py). docs/drift.md shows them.
+function. `lab/kl_probe.py` of a library's folder calls the functions, and `measured.json` keeps the
+results with their release and commit (decision 089).
 """
 
 import json
@@ -29,7 +24,6 @@ from orchestrator.evidence.stored import curve_of, curve_text, objective_text
 from orchestrator.library.key_tables import numbers
 
 PROBE, KEPT = "lab/kl_probe.py", "measured.json"
-DEFAULTS = "defaults.json"
 
 
 def libraries() -> tuple[str, ...]:
@@ -40,11 +34,6 @@ def libraries() -> tuple[str, ...]:
 def read(library: str) -> Mapping[str, Any]:
     """Return release -> measurement of a library, oldest release first; {} if none was measured."""
     return _document(kept_file(library, KEPT))
-
-
-def read_defaults(library: str) -> Mapping[str, Any]:
-    """Return release -> the measured launches under its defaults, oldest first; {} for none."""
-    return _document(plugins.folder(library) / DEFAULTS)
 
 
 def _document(file: Path) -> Mapping[str, Any]:
@@ -97,18 +86,6 @@ def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
             place = (f"{title} {version}", row["name"], row["place"])
             rows.append((*place, row.get("error") or _computed(row["curve"]), *objectives))
     return rows
-
-
-def provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each release, with its commit and the functions that were measured."""
-    sentences = []
-    for library, version in releases:
-        about = read(library).get(version)
-        if about is not None:
-            functions = ", ".join(f"`{each}`" for each in sorted(about["sources"]))
-            title = plugins.load_reader(library).title
-            sentences.append(f"{title} {version}, commit {about['commit'][:10]}: {functions}")
-    return sentences
 
 
 def _objective(answer: Mapping[str, Any]) -> str:
