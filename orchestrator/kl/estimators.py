@@ -41,7 +41,6 @@ __all__ = [
     "Credit",
     "EstimatorEntry",
     "Ratio",
-    "centre",
     "choices",
     "clamped_value",
     "detach",
@@ -219,19 +218,6 @@ def slope(estimator: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
     if clamp.value is not None:
         free = free & (abs(form.value(x)) <= clamp.value)
     return where(free, form.slope(x))
-
-
-def centre(kl: Array, centring: Centring) -> Array:
-    """Return the KL of each rollout minus its baseline, [..., G] for groups of G rollouts."""
-    if centring == "none":
-        return kl
-    total = kl.sum(-1)[..., None]
-    size = kl.shape[-1]
-    if centring == "same_batch_mean":
-        return kl - total / size
-    if size < 2:
-        raise ValueError("leave_one_out compares the rollouts of a group: it needs at least 2")
-    return kl - (total - kl) / (size - 1)
 
 
 def detach(x: Array) -> Array:

@@ -7,7 +7,7 @@ functions after it answer `orch explain`. The module does not import NumPy, beca
 needs thousands of verdicts quickly.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -389,21 +389,6 @@ def advice(term: Judged, page: _Page | None = None) -> Remedy:
     slots = {"reason": _reason(by, best, term), "trade": _trade(by, best, term), "own_kl": own_kl}
     text = page.say("advice", "use", first=_first(term, page), use=f" {listed}", **slots)
     return Remedy(text, labels, by)
-
-
-def remedy_among(offered: Iterable[tuple[str, Placement]], case: Case) -> Remedy | None:
-    """Return the best of the offered terms (estimator, placement) with its numbers, or None.
-
-    None: no offered term is nearer to the reverse KL than no term at all.
-    """
-    best, page = table.best(offered, case), _Page()
-    if best is None:
-        return None
-    row = best.row
-    numbers = {"far": percent(row.bias_far), "near": percent(row.bias_near)}
-    name = "unbiased_among" if row.is_unbiased else "among"
-    text = page.say("advice", name, use=_form(best, ""), **numbers)
-    return Remedy(text, (row.label,), table.ORDER[0])
 
 
 def _own_kl(term: Judged, page: _Page) -> str:
