@@ -16,13 +16,13 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from orchestrator.estimators import TABLE, entry
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
+from orchestrator.kl.estimators import Ratio, clamped_value, slope, vocabulary_kl, vocabulary_slope
 from orchestrator.kl.table import TermRow, stored_rows, term_key
 from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
 from orchestrator.lab.exact.objectives import gradients
@@ -265,7 +265,9 @@ def means_and_truth(
 ) -> tuple[list[FloatTable], FloatTable]:
     """Return each term's expected gradient, and the gradient of the sequence reverse KL."""
     wanted = [
-        KlConfiguration(r.estimator, r.placement, r.ratio, reward_kl_of=r.reward_kl_of)
+        KlConfiguration(
+            r.estimator, r.placement, cast("Ratio", r.ratio), reward_kl_of=r.reward_kl_of
+        )
         for r in rows
     ]
     if model.tree is None:

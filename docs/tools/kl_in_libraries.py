@@ -20,7 +20,7 @@ from orchestrator.evidence.stored import (
     curve_text,
     objective_text,
 )
-from orchestrator.lab.probes import undriven
+from orchestrator.lab.probes import read_only_releases
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
     RATIO_OF,
@@ -320,7 +320,7 @@ def _average(each: Mapping[str, Any]) -> str:
 
 def _alone(releases: Sequence[Release]) -> TextTable:
     head = ("library", "name", "KL in the", "computes", "objective on-policy", "on old samples")
-    return [head, *undriven.table(releases)]
+    return [head, *read_only_releases.table(releases)]
 
 
 def _names(known: Sequence[Release]) -> TextTable:
@@ -647,7 +647,7 @@ def _provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
     """Return a sentence for each release, with its commit and the functions that were measured."""
     sentences = []
     for library, version in releases:
-        about = undriven.read(library).get(version)
+        about = read_only_releases.read(library).get(version)
         if about is not None:
             functions = ", ".join(f"`{each}`" for each in sorted(about["sources"]))
             title = plugins.load_reader(library).title
@@ -656,4 +656,4 @@ def _provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(releases(), undriven.chosen(())))
+    sys.stdout.write(page(releases(), read_only_releases.chosen(())))

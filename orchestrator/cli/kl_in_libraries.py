@@ -11,7 +11,7 @@ from orchestrator import plugins
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
-from orchestrator.lab.probes import functions, undriven
+from orchestrator.lab.probes import functions, read_only_releases
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
     correction_rows,
@@ -48,8 +48,8 @@ def measure_libraries(
         raise click.UsageError("--source is the source of one release: name it with --library")
     for file in measure_again(chosen, python, source, environments, say):
         click.echo(file)
-    named = any(each.partition("@")[0] in undriven.libraries() for each in wanted)
-    for file in undriven.measure_again(read_only, python, source, say, named=named):
+    named = any(each.partition("@")[0] in read_only_releases.libraries() for each in wanted)
+    for file in read_only_releases.measure_again(read_only, python, source, say, named=named):
         click.echo(file)
 
 
@@ -70,7 +70,8 @@ def print_libraries(
                 **document(chosen, rows),
                 "not_measured": {"@".join(each): unmeasured_differences(*each) for each in chosen},
                 "only_read": {
-                    "@".join(each): undriven.read(each[0]).get(each[1]) for each in read_only
+                    "@".join(each): read_only_releases.read(each[0]).get(each[1])
+                    for each in read_only
                 },
             }
         )
@@ -83,10 +84,12 @@ def print_libraries(
 
 def _chosen(wanted: Sequence[str]) -> tuple[list[Release], list[Release]]:
     """Return the releases that orch drives and those that it only reads; all if none is named."""
-    alone_wanted = [each for each in wanted if each.partition("@")[0] in undriven.libraries()]
+    alone_wanted = [
+        each for each in wanted if each.partition("@")[0] in read_only_releases.libraries()
+    ]
     driven = [each for each in wanted if each not in alone_wanted]
     chosen = releases(driven) if driven or not wanted else []
-    return chosen, undriven.chosen(alone_wanted) if alone_wanted or not wanted else []
+    return chosen, read_only_releases.chosen(alone_wanted) if alone_wanted or not wanted else []
 
 
 def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy: bool) -> None:
@@ -102,6 +105,6 @@ def _table_alone(read_only: Sequence[Release], off_policy: bool) -> None:
     """Print what libraries that are only read make of a KL, in their own functions."""
     click.echo("\nLibraries that are only read: their own functions, asked alone.")
     at = 5 if off_policy else 4
-    rows = [(*row[:4], row[at]) for row in undriven.table(read_only)]
+    rows = [(*row[:4], row[at]) for row in read_only_releases.table(read_only)]
     objective = "objective on old samples" if off_policy else "objective on-policy"
     print_table(("library", "name", "KL in the", "computes", objective), rows)

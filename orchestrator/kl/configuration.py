@@ -6,8 +6,8 @@ from itertools import product
 from typing import get_args
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import NONE, TABLE, entry
-from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Credit, Ratio
+from orchestrator.estimators import NONE, TABLE, Credit, entry
+from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Ratio
 from orchestrator.settings import Placement
 
 

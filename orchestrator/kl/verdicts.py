@@ -590,7 +590,8 @@ def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any
 def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of each part of an explanation, in the order to print."""
     if explained["placement"]:
-        yield "estimator", _definition(explained["estimator"])
+        form = TABLE[explained["estimator"]]
+        yield "estimator", f"{form.name} = {form.formula}, with r = p/q ({form.source})"
     yield "objective", str(explained["objective"])
     if explained["placement"]:
         yield "equation", explained["equation"]
@@ -605,12 +606,6 @@ def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]
         yield "note", note
     for condition in explained["checked"]:
         yield "checked", condition
-
-
-def _definition(estimator: str) -> str:
-    """Return `k3 = r - 1 - log r, with r = p/q (source)`."""
-    form = TABLE[estimator]
-    return f"{form.name} = {form.formula}, with r = p/q ({form.source})"
 
 
 def summary_row(explained: Mapping[str, Any]) -> tuple[str, ...]:

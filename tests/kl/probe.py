@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import Array
+from orchestrator.estimators import Array, Credit
 from orchestrator.kl.catalogue import Naming, catalogue
-from orchestrator.kl.estimators import Credit, Ratio, detach
+from orchestrator.kl.estimators import Ratio, detach
 from orchestrator.lab.exact.laboratory import (
     FloatTable,
     LabSetting,

@@ -10,14 +10,14 @@ from docs.tools import drift
 from docs.tools.kl_in_libraries import findings, page
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import releases
-from orchestrator.lab.probes import undriven
+from orchestrator.lab.probes import read_only_releases
 
 DOCS = Path(__file__).parents[2] / "docs" / "kl_in_libraries.md"
 VERL = [("verl", "0.9.1")]
 
 
 def test_the_page_is_up_to_date() -> None:
-    made = page(releases(), undriven.chosen(()))
+    made = page(releases(), read_only_releases.chosen(()))
     again = "python -m docs.tools.kl_in_libraries > docs/kl_in_libraries.md"
     assert DOCS.read_text(encoding="utf-8") == made, again
 

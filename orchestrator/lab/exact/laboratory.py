@@ -157,8 +157,7 @@ class Tables(NamedTuple):
     @property
     def w(self) -> FloatTable:
         """Return pi / pi_rollout, [V, T]."""
-        weight: FloatTable = np.exp(self.logp - self.logp_rollout)
-        return weight
+        return np.asarray(np.exp(self.logp - self.logp_rollout))
 
 
 def tables(setting: LabSetting) -> Tables:
@@ -603,8 +602,7 @@ class _Walk:
             carried = moved
         # The sum over all tokens after u.
         beyond = met[:, :, ::-1].cumsum(-1)[:, :, ::-1] - met
-        result: FloatTable = own * met + later * beyond
-        return result
+        return np.asarray(own * met + later * beyond)
 
 
 def _occupancies(chance: FloatTable) -> FloatTable:

@@ -139,8 +139,7 @@ class _Walk:
     def direct(self, inner: FloatTable, logp_token: FloatTable) -> FloatTable:
         """Return the sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)]."""
         weight = self.occupancy.sum(0) * np.exp(logp_token)
-        gradient: FloatTable = (self.score * weight * inner).sum((1, 2))
-        return gradient
+        return np.asarray((self.score * weight * inner).sum((1, 2)))
 
     def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
         """Return the gradient of a frozen cost [V, T], if `logp_token` gives the next token.

@@ -102,9 +102,9 @@ def measure_defaults(
         )
         for on_policy in (True, False):
             ask_for_update(inquiry, (label, on_policy), launch, on_policy, what="loss")
-    answers, reply = inquiry.send(where, Path(__file__).with_name("default_probe.py"))
+    answers, sources = inquiry.send(where, Path(__file__).with_name("default_probe.py"))
     return {
-        "sources": {key: each["sha256"] for key, each in reply.sources.items()},
+        "sources": {key: each["sha256"] for key, each in sources.items()},
         **{
             label: {
                 name: _rounded(measured_objective(answers, (label, on), on, beta))
