@@ -4,8 +4,12 @@
 """
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
-from orchestrator.lab.prove.text import PLAIN_NAMES, stored
+from orchestrator import plugins
+from orchestrator.files import read_json
+from orchestrator.lab.prove.text import FOLDER, PLAIN_NAMES
 
 SHOWN = ("advantages", "kl_reward_per_token", "kl_loss", "policy_loss", "grad_norm", "weights")
 
@@ -25,6 +29,15 @@ option for passes in fp32, stand-ins turn rounding off; `orch prove --rehearse` 
 a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:
 `tests/prove` holds mutants to that.
 """
+
+
+def stored() -> Iterator[dict[str, Any]]:
+    """Yield the stored proofs of every release, by library, the last file name first."""
+    for library in plugins.names():
+        for path in sorted((plugins.folder(library) / FOLDER).glob("*.json"), reverse=True):
+            content = read_json(path)
+            if content is not None:
+                yield content
 
 
 def page() -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
 from orchestrator.lab.prove.proof import Run, read_run
-from orchestrator.lab.prove.scaled_down import cell_of, cells_of, on_few_gpus, train
+from orchestrator.lab.prove.scaled_down import cell_of, cells_of, on_few_gpus, scaled_down, train
 from orchestrator.library.rollout_dump import VARIABLE
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir

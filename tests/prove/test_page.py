@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from docs.tools.proofs import page
+from docs.tools.proofs import page, stored
 from orchestrator.lab.prove.proof import QUANTITIES
-from orchestrator.lab.prove.text import stored
 
 ROOT = Path(__file__).parents[2]
 

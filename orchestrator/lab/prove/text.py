@@ -1,12 +1,11 @@
 """Proofs as text: rows of tables, plain data, and a file of each release."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestrator import plugins
-from orchestrator.files import read_json, write_text
+from orchestrator.files import write_text
 from orchestrator.lab.cpu import Deviation
 from orchestrator.lab.prove.checks import Check
 from orchestrator.lab.prove.program import ProgramRehearsal
@@ -153,12 +152,3 @@ def _plain(proof: Proof) -> dict[str, object]:
             for each in proof.quantities
         },
     }
-
-
-def stored() -> Iterator[dict[str, Any]]:
-    """Yield the stored proofs of every release, by library, the last file name first."""
-    for library in plugins.names():
-        for path in sorted((plugins.folder(library) / FOLDER).glob("*.json"), reverse=True):
-            content = read_json(path)
-            if content is not None:
-                yield content
