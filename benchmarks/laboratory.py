@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from orchestrator.estimators import TABLE
-from orchestrator.kl.configuration import every_form, extended
+from orchestrator.kl.configuration import extended
 from orchestrator.kl.verdicts import verdict
 from orchestrator.lab.exact.derivation import FAR, FAR_WIDE, derive
 from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact, sums_of, tables
 from orchestrator.lab.exact.montecarlo import monte_carlo
 from orchestrator.settings import Kl
+from tests.kl.forms import every_form
 
 Q, P, MU = ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), ToyPolicy(-0.2, -0.07)
 LONG_Q, LONG_P, LONG_MU = ToyPolicy(-0.33, -0.01), ToyPolicy(0.2, 0.001), ToyPolicy(-0.2, -0.011)

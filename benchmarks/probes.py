@@ -25,7 +25,6 @@ def main() -> None:
     drift = ["audit", "--from", "verl@0.8.0", "--to", "verl@0.9.1", GRID]
     for name, arguments in {
         "explain --libraries (bar 0.5)": ["explain", "--libraries"],
-        "the same, --format md": ["explain", "--libraries", "--format", "md"],
         "the same, --json": ["explain", "--libraries", "--json"],
         "audit --from --to, 153 cells": drift,
     }.items():

@@ -154,10 +154,10 @@ def _signs() -> Iterator[str]:
     yield ""
     yield (
         f"Of {table.models():,} random models near the reference policy and as many far from it "
-        "(`orch lab --ensemble`), the share in which a term attracts to the reference policy, "
-        "repels from it, or does neither: a pull below a tenth of the true one. Then what nine of "
-        "ten models lie between, in pulls of the true KL. Terms that pull as the true KL does in "
-        "every model are left out, and so is the geometric mean of ratios."
+        "(`python -m docs.tools.ensemble`), the share in which a term attracts to the reference "
+        "policy, repels from it, or does neither: a pull below a tenth of the true one. Then what "
+        "nine of ten models lie between, in pulls of the true KL. Terms that pull as the true KL "
+        "does in every model are left out, and so is the geometric mean of ratios."
     )
     yield ""
     rows = []

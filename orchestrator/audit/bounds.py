@@ -105,7 +105,8 @@ def bound(reading: LaunchReading) -> Bound | None:
     if around is None or reading.decided is not None:
         return None
     own = _of_loss(around, reading.regime.on_policy)
-    engine = "; ".join([*_against_engine(around), *_low_precision(reading)])
+    against = [f"against the engine {around.correction}"] if around.correction else []
+    engine = "; ".join([*against, *_low_precision(reading)])
     to: To = own.to
     if around.correction and own.to == "nothing":
         to = "the policy that sampled"
@@ -144,11 +145,6 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     if on_policy is None and not around.old_is_sampler:
         text += " (with one update a batch it never acts)"
     return Bound(to, text, own.drops, own.failure)
-
-
-def _against_engine(around: Surroundings) -> Iterator[str]:
-    if around.correction:
-        yield f"against the engine {around.correction}"
 
 
 def _low_precision(reading: LaunchReading) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.audit.judge import PROBLEMS, AuditFinding, ConditionalVerdict, judge
+from orchestrator.audit.judge import PROBLEMS, AuditFinding, ConditionalVerdict, judge, terms_text
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
@@ -320,10 +320,5 @@ def _cases(
             continue
         finding = judge(again, changed, file)
         when = " and ".join(named)
-        yield ConditionalVerdict(when, finding.verdict, finding.term_verdict, _terms(finding))
-
-
-def _terms(finding: AuditFinding) -> str:
-    """Return the active KL terms without their weights, which may be those of a case."""
-    places = (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss))
-    return " and ".join(f"{term.estimator} in the {place}" for place, term in places if term.active)
+        terms = terms_text(finding.kl_in_reward, finding.kl_in_loss)
+        yield ConditionalVerdict(when, finding.verdict, finding.term_verdict, terms)

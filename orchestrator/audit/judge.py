@@ -3,7 +3,7 @@
 The result is an `AuditFinding`: verdict, reasons, problems, changes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -213,7 +213,10 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     if_left: tuple[ConditionalVerdict, ...] = ()
     if forks and chosen.name != "undetermined":
         if_left = (_if_left(reading, chosen, forks),)
-        on = old = chosen = Judgement("undetermined", _of_forks(forks))
+        on = old = chosen = Judgement(
+            "undetermined",
+            f"what {few(forks)} does: it is a fork's key, so read where the checkout uses it",
+        )
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
         old.name,
         old.measured,
@@ -299,23 +302,26 @@ def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, 
     )
 
 
-def _of_forks(keys: tuple[str, ...]) -> str:
-    named = ", ".join(keys[:MOST_NAMED])
-    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-    return f"what {named}{more} does: it is a fork's key, so read where the checkout uses it"
+def few(names: Sequence[str]) -> str:
+    """Return the first names in words, and the number of the others."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _if_left(
     reading: LaunchReading, chosen: Judgement, keys: tuple[str, ...]
 ) -> ConditionalVerdict:
     """Return the verdict where a fork's keys leave the KL as the library has it."""
-    terms = [
-        f"{term.estimator} in the {place}"
-        for place, term in (("reward", reading.in_reward), ("loss", reading.in_loss))
-        if term.active
-    ]
     when = f"{', '.join(keys[:MOST_NAMED])} leaves the KL as the library has it"
-    return ConditionalVerdict(when, chosen.name, _term(reading).name, " and ".join(terms))
+    return ConditionalVerdict(
+        when, chosen.name, _term(reading).name, terms_text(reading.in_reward, reading.in_loss)
+    )
+
+
+def terms_text(in_reward: InReward, in_loss: InLoss) -> str:
+    """Return the active KL terms without their weights, which may be those of a case."""
+    places = (("reward", in_reward), ("loss", in_loss))
+    return " and ".join(f"{term.estimator} in the {place}" for place, term in places if term.active)
 
 
 def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
@@ -441,10 +447,8 @@ def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
     """Yield the assumptions that a verdict makes about keys that the release does not accept."""
     unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
     if unknown:
-        named = ", ".join(unknown[:MOST_NAMED])
-        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
         yield (
-            f"{named}{more}: not keys of this release; a fork that has them leaves the KL as "
+            f"{few(unknown)}: not keys of this release; a fork that has them leaves the KL as "
             "the library has it"
         )
     refused = [each.key for each in wrong_keys if each.consequence == "would not start"]

@@ -73,7 +73,7 @@ def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
         elif launch_keys.grammar == "structured" and given.mark in ("+", "++"):
             text = f"{launch_keys.name} takes no `{given.mark}`: write {key}=…"
             yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
-        elif launch_keys.table.has(_unnumbered(key)) or _is_section(key, launch_keys.table.keys):
+        elif launch_keys.table.has(_unnumbered(key)) or key in _sections(launch_keys.table.keys):
             yield from _appended_twice(key, given, launch_keys)
             yield from _value_findings(key, given, launch_keys)
         else:
@@ -132,10 +132,6 @@ def _in_other_section(key: str, keys: frozenset[str]) -> Sequence[str]:
     return named if len(named) <= MOST_MEANT else ()
 
 
-def _is_section(key: str, keys: frozenset[str]) -> bool:
-    return key in _sections(keys)
-
-
 def closest(key: str, keys: Collection[str]) -> str:
     """Return the known key that differs only by a typing slip, or an empty text."""
     return _closest(key, keys if isinstance(keys, frozenset) else frozenset(keys))
@@ -145,46 +141,8 @@ def closest(key: str, keys: Collection[str]) -> str:
 def _closest(key: str, keys: frozenset[str]) -> str:
     if (underscored := key.replace("-", "_")) != key and underscored in keys:
         return underscored
-    slips = [(size, each) for each in _alike(key, keys) if (size := _slip(key, each)) is not None]
+    slips = [(size, each) for each in keys if (size := _slip(key, each)) is not None]
     return min(slips)[1] if slips else ""
-
-
-def _alike(key: str, keys: frozenset[str]) -> Iterator[str]:
-    """Yield the keys that can be one typing slip away. Every other key is certainly further away.
-
-    A slip is in one place and changes at most LONGEST_SLIP characters. So two names one slip apart
-    begin with the same half or end with the same half. Looking up halves is faster than comparing
-    with every key.
-    """
-    for length in range(len(key) - LONGEST_SLIP, len(key) + LONGEST_SLIP + 1):
-        half = (min(length, len(key)) - 2) // 2
-        if half < 1:
-            yield from _by_ends(keys, length, 0)[0].get("", ())
-            continue
-        beginnings, ends = _by_ends(keys, length, half)
-        yield from beginnings.get(key[:half], ())
-        yield from ends.get(key[-half:], ())
-
-
-@cache
-def _by_ends(
-    keys: frozenset[str], length: int, half: int
-) -> tuple[Mapping[str, Sequence[str]], Mapping[str, Sequence[str]]]:
-    """Return the keys of this length by their first `half` characters, and by their last `half`."""
-    beginnings: dict[str, list[str]] = {}
-    ends: dict[str, list[str]] = {}
-    for key in _by_length(keys).get(length, ()):
-        beginnings.setdefault(key[:half], []).append(key)
-        ends.setdefault(key[len(key) - half :], []).append(key)
-    return beginnings, ends
-
-
-@cache
-def _by_length(keys: frozenset[str]) -> Mapping[int, Sequence[str]]:
-    lengths: dict[int, list[str]] = {}
-    for key in keys:
-        lengths.setdefault(len(key), []).append(key)
-    return lengths
 
 
 def _slip(left: str, right: str) -> int | None:
@@ -303,8 +261,8 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
             key, "would not start", sentence, given.lines, mistake=is_closed or bool(meant)
         )
     elif (
-        loose or kind == "bool" or _is_switch(launch_keys.defaults.get(key, ""))
-    ) and not _is_boolean(text):
+        loose or kind == "bool" or launch_keys.defaults.get(key, "").lower() in ("true", "false")
+    ) and text.strip().lower() not in (*_TRUE, *_FALSE, *_NOTHING):
         if strict:
             sentence = f"{name} is true or false; {shown(text)[:60]} is refused"
             yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
@@ -316,14 +274,6 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
             f"{name} of {launch_keys.name} is a number ({kind}); {shown(text)[:60]} is refused"
         )
         yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
-
-
-def _is_switch(default: str) -> bool:
-    return default.lower() in ("true", "false")
-
-
-def _is_boolean(text: str) -> bool:
-    return text.strip().lower() in (*_TRUE, *_FALSE, *_NOTHING)
 
 
 def _is_number(text: str, kind: str) -> bool:

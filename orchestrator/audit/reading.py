@@ -367,8 +367,10 @@ class ReleaseReader:
     written = "{key}={value}"
     """The form of a key in the library's launches."""
 
-    def __init__(self, launch: Launch, keys: Keys, basis: Stock) -> None:
+    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
         self.launch, self.keys, self.basis = launch, keys, basis
+        self.entry = entry
+        """The program that the launch runs; empty for a configuration file alone."""
         self.unknown: list[str] = []
         """Reasons why the KL cannot be determined."""
 
@@ -555,6 +557,16 @@ def flags_in_order(
             default_of,
         )
         yield name, given
+
+
+def program_of(
+    words: Sequence[CommandWord], name: re.Pattern[str]
+) -> tuple[str, Sequence[CommandWord]]:
+    """Return the program of this name and the words after it; an empty text without one."""
+    for i, word in enumerate(words):
+        if name.search(word.text) and not word.text.startswith("-"):
+            return word.text, words[i + 1 :]
+    return "", ()
 
 
 def has_hole(words: Sequence[CommandWord]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from orchestrator.audit.judge import AuditFinding, ConditionalVerdict
+from orchestrator.audit.judge import AuditFinding, ConditionalVerdict, few
 from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import (
     AuditNote,
@@ -20,8 +20,6 @@ from orchestrator.library.launches import (
 )
 from orchestrator.version import __version__
 
-MOST_NAMED = 3
-"""Maximum number of variables that the sentence on confidence names."""
 KEYS = (
     "library",
     "version",
@@ -165,14 +163,8 @@ def certainty(finding: AuditFinding) -> str:
     rests_on_the_file = finding.confidence == "assumed" and not finding.assumes
     sure = parts["certain" if rests_on_the_file else finding.confidence]
     if variables and finding.confidence in ("certain", "assumed"):
-        sure += f"; with the script's defaults of {_few(variables)}, which a caller may set"
+        sure += f"; with the script's defaults of {few(variables)}, which a caller may set"
     return sure
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return the first names in words, and the number of the others."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def cases(finding: AuditFinding) -> str:

@@ -6,7 +6,7 @@ differences, and an ablation measures the effect of each.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +95,6 @@ class Script:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ScriptDifference:
-    """A row of the table of differences."""
-
-    what: str
-    left: str
-    right: str
-
-
 def read_script(path: str, pinned: Mapping[str, str] | None = None) -> Script:
     """Return the launch of a script in its usual case. Also read files in its folder.
 
@@ -179,8 +170,8 @@ def _distance(one: str, other: str) -> tuple[int, ...]:
     return tuple(abs(x - y) for x, y in zip([*a, 0, 0], [*b, 0, 0], strict=False))
 
 
-def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
-    """Return the differences of two launches, in their settings and their libraries' dialects."""
+def script_differences(left: Script, right: Script) -> list[dict[str, str]]:
+    """Return what, left and right of each difference, in settings and in libraries' dialects."""
     rows = [
         (
             "library",
@@ -194,7 +185,7 @@ def script_differences(left: Script, right: Script) -> list[ScriptDifference]:
             for cause in differing(one, other)
         ),
     ]
-    return [ScriptDifference(what, a, b) for what, a, b in rows if a != b]
+    return [{"what": what, "left": a, "right": b} for what, a, b in rows if a != b]
 
 
 def unverified_differences(left: Script, right: Script) -> list[str]:
@@ -223,7 +214,7 @@ def scripts_data(left: Script, right: Script) -> dict[str, Any]:
     return {
         "left": left.name,
         "right": right.name,
-        "differences": [asdict(row) for row in script_differences(left, right)],
+        "differences": script_differences(left, right),
         "why": {script.name: script.finding.why for script in (left, right)},
         "notes": [*left.notes, *right.notes, *unverified_differences(left, right)],
     }
@@ -242,10 +233,6 @@ def _term(finding: AuditFinding, term: InReward | InLoss) -> str:
     return text
 
 
-def _surroundings(finding: AuditFinding) -> str:
-    return "; ".join(each.headline for each in finding.effects if each.headline) or "nothing"
-
-
 def _samples(finding: AuditFinding) -> str:
     words = {True: "of the policy itself", False: "of an older policy", None: "not known"}
     return words[finding.regime.on_policy]
@@ -259,7 +246,9 @@ _FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
     "KL to the rollout policy": lambda f: "none" if not f.rollout_kl else f"{f.rollout_kl:g}",
     "samples": _samples,
     "what the KL does": lambda f: f.verdict.replace("_", " "),
-    "what changes its force": _surroundings,
+    "what changes its force": lambda f: (
+        "; ".join(each.headline for each in f.effects if each.headline) or "nothing"
+    ),
 }
 
 

@@ -84,7 +84,6 @@ def equal_answers(findings: Iterable[AuditFinding]) -> list[list[AuditFinding]]:
 
 def one_line(finding: AuditFinding) -> str:
     """Return a finding in one line: place, mark, objective, terms, release, the first mistake."""
-    terms = [f"{text} in the {place}" for place, text in _terms(finding)]
     wrong = _mistakes(finding)
     sure: str = finding.confidence
     if finding.release_guessed and not finding.assumes and sure == "assumed":
@@ -92,7 +91,7 @@ def one_line(finding: AuditFinding) -> str:
     parts = [
         f"{mark(finding)}: {WORDS[finding.verdict]} ({finding.verdict})",
         *([f"if {cases(finding)}"] if finding.conditional else []),
-        *terms,
+        *_terms(finding),
         *_moves(finding),
         f"{finding.library} {finding.version}",
         sure,
@@ -168,11 +167,11 @@ def _moves(finding: AuditFinding) -> Iterator[str]:
         yield "the reference moves"
 
 
-def _terms(finding: AuditFinding) -> Iterator[tuple[str, str]]:
-    """Yield place and text of each active KL term."""
+def _terms(finding: AuditFinding) -> Iterator[str]:
+    """Yield `k3, β = 0.001 in the loss` for each active KL term."""
     for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss)):
         if term.active:
-            yield place, term_text(term)
+            yield f"{term_text(term)} in the {place}"
 
 
 def _mistakes(finding: AuditFinding) -> list[str]:
@@ -182,7 +181,7 @@ def _mistakes(finding: AuditFinding) -> list[str]:
 
 def _written(finding: AuditFinding) -> str:
     """Return the KL terms of the launch, and the lines that say so."""
-    terms = [f"{text} in the {place}" for place, text in _terms(finding)]
+    terms = list(_terms(finding))
     if finding.verdict == "undetermined":
         terms = ["a KL that the file alone does not fix"]
     elif finding.rollout_kl:
@@ -266,7 +265,10 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:
         yield f"if its samples are old: {WORDS[finding.otherwise]}"
-    elif finding.regime.on_policy is False and _terms_act(finding):
+    elif finding.regime.on_policy is False and finding.verdict not in (
+        *UNBOUNDED,
+        "undetermined",
+    ):
         yield finding.regime.because.partition(" (")[0]
     plain = [each.plain or each.headline for each in finding.effects if each.headline]
     yield from plain[:1]
@@ -276,7 +278,3 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         hidden -= 1
     if hidden:
         yield f"{hidden} more: -v"
-
-
-def _terms_act(finding: AuditFinding) -> bool:
-    return finding.verdict not in (*UNBOUNDED, "undetermined")

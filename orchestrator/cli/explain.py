@@ -163,14 +163,6 @@ class EstimatorParameter(click.ParamType[str]):
     is_flag=True,
     help="With --libraries: the corrections of the engine's mismatch (TIS, MIS, IcePop, ...).",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "md", "releases"]),
-    default="table",
-    show_default=True,
-    help="With --libraries: md is the page docs/kl_in_libraries.md; releases is docs/drift.md.",
-)
 @common.as_json
 def command(
     estimator: str | None,
@@ -180,7 +172,6 @@ def command(
     libraries: bool,
     wanted: tuple[str, ...],
     corrections: bool,
-    form: str,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -209,10 +200,10 @@ def command(
         from orchestrator.cli.kl_in_libraries import print_libraries
 
         off = how["off_policy"]
-        print_libraries(wanted, form, as_json=as_json, off_policy=off, of_corrections=corrections)
+        print_libraries(wanted, as_json=as_json, off_policy=off, of_corrections=corrections)
         return
-    if wanted or corrections or form != "table":
-        raise click.UsageError("--library, --corrections and --format need --libraries")
+    if wanted or corrections:
+        raise click.UsageError("--library and --corrections need --libraries")
     if everything:
         _print_all(as_json, **how)
         return

@@ -11,13 +11,12 @@ from orchestrator import plugins
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
-from orchestrator.lab.probes import drift, functions, undriven
+from orchestrator.lab.probes import functions, read_only_releases
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
     correction_rows,
     document,
     own_launches,
-    page,
     table,
     unmeasured_differences,
 )
@@ -27,8 +26,8 @@ LEGEND = (
     "release trains that KL with no other loss. -: refused; ~: approximated; +: through an "
     "extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
     "noise: no gradient in expectation; mixture: a sum of divergences; surrogate: no divergence.\n"
-    "Why, and the evidence: orch explain --libraries --json. For reading, with what could not be "
-    "measured: --format md."
+    "Why, the evidence, and what could not be measured: orch explain --libraries --json. For "
+    "reading: the page docs/kl_in_libraries.md."
 )
 
 
@@ -49,25 +48,17 @@ def measure_libraries(
         raise click.UsageError("--source is the source of one release: name it with --library")
     for file in measure_again(chosen, python, source, environments, say):
         click.echo(file)
-    named = any(each.partition("@")[0] in undriven.libraries() for each in wanted)
-    for file in undriven.measure_again(read_only, python, source, say, named=named):
+    named = any(each.partition("@")[0] in read_only_releases.libraries() for each in wanted)
+    for file in read_only_releases.measure_again(read_only, python, source, say, named=named):
         click.echo(file)
 
 
 def print_libraries(
-    wanted: Sequence[str], form: str, *, as_json: bool, off_policy: bool, of_corrections: bool
+    wanted: Sequence[str], *, as_json: bool, off_policy: bool, of_corrections: bool
 ) -> None:
     """Print which objective each KL term optimises in each library and release."""
     chosen, read_only = _chosen(wanted)
-    if form == "md":
-        click.echo(page(chosen, read_only), nl=False)
-        return
-
-    if form == "releases":
-        click.echo(drift.page(chosen), nl=False)
-        return
-
-    if of_corrections and form == "table" and not as_json:
+    if of_corrections and not as_json:
         plain = [tuple(cell.replace("`", "") for cell in row) for row in correction_rows(chosen)]
         print_table(tuple(name.replace("`", "") for name in CORRECTION_COLUMNS), plain)
         return
@@ -79,7 +70,8 @@ def print_libraries(
                 **document(chosen, rows),
                 "not_measured": {"@".join(each): unmeasured_differences(*each) for each in chosen},
                 "only_read": {
-                    "@".join(each): undriven.read(each[0]).get(each[1]) for each in read_only
+                    "@".join(each): read_only_releases.read(each[0]).get(each[1])
+                    for each in read_only
                 },
             }
         )
@@ -92,10 +84,12 @@ def print_libraries(
 
 def _chosen(wanted: Sequence[str]) -> tuple[list[Release], list[Release]]:
     """Return the releases that orch drives and those that it only reads; all if none is named."""
-    alone_wanted = [each for each in wanted if each.partition("@")[0] in undriven.libraries()]
+    alone_wanted = [
+        each for each in wanted if each.partition("@")[0] in read_only_releases.libraries()
+    ]
     driven = [each for each in wanted if each not in alone_wanted]
     chosen = releases(driven) if driven or not wanted else []
-    return chosen, undriven.chosen(alone_wanted) if alone_wanted or not wanted else []
+    return chosen, read_only_releases.chosen(alone_wanted) if alone_wanted or not wanted else []
 
 
 def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy: bool) -> None:
@@ -111,6 +105,6 @@ def _table_alone(read_only: Sequence[Release], off_policy: bool) -> None:
     """Print what libraries that are only read make of a KL, in their own functions."""
     click.echo("\nLibraries that are only read: their own functions, asked alone.")
     at = 5 if off_policy else 4
-    rows = [(*row[:4], row[at]) for row in undriven.table(read_only)]
+    rows = [(*row[:4], row[at]) for row in read_only_releases.table(read_only)]
     objective = "objective on old samples" if off_policy else "objective on-policy"
     print_table(("library", "name", "KL in the", "computes", objective), rows)

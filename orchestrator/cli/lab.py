@@ -33,7 +33,6 @@ PAIR = (float, float)
 )
 @click.option("--draws", default=500, show_default=True, help="Random parameters of --sweep.")
 @click.option("--verdicts", is_flag=True, help="Derive orch's table of verdicts, as JSON.")
-@click.option("--ensemble", is_flag=True, help="Count signs over random models, as JSON (1 min).")
 @click.option(
     "--measure",
     is_flag=True,
@@ -72,7 +71,6 @@ def command(
     sweeping: bool,
     draws: int,
     verdicts: bool,
-    ensemble: bool,
     as_json: bool,
     out: tuple[Path, ...],
     **how: Any,
@@ -88,10 +86,6 @@ def command(
         from orchestrator.lab.exact.derivation import as_text, derive
 
         click.echo(as_text(derive()))
-    elif ensemble:
-        from orchestrator.lab.exact import ensemble as random_models
-
-        click.echo(random_models.as_text(random_models.measure()))
     elif sweeping:
         _sweep(draws, how["tokens"], how["seed"], as_json)
     else:

@@ -13,7 +13,6 @@ from orchestrator.kl import library_semantics
 from orchestrator.lab.prove import text
 from orchestrator.lab.prove.proof import read_run
 from orchestrator.lab.prove.real import release_runs
-from orchestrator.lab.prove.text import page as proofs_page
 from orchestrator.lab.prove.text import store
 from orchestrator.rundir import CellDir
 
@@ -68,8 +67,7 @@ if TYPE_CHECKING:
     help="Start the library's own processes (Ray), also where stand-ins could hold them in one. "
     "It takes minutes longer.",
 )
-@click.option("--page", is_flag=True, help="Print docs/proofs.md, from the proofs that are kept.")
-@click.option("--write", is_flag=True, help="Keep the proof of LIBRARY@VERSION for that page.")
+@click.option("--write", is_flag=True, help="Keep the proof of LIBRARY@VERSION.")
 @common.as_json
 def command(
     target: str | None,
@@ -82,7 +80,6 @@ def command(
     batches: int,
     keep: Path | None,
     processes: bool,
-    page: bool,
     write: bool,
     as_json: bool,
 ) -> int:
@@ -111,9 +108,6 @@ def command(
         return rehearse_real(choice, most, processes=processes, as_json=as_json)
     if overrides or where:
         raise click.UsageError("KEY=VALUE and --where choose cells of a spec: add --rehearse")
-    if page:
-        click.echo(proofs_page(), nl=False)
-        return 0
     if target is None:
         raise click.UsageError("name a release as LIBRARY@VERSION, or the directory of a cell")
     dialect = None if other is None else library_semantics.parse(other)

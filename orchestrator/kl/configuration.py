@@ -1,13 +1,11 @@
 """The KL configurations of the laboratory: estimator, placement, ratio, baseline and clamp."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import get_args
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import NONE, TABLE, entry
-from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Credit, Ratio
+from orchestrator.estimators import NONE, TABLE, Credit, entry
+from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Ratio
 from orchestrator.settings import Placement
 
 
@@ -115,25 +113,6 @@ FIGURE_1 = (
     KlConfiguration("k3", "loss"),
 )
 """The four configurations in the paper's Table 1 and Fig. 1."""
-
-
-def every_form(estimators: Sequence[str] | None = None) -> tuple[KlConfiguration, ...]:
-    """Return every configuration that the laboratory takes, without baselines, clamps and charges.
-
-    `estimators`: names of entries; None: all of the table.
-    """
-    return tuple(form for name in estimators or TABLE for form in _forms_of(name))
-
-
-def _forms_of(estimator: str) -> Iterator[KlConfiguration]:
-    whose = ("policy", "rollout")
-    for placement, ratio, of in product(PLACEMENTS, get_args(Ratio), whose):
-        if placement == "loss" and of == "rollout":
-            continue
-        try:
-            yield KlConfiguration(estimator, placement, ratio, reward_kl_of=of)
-        except LaboratoryError:
-            continue
 
 
 def extended() -> tuple[KlConfiguration, ...]:

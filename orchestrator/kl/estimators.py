@@ -1,9 +1,9 @@
 """Compute the KL estimate of each token, with its gradient, for NumPy arrays and torch tensors.
 
-This module re-exports the table of estimators (orchestrator/estimators.py). It adds the operations
-of a trainer on an estimate: importance ratios, clamps, centring over a group. `weights` corrects
-the mismatch between trainer and inference engine: a trainer multiplies its policy loss, its KL
-in the loss, or both by the weight. The exact laboratory and the embedded trainer share them.
+It adds to the table of estimators (orchestrator/estimators.py) the operations of a trainer on an
+estimate: importance ratios and clamps. `weights` corrects the mismatch between trainer and
+inference engine: a trainer multiplies its policy loss, its KL in the loss, or both by the weight.
+The exact laboratory and the embedded trainer share them.
 
 x = log pi_theta - log pi_ref of a sampled token (so log r = -x). w = pi_theta / pi_rollout of the
 token or of its sequence. Functions import NumPy themselves, because backends import this module for
@@ -13,52 +13,8 @@ their clamps and must not load NumPy.
 from math import inf
 from typing import Literal, NamedTuple
 
-from orchestrator.estimators import (
-    NONE,
-    TABLE,
-    Array,
-    Credit,
-    EstimatorEntry,
-    choices,
-    elementwise,
-    entry,
-    names,
-    plain_names,
-    register,
-    straight_through,
-    unregister,
-    weighted,
-)
+from orchestrator.estimators import NONE, Array, EstimatorEntry, elementwise, entry
 from orchestrator.settings import CorrectionKind, EngineCorrection
-
-__all__ = [
-    "NONE",
-    "TABLE",
-    "UNCLAMPED",
-    "Array",
-    "Centring",
-    "Clamp",
-    "Credit",
-    "EstimatorEntry",
-    "Ratio",
-    "centre",
-    "choices",
-    "clamped_value",
-    "detach",
-    "entry",
-    "importance_ratio",
-    "names",
-    "plain_names",
-    "register",
-    "slope",
-    "straight_through",
-    "token_kl",
-    "unregister",
-    "vocabulary_kl",
-    "vocabulary_slope",
-    "weighted",
-    "where",
-]
 
 Ratio = Literal["token", "sequence", "sequence_mean", "none"]
 """The importance ratio pi_theta / pi_rollout that weights a term: each token's own, the product
@@ -219,19 +175,6 @@ def slope(estimator: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
     if clamp.value is not None:
         free = free & (abs(form.value(x)) <= clamp.value)
     return where(free, form.slope(x))
-
-
-def centre(kl: Array, centring: Centring) -> Array:
-    """Return the KL of each rollout minus its baseline, [..., G] for groups of G rollouts."""
-    if centring == "none":
-        return kl
-    total = kl.sum(-1)[..., None]
-    size = kl.shape[-1]
-    if centring == "same_batch_mean":
-        return kl - total / size
-    if size < 2:
-        raise ValueError("leave_one_out compares the rollouts of a group: it needs at least 2")
-    return kl - (total - kl) / (size - 1)
 
 
 def detach(x: Array) -> Array:

@@ -223,10 +223,6 @@ def _ratio_is_one(dialect: Dialect, settings: Settings) -> bool:
     return settings.batch.num_minibatches == 1 and not other
 
 
-def _stale(_: Dialect, settings: Settings) -> bool:
-    return settings.max_staleness_steps > 0
-
-
 def _engine_differs(settings: Settings) -> bool:
     """Return True if the policy that samples may differ from the trainer's policy."""
     rounded = settings.precision.rollout not in (None, "fp32")
@@ -268,7 +264,7 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "schedule_per_batch": lambda _, s: (
         _moves(s) and s.batch.num_minibatches > 1 and s.max_staleness_steps == 0
     ),
-    "staleness": _stale,
+    "staleness": lambda _, s: s.max_staleness_steps > 0,
     "precision": lambda _d, _s: False,
 }
 

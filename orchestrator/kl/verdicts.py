@@ -7,7 +7,7 @@ functions after it answer `orch explain`. The module does not import NumPy, beca
 needs thousands of verdicts quickly.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -391,21 +391,6 @@ def advice(term: Judged, page: _Page | None = None) -> Remedy:
     return Remedy(text, labels, by)
 
 
-def remedy_among(offered: Iterable[tuple[str, Placement]], case: Case) -> Remedy | None:
-    """Return the best of the offered terms (estimator, placement) with its numbers, or None.
-
-    None: no offered term is nearer to the reverse KL than no term at all.
-    """
-    best, page = table.best(offered, case), _Page()
-    if best is None:
-        return None
-    row = best.row
-    numbers = {"far": percent(row.bias_far), "near": percent(row.bias_near)}
-    name = "unbiased_among" if row.is_unbiased else "among"
-    text = page.say("advice", name, use=_form(best, ""), **numbers)
-    return Remedy(text, (row.label,), table.ORDER[0])
-
-
 def _own_kl(term: Judged, page: _Page) -> str:
     """Return what the policy's own KL in the reward makes of a term with the sampler's KL."""
     case, row = term.case, term.row
@@ -605,7 +590,8 @@ def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any
 def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield label and text of each part of an explanation, in the order to print."""
     if explained["placement"]:
-        yield "estimator", _definition(explained["estimator"])
+        form = TABLE[explained["estimator"]]
+        yield "estimator", f"{form.name} = {form.formula}, with r = p/q ({form.source})"
     yield "objective", str(explained["objective"])
     if explained["placement"]:
         yield "equation", explained["equation"]
@@ -620,12 +606,6 @@ def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]
         yield "note", note
     for condition in explained["checked"]:
         yield "checked", condition
-
-
-def _definition(estimator: str) -> str:
-    """Return `k3 = r - 1 - log r, with r = p/q (source)`."""
-    form = TABLE[estimator]
-    return f"{form.name} = {form.formula}, with r = p/q ({form.source})"
 
 
 def summary_row(explained: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
 from orchestrator.lab.prove.proof import Run, read_run
-from orchestrator.lab.prove.small import cell_of, cells_of, on_few_gpus, small, train
+from orchestrator.lab.prove.scaled_down import cell_of, cells_of, on_few_gpus, scaled_down, train
 from orchestrator.library.rollout_dump import VARIABLE
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
@@ -82,7 +82,7 @@ def other_cell(
 def _at_small_scale(declared: Cell, name: str, folder: Path, batches: int) -> ProofCell:
     backend = declared.settings.backend
     python = cpu_python(backend.name, str(backend.version))
-    chosen = small(declared, folder, batches=batches).cell
+    chosen = scaled_down(declared, folder, batches=batches).cell
     return ProofCell(
         chosen,
         CellDir(folder / "cells" / f"{name}-{chosen.id}"),

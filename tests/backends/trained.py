@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from docs.tools.proofs import stored
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
-from orchestrator.lab.prove.text import stored
 from tests.backends.cpu_meter import KEEPS_RECORDS
 
 FOLDER = Path(__file__).parent

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.kl import table
-from orchestrator.kl.table import Case, judged, stored_rows, term_key
-from orchestrator.lab.exact.ensemble import (
+from docs.tools.ensemble import (
     LEAST_PULL,
     REGIMES,
     draw,
@@ -17,6 +15,8 @@ from orchestrator.lab.exact.ensemble import (
     measure,
     of_the_ensemble,
 )
+from orchestrator.kl import table
+from orchestrator.kl.table import Case, judged, stored_rows, term_key
 from tests.kl.second import Second
 
 SAMPLE = 60

@@ -5,12 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from orchestrator.estimators import TABLE
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, centre, importance_ratio, slope, token_kl
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, importance_ratio, slope, token_kl
 
 FORMS: tuple[Any, ...] = (
     "none",
@@ -93,15 +90,3 @@ def test_mistakes_are_named() -> None:
         token_kl("rho_k1", LOGP, LOGP_REF)
     with pytest.raises(LookupError, match="'k0'"):
         token_kl("k0", LOGP, LOGP_REF)
-    with pytest.raises(ValueError, match="at least 2"):
-        centre(np.ones((3, 1)), "leave_one_out")
-
-
-@given(hnp.arrays(float, (3, 5), elements=st.floats(-50, 50)))
-def test_centring(kl: np.ndarray) -> None:
-    left, same = centre(kl, "leave_one_out"), centre(kl, "same_batch_mean")
-    np.testing.assert_allclose(same, (1 - 1 / 5) * left, atol=1e-12)
-    others = [np.delete(kl, i, axis=1).mean(1) for i in range(5)]
-    np.testing.assert_allclose(left, kl - np.stack(others, axis=1), atol=1e-12)
-    assert centre(kl, "none") is kl
-    np.testing.assert_allclose(centre(torch.as_tensor(kl), "leave_one_out"), left, atol=1e-12)

@@ -266,7 +266,7 @@ def test_figure_1_at_the_default_parameters() -> None:
 def test_a_clamp_takes_the_gradient_away_where_it_binds(clamp: Clamp) -> None:
     """Against torch's own clamp and autograd, over every sequence."""
     from orchestrator.kl.estimators import token_kl
-    from orchestrator.lab.exact.probe import probe
+    from tests.kl.probe import probe
 
     far = LabSetting(ToyPolicy(2.5, 0.4), ToyPolicy(-2.0, -0.3), 5)
     for estimator in ("k1", "k3"):

@@ -14,8 +14,9 @@ from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.table import stored_rows
 from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.objectives import distances, generic_settings, gradients, name_objective
+from orchestrator.lab.exact.objectives import generic_settings, gradients, name_objective
 from tests.kl import enumeration
+from tests.kl.probe import distances
 
 Q, P, MU = ToyPolicy(0.31, -0.12), ToyPolicy(-0.4, 0.2), ToyPolicy(0.6, 0.07)
 T = 5

@@ -13,7 +13,7 @@ from orchestrator.kl.estimators import token_kl
 from orchestrator.kl.table import stored_rows
 from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.lab.exact.objectives import generic_settings
-from orchestrator.lab.exact.probe import NUM_TOKENS, probe
+from tests.kl.probe import NUM_TOKENS, probe
 
 
 def ours(estimator: str) -> Any:

@@ -12,8 +12,8 @@ from orchestrator.estimators import choices
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.kl.paper import OBSERVATIONS
-from orchestrator.kl.table import ADVISABLE, Case, advised, judged, row_of, stored_rows
-from orchestrator.kl.verdicts import GradientVerdict, percent, remedy_among, verdict, verdict_of
+from orchestrator.kl.table import ADVISABLE, Case, advised, best, judged, row_of, stored_rows
+from orchestrator.kl.verdicts import GradientVerdict, percent, verdict, verdict_of
 from orchestrator.lab.exact.derivation import as_text, derive
 from orchestrator.lab.exact.laboratory import LabSetting, estimates
 from orchestrator.settings import (
@@ -162,9 +162,9 @@ def test_advice_is_never_worse_by_the_numbers_that_are_printed() -> None:
 
 def test_what_is_advised_is_kept() -> None:
     for case in (Case(), Case(on_policy=False), Case(on_policy=False, ratio="sequence")):
-        best = advised(case)[0][0]
-        kl = Kl(estimator=best.row.estimator, placement=best.row.placement, beta=1.0)
-        how = best.case._asdict()
+        first = advised(case)[0][0]
+        kl = Kl(estimator=first.row.estimator, placement=first.row.placement, beta=1.0)
+        how = first.case._asdict()
         assert verdict(kl, **how).advice.use == ()
     assert {(each.estimator, each.placement) for each in ADVISABLE} <= {
         (row.estimator, row.placement) for row in stored_rows()
@@ -174,11 +174,11 @@ def test_what_is_advised_is_kept() -> None:
 def test_advice_among_what_is_offered_never_leads_to_noise() -> None:
     names = ("k1", "abs", "k3", "k2")  # abs is near the reverse KL far away, and ten times it near
     offered: list[tuple[str, Placement]] = [(name, "loss") for name in names]
-    found = remedy_among(offered, Case())
+    found = best(offered, Case())
     assert found is not None
-    assert found.use == ("k2.loss",)
-    assert "off by 33% far" in found.text
-    assert remedy_among([("k1", "loss"), ("k3", "reward"), ("no such", "loss")], Case()) is None
+    assert found.row.label == "k2.loss"
+    assert percent(found.row.bias_far) == "33%"
+    assert best([("k1", "loss"), ("k3", "reward"), ("no such", "loss")], Case()) is None
 
 
 def test_every_observation_is_reached_by_some_cell() -> None:

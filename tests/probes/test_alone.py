@@ -15,24 +15,24 @@ from orchestrator.cli.lab import command
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.evidence.stored import differences
-from orchestrator.lab.probes import undriven
-from orchestrator.lab.probes.undriven import measure
+from orchestrator.lab.probes import read_only_releases
+from orchestrator.lab.probes.read_only_releases import measure
 
-RELEASES = undriven.chosen(())
+RELEASES = read_only_releases.chosen(())
 OBJECTIVES = {"k1": "zero", "k2": "token_reverse_kl", "k3": "token_forward_kl"}
 
 
 def test_every_library_that_is_only_read_was_measured() -> None:
-    assert set(undriven.libraries()) == set(plugins.only_read())
+    assert set(read_only_releases.libraries()) == set(plugins.only_read())
     assert {library for library, _ in RELEASES} == set(plugins.only_read())
     for library, version in RELEASES:
-        assert len(undriven.read(library)[version]["commit"]) == 40
+        assert len(read_only_releases.read(library)[version]["commit"]) == 40
 
 
 @pytest.mark.parametrize(("library", "version"), RELEASES)
 def test_a_readers_name_is_the_estimator_that_was_measured(library: str, version: str) -> None:
     names = plugins.load_reader(library).estimator_names
-    rows = undriven.read(library)[version]["rows"]
+    rows = read_only_releases.read(library)[version]["rows"]
     known = [row for row in rows if row["name"] in names]
     assert known or library in ("ms_swift", "open_instruct")
     for row in known:
@@ -49,7 +49,7 @@ def test_what_readers_say_of_the_traps_was_measured() -> None:
     """slime's grpo drops the KL of the reward; NeMo-RL 0.7.0 turned k2 into the mean of k2."""
 
     def objective(library: str, version: str, name: str) -> dict[str, object]:
-        rows = undriven.read(library)[version]["rows"]
+        rows = read_only_releases.read(library)[version]["rows"]
         answer: dict[str, object] = next(e for e in rows if e["name"] == name)["on_policy"]
         return answer
 
@@ -64,11 +64,13 @@ def test_what_readers_say_of_the_traps_was_measured() -> None:
 def test_a_checkout_is_measured_as_it_was(library: str, version: str) -> None:
     pytest.importorskip("torch")
     try:
-        folder = undriven.checkout(library, version)
+        folder = read_only_releases.checkout(library, version)
     except EnvironmentFault as error:
         warnings.warn(str(error), stacklevel=1)
         pytest.skip(str(error))
-    assert not differences(undriven.read(library)[version], measure(library, version, folder))
+    assert not differences(
+        read_only_releases.read(library)[version], measure(library, version, folder)
+    )
 
 
 def test_a_checkout_that_is_not_here_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docs.tools.kl_in_libraries import surroundings_rows
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import BETA, releases
-from orchestrator.lab.probes import matrix
 from orchestrator.lab.probes.protocol import probes_of
 from orchestrator.lab.probes.surroundings import (
     HORIZON,
@@ -54,7 +54,7 @@ def test_controllers_and_references_are_as_the_cell_says(release: tuple[str, str
 
 
 def test_gspo_has_one_ratio_a_response_and_trl_puts_it_on_the_kl() -> None:
-    rows = {row[2]: row[3] for row in matrix.surroundings_rows([("trl", "1.16.0")])}
+    rows = {row[2]: row[3] for row in surroundings_rows([("trl", "1.16.0")])}
     gspo = "`grpo --importance_sampling_level sequence --use_bias_correction_kl true`"
     assert rows[gspo] == "policy loss: `sequence_mean`; KL in the loss: `sequence_mean`"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.tools import drift
 from orchestrator import plugins
 from orchestrator.lab.probes import functions
 from tests.backends.environments import contract_python
@@ -46,7 +47,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     try:
         assert functions.read("x") == releases
         assert functions.changed("x", "0.2", "0.3") == ["a"]
-        (_, second, _) = functions.lines("x")
+        (_, second, _) = drift.function_lines("x")
         assert second == "**x 0.2 → 0.3**: **other numbers**: `a`; no longer measured: `b`"
     finally:
         functions.read.cache_clear()

@@ -1,4 +1,4 @@
-"""orch explain --libraries: rows from translation and evidence; as a table, a page and JSON."""
+"""orch explain --libraries: rows from translation and evidence; as a table and as JSON."""
 
 import json
 from pathlib import Path
@@ -80,11 +80,6 @@ def test_the_table_marks_what_is_not_plain() -> None:
     assert "!" not in done.stdout.partition("\n\n")[0]
     off = orch(ROOT, "explain", "--libraries", "--library", "verl@0.9.1", "--off-policy")
     assert "surrogate" in off.stdout.splitlines()[1]
-
-
-def test_the_page_is_the_documents() -> None:
-    done = orch(ROOT, "explain", "--libraries", "--format", "md")
-    assert done.stdout == (ROOT / "docs" / "kl_in_libraries.md").read_text(encoding="utf-8")
 
 
 def test_measuring_says_what_it_lacks(tmp_path: Path) -> None:

@@ -6,24 +6,25 @@ from typing import Any
 
 import pytest
 
+from docs.tools import drift
+from docs.tools.kl_in_libraries import findings, page
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import releases
-from orchestrator.lab.probes import drift, undriven
-from orchestrator.lab.probes.matrix import findings, page
+from orchestrator.lab.probes import read_only_releases
 
 DOCS = Path(__file__).parents[2] / "docs" / "kl_in_libraries.md"
 VERL = [("verl", "0.9.1")]
 
 
 def test_the_page_is_up_to_date() -> None:
-    made = page(releases(), undriven.chosen(()))
-    again = "orch explain --libraries --format md > docs/kl_in_libraries.md"
+    made = page(releases(), read_only_releases.chosen(()))
+    again = "python -m docs.tools.kl_in_libraries > docs/kl_in_libraries.md"
     assert DOCS.read_text(encoding="utf-8") == made, again
 
 
 def test_the_page_of_drift_is_up_to_date() -> None:
     file = DOCS.with_name("drift.md")
-    again = "orch explain --libraries --format releases > docs/drift.md"
+    again = "python -m docs.tools.drift > docs/drift.md"
     assert file.read_text(encoding="utf-8") == drift.page(releases()), again
 
 

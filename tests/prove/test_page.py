@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+from docs.tools.proofs import page, stored
 from orchestrator.lab.prove.proof import QUANTITIES
-from orchestrator.lab.prove.text import page, stored
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_what_the_proofs_say() -> None:
     assert (ROOT / "docs/proofs.md").read_text(encoding="utf-8") == page(), (
-        "orch prove --page > docs/proofs.md"
+        "python -m docs.tools.proofs > docs/proofs.md"
     )
 
 

@@ -12,14 +12,14 @@ from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError, UnsupportedSetting
 from orchestrator.lab.cpu import CpuLaunch
 from orchestrator.lab.prove import real
-from orchestrator.lab.prove.small import (
+from orchestrator.lab.prove.scaled_down import (
     NOWHERE,
     WANTED,
     cell_of,
     cells_of,
     environment_of,
     on_cpu,
-    small,
+    scaled_down,
 )
 from orchestrator.launch.endings import Ending
 from orchestrator.library.launches import UnreadableScript
@@ -133,7 +133,7 @@ def test_every_library_is_rehearsed_through_the_protocol(
     library: str, version: str, tmp_path: Path
 ) -> None:
     settings = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}}
-    chosen = small(cell_of(library, version, settings), tmp_path, batches=2)
+    chosen = scaled_down(cell_of(library, version, settings), tmp_path, batches=2)
     assert chosen.cell.settings.kl == Kl(estimator="k3", placement="loss", beta=0.05)
     launch = on_cpu(chosen.cell, NOWHERE)
     assert launch.plan.argv

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault, SpecError
 from orchestrator.lab.prove import real
-from orchestrator.lab.prove.small import NOWHERE, on_cpu
+from orchestrator.lab.prove.scaled_down import NOWHERE, on_cpu
 from orchestrator.settings import Kl
 from tests.prove.scripts import OPENRLHF, SKYRL, VERL
 

@@ -7,7 +7,7 @@ sums it with the reward. keys.json holds the fields of the configuration classes
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,6 @@ from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
     ReleaseReader,
-    Stock,
     clip_range,
     shown,
     split_override,
@@ -25,7 +24,6 @@ from orchestrator.kl.estimators import UNCLAMPED, Clamp
 from orchestrator.library.key_tables import KeyFact, KeyTables, fields, load_tables
 from orchestrator.library.launches import (
     AuditNote,
-    CommandWord,
     InLoss,
     InReward,
     Launch,
@@ -51,7 +49,6 @@ PASSED = (
     *("rollout.scheduling_spec", "actor.megatron", "actor.archon", "rollout.openai"),
 )
 """Sections whose keys orch does not check against a table. None of them changes the KL."""
-_SCRIPT = re.compile(r"\.py$")
 
 
 def tables() -> KeyTables:
@@ -66,8 +63,8 @@ def audit(launch: Launch) -> LaunchReading | None:
     names = tuple(dict.fromkeys((*given, *(key for key, _ in overrides))))
     if not _is_own(names) and not any("areal" in word.text for word in launch.words):
         return None
-    entry = _entry(launch.words)
-    if launch.words and entry is None:
+    entry = next((word.text for word in launch.words if word.text.endswith(".py")), "")
+    if launch.words and not entry:
         return None
     if not any(key.startswith("actor.") for key in names):
         return None
@@ -94,17 +91,8 @@ def _is_own(names: Collection[str]) -> bool:
     )
 
 
-def _entry(words: Sequence[CommandWord]) -> str | None:
-    scripts = [word.text for word in words if _SCRIPT.search(word.text)]
-    return scripts[0] if scripts else None
-
-
 class _Reader(ReleaseReader):
     """A reader of one launch of AReaL under the rules of one release."""
-
-    def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
-        super().__init__(launch, keys, basis)
-        self.entry = entry
 
     def _text(self, key: str) -> str | None:
         """Return the value of a key, or `null` if its section is null or absent."""
@@ -132,7 +120,7 @@ class _Reader(ReleaseReader):
             library="areal",
             version=self.basis.version,
             version_because=self.basis.because,
-            entry_point=self.entry,
+            entry_point=self.entry or None,
             in_reward=reward,
             in_loss=InLoss(False),
             advantage_estimator="gae",
@@ -160,11 +148,9 @@ class _Reader(ReleaseReader):
             return True
         if whole is not None:
             return whole.text.lower() not in ("null", "")
-        return None if self.keys.opaque or not self._can_lack_reference() else False
-
-    def _can_lack_reference(self) -> bool:
         fact = self.basis.facts.get("ref")
-        return fact is not None and fact.default == "null"
+        can_lack = fact is not None and fact.default == "null"
+        return None if self.keys.opaque or not can_lack else False
 
     def _trap(self, beta: float) -> AuditNote:
         return AuditNote(
@@ -246,7 +232,7 @@ class _Reader(ReleaseReader):
         yield from self.keys.assumes
         own = re.match(r"(\./)?examples/", self.entry or "examples/")
         if self.launch.words and not own:
-            yield f"{shown(self.entry or '')} trains with AReaL's own trainer"
+            yield f"{shown(self.entry)} trains with AReaL's own trainer"
 
     def _rules(self) -> Iterator[Rule]:
         code = f"AReaL {self.basis.version}, areal/trainer/ppo/actor.py: _compute_advantages"

@@ -96,8 +96,7 @@ class _Reader(ReleaseReader):
     written = "--{key} {value}"
 
     def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
-        super().__init__(launch, keys, basis)
-        self.entry = entry
+        super().__init__(launch, keys, entry, basis)
         self.advantage = self._chosen(ADVANTAGE, "grpo")
 
     def _chosen(self, key: str, otherwise: str) -> str:
@@ -236,9 +235,8 @@ class _Reader(ReleaseReader):
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
-        for key in ("external_plugins", "loss_scale"):
-            if self.keys.has(key) and key == "loss_scale":
-                yield "--loss_scale weighs no token of the KL"
+        if self.keys.has("loss_scale"):
+            yield "--loss_scale weighs no token of the KL"
 
     def _rules(self) -> Iterator[Rule]:
         code = f"ms-swift {self.basis.version}, swift/rlhf_trainers/grpo_trainer.py"

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from orchestrator.audit.reading import (
@@ -23,6 +22,7 @@ from orchestrator.audit.reading import (
     ReleaseReader,
     Stock,
     clip_range,
+    program_of,
     shown,
     split_override,
     stock,
@@ -90,8 +90,8 @@ def shipped() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no GRPO of NeMo-RL."""
-    entry, rest = _entry(launch.words)
-    if launch.words and entry is None:
+    entry, rest = program_of(launch.words, _ENTRY)
+    if launch.words and not entry:
         return None
     given = dict.fromkeys(key for each in launch.documents for key in each.values)
     own = "loss_fn.reference_policy_kl_penalty" in given
@@ -107,13 +107,6 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.add(key, value)
     keys.opaque = launch.open_end or unread
     return _Reader(launch, keys, entry, basis).reading()
-
-
-def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
-    for i, word in enumerate(words):
-        if _ENTRY.search(word.text) and not word.text.startswith("-"):
-            return word.text, words[i + 1 :]
-    return None, ()
 
 
 def _bases(
@@ -143,9 +136,8 @@ def _bases(
 class _Reader(ReleaseReader):
     """A reader of one launch of NeMo-RL under the rules of one release."""
 
-    def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
-        super().__init__(launch, keys, basis)
-        self.entry = entry
+    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
+        super().__init__(launch, keys, entry, basis)
         own = [path for path in SOURCES if launch.beside.get(path) is not None]
         self.source = own[0] if own else ""
         self.scored = numbers(basis.version) >= FIRST_SCORE
@@ -199,7 +191,7 @@ class _Reader(ReleaseReader):
             library="nemo_rl",
             version=self.basis.version,
             version_because=because,
-            entry_point=self.entry,
+            entry_point=self.entry or None,
             in_reward=reward,
             in_loss=loss,
             advantage_estimator=advantage,
@@ -411,23 +403,6 @@ def _packaged(
         yield "nemo_rl", f"{release} {path} beside it says so"
 
 
-class _NemoRl(ReadLibrary):
-    """NeMo-RL, as `orch audit` reads it."""
-
-    drift_launches = MappingProxyType(
-        {
-            f"{kind} in the loss": "uv run examples/run_grpo_math.py "
-            f"loss_fn.reference_policy_kl_penalty=0.01 loss_fn.reference_policy_kl_type={kind}"
-            for kind in ("k1", "k2", "k3")
-        }
-    )
-
-    @property
-    def drift_releases(self) -> Sequence[str]:
-        """Return the releases that docs/drift.md compares, oldest first."""
-        return tables().versions
-
-
 _LOSS = "nemo_rl/algorithms/loss/loss_functions.py, ClippedPGLossFn, 0.7.0"
 LOGGED = LoggedMetrics(
     (
@@ -473,7 +448,7 @@ LOGGED = LoggedMetrics(
 )
 """The metrics that NeMo-RL logs."""
 
-READER = _NemoRl(
+READER = ReadLibrary(
     "nemo_rl",
     "NeMo-RL",
     ReleaseMarks(

@@ -15,7 +15,6 @@ from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
     ReleaseReader,
-    Stock,
     clip_range,
     stock,
     written_flags,
@@ -95,10 +94,6 @@ class _Reader(ReleaseReader):
 
     written = "--{key} {value}"
 
-    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
-        super().__init__(launch, keys, basis)
-        self.entry = entry
-
     def reading(self) -> LaunchReading:
         keys = self.keys
         beta, loaded = self.number(BETA), keys.switch(LOADED)
@@ -110,7 +105,7 @@ class _Reader(ReleaseReader):
             library="open_instruct",
             version=self.basis.version,
             version_because=self.basis.because,
-            entry_point=self.entry,
+            entry_point=self.entry or None,
             in_reward=InReward(False),
             in_loss=loss,
             advantage_estimator="grpo",

@@ -272,10 +272,6 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
     return known_releases.versions[at], "the newest release that fits its flags"
 
 
-def _put(key: str, value: str) -> Edit:
-    return Edit(key, f"--{key} {value}")
-
-
 class _Judge:
     """The reading of one command line under one release's rules."""
 
@@ -317,7 +313,7 @@ class _Judge:
             changes=tuple(self._changes(beta, estimator, bool(loss.active))),
             assumes=tuple(self._assumed()),
             unknown=tuple(self.unknown),
-            possibilities=keys.possibilities(_put),
+            possibilities=keys.possibilities(lambda key, value: Edit(key, f"--{key} {value}")),
             regime=self._regime(),
             surroundings=self._surroundings(),
         )

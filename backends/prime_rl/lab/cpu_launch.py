@@ -3,13 +3,14 @@
 import copy
 import hashlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from backends.prime_rl import config
 from backends.prime_rl.config import RL
 from backends.prime_rl.releases import OLD
+from orchestrator.identity import flatten
 from orchestrator.lab import cpu
 from orchestrator.lab.cpu import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
@@ -48,16 +49,14 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         }
     )
     deviations = (
-        *differences(plan, changed, _by_place, {}),
-        *_of_tables(dict(_leaves(before)), dict(_leaves(after))),
+        *differences(plan, changed, lambda argv: {str(i): word for i, word in enumerate(argv)}, {}),
+        *_of_tables(
+            *({key: str(value) for key, value in flatten(each)} for each in (before, after))
+        ),
         *cpu.PARTS,
         *_PARTS,
     )
     return CpuLaunch(changed, deviations, _IN_FP32)
-
-
-def _by_place(argv: Sequence[str]) -> dict[str, str]:
-    return {str(place): word for place, word in enumerate(argv)}
 
 
 def _on_cpu(tables: Mapping[str, Any], port: int) -> dict[str, Any]:
@@ -85,14 +84,6 @@ def _of_tables(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[
         if before.get(key) != after.get(key):
             why = _WHY.get(key, "one process of each program")
             yield Deviation("argument", key, before.get(key), after.get(key), why)
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", str(value)
 
 
 def _port(paths: AttemptPaths) -> int:

@@ -14,7 +14,6 @@ from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
     ReleaseReader,
-    Stock,
     clip_range,
     split_override,
     stock,
@@ -53,9 +52,9 @@ def tables() -> KeyTables:
 
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no RL pipeline of ROLL."""
-    entry = next((word.text for word in launch.words if _ENTRY.search(word.text)), None)
+    entry = next((word.text for word in launch.words if _ENTRY.search(word.text)), "")
     given = dict.fromkeys(key for each in launch.documents for key in each.values)
-    if launch.words and entry is None:
+    if launch.words and not entry:
         return None
     if not launch.words and not ("rollout_batch_size" in given and _has_workers(given)):
         return None
@@ -85,10 +84,6 @@ def _has_workers(given: Collection[str]) -> bool:
 class _Reader(ReleaseReader):
     """A reader of one launch of ROLL under the rules of one release."""
 
-    def __init__(self, launch: Launch, keys: Keys, entry: str | None, basis: Stock) -> None:
-        super().__init__(launch, keys, basis)
-        self.entry = entry
-
     def reading(self) -> LaunchReading:
         keys = self.keys
         reward, loss = self._in_reward(), self._in_loss()
@@ -101,7 +96,7 @@ class _Reader(ReleaseReader):
             library="roll",
             version=self.basis.version,
             version_because=self.basis.because,
-            entry_point=self.entry,
+            entry_point=self.entry or None,
             in_reward=reward,
             in_loss=loss,
             advantage_estimator=keys.text(ADVANTAGE),

@@ -272,10 +272,6 @@ def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
     return NEW_RELEASE, "the newest release; nothing in it tells the release"
 
 
-def _put(key: str, value: str) -> Edit:
-    return Edit(key, f"{key}={value}")
-
-
 class _Judge:
     """The reading of one launch under one release's rules."""
 
@@ -317,7 +313,8 @@ class _Judge:
                 )
             )
         self.contradictions += (*self._refused(), *self._raw())
-        dead = self._dead() if loss.active else ""
+        ungraded = self.old or numbers(self.version) < numbers(FIRST_GRADIENT)
+        dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
         if distilled is not None:
             reward = InReward(True, "k1", 1.0)
@@ -339,7 +336,7 @@ class _Judge:
             changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
             unknown=tuple(self.unknown),
-            possibilities=keys.possibilities(_put),
+            possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}")),
             no_gradient=dead,
             decided=distilled,
             regime=self._regime(),
@@ -576,11 +573,6 @@ class _Judge:
                 f"the release is {FIRST_GRADIENT} or later: in 0.1.0 and in skyrl-train the same "
                 "KL in the loss has no gradient"
             )
-
-    def _dead(self) -> str:
-        if self.old:
-            return NO_GRADIENT
-        return NO_GRADIENT if numbers(self.version) < numbers(FIRST_GRADIENT) else ""
 
     def _estimator(self) -> str | None:
         keys = self.keys

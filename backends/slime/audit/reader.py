@@ -7,7 +7,7 @@ Megatron's flags share the command: of those only the names are known.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from orchestrator.audit.reading import (
     Stock,
     clip_range,
     has_hole,
+    program_of,
     stock,
     written_flags,
 )
@@ -28,7 +29,6 @@ from orchestrator.library.key_tables import KeyTables, flags, load_tables, numbe
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
-    CommandWord,
     Edit,
     Inactive,
     InLoss,
@@ -77,8 +77,8 @@ def tables(library: str = "slime") -> KeyTables:
 
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no RL training of slime."""
-    entry, rest = _entry(launch.words)
-    if entry is None:
+    entry, rest = program_of(launch.words, _ENTRY)
+    if not entry or not any(_OWN.match(word.text) for word in launch.words):
         return None
     library = _library(launch)
     table = tables(library)
@@ -90,16 +90,6 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys = Keys(basis.defaults, given)
     keys.opaque = launch.open_end or (has_hole(rest) if not keys.has(ADVANTAGE) else "")
     return _Reader(launch, keys, entry, library, basis).reading()
-
-
-def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
-    """Return the program that takes slime's flags, and the words after it."""
-    if not any(_OWN.match(word.text) for word in words):
-        return None, ()
-    for i, word in enumerate(words):
-        if _ENTRY.search(word.text) and not word.text.startswith("-"):
-            return word.text, words[i + 1 :]
-    return None, ()
 
 
 def _library(launch: Launch) -> str:
@@ -115,8 +105,8 @@ class _Reader(ReleaseReader):
     written = "--{key} {value}"
 
     def __init__(self, launch: Launch, keys: Keys, entry: str, library: str, basis: Stock) -> None:
-        super().__init__(launch, keys, basis)
-        self.entry, self.library = entry, library
+        super().__init__(launch, keys, entry, basis)
+        self.library = library
         self.advantage = keys.text(ADVANTAGE)
 
     def reading(self) -> LaunchReading:

@@ -467,10 +467,6 @@ def _example(keys: Keys, fitting: list[int]) -> Example | None:
     return example(keys.given) if both else None
 
 
-def _put(key: str, value: str) -> Edit:
-    return Edit(key, f"{key}={value}")
-
-
 class _Judge:
     """The reading of one launch under one release's rules."""
 
@@ -525,7 +521,8 @@ class _Judge:
             change_note=self._note(),
             assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
-            possibilities=keys.possibilities(_put) or tuple(self.sides),
+            possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}"))
+            or tuple(self.sides),
             regime=regime,
             surroundings=around,
         )

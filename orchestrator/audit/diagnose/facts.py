@@ -29,7 +29,6 @@ class TrainingFacts:
     minibatches: int | None = None
     """Train steps for each rollout batch."""
     on_policy: bool | None = None
-    engine_format: str | None = None
     learning_rate: float | None = None
     source: str = ""
     """Where these facts are from: `train.sh`."""
@@ -61,7 +60,6 @@ def facts_of(settings: Settings, source: str) -> TrainingFacts:
         settings.max_staleness_steps,
         settings.batch.num_minibatches,
         on_policy,
-        settings.precision.rollout,
         settings.optimizer.learning_rate,
         source,
     )

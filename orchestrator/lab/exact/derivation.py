@@ -17,7 +17,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import EstimatorEntry, entry, names
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import Ratio, vocabulary_kl
-from orchestrator.lab.exact.laboratory import FloatTable, LabPolicy, LabSetting, ToyPolicy, exact
+from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
 from orchestrator.lab.exact.objectives import (
     generic_settings,
     gradients,
@@ -147,7 +147,10 @@ def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Itera
     candidates = [gradients(setting, over) for setting in settings]
     generic = [exact(setting, configurations) for setting in settings]
     places = (("near", NEAR_WIDE if wide else NEAR), ("far", FAR_WIDE if wide else FAR))
-    at = {name: _at(where, on_policy) for name, where in places}
+    at = {
+        name: LabSetting(policy, reference, NUM_TOKENS, None if on_policy else rollout)
+        for name, (policy, reference, rollout) in places
+    }
     measured = {name: exact(setting, configurations) for name, setting in at.items()}
     truth = {name: gradients(setting)["sequence_reverse_kl"] for name, setting in at.items()}
     for i, _configuration in enumerate(configurations):
@@ -176,11 +179,6 @@ def _configurations(estimators: Sequence[str], on_policy: bool) -> Iterator[KlCo
                         yield KlConfiguration(estimator, placement, ratio, reward_kl_of=of)
                     except LaboratoryError:
                         continue
-
-
-def _at(where: tuple[LabPolicy, LabPolicy, LabPolicy], on_policy: bool) -> LabSetting:
-    policy, reference, rollout = where
-    return LabSetting(policy, reference, NUM_TOKENS, None if on_policy else rollout)
 
 
 def _framed(mean: FloatTable, truth: FloatTable) -> list[float]:

@@ -18,7 +18,6 @@ from orchestrator.lab.exact.laboratory import (
     PARAMETERS,
     Exact,
     FloatTable,
-    LabPolicy,
     LabSetting,
     ToyPolicy,
     estimates,
@@ -74,15 +73,13 @@ def figure1(
         "trials": trials,
         "sequences": sequences,
         "seed": seed,
-        "reverse_kl": estimates(LabSetting(*_target(setting)))["k1"][0],
+        "reverse_kl": estimates(LabSetting(setting.policy, setting.reference, setting.num_tokens))[
+            "k1"
+        ][0],
         "estimates": {k: {"mean": m, "variance": v} for k, (m, v) in values.items()},
         "truth": dict(zip(PARAMETERS, map(float, truth), strict=True)),
         "configurations": rows,
     }
-
-
-def _target(setting: LabSetting) -> tuple[LabPolicy, LabPolicy, int]:
-    return setting.policy, setting.reference, setting.num_tokens
 
 
 def _numbers(

@@ -20,8 +20,7 @@ baseline of R_t is the mean of R_t over the other n - 1 sequences. It adds a U-s
 order to the variance: a sum over s_t and R_u of two different sequences. The formula uses
 E[s_t | state] = 0, which holds on-policy and for scores weighted by the token ratio.
 
-`Sequences` lists every sequence of the model as one batch. The probes of other people's code use
-it.
+`Sequences` lists every sequence of the model as one batch, for functions of whole batches.
 """
 
 from collections.abc import Sequence
@@ -158,8 +157,7 @@ class Tables(NamedTuple):
     @property
     def w(self) -> FloatTable:
         """Return pi / pi_rollout, [V, T]."""
-        weight: FloatTable = np.exp(self.logp - self.logp_rollout)
-        return weight
+        return np.asarray(np.exp(self.logp - self.logp_rollout))
 
 
 def tables(setting: LabSetting) -> Tables:
@@ -480,38 +478,9 @@ class Sequences:
         padding = np.full((len(self.tokens), 1), table[0, 0])
         return np.concatenate([self.taken(table), padding], axis=1)
 
-    def logp_for_autograd(self) -> tuple[Any, Any]:
-        """Return the policy's parameters [2] and its log-probabilities [N, T + 1] as tensors.
-
-        The log-probabilities are differentiable in the parameters.
-        """
-        import torch
-
-        theta = torch.tensor([*self.setting.policy], dtype=torch.float64, requires_grad=True)
-        logits = theta[0] + theta[1] * torch.arange(self.setting.num_tokens, dtype=torch.float64)
-        log_sigmoid = torch.nn.functional.logsigmoid
-        table = torch.stack([log_sigmoid(-logits), log_sigmoid(logits)])
-        padding = table[0, :1].expand(len(self.tokens), 1)
-        return theta, torch.cat([self.taken(table), padding], dim=1)
-
     def taken(self, table: Array) -> Array:
         """Return the values of a table [..., 2, T] at each sequence's tokens, [..., N, T]."""
         return table[..., self.tokens, self.counts]
-
-    def per_sequence(self, values: Array) -> Array:
-        """Return values per sequence, [N]: sum [N, T + 1] over the response; keep [N] as it is."""
-        if values.ndim == 1:
-            return values
-        return values[:, :-1].sum(1)
-
-
-def like(array: Array, values: FloatTable) -> Array:
-    """Return `values` in the type of `array`: a NumPy array or a torch tensor."""
-    if not hasattr(array, "detach"):
-        return values
-    import torch
-
-    return torch.as_tensor(values)
 
 
 def credited(
@@ -633,8 +602,7 @@ class _Walk:
             carried = moved
         # The sum over all tokens after u.
         beyond = met[:, :, ::-1].cumsum(-1)[:, :, ::-1] - met
-        result: FloatTable = own * met + later * beyond
-        return result
+        return np.asarray(own * met + later * beyond)
 
 
 def _occupancies(chance: FloatTable) -> FloatTable:

@@ -40,8 +40,7 @@ class MonteCarloEstimate(NamedTuple):
 
     def bias(self, truth: FloatTable) -> FloatTable:
         """Return |mean over trials - gradient of the sequence reverse KL| (`truth`, [2])."""
-        gap: FloatTable = np.abs(self.mean - truth)
-        return gap
+        return np.asarray(np.abs(self.mean - truth))
 
     def z(self, exact: Exact) -> FloatTable:
         """Return the distance of the mean over trials from the exact mean, in standard errors."""
@@ -49,8 +48,7 @@ class MonteCarloEstimate(NamedTuple):
         # An estimate without variance differs by rounding alone; one that is 0 everywhere must not
         # divide by 0.
         noise = 1e-9 * exact.magnitude
-        score: FloatTable = (self.mean - exact.mean) / np.maximum(spread, noise + 1e-300)
-        return score
+        return np.asarray((self.mean - exact.mean) / np.maximum(spread, noise + 1e-300))
 
 
 def monte_carlo(

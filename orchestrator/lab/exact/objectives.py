@@ -139,8 +139,7 @@ class _Walk:
     def direct(self, inner: FloatTable, logp_token: FloatTable) -> FloatTable:
         """Return the sum over visited states of E_(y ~ token) [inner(y, c) score(y, c)]."""
         weight = self.occupancy.sum(0) * np.exp(logp_token)
-        gradient: FloatTable = (self.score * weight * inner).sum((1, 2))
-        return gradient
+        return np.asarray((self.score * weight * inner).sum((1, 2)))
 
     def policy_gradient(self, cost: FloatTable, logp_token: FloatTable) -> FloatTable:
         """Return the gradient of a frozen cost [V, T], if `logp_token` gives the next token.
@@ -236,24 +235,3 @@ def _proportional(
             kind = catalogue()[key].kind if scale > 0 else ObjectiveKind.SURROGATE
             return Naming(kind, ((1 if scale > 0 else -1, key),), abs(scale))
     return Naming(ObjectiveKind.UNKNOWN, ())
-
-
-def distances(
-    gradient: FloatTable, candidates: Sequence[Mapping[str, FloatTable]]
-) -> dict[str, float]:
-    """Return the distance of `gradient` to each candidate, nearest first: |g - c| / max(|g|, |c|).
-
-    Norms are over all settings and both parameters; 0 is equality. The distance `zero` is |g| over
-    the longest of the gradient and all candidates.
-    """
-    others = {
-        key: np.stack([np.asarray(each[key]) for each in candidates])
-        for key in catalogue()
-        if all(key in each for each in candidates)
-    }
-    length = float(np.linalg.norm(gradient))
-    lengths = {key: float(np.linalg.norm(other)) for key, other in others.items()}
-    result = {"zero": length / max(length, *lengths.values(), TINY)}
-    for key, other in others.items():
-        result[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key], TINY)
-    return dict(sorted(result.items(), key=lambda item: item[1]))

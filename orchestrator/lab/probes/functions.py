@@ -11,9 +11,8 @@ first and last are indices of versions. A function has another entry where its n
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,26 +126,6 @@ def changed(library: str, old: str, new: str) -> list[str] | None:
         return None
     before, after = releases[old], releases[new]
     return [name for name in before if name in after and before[name] != after[name]]
-
-
-def lines(library: str) -> Iterator[str]:
-    """Yield a sentence for each pair of neighbouring releases: what measures differently."""
-    releases = read(library)
-    for old, new in pairwise(releases):
-        names = changed(library, old, new) or []
-        added = [name for name in releases[new] if name not in releases[old]]
-        dropped = [name for name in releases[old] if name not in releases[new]]
-        parts = [
-            f"{what}: {', '.join(f'`{name}`' for name in listed)}"
-            for what, listed in (
-                ("**other numbers**", names),
-                ("newly measured", added),
-                ("no longer measured", dropped),
-            )
-            if listed
-        ]
-        same = f"the {len(releases[new])} functions measure the same"
-        yield f"**{library} {old} → {new}**: {'; '.join(parts) or same}"
 
 
 def changed_text(library: str, old: str, new: str) -> str:

@@ -99,14 +99,14 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
     ask_about_silence(inquiry, inquiry.add_own_launch(probes.silent(version)))
     weighted = ask_about_weights(inquiry)
     beside = ask_about_surroundings(inquiry)
-    answers, ran = inquiry.send(where)
+    answers, definitions = inquiry.send(where)
     return {
         "library": library,
         "version": version,
         **({"commit": commit} if commit else {}),
         "arithmetic": "float64, CPU",
         "stood_in": probes.STOOD_IN,
-        "sources": {key: dict(value) for key, value in sorted(ran.sources.items())},
+        "sources": {key: dict(value) for key, value in sorted(definitions.items())},
         "silent": silent_terms(answers),
         "names": [_name(each, answers) for each in names],
         "reward": {
@@ -256,8 +256,7 @@ def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
 
 def _values(name: str, x: FloatTable, weight: float) -> FloatTable:
     form = entry(name)
-    values: FloatTable = form.value(x) * (weight if form.is_weighted else 1.0)
-    return values
+    return np.asarray(form.value(x) * (weight if form.is_weighted else 1.0))
 
 
 def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
@@ -266,8 +265,7 @@ def _gradients(name: str, x: FloatTable, weight: float) -> FloatTable:
     # The attached ratio is a factor with a gradient: the product's second part is the value.
     if form.form == "ratio_attached":
         gradients = gradients + form.value(x)
-    result: FloatTable = gradients * (weight if form.is_weighted else 1.0)
-    return result
+    return np.asarray(gradients * (weight if form.is_weighted else 1.0))
 
 
 def _nearest(curves: Mapping[str, FloatTable], closed: Any) -> tuple[str, float]:
@@ -617,7 +615,7 @@ def measured_objective(
     naming = name_objective(gradient, candidates, magnitude=size, tolerance=TOLERANCE)
     towards = {}
     if naming.kind is ObjectiveKind.UNKNOWN and not on_policy:
-        lagging = [gradients(_towards_rollout(each), over) for each in settings_]
+        lagging = [gradients(replace(each, reference=each.sampler), over) for each in settings_]
         naming = name_objective(gradient, lagging, magnitude=size, tolerance=TOLERANCE)
         towards = {} if naming.kind is ObjectiveKind.UNKNOWN else {"towards": "rollout"}
     return {
@@ -627,11 +625,6 @@ def measured_objective(
         "scale": float(f"{naming.scale:.6g}"),
         "gradient": gradient.tolist(),
     }
-
-
-def _towards_rollout(setting: LabSetting) -> LabSetting:
-    """Return the setting with the rollout policy as the reference policy."""
-    return replace(setting, reference=setting.sampler)
 
 
 def compared_with_verdict(kl: Kl, on_policy: bool, cell: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ asked
     launches   [{"argv": [...], "files": {name: text}}]: launches as `translate` makes them. They
                decide which functions run: names and defaults are the library's own.
     batches    {name: Batch}
-    questions  [{"ask", "launch": index, "batch": name, "dtype": "float64" | "float32",
-               "more": arrays that replace the batch's, "place": only for kl,
+    questions  [{"ask", "launch": index, "batch": name, "place": only for kl,
                "only": the parts of the answer that are wanted}]
 answers, one a question, in order
     kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with "place" `reward` or
@@ -82,8 +81,6 @@ class ProbeQuestion(TypedDict, total=False):
     ask: str
     launch: int
     batch: str
-    dtype: str
-    more: Mapping[str, Any]
     place: str
     only: Sequence[str]
 
@@ -95,18 +92,10 @@ class ProbeLaunch(TypedDict):
     files: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The answers of a library, and the definitions of its source that were run."""
-
-    answers: Sequence[Mapping[str, Any]]
-    sources: Mapping[str, Mapping[str, Any]]
-    """`file:definition` -> its line and the sha256 of its text."""
-    torch: str
-
-
 AnswersByKey = Mapping[Any, Mapping[str, Any]]
 """The key of a question -> its answer."""
+AnsweredSources = Mapping[str, Mapping[str, Any]]
+"""Of the library's source, `file:definition` -> its line and the sha256 of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,40 +131,6 @@ def probes_of(library: str) -> ModuleType:
     if module is None:
         raise EnvironmentFault(f"backend '{library}' is no package: its probes cannot be imported")
     return module
-
-
-def ask(
-    library: str,
-    version: str,
-    where: ProbeTarget,
-    *,
-    launches: Sequence[ProbeLaunch],
-    batches: Mapping[str, ProbeBatch],
-    questions: Sequence[ProbeQuestion],
-    probes: Path | None = None,
-) -> Answers:
-    """Run a library's functions through its probes.py, or through the file `probes`.
-
-    Return the answers. Raise EnvironmentFault if the functions cannot be run there.
-    """
-
-    inquiry = {"launches": launches, "batches": batches, "questions": questions}
-    folder = [str(where.folder)] if where.folder else []
-    runner = Path(__file__).with_name("runner.py")
-    done = subprocess.run(
-        [str(where.python), str(runner), str(probes or probes_file(library)), version, *folder],
-        input=json.dumps(inquiry),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise EnvironmentFault(
-            f"{library} {version} cannot be asked with {where.python}: it needs torch and NumPy, "
-            f"and the library's installed source. It said: {done.stderr.strip()[-600:]}"
-        )
-    reply = json.loads(done.stdout)
-    return Answers(reply["answers"], reply["sources"], reply["torch"])
 
 
 class Inquiry:
@@ -219,18 +174,37 @@ class Inquiry:
             fresh["only"] = [only]
         self._questions[key] = fresh
 
-    def send(self, where: ProbeTarget, probes: Path | None = None) -> tuple[AnswersByKey, Answers]:
-        """Send all questions. Return key -> answer, and the whole reply."""
-        reply = ask(
-            self.library,
-            self.version,
-            where,
-            launches=self._launches,
-            batches=self._batches,
-            questions=list(self._questions.values()),
-            probes=probes,
+    def send(
+        self, where: ProbeTarget, probes: Path | None = None
+    ) -> tuple[AnswersByKey, AnsweredSources]:
+        """Run the functions through the library's probes.py, or through the file `probes`.
+
+        Return key -> answer, and the definitions that were run. Raise EnvironmentFault if they
+        cannot run there.
+        """
+        inquiry = {
+            "launches": self._launches,
+            "batches": self._batches,
+            "questions": list(self._questions.values()),
+        }
+        folder = [str(where.folder)] if where.folder else []
+        runner = Path(__file__).with_name("runner.py")
+        file = probes or probes_file(self.library)
+        done = subprocess.run(
+            [str(where.python), str(runner), str(file), self.version, *folder],
+            input=json.dumps(inquiry),
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        return dict(zip(self._questions, reply.answers, strict=True)), reply
+        if done.returncode:
+            raise EnvironmentFault(
+                f"{self.library} {self.version} cannot be asked with {where.python}: it needs "
+                "torch and NumPy, and the library's installed source. It said: "
+                f"{done.stderr.strip()[-600:]}"
+            )
+        reply = json.loads(done.stdout)
+        return dict(zip(self._questions, reply["answers"], strict=True)), reply["sources"]
 
 
 # Locate a release's source: in an environment of `orch env`, or in a checkout.
@@ -343,8 +317,7 @@ def expected_gradient(
     probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
     score = batch.taken(tables(setting).score)[:, rows]
     per_token = np.asarray(gradient) * len(rows) * setting.num_tokens
-    expected: FloatTable = (score * per_token * probability[:, None]).sum((1, 2)) / GROUP / beta
-    return expected
+    return np.asarray((score * per_token * probability[:, None]).sum((1, 2)) / GROUP / beta)
 
 
 def _rows(count: int) -> FloatTable:

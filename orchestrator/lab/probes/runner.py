@@ -185,20 +185,14 @@ def answers(
     library = probes.open_library(sources, version)
     read: dict[int, Any] = {}
     batches = {
-        (name, kind): {key: _tensor(key, value, kind) for key, value in batch.items()}
+        name: {key: _tensor(key, value) for key, value in batch.items()}
         for name, batch in inquiry["batches"].items()
-        for kind in {each.get("dtype", "float64") for each in inquiry["questions"]}
     }
+    # Libraries call .float() in some places. In double precision that must not round.
+    setattr(torch.Tensor, "float", lambda self: self.double())  # noqa: B010  (mypy: no method is assigned to)
+    torch.set_default_dtype(torch.float64)
     for each in inquiry["questions"]:
-        kind = each.get("dtype", "float64")
-        # Libraries call .float() in some places. In double precision that must not round.
-        to = (lambda self: self.double()) if kind == "float64" else own_float
-        setattr(torch.Tensor, "float", to)  # noqa: B010  (mypy: no method is assigned to)
-        batch = dict(batches[each["batch"], kind])
-        batch.update(
-            (key, _tensor(key, value, kind)) for key, value in each.get("more", {}).items()
-        )
-        torch.set_default_dtype(getattr(torch, kind))
+        batch = dict(batches[each["batch"]])
         try:
             at = each["launch"]
             if at not in read:
@@ -269,12 +263,12 @@ def _gradient(value: Any, logp: Any) -> Any:
     return torch.zeros_like(logp) if gradient is None else gradient
 
 
-def _tensor(key: str, value: Any, kind: str) -> Any:
+def _tensor(key: str, value: Any) -> Any:
     import torch
 
     if key == "groups":
         return list(value)
-    return torch.tensor(value, dtype=getattr(torch, kind))
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def main() -> None:
@@ -292,7 +286,7 @@ def main() -> None:
     inquiry = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         replies = list(answers(probes, sources, version, inquiry))
-    result = {"answers": replies, "sources": sources.used, "torch": torch.__version__}
+    result = {"answers": replies, "sources": sources.used}
     sys.stdout.write(json.dumps(result) + "\n")
 
 

@@ -131,18 +131,15 @@ def batches() -> dict[str, ProbeBatch]:
 
 
 def _sum(values: FloatTable, mask: FloatTable) -> FloatTable:
-    total: FloatTable = (values * mask).sum(-1, keepdims=True)
-    return total
+    return np.asarray((values * mask).sum(-1, keepdims=True))
 
 
 def _mean(values: FloatTable, mask: FloatTable) -> FloatTable:
-    mean: FloatTable = _sum(values, mask) / mask.sum(-1, keepdims=True)
-    return mean
+    return np.asarray(_sum(values, mask) / mask.sum(-1, keepdims=True))
 
 
 def _largest(values: FloatTable, mask: FloatTable) -> FloatTable:
-    largest: FloatTable = np.where(mask > 0, values, -np.inf).max(-1, keepdims=True)
-    return largest
+    return np.asarray(np.where(mask > 0, values, -np.inf).max(-1, keepdims=True))
 
 
 Statistic = Callable[[FloatTable, FloatTable, FloatTable], FloatTable]
@@ -158,26 +155,22 @@ RATIOS: Mapping[str, Statistic] = {
 
 
 def _k2(p: FloatTable, q: FloatTable) -> FloatTable:
-    half: FloatTable = (p - q) ** 2 / 2
-    return half
+    return np.asarray((p - q) ** 2 / 2)
 
 
 def _k3(p: FloatTable, q: FloatTable) -> FloatTable:
-    k3: FloatTable = np.exp(p - q) - 1 - (p - q)
-    return k3
+    return np.asarray(np.exp(p - q) - 1 - (p - q))
 
 
 def _of_two_outcomes(p: FloatTable, q: FloatTable) -> FloatTable:
     """Return KL(engine || trainer) between "the sampled token" and "another"."""
     trainer, engine = np.exp(p), np.exp(q)
     other = (1 - engine) * np.log((1 - engine) / (1 - trainer))
-    two: FloatTable = engine * np.log(engine / trainer) + other
-    return two
+    return np.asarray(engine * np.log(engine / trainer) + other)
 
 
 def _difference(p: FloatTable, q: FloatTable) -> FloatTable:
-    difference: FloatTable = np.exp(p) - np.exp(q)
-    return difference
+    return np.asarray(np.exp(p) - np.exp(q))
 
 
 def _over_response(

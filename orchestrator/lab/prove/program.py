@@ -21,7 +21,7 @@ from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint
 from orchestrator.lab.cpu import Deviation, ProgramResult
 from orchestrator.lab.launches import with_programs
-from orchestrator.lab.prove import small
+from orchestrator.lab.prove import scaled_down
 from orchestrator.lab.prove.checks import Check, checks, failures
 from orchestrator.lab.prove.proof import Proof, read_run
 from orchestrator.launch import program
@@ -93,7 +93,7 @@ def commands_of(path: Path) -> list[ProgramCommand]:
     The script is read, not run. Raise EnvironmentFault for a command that needs what only a shell
     would know, or that starts with a launcher that orch cannot take apart.
     """
-    text = small.text_of(path, "launch script")
+    text = scaled_down.text_of(path, "launch script")
     files, releases = NeighbourFiles(path), versions(path)
     able = [plugins.load(name) for name in with_programs()]
     commands = []
@@ -106,7 +106,7 @@ def commands_of(path: Path) -> list[ProgramCommand]:
         )
         if launch.usual and launch.words and (first := next(readings, None)) is not None:
             each, backend, reading = first
-            version = small.version_to_run(backend, releases, reading)
+            version = scaled_down.version_to_run(backend, releases, reading)
             commands.append(_command(path, each, backend, version, releases))
     return commands
 
@@ -182,24 +182,26 @@ def rehearse_command(
     """
     library, version = command.library, command.version
     programs = with_programs()[library]
-    environment = small.environment_of(library, version)
+    environment = scaled_down.environment_of(library, version)
     cell_dir = CellDir(folder / "cells" / f"{command.name.removesuffix(SUFFIX)[:60]}-program")
     if cell_dir.path.exists():
         remove_tree(cell_dir.path)
     attempt = cell_dir.new_attempt()
     place = cell_dir.paths(attempt)
     policy = policy_of_any_text(folder / "program_policy")
-    plan: LaunchPlan = programs.launch(command.words, version, place, policy, small.BATCHES)
+    plan: LaunchPlan = programs.launch(command.words, version, place, policy, scaled_down.BATCHES)
     _write(plan, cell_dir)
-    say(f"{command.name}: {library} {version} runs it for {small.BATCHES} rollout batches ...")
+    say(
+        f"{command.name}: {library} {version} runs it for {scaled_down.BATCHES} rollout batches ..."
+    )
     variables = TrainerEnvironment(environment.record(), environment.variables(os.environ))
     ending = program.run(
         plan.argv,
         attempt,
         cwd=command.folder,
         env=variables.variables(plan.env),
-        patience_seconds=small.SILENT_SECONDS,
-        watch=small.stop_after(small.LONGEST_SECONDS),
+        patience_seconds=scaled_down.SILENT_SECONDS,
+        watch=scaled_down.stop_after(scaled_down.LONGEST_SECONDS),
     )
     ran: ProgramResult = programs.result(attempt.path, version, policy)
     changed = (*command.deviations, *ran.deviations)
@@ -212,7 +214,7 @@ def rehearse_command(
         return outcome._replace(checks=run_checks, without_proof=ran.without_settings)
     cell = _cell(ran.settings, command.name.removesuffix(SUFFIX))
     cell_dir.write(cell, plan)
-    options = small.options_of(library, version, environment)
+    options = scaled_down.options_of(library, version, environment)
     try:
         run = read_run(cell_dir)
         checked = (*own, *checks(run, cell_dir, options))
@@ -226,13 +228,13 @@ def library_of(path: Path) -> tuple[str, str]:
 
     The file is read, not run. Raise EnvironmentFault if orch cannot run programs of its library.
     """
-    text = small.text_of(path, "program")
+    text = scaled_down.text_of(path, "program")
     able = [plugins.load(name) for name in with_programs()]
     for launch in launches(text, str(path), NeighbourFiles(path)):
         for backend in able:
             reading = backend.audit(launch)
             if reading is not None:
-                return backend.name, small.version_to_run(backend, versions(path), reading)
+                return backend.name, scaled_down.version_to_run(backend, versions(path), reading)
     titles = ", ".join(each.title for each in able)
     raise EnvironmentFault(
         f"{path} builds no trainer whose program orch can run (it can for {titles}); `orch audit "
@@ -242,7 +244,7 @@ def library_of(path: Path) -> tuple[str, str]:
 
 def policy_of_any_text(folder: Path) -> Path:
     """Return the folder of a shipped policy whose tokenizer takes any text."""
-    path = small.policy(folder)
+    path = scaled_down.policy(folder)
     file = path / "tokenizer.json"
     plain = loads(file.read_text(encoding="utf-8"))
     plain["model"]["unk_token"] = UNKNOWN_CHARACTER

@@ -19,13 +19,13 @@ from orchestrator.lab.launches import adopts_scripts, programs
 from orchestrator.lab.launches import trimmed as trimmed_launch
 from orchestrator.lab.prove.checks import Check, checks, failures, leavings
 from orchestrator.lab.prove.proof import NotReplayed, Proof, Run, read_run
-from orchestrator.lab.prove.small import (
+from orchestrator.lab.prove.scaled_down import (
     BATCHES,
-    Small,
+    ScaledDown,
     cells_of,
     environment_of,
     options_of,
-    small,
+    scaled_down,
     text_of,
     train,
     version_to_run,
@@ -129,7 +129,7 @@ class RealRehearsal(NamedTuple):
 class Chosen(NamedTuple):
     """A cell at small scale, with the declared cells that it represents."""
 
-    small: Small
+    small: ScaledDown
     declared: tuple[Cell, ...]
     argv: tuple[str, ...] = ()
     """The words of a script's launch. The rehearsal gets the arguments that the plan lacks."""
@@ -143,7 +143,7 @@ def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
     for cell in cells:
         if cell.scale == "micro":
             continue
-        tiny = small(cell, folder, batches=BATCHES)
+        tiny = scaled_down(cell, folder, batches=BATCHES)
         twin = by_name.get(tiny.cell.id)
         by_name[tiny.cell.id] = Chosen(
             twin.small if twin else tiny, (*(twin.declared if twin else ()), cell)
@@ -154,7 +154,12 @@ def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
 def chosen_of_script(path: Path, folder: Path) -> list[Chosen]:
     """Return the launches of a script at small scale. Raise OrchError if none can be rehearsed."""
     chosen_launches = [
-        Chosen(small(each.cell, folder, batches=BATCHES), (each.cell,), each.argv, each.deviations)
+        Chosen(
+            scaled_down(each.cell, folder, batches=BATCHES),
+            (each.cell,),
+            each.argv,
+            each.deviations,
+        )
         for each in script_launches(path, BATCHES)
     ]
     if not chosen_launches:
@@ -228,7 +233,7 @@ def release_runs(
     environment = environment_of(library, version)
     runs = []
     for name, declared in cells_of(library, version):
-        cell = small(declared, folder, batches=batches).cell
+        cell = scaled_down(declared, folder, batches=batches).cell
         cell_dir = CellDir(folder / "cells" / f"{name}-{cell.id}")
         say(f"{library} {version} trains {name} ...")
         _, ending = train(cell, cell_dir, environment, processes=processes)

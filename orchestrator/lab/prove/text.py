@@ -1,12 +1,11 @@
-"""Proofs as text: rows of tables, plain data, a file of each release, and docs/proofs.md."""
+"""Proofs as text: rows of tables, plain data, and a file of each release."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestrator import plugins
-from orchestrator.files import read_json, write_text
+from orchestrator.files import write_text
 from orchestrator.lab.cpu import Deviation
 from orchestrator.lab.prove.checks import Check
 from orchestrator.lab.prove.program import ProgramRehearsal
@@ -121,26 +120,10 @@ def _shown(value: str | None) -> str:
     return value if len(value) <= 60 else f"{value[:57]}..."
 
 
-# The stored proofs, and the page docs/proofs.md.
+# The stored proofs.
 
 
 FOLDER = "proofs"
-SHOWN = ("advantages", "kl_reward_per_token", "kl_loss", "policy_loss", "grad_norm", "weights")
-HEAD = """# Predicted by orch, done by the library
-
-This page is made by `orch prove --page`; nothing on it was typed in. Each row is a cell that the
-released library trained on a CPU from orch's own launch, in its own loop, with its own loss,
-optimizer and checkpoints. orch then computed the run again: it started from the same policy, took
-from the run only the tokens, rewards and minibatches, and followed the library's dialect
-([what equal settings mean in each library](kl_in_libraries.md)) with an AdamW of its own. A number
-is the largest difference over all train steps, relative to the largest value in the run (of
-weights: to the distance that they moved). `-`: the cell has no such term. Where a library has no
-option for passes in fp32, stand-ins turn rounding off; `orch prove --rehearse` lists them.
-
-`orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
-a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:
-`tests/prove` holds mutants to that.
-"""
 
 
 def store(library: str, version: str, proofs: Iterable[tuple[str, Proof]]) -> Path:
@@ -169,30 +152,3 @@ def _plain(proof: Proof) -> dict[str, object]:
             for each in proof.quantities
         },
     }
-
-
-def stored() -> Iterator[dict[str, Any]]:
-    """Yield the stored proofs of every release, by library, the last file name first."""
-    for library in plugins.names():
-        for path in sorted((plugins.folder(library) / FOLDER).glob("*.json"), reverse=True):
-            content = read_json(path)
-            if content is not None:
-                yield content
-
-
-def page() -> str:
-    """Return the page as Markdown."""
-    names = [PLAIN_NAMES[name] for name in SHOWN]
-    titles = ("library", "cell", "passes", "train steps", *names)
-    lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
-    for release in stored():
-        for each in release["proofs"]:
-            differences = [_difference(each["quantities"].get(name)) for name in SHOWN]
-            label = f"**{release['library']}** {release['version']}"
-            front = (label, f"`{each['cell']}`", each["precision"], str(each["steps"]))
-            lines.append(f"| {' | '.join((*front, *differences))} |")
-    return f"{HEAD}\n" + "\n".join(lines) + "\n"
-
-
-def _difference(quantity: dict[str, float] | None) -> str:
-    return "-" if quantity is None else f"{quantity['worst']:.1e}"

@@ -32,6 +32,7 @@ from orchestrator.settings import (
     Precision,
     Settings,
 )
+from tests.kl.probe import logp_for_autograd
 
 T = 6
 WHO = MISMATCH._replace(num_tokens=T)
@@ -50,7 +51,7 @@ def gradient(correction: EngineCorrection | None, kl: Kl, *, of_reward: bool) ->
     """The expected gradient of the embedded trainer's own loss, over every sequence of WHO."""
     batch = Sequences(LabSetting(WHO.policy, WHO.reference, T, WHO.engine))
     table = tables(batch.setting)
-    theta, logp = batch.logp_for_autograd()
+    theta, logp = logp_for_autograd(batch)
     logp = logp[:, :T]
     old, reference, sampled = (
         torch.tensor(batch.taken(each))

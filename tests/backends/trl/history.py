@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from backends.trl.options import HISTORY, SCRIPTS, own_options
+from docs.tools import drift
 from orchestrator import plugins
-from orchestrator.lab.probes import undriven
 from orchestrator.lab.probes.measure import (
     REGIMES,
     ask_for_update,
@@ -98,13 +98,13 @@ def measure_defaults(
     for label, words in LAUNCHES.items():
         argv = ["grpo", *words]
         launch = inquiry.add_own_launch(
-            {"argv": argv, "files": {undriven.DEFAULTS: json.dumps(defaults)}}
+            {"argv": argv, "files": {drift.DEFAULTS: json.dumps(defaults)}}
         )
         for on_policy in (True, False):
             ask_for_update(inquiry, (label, on_policy), launch, on_policy, what="loss")
-    answers, reply = inquiry.send(where, plugins.folder(library) / "lab" / "default_probe.py")
+    answers, sources = inquiry.send(where, Path(__file__).with_name("default_probe.py"))
     return {
-        "sources": {key: each["sha256"] for key, each in reply.sources.items()},
+        "sources": {key: each["sha256"] for key, each in sources.items()},
         **{
             label: {
                 name: _rounded(measured_objective(answers, (label, on), on, beta))
@@ -173,7 +173,7 @@ def main(folder: Path) -> None:
             kept[version] = measured(package, version)
         before = loss
     lines = ",\n".join(f" {json.dumps(v)}: {json.dumps(each)}" for v, each in kept.items())
-    file = plugins.folder("trl") / undriven.DEFAULTS
+    file = plugins.folder("trl") / drift.DEFAULTS
     file.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 

@@ -3,13 +3,8 @@
 orch translates no cell for such a release, so launches in the library's own words select the
 functions. They are called out of a checkout, whose path somebody gives; only its source is needed,
 and nothing of it is imported. The trainer does not run: the probe repeats the code around each
-function. There are two kinds:
-
-- libraries that are only read (decision 089): `lab/kl_probe.py` of the library's folder calls the
-  functions, and `measured.json` keeps the results with their release and commit;
-- every release of a library that has a backend, with the defaults of that release:
-  `default_probe.py` and `defaults.json`, which a maintainer's tool beside the backend's tests
-  writes (tests/backends/trl/history.py). docs/drift.md shows them.
+function. `lab/kl_probe.py` of a library's folder calls the functions, and `measured.json` keeps the
+results with their release and commit (decision 089).
 """
 
 import json
@@ -29,7 +24,6 @@ from orchestrator.evidence.stored import curve_of, curve_text, objective_text
 from orchestrator.library.key_tables import numbers
 
 PROBE, KEPT = "lab/kl_probe.py", "measured.json"
-DEFAULTS = "defaults.json"
 
 
 def libraries() -> tuple[str, ...]:
@@ -39,15 +33,7 @@ def libraries() -> tuple[str, ...]:
 
 def read(library: str) -> Mapping[str, Any]:
     """Return release -> measurement of a library, oldest release first; {} if none was measured."""
-    return _document(kept_file(library, KEPT))
-
-
-def read_defaults(library: str) -> Mapping[str, Any]:
-    """Return release -> the measured launches under its defaults, oldest first; {} for none."""
-    return _document(plugins.folder(library) / DEFAULTS)
-
-
-def _document(file: Path) -> Mapping[str, Any]:
+    file = kept_file(library, KEPT)
     plain: Mapping[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     return plain
 
@@ -90,33 +76,20 @@ def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
     for library, version in releases:
         for row in read(library).get(version, {"rows": ()})["rows"]:
             objectives = [
-                _objective(row[when]) if when in row else "not asked as a whole"
+                "not asked as a whole"
+                if when not in row
+                else "nothing: it is dropped"
+                if row[when].get("dropped")
+                else objective_text(row[when])
                 for when in ("on_policy", "off_policy")
             ]
             title = plugins.load_reader(library).title
             place = (f"{title} {version}", row["name"], row["place"])
-            rows.append((*place, row.get("error") or _computed(row["curve"]), *objectives))
+            computed = row.get("error") or curve_text(curve_of(row["curve"])).replace(
+                "gradient of ?", "the gradient of another"
+            )
+            rows.append((*place, computed, *objectives))
     return rows
-
-
-def provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence for each release, with its commit and the functions that were measured."""
-    sentences = []
-    for library, version in releases:
-        about = read(library).get(version)
-        if about is not None:
-            functions = ", ".join(f"`{each}`" for each in sorted(about["sources"]))
-            title = plugins.load_reader(library).title
-            sentences.append(f"{title} {version}, commit {about['commit'][:10]}: {functions}")
-    return sentences
-
-
-def _objective(answer: Mapping[str, Any]) -> str:
-    return "nothing: it is dropped" if answer.get("dropped") else objective_text(answer)
-
-
-def _computed(curve: Mapping[str, Any]) -> str:
-    return curve_text(curve_of(curve)).replace("gradient of ?", "the gradient of another")
 
 
 def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
@@ -153,22 +126,25 @@ def measure(
     add_models(inquiry)
     for name, weight in WEIGHTS.items():
         inquiry.add_batch(f"curve {name}", curve(weight))
-    launches = _launches(library, version)
+    # launches(version): name for people, place of the KL, words; WHOLE: the places of which the
+    # probe runs the whole update.
+    probe: Any = import_module(f"backends.{library}.lab.kl_probe")
+    launches = probe.launches(version)
     for label, place, argv in launches:
         number = inquiry.add_own_launch({"argv": list(argv), "files": {}})
         for name in WEIGHTS:
             key = (label, place, "curve", name)
             inquiry.add_question(key, "kl", number, f"curve {name}", place=place)
-        if place in _whole(library):
+        if place in probe.WHOLE:
             for on_policy in (True, False):
                 ask_for_update(inquiry, (label, place, on_policy), number, on_policy)
     target = ProbeTarget(python or Path(sys.executable), folder)
-    answers, reply = inquiry.send(target, kept_file(library, PROBE))
+    answers, sources = inquiry.send(target, kept_file(library, PROBE))
     return {
         "commit": _commit(folder),
-        "sources": {name: each["sha256"] for name, each in reply.sources.items()},
+        "sources": {name: each["sha256"] for name, each in sources.items()},
         "rows": [
-            {"name": label, "place": place, **_row(answers, label, place, _whole(library))}
+            {"name": label, "place": place, **_row(answers, label, place, probe.WHOLE)}
             for label, place, _ in launches
         ],
     }
@@ -233,19 +209,6 @@ def _row(
 def _has_gradient(answer: Mapping[str, Any]) -> bool:
     """Return True if any token of an update has a gradient."""
     return any(each for row in answer.get("gradient", ()) for each in row)
-
-
-def _launches(library: str, version: str) -> Sequence[tuple[str, str, Sequence[str]]]:
-    """Return the launches to measure in a release: a name for people, the KL's place, the words."""
-    module = import_module(f"backends.{library}.lab.kl_probe")
-    launches: Sequence[tuple[str, str, Sequence[str]]] = module.launches(version)
-    return launches
-
-
-def _whole(library: str) -> Sequence[str]:
-    """Return the places of a KL for which the probe runs the whole update."""
-    places: Sequence[str] = import_module(f"backends.{library}.lab.kl_probe").WHOLE
-    return places
 
 
 def _commit(folder: Path) -> str:

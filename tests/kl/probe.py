@@ -5,7 +5,7 @@ probability under the rollout policy. So the expected gradient is exact. `name_o
 it, as for orch's own configurations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -13,20 +13,19 @@ from typing import Any, Literal
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import Array
-from orchestrator.kl.catalogue import Naming
-from orchestrator.kl.estimators import Credit, Ratio, detach
+from orchestrator.estimators import Array, Credit
+from orchestrator.kl.catalogue import Naming, catalogue
+from orchestrator.kl.estimators import Ratio, detach
 from orchestrator.lab.exact.laboratory import (
     FloatTable,
     LabSetting,
     Sequences,
     ToyPolicy,
-    like,
     tables,
 )
 from orchestrator.lab.exact.objectives import (
+    TINY,
     TOLERANCE,
-    distances,
     generic_settings,
     gradients,
     name_objective,
@@ -55,7 +54,7 @@ class Probe:
     gradient: FloatTable
     """The expected gradient, [settings, 2 parameters]."""
     distances: dict[str, float]
-    """The distance to each candidate of catalogue.py, nearest first; see objectives.distances."""
+    """The distance to each candidate of catalogue.py, nearest first; see `distances`."""
 
     @property
     def objective(self) -> str:
@@ -101,14 +100,14 @@ def _expected(
 def _torch_loss(term: KlTerm, batch: Sequences) -> FloatTable:
     import torch
 
-    theta, logp = batch.logp_for_autograd()
+    theta, logp = logp_for_autograd(batch)
     values = _called(term, batch, logp)
     if not values.requires_grad:
         raise LaboratoryError(
             "the probe's loss term has no gradient with respect to logp: it is detached, or does "
             "not use logp; a term that is meant for the reward is probed with kind='reward'"
         )
-    loss = (torch.as_tensor(batch.probability) * batch.per_sequence(values)).sum()
+    loss = (torch.as_tensor(batch.probability) * _per_sequence(values)).sum()
     (gradient,) = torch.autograd.grad(loss, theta)
     result: FloatTable = gradient.numpy()
     _check_finite(result, "gradient")
@@ -123,7 +122,7 @@ def _numpy_loss(term: KlTerm, batch: Sequences) -> FloatTable:
         moved: list[Any] = list(batch.setting.policy)
         moved[j] += factor * STEP
         values = _called(term, batch, batch.logp_of(ToyPolicy(*moved)))
-        total[j] += weight * float(batch.probability @ batch.per_sequence(values))
+        total[j] += weight * float(batch.probability @ _per_sequence(values))
     return total / (12 * STEP)
 
 
@@ -131,7 +130,7 @@ def _reward(
     term: KlTerm, batch: Sequences, arrays: str, ratio: Ratio, credit: Credit
 ) -> FloatTable:
     logp = batch.logp_of(batch.setting.policy)
-    logps = batch.logp_for_autograd()[1] if arrays == "torch" else logp
+    logps = logp_for_autograd(batch)[1] if arrays == "torch" else logp
     kl = np.asarray(detach(_called(term, batch, logps)))
     log_w = (logp - batch.logp_old)[:, :-1]
     token_w = np.exp(log_w) if ratio == "token" else np.ones_like(log_w)
@@ -145,7 +144,7 @@ def _reward(
 def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
     """Return the KL that multiplies each token's score: [N, T], or [N, 1] for the sequence."""
     if credit == "sequence":
-        per_sequence: FloatTable = batch.per_sequence(kl)[:, None]
+        per_sequence: FloatTable = _per_sequence(kl)[:, None]
         return per_sequence
     if kl.ndim < 2:
         raise LaboratoryError(
@@ -162,7 +161,7 @@ def _earned(kl: FloatTable, batch: Sequences, credit: Credit) -> FloatTable:
 
 def _called(term: KlTerm, batch: Sequences, logp: Array) -> Array:
     """Call the term, check its values, and return them, [N, T + 1] or [N]."""
-    rest = (like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
+    rest = (_like(logp, part) for part in (batch.logp_ref, batch.logp_old, batch.mask))
     arrays = (logp, *rest)
     values = _checked(term(*arrays), logp)
     if values.ndim == 0:
@@ -206,3 +205,55 @@ def _check_finite(values: FloatTable, what: str) -> None:
             f"the probe's {what} is {name} at {len(bad)} of {values.size} places, first at index "
             f"{bad[0].tolist()}, on a model whose log-probabilities are all finite"
         )
+
+
+def logp_for_autograd(batch: Sequences) -> tuple[Any, Any]:
+    """Return the policy's parameters [2] and its log-probabilities [N, T + 1] as tensors.
+
+    The log-probabilities are differentiable in the parameters.
+    """
+    import torch
+
+    theta = torch.tensor([*batch.setting.policy], dtype=torch.float64, requires_grad=True)
+    logits = theta[0] + theta[1] * torch.arange(batch.setting.num_tokens, dtype=torch.float64)
+    log_sigmoid = torch.nn.functional.logsigmoid
+    table = torch.stack([log_sigmoid(-logits), log_sigmoid(logits)])
+    padding = table[0, :1].expand(len(batch.tokens), 1)
+    return theta, torch.cat([batch.taken(table), padding], dim=1)
+
+
+def _per_sequence(values: Array) -> Array:
+    """Return values per sequence, [N]: sum [N, T + 1] over the response; keep [N] as it is."""
+    if values.ndim == 1:
+        return values
+    return values[:, :-1].sum(1)
+
+
+def _like(array: Array, values: FloatTable) -> Array:
+    """Return `values` in the type of `array`: a NumPy array or a torch tensor."""
+    if not hasattr(array, "detach"):
+        return values
+    import torch
+
+    return torch.as_tensor(values)
+
+
+def distances(
+    gradient: FloatTable, candidates: Sequence[Mapping[str, FloatTable]]
+) -> dict[str, float]:
+    """Return the distance of `gradient` to each candidate, nearest first: |g - c| / max(|g|, |c|).
+
+    Norms are over all settings and both parameters; 0 is equality. The distance `zero` is |g| over
+    the longest of the gradient and all candidates.
+    """
+    others = {
+        key: np.stack([np.asarray(each[key]) for each in candidates])
+        for key in catalogue()
+        if all(key in each for each in candidates)
+    }
+    length = float(np.linalg.norm(gradient))
+    lengths = {key: float(np.linalg.norm(other)) for key, other in others.items()}
+    result = {"zero": length / max(length, *lengths.values(), TINY)}
+    for key, other in others.items():
+        result[key] = float(np.linalg.norm(gradient - other)) / max(length, lengths[key], TINY)
+    return dict(sorted(result.items(), key=lambda item: item[1]))

@@ -2,8 +2,8 @@
 
 A sign on one model is no law. `measure` draws random models, computes every configuration's
 expected gradient on each, and counts how often it attracts to the reference policy, repels from it,
-or does neither. `orch lab --ensemble` prints the result; orchestrator/kl/ensemble.json stores it,
-and `orch explain` prints its shares.
+or does neither. `python -m docs.tools.ensemble` prints the result;
+orchestrator/kl/ensemble.json stores it, and `orch explain` prints its shares.
 
 Two models in three are trees: V words, up to T tokens, every response listed; half of them end a
 response by a word of its own, so that lengths vary. A tree has one parameter for each word in each
@@ -13,15 +13,16 @@ and a rollout policy that lags, leads and stands aside.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from orchestrator.estimators import TABLE, entry
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
+from orchestrator.kl.estimators import Ratio, clamped_value, slope, vocabulary_kl, vocabulary_slope
 from orchestrator.kl.table import TermRow, stored_rows, term_key
 from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
 from orchestrator.lab.exact.objectives import gradients
@@ -264,7 +265,9 @@ def means_and_truth(
 ) -> tuple[list[FloatTable], FloatTable]:
     """Return each term's expected gradient, and the gradient of the sequence reverse KL."""
     wanted = [
-        KlConfiguration(r.estimator, r.placement, _ratio(r), reward_kl_of=r.reward_kl_of)
+        KlConfiguration(
+            r.estimator, r.placement, cast("Ratio", r.ratio), reward_kl_of=r.reward_kl_of
+        )
         for r in rows
     ]
     if model.tree is None:
@@ -283,10 +286,6 @@ def means_and_truth(
     walks = [_Walked(model, model.tree, each) for each in (model.rollout, model.policy)]
     means = [walks[row.on_policy].mean_gradient(c) for c, row in zip(wanted, rows, strict=True)]
     return means, walks[True].mean_gradient(KlConfiguration("k1", "reward"))
-
-
-def _ratio(row: TermRow) -> Any:
-    return row.ratio
 
 
 # What is stored.
@@ -403,3 +402,7 @@ def _cut(logq: FloatTable) -> FloatTable:
     np.put_along_axis(kept, order, (ahead < TOP_P).astype(float), 1)
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(chance * kept / (chance * kept).sum(1, keepdims=True)))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{as_text(measure())}\n")

@@ -50,14 +50,14 @@ LARGEST_TEXT = 1_000_000
 """Most bytes of a script or a program that is read."""
 
 
-class Small(NamedTuple):
+class ScaledDown(NamedTuple):
     """A cell at small scale, and the fields in which it differs from the declared one."""
 
     cell: Cell
     changes: tuple[Deviation, ...]
 
 
-def small(declared: Cell, folder: Path, *, batches: int, **changes: object) -> Small:
+def scaled_down(declared: Cell, folder: Path, *, batches: int, **changes: object) -> ScaledDown:
     """Return a declared cell at small scale, with `batches` rollout batches.
 
     folder: the folder for its policy. changes: further sections or fields of Settings to set.
@@ -107,7 +107,7 @@ def small(declared: Cell, folder: Path, *, batches: int, **changes: object) -> S
         }
     )
     few = _in_fp32(cell) or on_few_gpus(cell)
-    return Small(few, tuple(_differences(declared, few)))
+    return ScaledDown(few, tuple(_differences(declared, few)))
 
 
 def _in_fp32(cell: Cell) -> Cell | None:

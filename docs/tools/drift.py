@@ -1,0 +1,234 @@
+"""The page docs/drift.md: where a release of a library changed the objective.
+
+`python -m docs.tools.drift` prints it. For libraries that orch drives it shows measurements: the
+evidence of each release, and a backend's defaults.json. For libraries that orch only audits, it
+shows the audit of a launch in each release. A test compares the page with the output.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from backends.nemo_rl.audit.reader import tables
+from docs.tools.kl_in_libraries import markdown_table
+from orchestrator import plugins
+from orchestrator.estimators import TABLE
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import Release, releases
+from orchestrator.evidence.stored import objective_text
+from orchestrator.files import read_json
+from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.lab.probes import functions
+from orchestrator.lab.probes.drift import script_changes
+from orchestrator.library.key_tables import numbers
+
+DEFAULTS = "defaults.json"
+"""A backend's file of launches under each release's defaults (tests/backends/trl/history.py)."""
+HEAD = """# Where a release changed the objective
+
+This page is made by `python -m docs.tools.drift`; nothing on it was typed in. The
+same launch, run on two releases of a library, may optimise two things. `orch audit SCRIPT --from
+LIBRARY@VERSION --to LIBRARY@VERSION` says so of a script of yours.
+
+Gradients are measured: the library's own functions, taken from each release's source, in double
+precision on the CPU, over every sequence of a model whose gradients are known exactly. They are the
+expected gradients in that model's two parameters, per unit of β.
+"""
+
+
+SAID = {"nothing": "a launch that says nothing of KL", "beta": "with β alone"}
+
+
+FUNCTIONS = """Each policy loss, aggregation, advantage and KL function on one batch, with the
+library's defaults: its value, and its gradient in the log-probabilities.
+"""
+
+
+REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older policy"}
+
+
+def page(drives: Sequence[Release]) -> str:
+    """Return the page as Markdown."""
+    parts = [HEAD]
+    kept = {library: read_defaults(library) for library in plugins.names()}
+    parts += [
+        "\n".join(_of_defaults(plugins.load(library).title, measured))
+        for library, measured in kept.items()
+        if measured
+    ]
+    parts.append("## Releases that orch drives\n")
+    parts += ["\n".join(f"- {line}" for line in _of_evidence(drives))]
+    for library in functions.libraries():
+        parts.append(f"## {plugins.load(library).title}: what surrounds the KL\n")
+        parts.append(FUNCTIONS)
+        parts.append("\n".join(f"- {x}" for x in function_lines(library)))
+    read = list(_of_audit())
+    if read:
+        parts.append("## Read, not measured\n")
+        parts.append("The audit's reading of one launch, release by release.\n")
+        parts.append("\n".join(f"- {line}" for line in read))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _of_defaults(title: str, releases: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {title}: {len(releases)} releases\n"
+    spans: list[list[str]] = []
+    for version, each in releases.items():
+        if spans and _statement(releases[spans[-1][-1]]) == _statement(each):
+            spans[-1].append(version)
+        else:
+            spans.append([version])
+    keys = list(next(iter(releases.values()))["defaults"])
+    head = [
+        *(f"`{key}`" for key in keys),
+        *SAID.values(),
+        "the same, on samples of an older policy",
+    ]
+    rows = [["releases", *head]]
+    for span in spans:
+        last = releases[span[-1]]
+        objectives = [_objective_text(last[default]["on_policy"]) for default in SAID]
+        name = span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}"
+        settings = [_value(last["defaults"].get(key)) for key in keys]
+        rows.append([name, *settings, *objectives, _objective_text(last["beta"]["off_policy"])])
+    yield markdown_table(rows)
+    for before, after in pairwise(spans):
+        yield from _measured_changes(before[-1], after[0], releases[before[-1]], releases[after[0]])
+    yield ""
+
+
+def _statement(each: Mapping[str, Any]) -> object:
+    """Return the objectives and defaults of a release. Releases with equal ones share a row."""
+    objectives = [_objective_text(each[default][regime]) for default in SAID for regime in REGIMES]
+    return objectives, each["defaults"]
+
+
+def _measured_changes(
+    old: str, new: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[str]:
+    defaults_ = [
+        f"`{key}` was {_value(before['defaults'].get(key))} and is {_value(value)}"
+        for key, value in after["defaults"].items()
+        if before["defaults"].get(key) != value
+    ]
+    because = f" ({'; '.join(defaults_)})" if defaults_ else ""
+    lines = []
+    for default, label in SAID.items():
+        for regime, where in REGIMES.items():
+            was, now = before[default][regime], after[default][regime]
+            if _objective_text(was) != _objective_text(now):
+                lines.append(
+                    f"  - {label}, {where}: {_objective_text(was)} → "
+                    f"**{_objective_text(now)}**; gradient {_vector(was)} → {_vector(now)}"
+                )
+    headline = "the objective changes" if lines else "no objective changes on the measured launches"
+    yield f"- **{old} → {new}**: {headline}{because}"
+    yield from lines
+
+
+def _objective_text(each: Mapping[str, Any]) -> str:
+    """Return a measured objective in words, or `nothing` for a KL whose gradient is zero."""
+    return "nothing" if each.get("objective") == ObjectiveKind.ZERO else objective_text(each)
+
+
+def _vector(each: Mapping[str, Any]) -> str:
+    return f"({', '.join(f'{x:.4g}' for x in each['gradient'])})" if "gradient" in each else "-"
+
+
+def _value(value: object) -> str:
+    return "not there" if value is None else str(value)
+
+
+def _of_evidence(drives: Sequence[Release]) -> Iterator[str]:
+    """Yield a sentence for each pair of neighbouring releases that were measured."""
+    for library in dict.fromkeys(name for name, _ in drives):
+        versions = [v for name, v in drives if name == library and stored.read(library, v)]
+        known = sorted(versions, key=numbers)
+        for old, new in pairwise(known):
+            yield _pair(library, old, new)
+
+
+def _pair(library: str, old: str, new: str) -> str:
+    before, after = (stored.read(library, version) or {} for version in (old, new))
+    differences = []
+    if before["silent"] != after["silent"]:
+        differences.append(f"a launch that says nothing: {before['silent']} → {after['silent']}")
+    cells = [_by_term(each["cells"]) for each in (before, after)]
+    both = [key for key in cells[0] if key in cells[1]]
+    for key in both:
+        was, now = cells[0][key], cells[1][key]
+        if objective_text(was) != objective_text(now):
+            estimator, place, on = key
+            regime = "on-policy" if on else "off-policy"
+            symbol = TABLE[estimator].symbol if estimator in TABLE else estimator
+            differences.append(
+                f"{symbol} in the {place}, {regime}: {objective_text(was)} → "
+                f"**{objective_text(now)}**; gradient {_first(was)} → {_first(now)}"
+            )
+    same = f"none of the {len(both)} KL terms that were measured in both has another objective"
+    sentence = "; ".join(differences) or (
+        same if both else "what a launch does that says nothing is the same"
+    )
+    return f"**{library} {old} → {new}**: {sentence}"
+
+
+def _by_term(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, bool], Any]:
+    return {
+        (each["estimator"], each["placement"], each["on_policy"]): each
+        for each in cells
+        if "objective" in each and each["placement"]
+    }
+
+
+def _first(each: Mapping[str, Any]) -> str:
+    return _vector({"gradient": each["gradient"][0]})
+
+
+def _of_audit() -> Iterator[str]:
+    """Yield the changes that the audit finds in NeMo-RL's launches, release by release."""
+    reader = plugins.load_reader("nemo_rl")
+    for kind in ("k1", "k2", "k3"):
+        text = (
+            "uv run examples/run_grpo_math.py loss_fn.reference_policy_kl_penalty=0.01 "
+            f"loss_fn.reference_policy_kl_type={kind}"
+        )
+        for old, new in pairwise(tables().versions):
+            pair = (("nemo_rl", old), ("nemo_rl", new))
+            for each in script_changes(text, "launch.sh", {}, {}, pair).changes:
+                if each.objective:
+                    why = f" ({'; '.join(each.because)})" if each.because else ""
+                    yield (
+                        f"**{reader.title} {old} → {new}**, {kind} in the loss: {each.before} → "
+                        f"**{each.after}**{why}"
+                    )
+
+
+def function_lines(library: str) -> Iterator[str]:
+    """Yield a sentence for each pair of neighbouring releases: what measures differently."""
+    measured = functions.read(library)
+    for old, new in pairwise(measured):
+        names = functions.changed(library, old, new) or []
+        added = [name for name in measured[new] if name not in measured[old]]
+        dropped = [name for name in measured[old] if name not in measured[new]]
+        parts = [
+            f"{what}: {', '.join(f'`{name}`' for name in listed)}"
+            for what, listed in (
+                ("**other numbers**", names),
+                ("newly measured", added),
+                ("no longer measured", dropped),
+            )
+            if listed
+        ]
+        same = f"the {len(measured[new])} functions measure the same"
+        yield f"**{library} {old} → {new}**: {'; '.join(parts) or same}"
+
+
+def read_defaults(library: str) -> Mapping[str, Any]:
+    """Return release -> the measured launches under its defaults, oldest first; {} for none."""
+    plain: Mapping[str, Any] = read_json(plugins.folder(library) / DEFAULTS) or {}
+    return plain
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(releases()))
