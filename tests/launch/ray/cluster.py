@@ -74,7 +74,6 @@ class RayCluster:
         self.token = secrets.token_hex(16)
         self.nodes: list[Node] = []
         self.head: Node | None = None
-        base.mkdir(parents=True, exist_ok=True)
 
     @property
     def address(self) -> str:
@@ -155,6 +154,7 @@ class RayCluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
         }
+        self.base.mkdir(parents=True, exist_ok=True)
         log = self.base / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
