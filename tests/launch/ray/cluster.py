@@ -149,6 +149,7 @@ class RayCluster:
         patient = {
             "RAY_agent_register_timeout_ms": "180000",
             "RAY_worker_register_timeout_seconds": "180",
+            "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "180",
             "RAY_prestart_worker_first_driver": "0",  # a node may declare more CPUs than there are
             "RAY_ADDRESS": "",
             "RAY_AUTH_MODE": "token",

@@ -25,8 +25,8 @@ _OF_A_RAY_OF_ITS_OWN = (
 
 @cache
 def load(name: str) -> Backend:
-    """The backend, with launches for a CPU if it is verl or SkyRL."""
-    if name not in ("verl", "skyrl"):
+    """The backend, with launches for a CPU if it is verl."""
+    if name != "verl":
         return as_it_is(name)
     backend = copy.copy(as_it_is(name))
 

@@ -1,7 +1,7 @@
-"""Cells of verl and SkyRL on a Ray: the library's own Ray program, joined to the Ray of its job.
+"""Cells of verl on a Ray: the library's own Ray program, joined to the Ray of its job.
 
 Only the GPU and vLLM have stand-ins, as where a library's proof is trained. ORCH_RAY_RESTARTS=1
-runs them: a cell is a dozen processes, each of which imports torch.
+runs it: a cell is a dozen processes, each of which imports torch.
 """
 
 import shlex
@@ -18,17 +18,16 @@ from orchestrator.spec.site_options import RayOptions
 from tests.backends import proven
 from tests.backends.environments import cpu_python
 from tests.launch.ray import on_cpu
-from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site, ray_python
+from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site
 
 pytestmark = BEFORE_A_RELEASE
+VERL = ("verl", "0.9.1")
 KL = {"estimator": "k3", "placement": "loss", "beta": 0.05}
 
 
-def two_cells(
-    site: Site, library: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[Cell]:
+def two_cells(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """Two cells that differ in their seed, and a Ray whose second node declares what they claim."""
-    environment = cpu_python(library, version).parents[1]
+    environment = cpu_python(*VERL).parents[1]
     site.cluster.start(cpus=3)
     site.cluster.add("trainers", cpus=26, gpus=2)
     python = tmp_path / "python"
@@ -41,15 +40,15 @@ def two_cells(
         {
             "address": site.cluster.address,
             "python": str(python),
-            "environments": {library: {"venv": str(environment)}},
+            "environments": {"verl": {"venv": str(environment)}},
         }
     )
     cells = []
     for seed in range(2):
         settings = {"kl": KL, "seed": seed}
-        made = proven.other_cell(library, version, settings, tmp_path / "it's ü", batches=2)
+        made = proven.other_cell(*VERL, settings, tmp_path / "it's ü", batches=2)
         cells.append(made.cell.model_copy(update={"slug": f"k3.loss-s{seed}"}))
-    wanted = on_cpu.as_it_is(library).prompts_format
+    wanted = on_cpu.as_it_is("verl").prompts_format
     assert wanted
     prepared.prepare(cells[0].settings.data, [wanted], tmp_path / "data")
     monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path / "data"))
@@ -75,22 +74,9 @@ def test_two_cells_of_verl_train_on_the_one_ray(
     own: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other: at once the second waited for ever in the first one's TransferQueue."""
-    cells = two_cells(own, "verl", "0.9.1", tmp_path, monkeypatch)
+    cells = two_cells(own, tmp_path, monkeypatch)
     for number, cell in enumerate(cells):
         assert list(own.launcher.submit(cells)) == [cell]
         assert not own.launcher.submit(cells), "the next one waits"
         check_trained(own, cell)
         assert len(own.cluster.jobs()) == number + 1
-
-
-def test_two_cells_of_skyrl_train_on_the_one_ray_at_once(
-    own: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own.cluster.python = ray_python("2.57.0")  # the release in SkyRL's environment
-    cells = two_cells(own, "skyrl", "0.4.0", tmp_path, monkeypatch)
-    assert list(own.launcher.submit(cells)) == cells
-    for cell in cells:
-        check_trained(own, cell)
-    assert len(own.cluster.jobs()) == 2
-    exits = [exit_ for cell in cells if (exit_ := own.state(cell).exit)]
-    assert max(each.started for each in exits) < min(each.ended for each in exits), "at once"
