@@ -5,8 +5,6 @@ ORCH_RAY_RESTARTS=1 runs them.
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -170,41 +168,17 @@ def test_a_librarys_actor_that_is_killed(site: Site) -> None:
     assert len(site.attempts(cell)) == 1
 
 
-def test_an_evaluation_that_is_killed(site: Site, tmp_path: Path) -> None:
-    """The job that scores a cell is killed -9: the cell stays trained, and is scored by the next
-    job."""
-    root = Path(__file__).parents[3]
-    spec = ["experiments/smoke.yaml", "backend=micro", "site.kind=ray"]
-    where = [f"+site.options.address={site.cluster.address}", f"site.runs_dir={tmp_path / 'runs'}"]
-    argv = [sys.executable, "-m", "orchestrator", "run", *spec, *where]
-    argv += ["-w", "beta=0.3", "-w", "kl=k3.loss", "--wait"]
-    folder = RunFolder(tmp_path / "runs" / "smoke")
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with (tmp_path / "told").open("w") as told:
-        process = subprocess.Popen(argv, cwd=root, env=env, stdout=told, stderr=told)
-    try:
-        site.wait(lambda: evaluating(folder) != 0, (tmp_path / "told").read_text, 150)
-        os.kill(evaluating(folder), signal.SIGKILL)
-        process.wait(200)
-    finally:
-        process.kill()
-    said = (tmp_path / "told").read_text()
-    done = subprocess.run(argv, cwd=root, env=env, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, said + done.stderr
-    for cell in folder.cells():
-        exits = [attempt.read_exit() for attempt in cell.attempts()]
-        assert [exit_.state for exit_ in exits if exit_] == ["succeeded"]
-        assert list(cell.path.glob("eval/*.json")), said + done.stderr
-
-
-def evaluating(folder: RunFolder) -> int:
-    """The process that scores cells of the folder; 0 if there is none."""
-    words = (b"orchestrator.runs.evaluation_task", str(folder.path).encode())
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = entry.read_bytes()
-        except OSError:
-            continue
-        if line.startswith(sys.executable.encode()) and all(word in line for word in words):
-            return int(entry.parent.name)
-    return 0
+def test_a_trainer_of_another_release_of_ray(site: Site) -> None:
+    """Ray refuses it, which is a mistake of the site and not tried again."""
+    venv = str(ray_python("2.55.0").parents[1])
+    site.options = type(site.options).model_validate(
+        {**site.options.model_dump(mode="json"), "environments": {"fake": {"venv": venv}}}
+    )
+    cell = make_cell(0, "ray:import ray; ray.init()")
+    site.launcher.submit([cell])
+    ended = site.until(cell, "failed", "succeeded").exit
+    assert ended is not None
+    assert ended.failure == "config", ended
+    assert "2.55.0" in ended.message
+    assert "2.60.0" in ended.message
+    assert len(site.attempts(cell)) == 1
