@@ -382,6 +382,9 @@ class LaunchPlan(Frozen):
     ray_cpus: PositiveInt | None = None
     """CPUs that the library's actors claim of Ray, over all nodes. Ray counts claims and not use:
     with fewer CPUs an actor waits for ever without a message. None: unknown."""
+    alone_on_ray: bool = False
+    """True if two programs of this library on one Ray would share an actor of a fixed name, and so
+    each other's data."""
 
 
 # ---------------------------------------------------------------- results

@@ -221,6 +221,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         env=env,
         bring_up="ray",
         ray_cpus=_claimed_cpus(cell, version),
+        # TransferQueue's controller has a fixed name and namespace (its interface.py).
+        alone_on_ray=version in DUMPING,
         ledger=MANIFEST.ledger(settings, arguments | extra, carried) + own,
     )
 

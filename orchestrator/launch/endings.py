@@ -110,7 +110,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    ("disk", r"No space left on device|Disk quota exceeded"),
+    ("disk", r"No space left on device|Disk quota exceeded|OutOfDiskError"),
     (
         "out_of_memory",
         (
@@ -141,7 +141,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
             r"validation errors? for|is not a valid model identifier|Repository Not Found|"
             r"RepositoryNotFoundError|GatedRepoError|401 Client Error|403 Client Error|"
             r"Cannot access gated repo|Attempting to start raylet with|"
-            r"Total available GPUs .* is less than total desired GPUs"
+            r"Total available GPUs .* is less than total desired GPUs|"
+            r"Version mismatch: The cluster was started with"  # another release of Ray
         ),
     ),
 )

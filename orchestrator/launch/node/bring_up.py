@@ -23,6 +23,7 @@ from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
 from orchestrator.spec.site_options import NodeOptions, node_options
 
+_WORKERS = Path(__file__).with_name("ray_workers.py")
 _AGENT_SECONDS = 6.0
 """Seconds after the driver's end in which an agent may report that its node was the cause."""
 
@@ -71,8 +72,7 @@ def run(
         launched = _Launched(plan, attempt, setup, env, group, claim)
         match plan.bring_up:
             case "ray" if ray_address is not None:
-                # The job's variables and those of the library's own ray.init may overlap.
-                joined = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", **env, "RAY_ADDRESS": ray_address}
+                joined = _joined(launched, ray_address)
                 ending = _program(launched._replace(env=joined))
             case "ray":
                 ending = _with_ray(launched)
@@ -130,6 +130,21 @@ def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             env.setdefault(name, options.network_interface)
     return {**env, **plan.env, **loggers.without_key({**os.environ, **env, **plan.env})}
+
+
+def _joined(launched: _Launched, address: str) -> dict[str, str]:
+    """Return the variables with which a program joins the Ray of its job."""
+    # The job's variables and those of the library's own ray.init may overlap.
+    joined = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", **launched.env, "RAY_ADDRESS": address}
+    environment = launched.setup.environment
+    if environment.entry is not None and environment.entry.image:
+        return joined  # a Python of the image is none of the node's
+    folder = launched.attempt.path / "ray"
+    folder.mkdir(exist_ok=True)
+    write_text(folder / f"orch_{_WORKERS.name}", _WORKERS.read_text(encoding="utf-8"))
+    path = environment.variables(launched.env).get("PYTHONPATH")
+    joined["PYTHONPATH"] = os.pathsep.join([*([path] if path else []), str(folder)])
+    return {"RAY_RUNTIME_ENV_HOOK": f"orch_{_WORKERS.stem}.hook", **joined}
 
 
 def _with_ray(launched: _Launched) -> Ending:

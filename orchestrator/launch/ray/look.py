@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending, failure_of, shortened
 from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
+from orchestrator.launch.slurm import scheduler
 from orchestrator.launch.slurm.lease import LEASE_SECONDS, is_dead
 from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import ExitRecord
@@ -148,6 +149,8 @@ def _without_record(
         why = shortened(f"the Ray had no room for the job: {ray_message}")
         record = Ending("preempted", message=why).record(sent, job.ended or time.time())
         return SchedulerReport("preempted", record)
+    if f"exit code {scheduler.FULL}," in ray_message:
+        return _failed("disk", scheduler.NO_ROOM_LEFT, sent)
     named = failure_of(job.message)
     failure = named if named != "error" else "lost"
     what = "left no exit record"

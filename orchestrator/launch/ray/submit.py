@@ -40,7 +40,6 @@ from orchestrator.launch.endings import Ending
 from orchestrator.launch.launcher import CancelResult, PlannedJob
 from orchestrator.launch.local import cancel_cell
 from orchestrator.launch.logs import Stream, logs
-from orchestrator.launch.node.environment import environment_for
 from orchestrator.launch.ray import look
 from orchestrator.launch.ray.server import (
     ClusterTotals,
@@ -73,6 +72,10 @@ class JobShape(NamedTuple):
     nodes: int = 1
     actors_gpus: int = 0
     """GPUs of each node that the library's own actors claim, by placement groups."""
+    actors_cpus: int = 0
+    """CPUs that they claim over all nodes."""
+    alone: str = ""
+    """The library, if a Ray may run only one of its cells at a time; else empty."""
 
     @property
     def all_gpus(self) -> int:
@@ -93,6 +96,8 @@ def shape_of(cell: Cell, plan: LaunchPlan, options: RayOptions) -> JobShape:
             options.memory_gib,
             cell.resources.num_nodes,
             cell.resources.gpus_per_node,
+            plan.ray_cpus or 0,
+            plan.backend if plan.alone_on_ray else "",
         )
     gpus = 0 if cell.scale == "micro" else cell.resources.gpus_per_node
     return JobShape(options.num_cpus or 1.0, gpus, options.memory_gib)
@@ -117,11 +122,14 @@ class _Job(NamedTuple):
 def request_of(job: _Job, options: RayOptions) -> dict[str, object]:
     """Return the body of the request that sends a job."""
     shape = job.shape
+    claims = {"orch_gpus": str(shape.all_gpus), "orch_cpus": f"{shape.cpus + shape.actors_cpus:g}"}
+    if shape.alone:
+        claims["orch_alone"] = shape.alone
     body: dict[str, object] = {
         "submission_id": job.submission,
         # exec: Ray signals the processes below the shell; this makes orch the only one.
         "entrypoint": f"exec {shlex.join(job.argv)}",
-        "metadata": {**job.metadata, "orch_gpus": str(shape.all_gpus), "orch_kind": job.kind},
+        "metadata": {**job.metadata, **claims, "orch_kind": job.kind},
         "runtime_env": dict(job.runtime_env),
     }
     if shape.cpus:
@@ -143,26 +151,19 @@ def training_job(
     argv = (site.python or sys.executable, "-P", "-m", TRAIN, str(attempt), submission)
     shape = shape_of(cell, plan, site)
     metadata = {"orch_cell": cell.slug, "orch_folder": str(cell_dir.path.parents[1])}
-    return _Job(submission, argv, shape, "train", metadata, _runtime_env(cell, plan, site))
+    return _Job(submission, argv, shape, "train", metadata, _runtime_env(plan, site))
 
 
-def _runtime_env(cell: Cell, plan: LaunchPlan, options: RayOptions) -> dict[str, Any]:
+def _runtime_env(plan: LaunchPlan, options: RayOptions) -> dict[str, Any]:
     """Return what Ray's workers of this job need, which it starts on any node. No secret is in it:
     the server keeps it and shows it to everybody."""
     variables = dict(options.env)
     if options.network_interface:
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             variables.setdefault(name, options.network_interface)
-    env: dict[str, Any] = {}
     if plan.bring_up == "ray":
         variables |= plan.env
-        known = environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0)
-        programs = known.env.get("ORCH_ENVIRONMENT_BIN")
-        if programs:
-            env["py_executable"] = shlex.quote(str(Path(programs) / "python"))
-    if variables:
-        env["env_vars"] = variables
-    return env
+    return {"env_vars": variables} if variables else {}
 
 
 def submit(
@@ -218,8 +219,13 @@ def _jobs(server: JobServer) -> Mapping[str, RayJob]:
 
 
 class _Room:
-    """The jobs and GPUs for which the Ray has room: orch's own jobs there are counted, of every
-    folder for GPUs, of this one for `max_running`."""
+    """The jobs, GPUs and actors for which the Ray has room: orch's own jobs there are counted, of
+    every folder for GPUs and CPUs, of this one for `max_running`.
+
+    CPUs are counted for libraries whose actors claim them one by one: two cells of which each holds
+    a part of what is left would wait for each other for ever. Of a library whose cells would share
+    an actor, one runs at a time.
+    """
 
     def __init__(
         self,
@@ -232,6 +238,8 @@ class _Room:
         own = sum(job.metadata.get("orch_folder") == str(folder.path) for job in living)
         self._left = (options.max_running or DEFAULT_RUNNING) - own
         self._used_gpus = sum(int(job.metadata.get("orch_gpus") or 0) for job in living)
+        self._used_cpus = sum(float(job.metadata.get("orch_cpus") or 0) for job in living)
+        self._alone = {job.metadata.get("orch_alone") for job in living}
         self._options = options
         self._ask = ask
         self._totals: ClusterTotals | None = None
@@ -255,6 +263,12 @@ class _Room:
                     f"a cell needs {wanted} GPUs (resources.gpus_per_node), and the Ray has "
                     f"{totals.gpus:g} on {totals.nodes} nodes"
                 )
+            claimed = max((shape.actors_cpus for shape in shapes), default=0)
+            if totals is not None and claimed > totals.cpus:
+                faults.append(
+                    f"the actors of a cell claim {claimed} CPUs, and the Ray has {totals.cpus:g} "
+                    "(`ray start --num-cpus`)"
+                )
             for name, number in self._options.resources.items():
                 if totals is not None and number > totals.resources.get(name, 0.0):
                     faults.append(
@@ -270,12 +284,17 @@ class _Room:
     def take(self, shape: JobShape) -> bool:
         """Return True if a job of this shape may be sent now, and count it."""
         totals = self._totals
-        if self._left <= 0:
+        if self._left <= 0 or (shape.alone and shape.alone in self._alone):
             return False
         if shape.all_gpus and totals and self._used_gpus + shape.all_gpus > totals.gpus:
             return False
+        cpus = shape.cpus + shape.actors_cpus
+        if shape.actors_cpus and totals and self._used_cpus + cpus > totals.cpus:
+            return False
         self._left -= 1
         self._used_gpus += shape.all_gpus
+        self._used_cpus += cpus
+        self._alone.add(shape.alone)
         return True
 
 

@@ -370,6 +370,10 @@ LATE_SECONDS = 60.0
 within which a stopped job may return to the queue, while no command lists it."""
 FULL = 28
 """Exit code of a job that could not even write down that the disk is full (errno ENOSPC)."""
+NO_ROOM_LEFT = (
+    "there was no room left to write to in the runs folder; free some, then `orch retry` and run: "
+    "it goes on from its last checkpoint"
+)
 UNSEEN = 66
 """Exit code of a job whose node does not see the runs folder (EX_NOINPUT of sysexits.h). Where the
 node cannot open the job's output either, SLURM itself ends it, with 0:53 (22.05)."""
@@ -478,11 +482,7 @@ def _ending(element: ArrayElement) -> tuple[State, str, str]:
         case "OUT_OF_MEMORY":
             return "failed", "out_of_memory", "the job used more memory than it may"
         case "FAILED" if element.code == f"{FULL}:0":
-            message = (
-                "there was no room left to write to in the runs folder; free some, then `orch "
-                "retry` and run: it goes on from its last checkpoint"
-            )
-            return "failed", "disk", message
+            return "failed", "disk", NO_ROOM_LEFT
         case "FAILED" if element.code in (f"{UNSEEN}:0", "0:53"):
             message = (
                 f"{node} does not see the runs folder (site.runs_dir), so it is tried on another: "

@@ -74,7 +74,6 @@ class RayCluster:
         self.token = secrets.token_hex(16)
         self.nodes: list[Node] = []
         self.head: Node | None = None
-        base.mkdir(parents=True, exist_ok=True)
 
     @property
     def address(self) -> str:
@@ -95,12 +94,14 @@ class RayCluster:
                 raise TimeoutError(f"Ray did not start: {log}")
         assert self.head is not None
 
-    def add(self, name: str, *, cpus: int = 1, resources: Mapping[str, float] = {}) -> Node:
-        """Start another node, and wait until the head counts it."""
+    def add(
+        self, name: str, *, cpus: int = 1, gpus: int = 0, resources: Mapping[str, float] = {}
+    ) -> Node:
+        """Start another node, and wait until the head counts it. No GPU has to exist."""
         before = self.alive()
         for left in reversed(range(_TRIES)):
             words = [f"--address=127.0.0.1:{self.port}"]
-            node = self._node(name, words, cpus, resources, {})
+            node = self._node(name, words, cpus, {**resources, "GPU": gpus}, {})
             deadline = time.monotonic() + _START_SECONDS
             while node.process.poll() is None and time.monotonic() < deadline:
                 if self.alive() > before:
@@ -120,6 +121,8 @@ class RayCluster:
         resources: Mapping[str, float],
         env: Mapping[str, str],
     ) -> Node:
+        own = dict(resources)
+        gpus = own.pop("GPU", 0)
         listen, grpc, metrics, runtime = free_ports(4)
         temp = self.base / name
         shutil.rmtree(temp, ignore_errors=True)
@@ -129,8 +132,8 @@ class RayCluster:
             *words,
             "--node-ip-address=127.0.0.1",
             f"--num-cpus={cpus}",
-            "--num-gpus=0",
-            f"--resources={json.dumps(dict(resources))}",
+            f"--num-gpus={gpus:g}",
+            f"--resources={json.dumps(own)}",
             f"--temp-dir={temp}",
             "--object-store-memory=80000000",
             "--min-worker-port=0",
@@ -146,10 +149,13 @@ class RayCluster:
         patient = {
             "RAY_agent_register_timeout_ms": "180000",
             "RAY_worker_register_timeout_seconds": "180",
+            "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "180",
+            "RAY_prestart_worker_first_driver": "0",  # a node may declare more CPUs than there are
             "RAY_ADDRESS": "",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
         }
+        self.base.mkdir(parents=True, exist_ok=True)
         log = self.base / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -239,3 +245,18 @@ def _node_id(path: Path) -> str:
         return path.name.rpartition("_")[2]
     _, _, rest = path.read_text(errors="replace").partition("node_id=")
     return rest.split()[0] if rest else ""
+
+
+def listener(port: int) -> int:
+    """The process that listens on a port."""
+    inodes = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
+            inodes.add(f"socket:[{fields[9]}]")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if any(str(fd.readlink()) in inodes for fd in (entry / "fd").iterdir()):
+                    return int(entry.name)
+    return 0

@@ -108,3 +108,29 @@ def site(
                 RayLauncher(folder).cancel([each.read_cell()], "the test is over")
                 break
     look.forget()
+
+
+BEFORE_A_RELEASE = [
+    pytest.mark.ray,
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.long(600),
+    pytest.mark.skipif(
+        not os.environ.get("ORCH_RAY_RESTARTS"), reason="ORCH_RAY_RESTARTS=1 runs it"
+    ),
+]
+"""Marks of tests that start heads of their own, which takes minutes on a busy machine."""
+
+
+@pytest.fixture
+def own(folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A folder, and a Ray that the test may kill. It is not started."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
+    cluster = RayCluster(ray_python(), base)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", cluster.token)
+    try:
+        yield Site(cluster, folder)
+    finally:
+        look.forget()
+        cluster.stop()

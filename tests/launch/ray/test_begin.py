@@ -151,3 +151,16 @@ def test_a_job_that_cannot_begin_is_not_tried_again(
     ended_ = reserved[0].state(poll=look.polled_state).exit
     assert ended_ is not None
     assert ended_.failure == "error"
+
+
+def test_a_job_without_room_for_its_exit_record_is_a_full_disk(
+    monkeypatch: pytest.MonkeyPatch, reserved: tuple[CellDir, AttemptDir]
+) -> None:
+    reserved[1].heartbeat.touch()
+    os.utime(reserved[1].heartbeat, (1, 1))
+    said = "Job entrypoint command failed with exit code 28, last available logs (truncated"
+    known(monkeypatch, {"one": RayJob("FAILED", said)})
+    record = reserved[0].state(poll=look.polled_state).exit
+    assert record is not None
+    assert record.failure == "disk"
+    assert "no room left to write to" in record.message

@@ -163,6 +163,42 @@ def test_no_more_jobs_than_the_site_says_and_no_more_gpus_than_the_ray_has(
     assert [len(again.cells), len(again.no_room)] == [1, 2]
 
 
+def test_actors_of_two_cells_do_not_wait_for_each_others_cpus(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    """verl claims 13 CPUs for one GPU, actor by actor: two cells on 20 would each hold a part."""
+    one = {"num_nodes": 1, "gpus_per_node": 1}
+    cells = [make_cell(seed, "ray:# 13 CPUs\npass", resources=one) for seed in range(2)]
+    options = RayOptions(address=server.address)
+    server.totals = {"CPU": 8.0, "GPU": 4.0}
+    with pytest.raises(EnvironmentFault, match="claim 13 CPUs, and the Ray has 8"):
+        submit(cells, folder, options)
+    server.totals = {"CPU": 20.0, "GPU": 4.0}
+    sent = submit(cells, folder, options)
+    assert (len(sent.cells), len(sent.no_room)) == (1, 1)
+    again = submit(cells, folder, options)
+    assert (len(again.cells), len(again.no_room)) == (0, 1)
+    server.totals = {"CPU": 26.0, "GPU": 4.0}
+    assert len(submit(cells, folder, options).cells) == 1
+
+
+def test_cells_that_would_share_an_actor_run_one_after_the_other(
+    folder: RunFolder, server: ModelServer
+) -> None:
+    """verl 0.9.1: two cells at once were one TransferQueue, and the second waited for ever. The
+    other cells of the Ray, and of other folders, count too."""
+    alone = [make_cell(seed, "ray:pass  # alone") for seed in range(2)]
+    other, options = make_cell(2, "ray:pass"), RayOptions(address=server.address)
+    sent = submit([*alone, other], folder, options)
+    assert (list(sent.cells), list(sent.no_room)) == ([alone[0], other], [alone[1]])
+    elsewhere = RunFolder(folder.path.with_name("another"))
+    assert not submit([alone[1]], elsewhere, options).cells
+    for job in server.jobs.values():
+        job["status"] = "STOPPED"
+    look.forget()
+    assert submit([alone[1]], elsewhere, options).cells == (alone[1],)
+
+
 def test_what_the_ray_does_not_have_is_refused_before_anything_is_sent(
     folder: RunFolder, server: ModelServer
 ) -> None:

@@ -26,6 +26,7 @@ from orchestrator.spec.site_options import RayOptions
 from orchestrator.testing.launcher_contract import Kind, LauncherContract
 from tests.backends.environments import cpu_python, root
 from tests.launch.kit import HOUSE, make_cell
+from tests.launch.ray.cluster import listener
 from tests.launch.ray.conftest import Site, ray_python
 
 pytestmark = [pytest.mark.ray, pytest.mark.real, pytest.mark.slow, pytest.mark.long(200)]
@@ -197,34 +198,19 @@ def test_a_job_server_that_hangs_or_is_gone_is_one_sentence(
     site.until(cell, "succeeded")
 
 
-def listener(port: int) -> int:
-    """The process that listens on a port."""
-    inodes = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
-            inodes.add(f"socket:[{fields[9]}]")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if any(str(fd.readlink()) in inodes for fd in (entry / "fd").iterdir()):
-                    return int(entry.name)
-    return 0
-
-
 LIBRARY = """
-import os, time, json, pathlib
+import os, sys, time, json, pathlib
 import ray
 from ray.util.placement_group import placement_group
 assert os.environ["RAY_ADDRESS"]
-ray.init()
+ray.init(runtime_env={"py_executable": None, "working_dir": None})  # as verl 0.9.1
 group = placement_group([{"CPU": 0.5}] * 2, strategy="SPREAD")
 ray.get(group.ready())
 
 @ray.remote(num_cpus=0.5)
 def where():
     time.sleep(5)
-    return ray.get_runtime_context().get_node_id(), os.environ.get("FAKE_ATTEMPT")
+    return ray.get_runtime_context().get_node_id(), os.environ.get("FAKE_ATTEMPT"), sys.executable
 
 began = time.time()
 answers = ray.get([where.options(placement_group=group).remote() for _ in range(2)])
@@ -234,12 +220,15 @@ pathlib.Path(os.environ["FAKE_ATTEMPT"], "said.json").write_text(json.dumps(said
 """
 
 
-def test_two_libraries_of_ray_train_on_the_one_ray(site: Site) -> None:
+def test_two_libraries_of_ray_train_on_the_one_ray(site: Site, tmp_path: Path) -> None:
     """Their drivers join the Ray of the job, their actors get what a placement group holds, and
-    Ray's workers have the launch's variables. No second Ray is started."""
-    venv = str(ray_python().parents[1])
+    Ray's workers have the launch's variables and its Python. No second Ray is started."""
+    own = tmp_path / "it's its own"
+    subprocess.run([ray_python(), "-m", "venv", "--without-pip", own], check=True)
+    (packages,) = own.glob("lib/*/site-packages")
+    (packages / "ray.pth").write_text(f"{ray_python().parents[1] / packages.relative_to(own)}\n")
     site.options = RayOptions.model_validate(
-        {**site.options.model_dump(mode="json"), "environments": {"fake": {"venv": venv}}}
+        {**site.options.model_dump(mode="json"), "environments": {"fake": {"venv": str(own)}}}
     )
     cells = [make_cell(seed, f"ray:{LIBRARY}") for seed in range(2)]
     assert len(site.launcher.submit(cells)) == 2
@@ -252,7 +241,7 @@ def test_two_libraries_of_ray_train_on_the_one_ray(site: Site) -> None:
     assert [one["nodes"] for one in said] == [site.cluster.alive()] * 2
     for cell, one in zip(cells, said, strict=True):
         attempt = str(site.attempts(cell)[-1].path)
-        assert {variable for _, variable in one["answers"]} == {attempt}
+        assert {tuple(each[1:]) for each in one["answers"]} == {(attempt, f"{own}/bin/python")}
 
 
 @pytest.mark.long(300)

@@ -1,46 +1,23 @@
-"""A Ray whose nodes die: every test starts heads of its own, which takes minutes on a busy machine.
+"""A Ray whose nodes die, or that is full: every test starts heads of its own.
 
 ORCH_RAY_RESTARTS=1 runs them.
 """
 
 import os
-import secrets
-from collections.abc import Iterator
+import signal
 from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.ray import look
+from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.ray.server import JobServer
 from orchestrator.records import Cell
-from orchestrator.rundir import RunFolder
+from orchestrator.spec.site_options import RayOptions
 from tests.launch.kit import HOUSE, make_cell
-from tests.launch.ray.cluster import RayCluster
-from tests.launch.ray.conftest import Site, ray_python
+from tests.launch.ray.cluster import listener
+from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site, ray_python
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.real,
-    pytest.mark.slow,
-    pytest.mark.long(600),
-    pytest.mark.skipif(
-        not os.environ.get("ORCH_RAY_RESTARTS"), reason="ORCH_RAY_RESTARTS=1 runs it"
-    ),
-]
-
-
-@pytest.fixture
-def own(folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A folder, and a Ray that the test may kill. It is not started."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
-    cluster = RayCluster(ray_python(), base)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", cluster.token)
-    try:
-        yield Site(cluster, folder)
-    finally:
-        look.forget()
-        cluster.stop()
+pytestmark = BEFORE_A_RELEASE
 
 
 def steps(site: Site, cell: Cell) -> list[int]:
@@ -119,4 +96,60 @@ def test_a_worker_node_that_is_lost(own: Site) -> None:
     own.cluster.nodes.remove(other)
     own.options = own.options.model_copy(update={"resources": {}})
     go_on(own, cell)
+    own.launcher.cancel([cell], "the test is over")
+
+
+def with_trainer(site: Site, python: Path) -> None:
+    """Let the cells' library have the environment of this Python."""
+    site.options = RayOptions.model_validate(
+        {
+            **site.options.model_dump(mode="json"),
+            "environments": {"fake": {"venv": str(python.parents[1])}},
+        }
+    )
+
+
+FILLS = """
+import ray
+ray.init()
+kept = [ray.put(bytes(32 << 20)) for _ in range(32)]  # 1 GiB; a node has 80 MB
+print(len(kept))
+"""
+
+
+def test_an_object_store_that_is_full(own: Site) -> None:
+    """Ray puts on disk what its store has no room for, until the disk is as full as it allows.
+    The cell that fills it fails in one sentence; another goes on."""
+    own.cluster.start(cpus=3, RAY_local_fs_capacity_threshold="0.01")
+    with_trainer(own, ray_python())
+    fills, other = make_cell(0, f"ray:{FILLS}"), make_cell(1, "slow", 20000)
+    assert len(own.launcher.submit([fills, other])) == 2
+    own.wait(lambda: own.units(other) > 2, lambda: str(own.state(other)))
+    full = own.until(fills, "failed", "succeeded").exit
+    assert full is not None
+    assert full.failure == "disk", full
+    before = own.units(other)
+    own.wait(lambda: own.units(other) > before, lambda: str(own.state(other)))
+    assert len(own.attempts(fills)) == len(own.attempts(other)) == 1
+    own.launcher.cancel([other], "the test is over")
+
+
+def test_a_job_server_that_is_killed(own: Site) -> None:
+    """Its process is killed -9 while a cell trains: the cell trains on or is lost with its head,
+    nothing new is sent, and on the next head the cell goes on."""
+    own.cluster.start(cpus=3)
+    cell, later = make_cell(0, "slow", 20000), make_cell(1)
+    own.launcher.submit([cell])
+    own.wait(lambda: own.units(cell) > 2, lambda: str(own.state(cell)))
+    os.kill(listener(own.cluster.dashboard), signal.SIGKILL)
+    own.wait(lambda: not listener(own.cluster.dashboard), lambda: "it listens still", 60)
+    with pytest.raises(EnvironmentFault, match=r"does not answer .*nothing is lost"):
+        own.launcher.submit([later])
+    assert not own.attempts(later)
+    assert own.state(cell).state in ("running", "unknown")
+    own.cluster.kill_head()
+    own.cluster.start(cpus=3)
+    go_on(own, cell)
+    assert list(own.launcher.submit([later])) == [later]
+    own.until(later, "succeeded")
     own.launcher.cancel([cell], "the test is over")

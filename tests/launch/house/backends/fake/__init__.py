@@ -4,6 +4,7 @@ What a cell does besides is written in its data.instruction: see backends/fake/e
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,10 +28,13 @@ class Fake(Backend):
         program = instruction.removeprefix("program:") if "program:" in instruction else None
         on_ray = instruction.removeprefix("ray:") if instruction.startswith("ray:") else None
         if on_ray is not None:
+            claims = re.match(r"# (\d+) CPUs\n", on_ray)
             return LaunchPlan(
                 cell_id=cell.id,
                 backend="fake",
                 version="1",
+                ray_cpus=int(claims[1]) if claims else None,
+                alone_on_ray="# alone" in on_ray,
                 argv=("python", "-c", on_ray),
                 files={"settings.json": cell.settings.model_dump_json()},
                 env={"FAKE_ATTEMPT": str(place.attempt_dir)},

@@ -1,0 +1,82 @@
+"""Cells of verl on a Ray: the library's own Ray program, joined to the Ray of its job.
+
+Only the GPU and vLLM have stand-ins, as where a library's proof is trained. ORCH_RAY_RESTARTS=1
+runs it: a cell is a dozen processes, each of which imports torch.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.data import prepared
+from orchestrator.records import Cell
+from orchestrator.rundir import RunFolder
+from orchestrator.spec.site_options import RayOptions
+from tests.backends import proven
+from tests.backends.environments import cpu_python
+from tests.launch.ray import on_cpu
+from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site
+
+pytestmark = BEFORE_A_RELEASE
+VERL = ("verl", "0.9.1")
+KL = {"estimator": "k3", "placement": "loss", "beta": 0.05}
+
+
+def two_cells(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
+    """Two cells that differ in their seed, and a Ray whose second node declares what they claim."""
+    environment = cpu_python(*VERL).parents[1]
+    site.cluster.start(cpus=3)
+    site.cluster.add("trainers", cpus=26, gpus=2)
+    python = tmp_path / "python"
+    here = shlex.quote(str(Path(__file__).with_name("on_cpu.py")))
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {here} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(plugins, "load", on_cpu.as_it_is)
+    site.folder = RunFolder(tmp_path / "it's ü" / "runs" / "test")
+    site.options = RayOptions.model_validate(
+        {
+            "address": site.cluster.address,
+            "python": str(python),
+            "environments": {"verl": {"venv": str(environment)}},
+        }
+    )
+    cells = []
+    for seed in range(2):
+        settings = {"kl": KL, "seed": seed}
+        made = proven.other_cell(*VERL, settings, tmp_path / "it's ü", batches=2)
+        cells.append(made.cell.model_copy(update={"slug": f"k3.loss-s{seed}"}))
+    wanted = on_cpu.as_it_is("verl").prompts_format
+    assert wanted
+    prepared.prepare(cells[0].settings.data, [wanted], tmp_path / "data")
+    monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(plugins, "load", on_cpu.load)
+    return cells
+
+
+def check_trained(site: Site, cell: Cell) -> None:
+    """Wait for a cell: trained to its end, once, by a driver that joined this Ray."""
+    state = site.until(cell, "succeeded", "failed", seconds=400)
+    (attempt,) = site.attempts(cell)
+    assert state.state == "succeeded", f"{state}\n{attempt.stderr.read_text()[-3000:]}"
+    backend, steps = plugins.load(cell.settings.backend.name), cell.settings.num_train_steps
+    assert max(point.step for point in backend.read_metrics(attempt.path)) == steps
+    saved = backend.find_checkpoints(site.folder.cell(cell).checkpoints)
+    assert saved[-1].step == steps
+    (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == site.submission(cell))
+    assert job["job_id"], "its driver joined this Ray"
+    assert site.cluster.alive() == 2
+
+
+def test_two_cells_of_verl_train_on_the_one_ray(
+    own: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other: at once the second waited for ever in the first one's TransferQueue."""
+    cells = two_cells(own, tmp_path, monkeypatch)
+    for number, cell in enumerate(cells):
+        assert list(own.launcher.submit(cells)) == [cell]
+        assert not own.launcher.submit(cells), "the next one waits"
+        check_trained(own, cell)
+        assert len(own.cluster.jobs()) == number + 1
