@@ -485,9 +485,9 @@ class _Judge:
         has the last word: on top_p in every release, on the others since 0.6.0.
         """
         for key in self.keys.given:
-            found = _EXTRA_BODY.search(key)
-            if found and (found[1] == "top_p" or self.at >= _FIRST_PATHS):
-                yield from truncated(self.keys, **{found[1]: key})
+            match = _EXTRA_BODY.search(key)
+            if match and (match[1] == "top_p" or self.at >= _FIRST_PATHS):
+                yield from truncated(self.keys, **{match[1]: key})
 
     def _path(self) -> tuple[AuditVerdict, str] | None:
         """Return the verdict if the training path does not read kl_tau, else None."""

@@ -779,9 +779,9 @@ class Interpreter(Expander):
         """
         terms: list[WordTerm] = []
         own: dict[str, ShellValue | ShellArray | None] = {}
-        for child, following in zip_longest(node.children, node.children[1:]):
+        for child, next_child in zip_longest(node.children, node.children[1:]):
             if child.type == "variable_assignment":
-                if following is not None and following.start_byte == child.end_byte:
+                if next_child is not None and next_child.start_byte == child.end_byte:
                     # The grammar ends `X=0.$1$2` too early: what follows is more of the value.
                     return self._unread_assignment(child, source)
                 target = child.child_by_field_name("name")
