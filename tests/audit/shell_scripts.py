@@ -279,6 +279,14 @@ X=$((6&3)); X=0.0$X
 X=$((6|3)); X=0.0$X
 X=$((6^3)); X=0.0$X
 X=$[¤ + 1]; X=0.0$X
+f() { X=0.0$1$2; }; f 6 8
+set -- 0.1 b; X=$10
+set -- 1 2; X=0.$#$1
+NAME=NOVAL; X=${!NAME:-§}
+declare -l X=ABC
+typeset -u X; X=abc
+shopt -s lastpipe; echo § | read X
+X=1; shopt -s lastpipe; true | X=§
 """
 """Ways to set X: `§` is a number such as 0.137, `¤` a digit. A heredoc goes on to its end."""
 WRAPPERS = (

@@ -26,6 +26,11 @@ OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator rloo "
     "--rollout.n_samples_per_prompt 8 --rollout.batch_size 32 --train.batch_size 256 "
 )
+OPENRLHF_FLAT = (
+    "python3 -m openrlhf.cli.train_ppo_ray --advantage_estimator rloo --n_samples_per_prompt 8 "
+    "--rollout_batch_size 32 --train_batch_size 256 "
+)
+PRIME = "[trainer.loss]\nkl_tau = 0.001\n[orchestrator.%s.extra_body]\n"
 TRL = "from trl import GRPOConfig\nargs = GRPOConfig(output_dir='o', beta=0.04, %s)\n"
 
 
@@ -160,6 +165,10 @@ def test_a_correction_without_the_engines_log_probabilities(
         (VERL + SIZES + "actor_rollout_ref.rollout.top_p=0.8", "verl@0.9.1"),
         (VERL + SIZES + "actor_rollout_ref.rollout.top_k=20", "verl@0.9.1"),
         (SKYRL + SKYRL_SIZES + "generator.sampling_params.top_p=0.8", "skyrl@0.4.0"),
+        (OPENRLHF + "--rollout.top_p 0.8", "openrlhf@0.11.2"),
+        (OPENRLHF_FLAT + "--top_p 0.8", "openrlhf@0.8.5"),
+        (PRIME % "train.sampling" + "min_p = 0.05\n", "prime_rl@0.8.0"),
+        (PRIME % "sampling" + "top_p = 0.8\n", "prime_rl@0.4.0"),
         (TRL % "num_generations=8, top_p=0.8", "trl@1.16.0"),
         (TRL % "num_generations=8, min_p=0.05", "trl@1.16.0"),
     ],
@@ -168,8 +177,13 @@ def test_a_truncated_sampler_is_not_certain(text: str, library: str) -> None:
     assert "truncated policy" in remarks(text, library)
     assert read(text, library)[1].confidence != "certain"
     whole = text.replace("0.8", "1.0").replace("top_k=20", "top_k=-1").replace("0.05)", "0)")
-    whole = whole.replace("min_p=0.05", "min_p=0.0")
+    whole = whole.replace("min_p=0.05", "min_p=0.0").replace("min_p = 0.05", "min_p = 0.0")
     assert "truncated policy" not in remarks(whole, library)
+
+
+def test_what_prime_rl_overrides_or_evaluates_with_truncates_nothing() -> None:
+    for text in (PRIME % "sampling" + "min_p = 0.05\n", PRIME % "eval.sampling" + "top_p = 0.8\n"):
+        assert "truncated policy" not in remarks(text, "prime_rl@0.4.0")
 
 
 IS = f"{VERL}{SIZES}algorithm.rollout_correction.rollout_is=token "

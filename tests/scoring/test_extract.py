@@ -69,6 +69,12 @@ def test_without_a_box(response: str, answer: str | None) -> None:
     assert extract(response, boxed_only=True) is None
 
 
+@pytest.mark.parametrize("response", [r"$\boxed 7$", "\\boxed 7\n", r"\boxed7", "Answer:\n7"])
+def test_what_no_brace_closes_is_read_for_evaluation_and_never_paid(response: str) -> None:
+    """Cut, `\\boxed 72` and `Answer:\\n72` are the same: what is paid must show its end itself."""
+    assert (score(response, "7"), reward(response, "7")) == (1.0, 0.0)
+
+
 def test_training_rewards_only_what_is_boxed() -> None:
     assert (score("The answer is 5.", "5"), reward("The answer is 5.", "5")) == (1.0, 0.0)
     assert score(r"\boxed{5}", r"Adding up, we get $\boxed{5}$.") == 1.0, "a whole solution as gold"

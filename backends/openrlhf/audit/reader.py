@@ -21,6 +21,7 @@ from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
     as_number,
+    truncated,
     will_not_start,
     written_flags,
 )
@@ -82,6 +83,7 @@ FLAT = {
     "ring": "ring_attn_size",
     "tensor": "ds_tensor_parallel_size",
     "dynamic": "use_dynamic_batch",
+    "top_p": "top_p",
 }
 DOTTED = {
     "coefficient": "algo.kl.init_coef",
@@ -114,6 +116,7 @@ DOTTED = {
     "ring": "ds.ring_attn_size",
     "tensor": "ds.tensor_parallel_size",
     "dynamic": "train.dynamic_batch_enable",
+    "top_p": "rollout.top_p",
 }
 DEFAULTS = {
     "coefficient": "0.01",
@@ -467,7 +470,7 @@ class _Judge:
             discount=self._discount(advantage),
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
             clamp=Clamp(value=10.0) if old >= numbers(FIRST_CLAMP) else UNCLAMPED,
-            unread=tuple(unread),
+            unread=(*unread, *truncated(keys, top_p=names["top_p"])),
         )
 
     def _discount(self, advantage: str) -> str:

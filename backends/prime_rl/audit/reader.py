@@ -19,6 +19,7 @@ from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
     as_number,
+    truncated,
     unquoted,
     will_not_start,
 )
@@ -104,6 +105,11 @@ _LOSS_KEYS = frozenset({"adv_tau", "kl_tau", "teacher_tau", *_SINCE_TAU_ON, *_BE
 _COMMON_LOSS_KEYS = frozenset({"type", "import_path", "kwargs"})
 _OF_OTHERS = {"args", "taskset", "agent", "extra_env_kwargs", "sampling_args", "kwargs"}
 """Sections with the keys of an environment."""
+_EXTRA_BODY = re.compile(
+    r"^(?:orchestrator\.)?(?:(?:train\.)?(?:(?:source|env)\.\d+\.)?)sampling\.extra_body\."
+    r"(top_p|top_k|min_p)$"
+)
+"""What the policy's requests carry beside Prime-RL's own sampling keys."""
 _SOURCE = re.compile(r"train\.(?:source|env)\.\d+\.")
 """A source of rollouts. Since 0.7.0 each source may have another training method."""
 _LAST_SFT_LOSS, _FIRST_PATHS = 5, 6
@@ -469,8 +475,19 @@ class _Judge:
             own_rollout_in_mean=True,
             kl_loss_factor=1 / tau if tau else None,
             aggregation_because=f"{scale} {tau:g}" if scale and tau else "",
-            unread=unread,
+            unread=(*unread, *self._truncated()),
         )
+
+    def _truncated(self) -> Iterator[str]:
+        """Yield what is assumed of a sampler without all tokens.
+
+        The orchestrator sends every request with top_p 1, top_k -1 and min_p 0. Only extra_body
+        has the last word: on top_p in every release, on the others since 0.6.0.
+        """
+        for key in self.keys.given:
+            match = _EXTRA_BODY.search(key)
+            if match and (match[1] == "top_p" or self.at >= _FIRST_PATHS):
+                yield from truncated(self.keys, **{match[1]: key})
 
     def _path(self) -> tuple[AuditVerdict, str] | None:
         """Return the verdict if the training path does not read kl_tau, else None."""

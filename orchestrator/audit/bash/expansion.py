@@ -330,10 +330,15 @@ class Expander:
             return EMPTY
         prefix = children[0].type if children[0].type in ("#", "!", "##") else ""
         # `$#` and `$!` are variables. With a name after it, the sign is an operator.
+        if prefix == "!" and len(children) > 2:
+            return (Hole(source.text(node), line),)
         if prefix and len(children) > 1:
             return self._prefixed(prefix, source.text(children[1]), line)
         subject, operation = children[0], children[1:]
         text = source.text(subject)
+        if node.type == "simple_expansion" and text.isdecimal() and len(text) > 1:
+            # `$10` is `$1` and a 0.
+            return (*self.variable(text[0], line), ShellText(text[1:], line))
         if subject.type == "subscript":
             name, _, index = text.partition("[")
             index = index[:-1]

@@ -12,7 +12,7 @@ Reading a statement returns a Flow: None, or the kind of jump that leaves the bl
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product, takewhile
+from itertools import product, takewhile, zip_longest
 from typing import ClassVar, Literal
 
 from orchestrator.audit.bash.conditions import NOT_KNOWN, Condition, condition, is_missing_argument
@@ -121,6 +121,8 @@ class Interpreter(Expander):
         self.caveats: set[str] = set()
         self.constants: set[str] = set()
         """Variables of `readonly`: an assignment to one fails."""
+        self.cased: set[str] = set()
+        """Variables of `declare -l`, `-u` and `-c`, whose letters bash changes."""
         self.integers: set[str] = set()
         """Variables of `declare -i`, to which arithmetic is assigned."""
         self._levels = 0
@@ -196,8 +198,12 @@ class Interpreter(Expander):
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
-        for child in node.children:
+        *before, last = node.children
+        for child in before:
             self._apart(child, source)
+        if "lastpipe" in self.options:
+            return self.statement(last, source)
+        self._apart(last, source)
         return None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -220,8 +226,9 @@ class Interpreter(Expander):
         else:
             value = EMPTY if given is None else self.value(given, source)
         appends = any(c.type == "+=" for c in node.children)
-        if name in self.constants:
-            value = (Hole(f"${name}, which is readonly", source.line(node)),)
+        if name in self.constants | self.cased:
+            why = "which is readonly" if name in self.constants else "whose letters declare changes"
+            value = (Hole(f"${name}, {why}", source.line(node)),)
         if self.scope.exports_all:
             self.scope.exported.add(name)
         subscript = _SUBSCRIPT.fullmatch(name)
@@ -331,6 +338,8 @@ class Interpreter(Expander):
             name = source.text(target).partition("[")[0]
             if "i" in flags and (declares or kind == "local"):
                 self.integers.add(name)
+            if set(flags) & {*"luc"} and (declares or kind == "local"):
+                self.cased.add(name)
             if is_local and self._locals:
                 self._locals[-1].setdefault(name, self.scope.variables.get(name))
                 if not assigned:
@@ -770,8 +779,11 @@ class Interpreter(Expander):
         """
         terms: list[WordTerm] = []
         own: dict[str, ShellValue | ShellArray | None] = {}
-        for child in node.children:
+        for child, next_child in zip_longest(node.children, node.children[1:]):
             if child.type == "variable_assignment":
+                if next_child is not None and next_child.start_byte == child.end_byte:
+                    # The grammar ends `X=0.$1$2` too early: what follows is more of the value.
+                    return self._unread_assignment(child, source)
                 target = child.child_by_field_name("name")
                 if target is not None:
                     own.setdefault(name := source.text(target), self.scope.variables.get(name))
@@ -796,6 +808,14 @@ class Interpreter(Expander):
         self._put_back(own)
         self.scope.exported = exported
         return flow
+
+    def _unread_assignment(self, node: SyntaxNode, source: ShellSource) -> Flow:
+        """Read an assignment whose value has parts that the grammar does not give."""
+        target = node.child_by_field_name("name")
+        if target is not None:
+            name = source.text(target).partition("[")[0]
+            self.scope.variables[name] = (Hole(f"the value of ${name}", source.line(node)),)
+        return None
 
     def _invoke(
         self,
