@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backends.micro import disk, kernels, optimizer, rollout
+from backends.micro import disk, kernels, optimizer
 from backends.micro.experience import rewards
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.micro.policy import one_quiet_core, weights
@@ -29,6 +29,7 @@ from backends.micro.problem_sets import encode, problems
 from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.state import State
 from backends.micro.train import LockstepGroup, Training, base_policy
+from docs.tools import plain_policy
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import (
@@ -73,15 +74,15 @@ def update(state: State, *, packed: bool) -> None:
         prompts, answers = (x.repeat_interleave(GROUP, 0) for x in (prompts, answers))
         draws = draws.view(PROMPTS * GROUP, 1, LONGEST)
     with torch.no_grad():
-        sampled = rollout.sample(weights(state.policy), prompts, draws, 1.0, 1.0)
-        reference = rollout.score(weights(state.reference), *sampled[:3]).logp
+        sampled = plain_policy.sample(weights(state.policy), prompts, draws, 1.0, 1.0)
+        reference = plain_policy.score(weights(state.reference), *sampled[:3]).logp
     reward = rewards(sampled.tokens, sampled.mask, answers)
     lost = penalty(SETTINGS.kl, sampled.logp, reference, sampled.mask)
     of_groups = reward.view(PROMPTS, GROUP), lost.view(PROMPTS, GROUP, -1)
     advantage = shaped_advantages("rloo", of_groups[0], SETTINGS.kl.beta, of_groups[1])
     batch = Experience(*sampled, reference, reward, lost.sum(-1), advantage.view(*reward.shape, 1))
     flat = state.policy.requires_grad_()
-    scored = rollout.score(weights(flat), *sampled[:3])
+    scored = plain_policy.score(weights(flat), *sampled[:3])
     loss = objective(SETTINGS.loss, SETTINGS.kl, scored.logp, batch).loss
     (gradient,) = torch.autograd.grad(loss, flat)
     state.policy, state.step = flat.detach(), state.step + 1

@@ -92,7 +92,6 @@ def measured(folder: Path, keep: Path) -> Iterator[Line]:
         cost = measure([ORCH, *argv], cwd=keep)
         what = f"{what}, 10,000 ended cells, warm"
         yield against_hydra(what, cost.cpu_seconds, cost.peak_mib, job, "2 s")
-    yield from kept_as_columns()
     yield from page_opened(folder)
     yield evaluated()
     yield from trained()  # imports torch: a process that this one starts later would have its peak
@@ -128,28 +127,6 @@ def expansion(path: Path) -> Line:
         f"{of_bare:.4f} CPU ms: a dict and its sha256; SEML 0.027 ms (elsewhere)",
         "none set",
         each / of_bare,
-    )
-
-
-def kept_as_columns(cells: int = 400) -> Iterator[Line]:
-    """Take records and an answer from columns, beside parsing logs."""
-    import results
-
-    costs = results.measured(cells, frame=True)
-    yield Line(
-        f"records of {cells} ended cells x 3,000 points, from columns",
-        f"{costs.read:.2f} CPU s",
-        f"{costs.parse:.2f} CPU s: their logs parsed",
-        "none set",
-        costs.read / costs.parse,
-    )
-    assert costs.frame is not None
-    yield Line(
-        "a question to their curves, by DuckDB",
-        f"{costs.query:.2f} CPU s",
-        f"{costs.frame:.2f} CPU s: orch.results and pandas",
-        "none set",
-        costs.query / costs.frame,
     )
 
 

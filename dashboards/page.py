@@ -127,7 +127,6 @@ AXIS_NOTE = (
 )
 MAIN_PARTS = (
     ("finals", "Results"),
-    ("changed", "What changed"),
     ("limits", "What this cannot show"),
     ("provenance", "Provenance"),
 )
@@ -489,7 +488,6 @@ def _answer(report: Report, pictures: Pictures) -> str:
         element("p", report.missing, {"class": "missing"}) if report.missing else "",
         _figure(first, pictures.get(first.id, ())) if first else "",
         claims_list(report),
-        _pictures(pictures.get("claims", ())),
         fact_line(report.facts),
         element("p", report.description, {"class": "description"}) if report.description else "",
     ]

@@ -29,7 +29,6 @@ from orchestrator.records import (
 from orchestrator.report import Context, Origin, Report, answer, laboratory, markdown, report
 from orchestrator.report.figures import MIN_POINTS, setting_names
 from orchestrator.report.model import Link, Section
-from orchestrator.report.provenance import changes_section
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
 
@@ -176,21 +175,6 @@ def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
     )
     assert (found.cards[0].says, found.cards[0].where) == ("It wins.", "Fig. 9")
     assert "**Fig. 2, Curves.** They rise." in markdown(found)
-
-
-def test_what_changed_since_another_run(synthetic: Any) -> None:
-    spec = synthetic.spec(CLAIMS)
-    one = synthetic.grid({"k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71], "none": [0.9]})
-    other = synthetic.grid(
-        {"k1.reward": [0.8, 0.82, 0.81, 0.82], "k3.loss": [0.7, 0.71, 0.72, 0.71], "none": [0.9]}
-    )
-    before, now = (compare(spec, done.records, done.scores) for done in (one, other))
-    found = changes_section(before, now, "old")
-    assert found.points[0] == "1 verdict of 2 claims changed; 1 effect did."
-    assert found.tables[0].rows[0][1::2] == ("seen, not yet certain", "holds")
-    finals = {row[2]: row[4::2] for row in found.tables[1].rows}
-    assert finals == {"k1.reward β=0.1": ("2", "4"), "k3.loss β=0.1": ("2", "4")}
-    assert changes_section(now, now, "same").tables == ()
 
 
 def test_everything_is_there(synthetic: Any) -> None:

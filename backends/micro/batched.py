@@ -7,7 +7,7 @@ of a cell by themselves: what a cell computes does not depend on its neighbours.
 
 The passes do not use autograd, for two reasons: a norm's weights are folded into the matrix behind
 it, and the train step reuses the activations of sampling.
-`policy.py` and `rollout.py` are the same mathematics for one policy, under autograd.
+`docs/tools/plain_policy.py` is the same mathematics for one policy, under autograd.
 """
 
 from collections.abc import Sequence

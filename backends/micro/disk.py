@@ -1,8 +1,7 @@
 """Read and write the files of the embedded trainer without loading torch.
 
 metrics.jsonl                      one line per train step
-checkpoints/step-<n>/              a Hugging Face directory, and state.safetensors. Its config and
-                                   tokenizer are links to one file: to edit one, copy it first
+checkpoints/step-<n>/              a Hugging Face directory, and state.safetensors
 checkpoints/resume.safetensors     the newest state that is in no checkpoint, while training lasts
 """
 

@@ -14,13 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import fused, passes
-from backends.micro.batched import Activations
+from backends.micro import passes
 from backends.micro.passes import Policies
-from backends.micro.policy import chain
 from backends.micro.problem_sets import encode, held_out_problems
 from backends.micro.rollout import Rollouts
-from backends.micro.skills import ANSWER_TOKENS, PAD, PROMPT_TOKENS, SKILLS, Skill
+from backends.micro.skills import SKILLS, Skill
 
 NUM_PROBLEMS = 256
 """Number of held-out problems of each skill for an accuracy."""
@@ -31,26 +29,19 @@ NUM_KL_PROBLEMS = 128
 @torch.no_grad()
 def log_accuracies(policy: Policies, skill: Skill) -> Tensor:
     """Return [C, NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
-    if isinstance(policy, fused.Packed):
-        return fused.log_chances(policy, *_exam(skill, NUM_PROBLEMS, policy.flat.device))
-    device, cells = policy.head.device, len(policy.head)
+    cells, device = passes.size(policy)
     prompts, answers = _exam(skill, NUM_PROBLEMS, device)
-    at = chain(PROMPT_TOKENS + ANSWER_TOKENS - 1, PROMPT_TOKENS - 1, device)
-    tokens = torch.cat([prompts, answers[:, :-1]], 1).expand(cells, -1, -1)
-    forward = Activations(cells, NUM_PROBLEMS, at, policy.head, keep=False)
-    logps = forward.advance(policy, tokens, slice(0, tokens.shape[2], 1)).log_softmax(-1)
-    return logps.gather(-1, answers.expand(cells, -1, -1)[..., None])[..., 0].sum(-1)
+    tokens = answers.expand(cells, -1, -1)[:, :, None]
+    plain = torch.ones(cells, 1, 1, 1, device=device)
+    mask = torch.ones(tokens.shape, device=device)
+    given = prompts.expand(cells, -1, -1), tokens, mask
+    return passes.score(policy, *given, plain).logp[:, :, 0].sum(-1)
 
 
 def accuracies(policy: Policies) -> list[dict[Skill, float]]:
     """Return each cell's exact expected accuracy on each skill, at temperature 1."""
-    by_skill = {skill: _chances(log_accuracies(policy, skill)).tolist() for skill in SKILLS}
+    by_skill = {s: log_accuracies(policy, s).exp().mean(-1).tolist() for s in SKILLS}
     return [dict(zip(by_skill, row, strict=True)) for row in zip(*by_skill.values(), strict=True)]
-
-
-def _chances(log_chances: Tensor) -> Tensor:
-    """Return the means [C] of the probabilities of right answers."""
-    return log_chances.exp().mean(-1)
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -85,10 +76,7 @@ class Divergence:
 
 def metrics(of_cells: Sequence[Divergence], policy: Policies) -> list[dict[str, float]]:
     """Return each cell's exact metrics: accuracies, divergences to its reference, entropy."""
-    if isinstance(policy, fused.Packed):
-        exact, divergences = _by_one_tree(of_cells, policy)
-    else:
-        exact, divergences = accuracies(policy), divergence_metrics(of_cells, policy)
+    exact, divergences = accuracies(policy), divergence_metrics(of_cells, policy)
     return [
         accuracy_metrics(by_skill, one.skill) | values
         for by_skill, one, values in zip(exact, of_cells, divergences, strict=True)
@@ -106,46 +94,6 @@ def divergence_metrics(of_cells: Sequence[Divergence], policy: Policies) -> list
     ours = passes.sample(policy, prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
     theirs = passes.score(policy, prompts, tokens, mask, plain).logps
     return _divergences(of_cells, ours.rollouts, ours.scored.logps, theirs)
-
-
-@torch.no_grad()
-def _by_one_tree(
-    of_cells: Sequence[Divergence], policy: fused.Packed
-) -> tuple[list[dict[Skill, float]], list[dict[str, float]]]:
-    """Return `accuracies` and `divergence_metrics` of the kernels, bit for bit.
-
-    The right answers, the policy's samples and the reference's samples to the same prompts are
-    one tree, in which an equal beginning is computed once.
-    """
-    cells, limit, by_kl = len(of_cells), of_cells[0].longest, slice(NUM_KL_PROBLEMS)
-    longest = max(limit, ANSWER_TOKENS)
-    shape = cells, NUM_PROBLEMS, 3, longest
-    tokens, mask = torch.full(shape, PAD), torch.zeros(shape)
-    uniforms, drawn = torch.zeros(shape), torch.zeros(shape[:3], dtype=torch.bool)
-    exams = [_exam(one.skill, NUM_PROBLEMS, one.prompts.device) for one in of_cells]
-    prompts, answers = (torch.stack(parts) for parts in zip(*exams, strict=True))
-    _, their_uniforms, their_tokens, their_mask = _stacked(of_cells)
-    tokens[:, :, 0, :ANSWER_TOKENS], mask[:, :, 0, :ANSWER_TOKENS] = answers, 1
-    uniforms[:, by_kl, 1, :limit], drawn[:, by_kl, 1] = their_uniforms[:, :, 0], True
-    tokens[:, by_kl, 2, :limit] = their_tokens[:, :, 0]
-    mask[:, by_kl, 2, :limit] = their_mask[:, :, 0]
-    all_responses, logps = fused.examine(policy, prompts, drawn, limit, uniforms, tokens, mask)
-    of_trained = _chances(all_responses.logp[:, :, 0, :ANSWER_TOKENS].contiguous().sum(-1))
-    exact: list[dict[Skill, float]] = [{} for _ in of_cells]
-    for skill in SKILLS:
-        elsewhere = [number for number, one in enumerate(of_cells) if one.skill != skill]
-        chances = of_trained.clone()
-        if elsewhere:
-            chances[elsewhere] = _chances(log_accuracies(fused.chosen(policy, elsewhere), skill))
-        for by_skill, chance in zip(exact, chances.tolist(), strict=True):
-            by_skill[skill] = chance
-    own, theirs = (
-        torch.cat([logps[:, by_kl, :1], logps[:, by_kl, first : first + limit - 1]], 2)
-        for first in (1 + (longest - 1), 1 + 2 * (longest - 1))
-    )
-    parts = (part[:, by_kl, 1:2, :limit].contiguous() for part in all_responses[1:])
-    ours = Rollouts(prompts[:, by_kl], *parts)
-    return exact, _divergences(of_cells, ours, own, theirs)
 
 
 def _stacked(of_cells: Sequence[Divergence]) -> Iterator[Tensor]:

@@ -168,13 +168,6 @@ def packed(flat: Tensor) -> Packed | None:
     return Packed(flat, panels, library)
 
 
-def chosen(policy: Packed, numbers: Sequence[int]) -> Packed:
-    """Return some of the policies."""
-    if list(numbers) == list(range(len(policy.flat))):
-        return policy
-    return Packed(policy.flat[numbers], policy.panels[numbers], policy.library)
-
-
 def _at(tensor: Tensor | None) -> c_void_p:
     return c_void_p(None if tensor is None else tensor.data_ptr())
 
@@ -232,49 +225,6 @@ def score(
         ctypes.byref(trees.given), *map(_at, (prompts, tokens, mask, logp, entropy, logps))
     )
     return PackedScores(logp, logps, trees, entropy)
-
-
-@torch.no_grad()
-def examine(
-    policy: Packed,
-    prompts: Tensor,
-    drawn: Tensor,
-    limit: int,
-    uniforms: Tensor,
-    tokens: Tensor,
-    mask: Tensor,
-) -> tuple[Rollouts, Tensor]:
-    """Score given responses [C, P, G, T] and sample those where `drawn` [C, P, G] is True.
-
-    Return all responses, the sampled ones of at most `limit` tokens, and the log-probabilities of
-    the whole vocabulary at each packed position. A beginning of several responses is computed once.
-    """
-    trees = Trees(policy, tokens.shape, torch.ones(1, 1, 1, 1), 0, keep=False)
-    tokens, mask = tokens.clone(), mask.float().clone()
-    logp, entropy, logps = _empty_scores(policy, tokens.shape)
-    given = prompts.contiguous(), drawn.to(torch.uint8).contiguous()
-    uniforms = uniforms.float().contiguous()
-    policy.library.examine(
-        ctypes.byref(trees.given),
-        *map(_at, given),
-        c_int64(limit),
-        *map(_at, (uniforms, tokens, mask, logp, entropy, logps)),
-    )
-    return Rollouts(prompts, tokens, mask, logp), logps
-
-
-@torch.no_grad()
-def log_chances(policy: Packed, prompts: Tensor, answers: Tensor) -> Tensor:
-    """Return [C, N], the log-probability of the answers [N, T] to prompts [N, S]."""
-    cells, (count, longest) = len(policy.flat), answers.shape
-    trees = Trees(policy, (cells, count, 1, longest), torch.ones(1, 1, 1, 1), 0, keep=False)
-    logp = policy.flat.new_empty(cells, count, longest)
-    prompts, answers = (x.expand(cells, -1, -1).contiguous() for x in (prompts, answers))
-    mask = torch.ones(cells, count, longest)
-    policy.library.score(
-        ctypes.byref(trees.given), *map(_at, (prompts, answers, mask, logp, None, None))
-    )
-    return logp.sum(-1)
 
 
 @torch.no_grad()

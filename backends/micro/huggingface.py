@@ -125,28 +125,14 @@ def _texts() -> dict[str, str]:
     return {name: json.dumps(each, indent=1) + "\n" for name, each in contents.items()}
 
 
-def write(directory: Path, flat: Tensor, like: Path | None = None) -> None:
-    """Write a policy into a new or existing directory.
-
-    The caller renames the directory into place. like: the directory of another policy, with which
-    it shares the files that are equal for all policies: a link costs less than a file.
-    """
+def write(directory: Path, flat: Tensor) -> None:
+    """Write a policy into a new or existing directory. The caller renames it into place."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in _texts().items():
-        if like is None or not _linked(like / name, directory / name):
-            (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).write_text(text, encoding="utf-8")
     arrays = {name: tensor.numpy() for name, tensor in to_tensors(flat).items()}
     # As arrays, because safetensors takes three times as long for torch's tensors.
     (directory / "model.safetensors").write_bytes(save(arrays, {"format": "pt"}))
-
-
-def _linked(file: Path, to: Path) -> bool:
-    """Link a file. Return False if it is gone, or if the file system has no links."""
-    try:
-        to.hardlink_to(file)
-    except OSError:
-        return False
-    return True
 
 
 def read(directory: Path) -> Tensor:

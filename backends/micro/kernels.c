@@ -669,64 +669,6 @@ void score(const pass *of, const int64_t *prompts, const int64_t *tokens, const 
     }
 }
 
-/* Add the given response at place `at` to a tree. Its first node is that of its prompt. */
-static void grow(tree *t, int64_t at, const int64_t *tokens, const float *alive)
-{
-    if (alive[at] == 0) t->response_node[at] = -1;
-    for (int64_t place = 0; place + 1 < t->longest; place++, at++) {
-        const int goes_on = alive[at] != 0 && alive[at + 1] != 0;
-        t->response_node[at + 1] =
-            goes_on ? step(t, t->response_node[at], (int32_t)tokens[at]) : -1;
-    }
-}
-
-/* Score given responses and sample others, in one tree for each cell. `drawn_ones` [prompts, size]
-   says which are sampled, up to `limit` tokens; those are written into tokens and mask. */
-void examine(const pass *of, const int64_t *prompts, const uint8_t *drawn_ones, int64_t limit,
-             const float *uniforms, int64_t *tokens, float *mask, real *logp, real *entropy,
-             real *logps)
-{
-    const int64_t size = of->size, longest = of->longest, all = of->prompts * size;
-    for (int64_t cell = 0; cell < of->cells; cell++) {
-        tree *t = begun(of, cell);
-        const policy *p = policy_of(of, cell);
-        const float *draws = uniforms + cell * all * longest;
-        int64_t *out = tokens + cell * all * longest;
-        float *alive = mask + cell * all * longest;
-        plant(t, prompts + cell * of->prompts * PROMPT, t->response_node);
-        for (int64_t response = 0; response < all; response++) {
-            const int64_t at = response * longest;
-            const int32_t prompt = t->response_node[response / size * size * longest];
-            const int drawn_one = drawn_ones[cell * all + response];
-            for (int64_t place = 0; place < longest; place++) {
-                t->response_node[at + place] = -1;
-                if (drawn_one) out[at + place] = PAD, alive[at + place] = 0;
-                t->response_token[at + place] = (int32_t)out[at + place];
-            }
-            t->response_node[at] = prompt;
-        }
-        for (int64_t response = 0; response < all; response++)
-            if (!drawn_ones[cell * all + response])
-                grow(t, response * longest, out, alive);
-        forward(p, t, 0, t->nodes);
-        for (int64_t place = 0; place < limit; place++) {
-            const int64_t done = t->nodes;
-            for (int64_t response = 0; response < all; response++) {
-                const int64_t at = response * longest + place;
-                const int32_t node = t->response_node[at];
-                if (!drawn_ones[cell * all + response] || node < 0) continue;
-                const real *row = t->logps + (int64_t)node * VOCABULARY;
-                const int32_t token = drawn(row, (real)draws[at], 1);
-                out[at] = t->response_token[at] = token, alive[at] = 1;
-                if (token != EOS && place + 1 < limit)
-                    t->response_node[at + 1] = step(t, node, token);
-            }
-            if (done < t->nodes) forward(p, t, done, t->nodes);
-        }
-        write_out(t, part_of((readings){logp, entropy, logps}, of, cell));
-    }
-}
-
 /* What the backward pass of one cell needs beside its tree. */
 typedef struct {
     real *x, *qkv, *logits; /* slopes, of each node */

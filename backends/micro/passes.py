@@ -27,6 +27,12 @@ def prepared(flat: Tensor) -> Policies:
     return fused.packed(flat) or batched.folded(flat)
 
 
+def size(policy: Policies) -> tuple[int, torch.device]:
+    """Return the number of policies, and where they are."""
+    of_all = policy.flat if isinstance(policy, Packed) else policy.head
+    return len(of_all), of_all.device
+
+
 def sample(
     policy: Policies,
     prompts: Tensor,

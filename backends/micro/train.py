@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from math import isfinite
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -437,14 +436,13 @@ class LockstepGroup:
         if not members:
             return []
         self.assign_divergences()
-        distinct, places = _distinct(members)
-        policy = passes.prepared(torch.stack([member.state.policy for member in distinct]))
+        policy = passes.prepared(torch.stack([member.state.policy for member in members]))
         exact = evaluation.metrics(
-            [member.divergence for member in distinct if member.divergence], policy
+            [member.divergence for member in members if member.divergence], policy
         )
         return [
-            (member, exact[place] | member.prediction)
-            for member, place in zip(members, places, strict=True)
+            (member, values | member.prediction)
+            for member, values in zip(members, exact, strict=True)
         ]
 
     def assign_divergences(self) -> None:
@@ -488,8 +486,6 @@ class Training:
         self._healthy = state.step, state.policy.clone()
         self._saved = time.monotonic()
         """When its newest saved state was written, or loaded."""
-        self._newest: Path | None = None
-        """The newest checkpoint that this process has written."""
         optimum = theory.predicted(cell.settings)
         self.prediction = (
             {}
@@ -650,29 +646,10 @@ class Training:
         if disk.is_whole(target):
             return
         with disk.replacing(target) as temporary:
-            huggingface.write(temporary, policy, self._newest)
+            huggingface.write(temporary, policy)
             if resumable:
                 save_state(self.state, temporary / disk.STATE, self._cell.id)
                 self._saved = time.monotonic()
-        self._newest = target
-
-
-def _distinct(members: Sequence[Training]) -> tuple[list[Training], list[int]]:
-    """Return members of which no two have the same policy and divergence, as before the first
-    train step, and for each member the place among them of one that is like it."""
-    distinct: list[Training] = []
-    places = []
-    for member in members:
-        alike = (
-            place
-            for place, one in enumerate(distinct)
-            if one.divergence is member.divergence
-            and torch.equal(one.state.policy, member.state.policy)
-        )
-        places.append(next(alike, len(distinct)))
-        if places[-1] == len(distinct):
-            distinct.append(member)
-    return distinct, places
 
 
 def _is_finite(x: Tensor) -> bool:

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from backends.micro import evaluation, huggingface, optimizer
 from backends.micro.batched import folded
-from backends.micro.policy import chain, forward, initial, one_quiet_core, weights
+from backends.micro.policy import chain, one_quiet_core, weights
 from backends.micro.problem_sets import encode, problems
 from backends.micro.shipped import POLICIES, PolicyMeasurements, Recipe
 from backends.micro.skills import NUM_DIGITS, PROMPT_TOKENS, SKILLS, VOCABULARY, Skill
+from docs.tools.plain_policy import forward, initial
 from orchestrator.settings import Optimizer
 
 RECIPES: Mapping[str, Recipe] = {

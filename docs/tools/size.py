@@ -36,8 +36,8 @@ audit, read-only libraries: backends/ areal/* ms_swift/* nemo_rl/* open_instruct
 audit, readers of driven libraries: backends/ */audit/* */audit.py */easyr1.py
   tests/backends/trl/ test_audit.py test_defaults.py history.py
 evaluation of small policies: orchestrator/evaluate/ small_llama.py shared_rows.py deferred.py
-  heads.py shards.py backends/micro/ policy_kernels.py tests/evaluate/ test_policy_kernels.py
-  test_small_llama.py test_heads.py test_shards.py
+  shards.py backends/micro/ policy_kernels.py tests/evaluate/ test_policy_kernels.py
+  test_small_llama.py test_shards.py
 embedded trainer: backends/ micro/* docs/tools/ pretrain.py tests/backends/ micro/*
 translation, OpenRLHF: backends/ openrlhf/* tests/backends/ openrlhf/*
 translation, Prime-RL: backends/ prime_rl/* tests/backends/ prime_rl/*

@@ -13,15 +13,10 @@ A run that orch did not launch has an `origin`, and its cell is `imported:<name>
     scores   task, domain, metric, step, value, stderr, num_items, repeats, eval_seed
 
 SQL queries (DuckDB) see these tables with the columns of RUN and all axes, and `runs`, a table with
-one row per cell. DuckDB reads the curves of ended cells from their columns on disk
-(runs/columns.py), and only the columns that a query names. Cells without such columns have their
-logs parsed. The rows equal those of `results_of`: the same functions compute final values.
+one row per cell. Their rows are those of `results_of`.
 """
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -32,9 +27,8 @@ from orchestrator.errors import EnvironmentFault, SelectionError, did_you_mean
 from orchestrator.evaluate import aggregate, read_scores
 from orchestrator.files import write_bytes
 from orchestrator.imports.runs import ImportedRun, read_imported
-from orchestrator.records import Cell, MetricPoint, Record, Score
-from orchestrator.runs.collect import collect, collect_without_kept
-from orchestrator.runs.columns import KeptRows, as_table
+from orchestrator.records import Cell, Record, Score
+from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -249,43 +243,12 @@ _TYPES = {
 }
 """Column -> pyarrow's name of its type, for columns that are not text."""
 
-_GLOB = re.compile(r"[*?\[\]]")
-_LAST_POINTS = """
-SELECT cell, metric, max(step), arg_max(value, step) FROM trained GROUP BY cell, metric
-"""
-_KEPT = """
-SELECT kept.id AS cell, stored.* EXCLUDE (cell, filename)
-FROM read_parquet([{paths}], union_by_name = true, filename = true) AS stored
-JOIN kept ON stored.cell = kept.name AND stored.filename = kept.path
-"""
-_TRAINED = """
-CREATE VIEW trained AS SELECT cell, metric, step, value
-FROM (UNPIVOT points ON COLUMNS(* EXCLUDE (cell, step, time)) INTO NAME metric VALUE value)
-"""
-_CURVES = """
-CREATE VIEW curves AS
-SELECT runs.*, metric, step, value
-FROM (
-    SELECT cell, metric, step, value FROM trained
-    ANTI JOIN evaluated USING (cell, metric, step)
-    UNION ALL SELECT cell, metric, step, value FROM evaluated
-) JOIN runs USING (cell)
-UNION ALL SELECT * FROM imported_curves
-"""
-
 
 class Answer(NamedTuple):
     """The result of a query."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
-
-
-def _evaluated_rows(runs: Iterable[MeasuredRun]) -> Iterator[tuple[Any, ...]]:
-    """Yield the points of curves that come from evaluations, of runs without their logs."""
-    for run in runs:
-        for metric, points in run.series.items():
-            yield from ((run.record.cell.id, metric, step, v) for step, v in points.items())
 
 
 class ResultsDatabase:
@@ -301,38 +264,23 @@ class ResultsDatabase:
                 f"{install_line('query')}"
             ) from None
         self._cells = experiment.cells
-        kept: dict[str, KeptRows] = {}
-        if _GLOB.search(str(experiment.folder.path)):  # DuckDB reads such a path as a pattern
-            self._records = collect(experiment.cells, experiment.folder)
-        else:
-            self._records, kept = collect_without_kept(experiment.cells, experiment.folder)
+        self._records = collect(experiment.cells, experiment.folder)
         scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
         self._scores = [*scores, *aggregate(scores)]
         self._imported = read_imported(experiment.folder)
         self._connection = duckdb.connect(":memory:")
-        runs = measure([replace(record, metrics=()) for record in self._records], self._scores)
+        runs = measure(self._records, self._scores)
         self._add("runs", (*RUN, *axis_columns(self._cells)), run_rows(runs))
-        self._add_trained(
-            [
-                (record.cell.id, record.directory.name, kept[record.cell.id])
-                for record in self._records
-                if record.cell.id in kept
-            ]
-        )
-        self._add("evaluated", ("cell", "metric", "step", "value"), _evaluated_rows(runs))
-        self._add_table("scores", score_rows(runs, self._scores))
-        imported = imported_rows("curves", self._imported, self._cells)
-        self._add("imported_curves", columns("curves", self._cells), imported)
-        self._connection.execute(_CURVES)
-        self._has_finals = False
+        self._made: set[ResultTable] = set()
 
     def query(self, sql: str) -> Answer:
         """Return DuckDB's result. Raise SelectionError with DuckDB's message for a bad query."""
         import duckdb
 
         try:
-            if not self._has_finals and "finals" in sql.lower():
-                self._add_finals()
+            for table in TABLES:
+                if table in sql.lower() and table not in self._made:
+                    self._add_table(table)
             if not self._connection.extract_statements(sql):
                 raise SelectionError("the query is empty; for example: SELECT * FROM runs")
             answer = self._connection.execute(sql)
@@ -350,45 +298,11 @@ class ResultsDatabase:
         own: dict[str, list[str]] = {"runs": [*RUN, *axis_columns(self._cells)]}
         return own | {name: columns(name, self._cells) for name in VALUE}
 
-    def _add_finals(self) -> None:
-        """Create the table of final values from the last point of each logged curve."""
-        last: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-        for cell, metric, step, value in self._connection.execute(_LAST_POINTS).fetchall():
-            last[cell][step][metric] = value
-        reduced = [
-            replace(
-                record,
-                metrics=tuple(
-                    MetricPoint(step, 0.0, values)
-                    for step, values in sorted(last[record.cell.id].items())
-                ),
-            )
-            for record in self._records
-        ]
-        rows = table_rows("finals", reduced, self._scores)
-        self._add_table("finals", (*rows, *imported_rows("finals", self._imported, self._cells)))
-        self._has_finals = True
-
-    def _add_trained(self, kept: Sequence[tuple[str, str, Any]]) -> None:
-        """Create the view of logged points: cell, metric, step, value."""
-        parsed = {r.cell.id: ("", r.metrics) for r in self._records if r.metrics}
-        if not kept and not parsed:
-            self._add("trained", ("cell", "metric", "step", "value"), ())
-            return
-        parts = []
-        if kept:
-            rows = [(cell, name, str(rows.path)) for cell, name, rows in kept]
-            self._add("kept", ("id", "name", "path"), rows)
-            paths = ", ".join("'" + p.replace("'", "''") + "'" for p in {row[2] for row in rows})
-            parts.append(_KEPT.format(paths=paths))
-        if parsed:
-            self._connection.register("parsed", as_table(parsed)[0])
-            parts.append("SELECT * FROM parsed")
-        self._connection.execute(f"CREATE VIEW points AS {' UNION ALL BY NAME '.join(parts)}")
-        self._connection.execute(_TRAINED)
-
-    def _add_table(self, table: ResultTable, rows: Iterable[tuple[Any, ...]]) -> None:
-        self._add(table, columns(table, self._cells), rows)
+    def _add_table(self, table: ResultTable) -> None:
+        rows = table_rows(table, self._records, self._scores)
+        imported = imported_rows(table, self._imported, self._cells)
+        self._add(table, columns(table, self._cells), (*rows, *imported))
+        self._made.add(table)
 
     def _add(self, name: str, named: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
         import pyarrow as pa

@@ -47,11 +47,6 @@ from orchestrator.tracking import MirrorReport
 )
 @click.option("--no-mlflow", is_flag=True, help="With html: leave MLflow as it is.")
 @click.option(
-    "--against",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="The runs folder of an earlier run of SPEC: the page shows what changed.",
-)
-@click.option(
     "--query",
     metavar="SQL",
     help="Print the rows of a query in DuckDB's SQL, with --format csv as CSV; write no report.",
@@ -65,7 +60,6 @@ def command(
     kind: str,
     figures: bool,
     no_mlflow: bool,
-    against: Path | None,
     query: str | None,
     tables: bool,
     dry_run: bool,
@@ -107,7 +101,6 @@ def command(
         parts = (experiment, comparison, records, known.scores, known.faults)
         _show(shown, markdown=stages.report_as_markdown(*parts), as_json=as_json)
         return stages.print_faults(records)
-    changes = [] if against is None else [stages.changes_since(experiment, comparison, against)]
     page = stages.write_report(
         experiment,
         comparison,
@@ -116,7 +109,6 @@ def command(
         output,
         faults=known.faults,
         figures=figures,
-        sections=changes,
     )
     if no_mlflow:
         code = stages.print_faults(records)

@@ -53,8 +53,7 @@ def command(
     kl=k1.reward.
 
     Trials are normal cells: `orch logs ID`, `orch show ID` and MLflow show them. Stop with
-    Ctrl-C, and continue with the same command. Several such commands may use one folder at the
-    same time.
+    Ctrl-C, and continue with the same command.
 
     On a SLURM cluster, trials and their evaluations are jobs. This command must run as long as
     new trials are needed: keep it in tmux or screen on a login node, or use --submit to run it

@@ -15,7 +15,6 @@ worker        a process that scores: imports the harness once, forks one worker 
 harness       one checkpoint through lm-eval
 named         a task of lm-eval by name, or of one's own, with its own prompts and metrics
 models        the models lm-eval generates with: transformers, vLLM, a server
-heads         a copy of a checkpoint with heads that vLLM has attention for
 divergence    KL to the reference policy and entropy, from checkpoints
 """
 

@@ -5,10 +5,8 @@ Slow to import. The harness builds and scores requests. This module loads the po
 responses, and keeps out the defaults of checkpoints, libraries and servers.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
-from orchestrator.evaluate import engines, heads, vllm_build
+from orchestrator.evaluate import engines, vllm_build
 from orchestrator.records import Engine, Sampling
 
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
@@ -117,17 +115,14 @@ def _refuse_infinite(model: Any, path: Path) -> None:
         )
 
 
-@contextmanager
-def _fitting(checkpoint: Path, cpu: bool) -> Iterator[Path]:
-    """Yield a checkpoint with heads for which vLLM has attention: this one, or a temporary copy."""
-    width = heads.missing_width(checkpoint, cpu=cpu)
-    if width is None:
-        yield checkpoint
-        return
-    with TemporaryDirectory(prefix="orch-heads-") as folder:
-        copy = Path(folder) / checkpoint.name
-        heads.pad(checkpoint, copy, width)
-        yield copy
+def _positions(checkpoint: Path) -> int | None:
+    """Return the number of tokens of a checkpoint's longest text, or None if its config has
+    none."""
+    try:
+        config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        return int(config["max_position_embeddings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
@@ -173,17 +168,10 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
             outputs = super()._model_generate([prompt for prompt, _ in groups], True, params)
             return [_Single([completion]) for output in outputs for completion in output.outputs]
 
-    with _fitting(checkpoint, cpu) as fitting:
-        return Vllm(
-            **engines.vllm_args(
-                engine,
-                str(fitting),
-                sampling,
-                seed=0,
-                cpu=cpu,
-                positions=heads.positions(checkpoint),
-            )
-        )
+    positions = _positions(checkpoint)
+    return Vllm(
+        **engines.vllm_args(engine, str(checkpoint), sampling, seed=0, cpu=cpu, positions=positions)
+    )
 
 
 class _Single:

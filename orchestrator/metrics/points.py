@@ -36,13 +36,6 @@ class PointValues(Mapping[str, float]):
         self.places = places_of(tuple(values))
         self.numbers = array("d", values.values())
 
-    @classmethod
-    def packed(cls, places: dict[str, int], raw: bytes) -> "PointValues":
-        """Return the values whose float64 these bytes are. `places` comes of `places_of`."""
-        values = cls.__new__(cls)
-        values.places, values.numbers = places, array("d", raw)
-        return values
-
     def __getitem__(self, name: str) -> float:
         return self.numbers[self.places[name]]
 

@@ -32,9 +32,11 @@ def search(experiment: Experiment, searches: Sequence[Search], journal: SearchJo
             "orch tune searches on a SLURM site or on this machine, not on a Ray: name a site with "
             "site=local or site=SLURM_SITE"
         )
-    if experiment.where == "slurm":
-        return _search_on_cluster(experiment, searches, journal)
-    return _search_locally(experiment, searches, journal)
+    experiment.folder.open()
+    with journal.controlling():
+        if experiment.where == "slurm":
+            return _search_on_cluster(experiment, searches, journal)
+        return _search_locally(experiment, searches, journal)
 
 
 def _search_locally(

@@ -13,7 +13,7 @@ import dashboards
 from orchestrator import plugins, tracking
 from orchestrator.analysis.compare import Comparison, compare, comparison_data
 from orchestrator.analysis.runs import ItemScores
-from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import (
     EvaluationEvent,
     MissingScores,
@@ -42,9 +42,8 @@ from orchestrator.records import (
 )
 from orchestrator.report import Report, answer, markdown, report
 from orchestrator.report.model import Section
-from orchestrator.report.provenance import changes_section, last_lines, newest_result, read_context
+from orchestrator.report.provenance import last_lines, newest_result, read_context
 from orchestrator.report.results import imported_section
-from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
@@ -300,19 +299,6 @@ def write_report(
     write_text(folder / "index.html", dashboards.html(built, pictures))
     write_text(folder / "report.md", markdown(built))
     return folder / "index.html"
-
-
-def changes_since(experiment: Experiment, comparison: Comparison, runs_dir: Path) -> Section:
-    """Return what changed since the run in another runs folder, or experiment's folder."""
-    folder = RunFolder.of(runs_dir, experiment.spec.name, experiment.scale)
-    if (runs_dir / "cells").is_dir():
-        folder = RunFolder(runs_dir.absolute())
-    if not folder.cells_path.is_dir():
-        raise SelectionError(f"--against {runs_dir} holds no run of {experiment.spec.name}")
-    earlier = replace(experiment, folder=folder)
-    records, known = collect_records(earlier), scores_and_faults(earlier)
-    before = compare_records(earlier, records, known.scores, known.items)
-    return changes_section(before, comparison, str(runs_dir))
 
 
 def report_as_markdown(

@@ -1,7 +1,6 @@
 """What a report's numbers rest on: read from disk, MLflow and git, and shown as sections.
 
-`read_context` reads it. The sections are on limits, failures, methods, provenance, and changes
-since another run.
+`read_context` reads it. The sections are on limits, failures, methods, and provenance.
 """
 
 import contextlib
@@ -15,13 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from orchestrator import plugins
-from orchestrator.analysis.claims import verdict_text
 from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.libraries import LibrarySide, library_name, read_sides
 from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.analysis.stats import ALPHA, LEVEL, PLANNED, POWER
-from orchestrator.analysis.text import counted, estimate_text, listed, number_text
+from orchestrator.analysis.text import counted, listed, number_text
 from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.evaluate.baselines import scored_baselines
@@ -29,8 +26,6 @@ from orchestrator.files import read_json, read_tail
 from orchestrator.launch.provenance import CHANGED, git_answers
 from orchestrator.library import neighbour
 from orchestrator.records import Baseline, Record, Score, Spec
-from orchestrator.report.figures import with_setting_names
-from orchestrator.report.front import in_short
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
 from orchestrator.runs.experiment import Experiment
 from orchestrator.settings import Settings
@@ -503,82 +498,3 @@ def _version(settings: Settings) -> str:
 
 def _host(record: Record) -> str:
     return f" on {record.last.host}" if record.last is not None and record.last.host else ""
-
-
-CHANGES_TEXT = (
-    "The same cells in the run directories of {other} and here. What changed may be seeds, "
-    "versions or machines: nothing is tested."
-)
-
-
-def changes_section(before: Comparison, now: Comparison, other: str) -> Section:
-    """Return a section on the changes since `before`. `other`: its folder of run directories."""
-    earlier = {f.name: f for f in before.claims}
-    claims = tuple(
-        (
-            f.name,
-            verdict_text(earlier[f.name]),
-            in_short(earlier[f.name]),
-            verdict_text(f),
-            in_short(f),
-        )
-        for f in now.claims
-        if f.name in earlier
-        and (earlier[f.name].verdict, in_short(earlier[f.name])) != (f.verdict, in_short(f))
-    )
-    turned = sum(row[1] != row[3] for row in claims)
-    rows = tuple(_changed_finals(before, now))
-    verdicts = f"{counted(turned, 'verdict')} of {counted(len(now.claims), 'claim')} changed"
-    changed = counted(len(now.configurations), "configuration")
-    points = (
-        f"{verdicts}; {counted(len(claims), 'effect')} did.",
-        f"{len(rows)} of {changed} have another final value, or other seeds.",
-    )
-    tables = (
-        ReportTable("Claims", ("claim", "was", "with", "is", "with"), claims),
-        ReportTable(
-            "Final values",
-            ("study", "setting", "configuration", "was", "seeds", "is", "seeds", "change"),
-            rows,
-            searchable=len(rows) > 12,
-        ),
-    )
-    return Section(
-        "changed",
-        "What changed",
-        (CHANGES_TEXT.format(other=other),),
-        points,
-        tables=tuple(table for table in tables if table.rows),
-    )
-
-
-def _changed_finals(before: Comparison, now: Comparison) -> list[tuple[str, ...]]:
-    metric = now.in_domain or before.in_domain
-    earlier = {_configuration_key(c): c for c in before.configurations}
-    rows: list[tuple[float, tuple[str, ...]]] = []
-    for c, setting in with_setting_names(now.configurations):
-        old = earlier.get(_configuration_key(c))
-        if metric is None or old is None or old.by_seed(metric) == c.by_seed(metric):
-            continue
-        was, value = old.finals.get(metric), c.finals.get(metric)
-        change = value.mean - was.mean if was and value else None
-        rows.append(
-            (
-                -abs(change or 0.0),
-                (
-                    c.study,
-                    setting,
-                    c.name,
-                    estimate_text(was) if was else "none",
-                    str(old.num_finished),
-                    estimate_text(value) if value else "none",
-                    str(c.num_finished),
-                    "" if change is None else f"{change:+.3f}".replace("-", "−"),
-                ),
-            )
-        )
-    return [row for _, row in sorted(rows, key=lambda each: each[0])]
-
-
-def _configuration_key(c: Configuration) -> tuple[object, ...]:
-    return c.study, tuple(sorted(c.traits.items())), c.name

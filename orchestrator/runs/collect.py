@@ -1,7 +1,4 @@
-"""Read run directories into Records. One broken file costs only that file.
-
-Write only a cache: the metrics of ended cells, as columns (columns.py).
-"""
+"""Read run directories into Records. One broken file costs only that file."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +10,6 @@ from orchestrator.files import read_lines, telling
 from orchestrator.library.protocol import Backend
 from orchestrator.metrics.points import checked, compact
 from orchestrator.records import (
-    ENDED,
     Cell,
     Checkpoint,
     ExitRecord,
@@ -23,7 +19,6 @@ from orchestrator.records import (
     State,
 )
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.columns import Columns, KeptRows, columns_in
 from orchestrator.runs.state import CellLook, one_look
 
 
@@ -34,18 +29,15 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     for a folder that is not orch's or has a newer format.
     """
     folder.check()
-    columns = columns_in(folder.path)
     planned = _planning_times(folder)
     with one_look(folder) as look:
-        records = [
+        return [
             replace(
-                _record(cell, folder.cell(cell), look, columns),
+                _record(cell, folder.cell(cell), look),
                 planned=planned.get((cell.declared or cell.settings).seed),
             )
             for cell in cells
         ]
-    columns.flush()
-    return records
 
 
 def _planning_times(folder: RunFolder) -> dict[int, float]:
@@ -56,22 +48,6 @@ def _planning_times(folder: RunFolder) -> dict[int, float]:
         if event.get("event") == "planned"
         for seed in event["seeds"]
     }
-
-
-def collect_without_kept(
-    cells: Iterable[Cell], folder: RunFolder
-) -> tuple[list[Record], dict[str, KeptRows]]:
-    """Return the records, and cell id -> the rows of the column cache that have its metrics.
-
-    Do not read these rows: a record whose metrics are cached has no metrics.
-    """
-    folder.check()
-    columns = columns_in(folder.path)
-    kept: dict[str, KeptRows] = {}
-    with one_look(folder) as look:
-        records = [_record(cell, folder.cell(cell), look, columns, kept) for cell in cells]
-    columns.flush()
-    return records, kept
 
 
 def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
@@ -96,13 +72,7 @@ def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
     return MetricPoint(one.step, one.time, {**one.values, **other.values})
 
 
-def _record(
-    cell: Cell,
-    cell_dir: CellDir,
-    look: CellLook,
-    columns: Columns,
-    kept: dict[str, KeptRows] | None = None,
-) -> Record:
+def _record(cell: Cell, cell_dir: CellDir, look: CellLook) -> Record:
     state = look.state_of(cell_dir)
     faults = [state.fault] if state.fault else []
     attempts = _attempts(cell_dir, faults)
@@ -110,25 +80,12 @@ def _record(
         return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
-    parsed_from = None
-    # Only logs that grow no more are kept as columns.
-    if state.state in ENDED and all(exits):
-        parsed_from = columns.state_of(cell_dir, cell.settings.backend.name)
-    metrics: tuple[MetricPoint, ...] | None
-    if kept is not None and (rows := columns.rows(cell_dir, parsed_from)):
-        kept[cell.id], metrics = rows, ()
-    else:
-        metrics = columns.points(cell_dir, parsed_from)
-    if metrics is None:
-        metrics = _parsed(cell, backend, attempts, exits, state.state, faults)
-        if not faults:
-            columns.keep(cell_dir, parsed_from, metrics)
     return Record(
         cell,
         state.state,
         attempts=exits,
         outcome=_outcome(exits),
-        metrics=metrics,
+        metrics=_parsed(cell, backend, attempts, exits, state.state, faults),
         checkpoints=_checkpoints(backend, cell_dir, state.state, faults),
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),

@@ -2,14 +2,13 @@
 
 `Controller.tick` never waits: it reads the state of every open trial, reports the ended ones,
 prunes, asks for new ones, and returns the cells that should be trained now. A driver trains them:
-`local` with workers on this machine, `slurm` with jobs. Several controllers may drive one journal.
-If one dies, another takes over its trials: the journal has them, and their cells are on disk.
+`local` with workers on this machine, `slurm` with jobs. If a controller dies, the next one goes on
+with its trials: the journal has them, and their cells are on disk.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -35,8 +34,6 @@ from orchestrator.search.results import (
 if TYPE_CHECKING:
     import optuna
 
-ADOPT_SECONDS = 5.0
-"""Seconds between two searches for trials whose controller is dead."""
 READ_SECONDS = 2.0
 """Seconds between two readings of the metrics of cells in training."""
 
@@ -86,19 +83,12 @@ class OpenTrial:
     reported: set[int] = field(default_factory=set)
     """Train steps whose values Optuna already has."""
 
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Save a value with the trial, unless another controller has ended the trial."""
-        from optuna.exceptions import UpdateFinishedTrialError
-
-        with suppress(UpdateFinishedTrialError):
-            self.optuna_trial.set_user_attr(name, value)
-
     def __str__(self) -> str:
         return f"{self.search.name} trial {self.number} ({beta_text(self.beta)})"
 
 
 class Controller:
-    """One process that drives the searches of a journal. Other processes may drive them too."""
+    """The one process that drives the searches of a journal."""
 
     def __init__(
         self,
@@ -119,30 +109,27 @@ class Controller:
         if journal.damage:
             tell(journal.damage)
         self.open: dict[tuple[str, int], OpenTrial] = {}
-        """(search, number) -> the trials that this controller owns."""
+        """(search, number) -> the trials that have not ended."""
         self.lost: set[str] = set()
         """Cells whose process was killed too often."""
         self._handed: set[str] = set()
-        self._adopted_at = -math.inf
         self._confirmations = [_Confirmation(s, journal, scorer, rules) for s in searches]
+        for search in searches:
+            self._go_on(search)
 
     @property
     def done(self) -> bool:
         """Return True once this controller has nothing left to do."""
         busy = self.open or self._next_search()
-        return not busy and all(c.done or self._has_open(c.search) for c in self._confirmations)
+        return not busy and all(confirmation.done for confirmation in self._confirmations)
 
     def tick(self) -> list[Cell]:
         """Read the state of everything once. Return the cells to train."""
-        self.journal.heartbeat()
-        self._adopt()
         wanted: dict[str, Cell] = {}
         for trial in list(self.open.values()):
             wanted.update((cell.id, cell) for cell in self._follow(trial))
         while len(self.open) < self.block.parallel and (search := self._next_search()):
-            new_trial = self._ask(search)
-            if new_trial is not None:
-                wanted.update((cell.id, cell) for cell in self._follow(new_trial))
+            wanted.update((cell.id, cell) for cell in self._follow(self._ask(search)))
         for confirmation in self._confirmations:
             if not confirmation.done and self._is_over(confirmation.search):
                 study = self.studies[confirmation.search.name]
@@ -160,7 +147,7 @@ class Controller:
     def add_grid_results(self) -> None:
         """Add the grid's results to each search that reuses them. Report how many were added."""
         for search in self.searches:
-            added = add_grid_results(search, self.journal, self.studies[search.name])
+            added = add_grid_results(search, self.studies[search.name])
             if added:
                 self.tell(f"{search.name}: {added} trials taken from the grid's results")
 
@@ -176,28 +163,16 @@ class Controller:
         """Return the number of trials that the search started itself, without reused ones."""
         return sum(map(is_own, self.studies[name].get_trials(deepcopy=False)))
 
-    def _has_open(self, search: Search) -> bool:
-        """Return True while a trial of the search is open, of this or another controller."""
-        trials = self.studies[search.name].get_trials(deepcopy=False)
-        return any(not trial.state.is_finished() for trial in trials)
-
     def _is_over(self, search: Search) -> bool:
         """Return True once no trial of the search is open and none may be started."""
-        return self._count(search.name) >= self.block.trials and not self._has_open(search)
+        is_open = any(trial.search is search for trial in self.open.values())
+        return self._count(search.name) >= self.block.trials and not is_open
 
-    def _ask(self, search: Search) -> OpenTrial | None:
-        """Return a new trial, or None if others were quicker.
-
-        One lock covers counting and creating. Without it two controllers could both create the last
-        trial.
-        """
+    def _ask(self, search: Search) -> OpenTrial:
+        """Return a new trial."""
         study = self.studies[search.name]
-        with self.journal.locked():
-            if self._count(search.name) >= self.block.trials:
-                return None
-            study.sampler = sampler(self.block, len(study.get_trials(deepcopy=False)))
-            trial = study.ask(distributions(self.block))
-            trial.set_user_attr("controller", self.journal.controller_id)
+        study.sampler = sampler(self.block, len(study.get_trials(deepcopy=False)))
+        trial = study.ask(distributions(self.block))
         return self._begin(search, trial.number, trial.params[FIELD])
 
     def _begin(self, search: Search, number: int, proposed: float) -> OpenTrial:
@@ -219,33 +194,18 @@ class Controller:
         self.tell(f"{trial}: asked")
         return trial
 
-    def _adopt(self) -> None:
-        """Take over trials whose controller is dead."""
-        if time.monotonic() < self._adopted_at + ADOPT_SECONDS:
-            return
-        self._adopted_at = time.monotonic()
-        for search in self.searches:
-            study = self.studies[search.name]
-            for frozen in study.get_trials(deepcopy=False):
-                if (search.name, frozen.number) in self.open or not self._is_orphan(frozen):
-                    continue
-                with self.journal.locked():
-                    # Check again, under the lock: another controller may have adopted the trial,
-                    # or may have created it a moment ago and not yet written its own id to it.
-                    current = study.get_trials(deepcopy=False)[frozen.number]
-                    if not self._is_orphan(current):
-                        continue
-                    handle = self.journal.trial(study, current.number)
-                    handle.set_user_attr("controller", self.journal.controller_id)
-                if FIELD in current.params:
-                    self._begin(search, current.number, current.params[FIELD])
-                else:
-                    self._fail_without_params(search, current.number)
+    def _go_on(self, search: Search) -> None:
+        """Open the trials of a search that an earlier controller left open."""
+        from optuna.trial import TrialState
 
-    def _is_orphan(self, frozen: Any) -> bool:
-        """Return True for an open trial whose controller is dead."""
-        owner = frozen.user_attrs.get("controller")
-        return not frozen.state.is_finished() and not self.journal.is_alive(owner)
+        study = self.studies[search.name]
+        for frozen in study.get_trials(deepcopy=False):
+            if frozen.state.is_finished():
+                continue
+            if FIELD in frozen.params:
+                self._begin(search, frozen.number, frozen.params[FIELD])
+            else:  # it was killed before the trial had a β: the sampler proposes a new one
+                study.tell(frozen.number, state=TrialState.FAIL)
 
     # ------------------------------------------------------------------ following
 
@@ -305,7 +265,7 @@ class Controller:
         """End a trial that is behind the trials before it. Stop its cells."""
         values = counted(len(trial.reported), "value")
         why = f"pruned with {values}: it is behind the trials before it"
-        trial.set_attribute("why", why)
+        trial.optuna_trial.set_user_attr("why", why)
         self._stop_cells(trial, f"given up by the search: {why}")
         self._close(trial, "PRUNED", None, why)
 
@@ -338,7 +298,7 @@ class Controller:
                 self.scorer.request(records)
                 return
         seeds, why = objective_values(self.block, records, self.scorer.scores(records))
-        trial.set_attribute("seeds", seeds)
+        trial.optuna_trial.set_user_attr("seeds", seeds)
         if why:
             self._fail(trial, why)
         else:
@@ -375,26 +335,15 @@ class Controller:
 
     def _fail(self, trial: OpenTrial, why: str) -> None:
         """End a trial without a result. The sampler leaves it out."""
-        trial.set_attribute("why", why)
+        trial.optuna_trial.set_user_attr("why", why)
         self._close(trial, "FAIL", None, why)
-
-    def _fail_without_params(self, search: Search, number: int) -> None:
-        """Fail a trial whose controller died before it had parameters, so that the sampler proposes
-        a new one.
-        """
-        from optuna.trial import TrialState
-
-        study = self.studies[search.name]
-        study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
 
     def _close(self, trial: OpenTrial, state: str, value: float | None, why: str) -> None:
         """Report the end of a trial to Optuna and forget the trial. state: a name of TrialState."""
         from optuna.trial import TrialState
 
-        study = self.studies[trial.search.name]
-        # Another controller may have taken this one for dead and ended the trial.
-        study.tell(trial.number, value, TrialState[state], skip_if_finished=True)
-        self.open.pop((trial.search.name, trial.number), None)
+        self.studies[trial.search.name].tell(trial.number, value, TrialState[state])
+        del self.open[trial.search.name, trial.number]
         line = f"{trial}: {state.lower()}" + ("" if value is None else f" {value:.4g}")
         self.tell(f"{line} ({why})" if why else line)
 
@@ -472,7 +421,7 @@ def intermediate_values(block: TuneBlock, records: Sequence[Record]) -> dict[int
 # ------------------------------------------------------------------ the grid's results
 
 
-def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
+def add_grid_results(search: Search, study: Any) -> int:
     """Add the finished betas of the grid that lie in the range, each once.
 
     A β needs every seed of a trial. Return the number that was added. Train and evaluate nothing.
@@ -480,29 +429,27 @@ def add_grid_results(search: Search, journal: SearchJournal, study: Any) -> int:
     import optuna
 
     added = 0
-    with journal.locked():
-        known = [trial.user_attrs.get("cells") for trial in study.get_trials(deepcopy=False)]
-        for beta, cells in _grid_betas(search):
-            ids = [cell.id for cell in cells]
-            if ids in known:
-                continue
-            folder = search.experiment.folder
-            scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
-            records = collect(cells, folder)
-            seeds, why = objective_values(search.block, records, scores)
-            if why:
-                continue
-            known.append(ids)
-            study.add_trial(
-                optuna.trial.create_trial(
-                    params={FIELD: beta},
-                    distributions=distributions(search.block),
-                    value=mean(seeds.values()),
-                    intermediate_values=intermediate_values(search.block, records),
-                    user_attrs={"reused": True, "cells": ids, "seeds": seeds},
-                )
+    known = [trial.user_attrs.get("cells") for trial in study.get_trials(deepcopy=False)]
+    for beta, cells in _grid_betas(search):
+        ids = [cell.id for cell in cells]
+        if ids in known:
+            continue
+        folder = search.experiment.folder
+        scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
+        records = collect(cells, folder)
+        seeds, why = objective_values(search.block, records, scores)
+        if why:
+            continue
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={FIELD: beta},
+                distributions=distributions(search.block),
+                value=mean(seeds.values()),
+                intermediate_values=intermediate_values(search.block, records),
+                user_attrs={"reused": True, "cells": ids, "seeds": seeds},
             )
-            added += 1
+        )
+        added += 1
     return added
 
 

@@ -5,19 +5,16 @@ runs/<experiment>/tune/
   <name>/journal.log          Optuna's journal: all searches of this name
          <search>.json        the parts of the search that must not change any more
          blocks/<search>.json the block with which the search was last driven
-         lock                 locked while trials are proposed
-         alive/<controller>   locked by a controller while it works, and touched by its heartbeat
+         lock                 locked by the controller while it works
 
 Studies, trials and their attributes are Optuna's. Orch adds what Optuna 5.0 does not have for a
-journal file: which controller owns an open trial and whether it is alive, what a search was
-declared to be, and repair after a kill (docs/decisions/030).
+journal file: one controller at a time, what a search was declared to be, and repair after a kill
+(docs/decisions/030).
 """
 
 import json
 import os
-import secrets
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.analysis.text import counted
-from orchestrator.errors import NoLocksError, RunFolderError
+from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json, take_lock, telling, write_bytes, write_text
 from orchestrator.identity import flatten
 from orchestrator.rundir import RunFolder
@@ -36,10 +33,6 @@ if TYPE_CHECKING:
     import optuna
     from optuna.storages import JournalStorage
 
-HEARTBEAT_SECONDS, SILENT_SECONDS = 10.0, 300.0
-"""Seconds between two touches of a controller's file, and seconds of silence after which a
-controller counts as dead. The silence counts only for a controller of another machine whose lock is
-invisible here. It is long because a controller may be busy with a submission."""
 _MAX_LINE_BYTES = 1 << 20
 
 
@@ -49,12 +42,10 @@ class SearchJournal:
     def __init__(self, folder: RunFolder, name: str):
         self.folder, self.path = folder, folder.path / "tune" / name
         self.log = self.path / "journal.log"
-        self.controller_id = secrets.token_hex(6)
         self.damage = ""
         """What could not be read of the journal, after it was opened."""
         self._storage: JournalStorage | None = None
-        self._alive: IO[str] | None = None
-        self._last_heartbeat = -HEARTBEAT_SECONDS
+        self._is_controlled = False
 
     # ------------------------------------------------------------------ studies
 
@@ -93,11 +84,12 @@ class SearchJournal:
         if not readable:
             raise _not_a_journal(self.log, "no line of it can be read")
         damage = f"{self.log} has {counted(len(lines) - len(readable), 'line')} that cannot be read"
-        if any(self.is_alive(path.name) for path in (self.path / "alive").glob("*")):
-            raise RunFolderError(
-                f"{damage}, and a controller works with it; stop that one first, then the other "
-                "lines are read"
-            )
+        with (self.path / "lock").open("a") as file:
+            if not self._is_controlled and not take_lock(file, wait=False):
+                raise RunFolderError(
+                    f"{damage}, and another orch tune works with it; stop that one first, then the "
+                    "other lines are read"
+                )
         copy = self.log.with_name(f"journal.damaged-{time.strftime('%Y%m%d-%H%M%S')}.log")
         shutil.copyfile(self.log, copy)
         write_bytes(self.log, b"".join(readable))
@@ -111,15 +103,13 @@ class SearchJournal:
         import optuna
 
         self._declare(search)
-        storage = self.storage
-        with self.locked():
-            return optuna.create_study(
-                study_name=search.name,
-                storage=storage,
-                load_if_exists=True,
-                direction=search.block.direction,
-                **options,
-            )
+        return optuna.create_study(
+            study_name=search.name,
+            storage=self.storage,
+            load_if_exists=True,
+            direction=search.block.direction,
+            **options,
+        )
 
     def trial(self, study: "optuna.Study", number: int) -> "optuna.Trial":
         """Return the open trial of this number, which takes intermediate values and attributes."""
@@ -139,76 +129,25 @@ class SearchJournal:
         names = optuna.get_all_study_names(self.storage)
         return {name: optuna.load_study(study_name=name, storage=self.storage) for name in names}
 
-    # ------------------------------------------------------------------ controllers
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the journal's lock. Trials and studies are created only under it: otherwise two
-        controllers could both create the last trial of a budget."""
-        with telling(self.path), (self.path / "lock").open("a") as file:
-            take_lock(file)
-            yield
-
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """Protect the trials of this controller from other controllers inside the context."""
-        path = self.path / "alive" / self.controller_id
-        with telling(path, passing=()):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._alive = path.open("a")
-            with suppress(NoLocksError):  # the heartbeat decides
-                take_lock(self._alive, wait=False)
-            self._alive.write(socket.gethostname())
-            self._alive.flush()
-        try:
-            yield
-        finally:
-            self._alive.close()
-            self._alive = None
-            path.unlink(missing_ok=True)
+        """Be the one controller of this journal inside the context.
 
-    def heartbeat(self) -> None:
-        """Touch the file of this controller. Call it at each tick."""
-        if self._alive is not None and time.monotonic() > self._last_heartbeat + HEARTBEAT_SECONDS:
-            self._last_heartbeat = time.monotonic()
-            with suppress(OSError):
-                os.utime(self._alive.fileno())
-
-    def is_alive(self, controller_id: str | None) -> bool:
-        """Return True while the controller of this id works.
-
-        The kernel frees a lock with the process that held it, so on one machine a free lock says
-        that the controller is dead, at once. From another machine the lock may be invisible (NFS
-        without lockd), so a free lock proves nothing: the age of the heartbeat decides.
+        Raise RunFolderError while another process is: two could both create the last trial of a
+        budget. The kernel frees the lock with the process that holds it.
         """
-        # The id comes from the journal and becomes the name of a file.
-        if not controller_id or not controller_id.isalnum():
-            return False
-        if controller_id == self.controller_id:
-            return True
-        with suppress(FileNotFoundError), (self.path / "alive" / controller_id).open() as file:
-            host = file.read()
+        self._make_folder()
+        with telling(self.path), (self.path / "lock").open("a") as file:
+            if not take_lock(file, wait=False):
+                raise RunFolderError(
+                    f"another orch tune works with {self.log}: wait until it has ended, or stop it "
+                    "first; or begin a search of its own beside it (tune.name=second)"
+                )
+            self._is_controlled = True
             try:
-                # A shared lock: two processes that ask at the same time do not take each other for
-                # the owner.
-                if not take_lock(file, shared=True, wait=False):
-                    return True
-            except NoLocksError:
-                return self._silence(file) < SILENT_SECONDS
-            is_remote = host not in ("", socket.gethostname())
-            return is_remote and self._silence(file) < SILENT_SECONDS
-        return False
-
-    def _silence(self, file: IO[str]) -> float:
-        """Return the seconds since a controller's last heartbeat.
-
-        Both times are the file server's: clocks of two machines may be minutes apart.
-        """
-        last = os.fstat(file.fileno()).st_mtime
-        if self._alive is None:
-            return time.time() - last
-        os.utime(self._alive.fileno())
-        return os.fstat(self._alive.fileno()).st_mtime - last
+                yield
+            finally:
+                self._is_controlled = False
 
     # ------------------------------------------------------------------ other files of a search
 
@@ -232,21 +171,13 @@ class SearchJournal:
         """Write the declaration of a search, or compare it with the one written before."""
         target, declaration = self.path / f"{search.name}.json", search.declaration()
         self._make_folder()
-        temporary = target.with_name(f".{target.name}.{self.controller_id}")
-        if not target.exists():
-            with telling(target):
-                temporary.write_text(json.dumps(declaration, indent=1) + "\n", encoding="utf-8")
-                with suppress(FileExistsError):  # of two controllers one wins; the other compares
-                    # A link fails where the file exists, and the file it makes is whole. A rename
-                    # would replace.
-                    os.link(temporary, target)
-                temporary.unlink()
         declared = read_json(target)
-        if declared != _through_json(declaration):
-            raise RunFolderError(_difference(target, declared or {}, declaration))
-        with self.locked():
-            block = json.dumps(search.block.model_dump(mode="json"), indent=1) + "\n"
-            write_text(self._block_file(search.name), block)
+        if declared is None:
+            write_text(target, json.dumps(declaration, indent=1) + "\n")
+        elif declared != _through_json(declaration):
+            raise RunFolderError(_difference(target, declared, declaration))
+        block = json.dumps(search.block.model_dump(mode="json"), indent=1) + "\n"
+        write_text(self._block_file(search.name), block)
 
     def _block_file(self, search_name: str) -> Path:
         return self.path / "blocks" / f"{search_name}.json"

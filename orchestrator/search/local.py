@@ -40,11 +40,7 @@ def search_locally(
     does.
     """
     controller.folder.open()
-    with (
-        processes.Stop().listening() as stop,
-        ExitStack() as resources,
-        controller.journal.controlling(),
-    ):
+    with processes.Stop().listening() as stop, ExitStack() as resources:
         launch: LocalLaunch | None = None
         while not stop.asked:
             wanted = controller.tick()

@@ -78,7 +78,7 @@ def search_on_cluster(controller: Controller, options: SlurmOptions, *, evaluate
     request = SubmitRequest((), controller.folder, options, evaluate, controller.tell)
     patience = SubmissionPatience(controller.tell)
     pause, quiet_since = POLL_SECONDS, time.monotonic()
-    with processes.Stop().listening() as stop, controller.journal.controlling():
+    with processes.Stop().listening() as stop:
         while not stop.asked:
             before = len(controller.open)
             wanted = patience.call(controller.tick)

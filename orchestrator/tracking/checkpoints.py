@@ -33,10 +33,6 @@ class Models:
             for mirrored, model in every
         )
 
-    def read(self) -> None:
-        """Read the models from MLflow now, before several threads need them."""
-        self._all()
-
     def link(self, run: Any, wanted: Sequence[LoggedModel]) -> dict[int, str]:
         """Make missing models outputs of the run. Set the tags of the others, and replace wrong
         ones.

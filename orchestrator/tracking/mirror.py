@@ -19,11 +19,9 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -31,7 +29,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.identity import digest
 from orchestrator.records import Cell, Record, Score, Spec
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.backpressure import MOST_AT_ONCE, Gate, PatientClient
+from orchestrator.tracking.backpressure import PatientClient
 from orchestrator.tracking.checkpoints import Models
 from orchestrator.tracking.content import Content, Dataset, Marks
 from orchestrator.tracking.mark import locked_mark, noted
@@ -187,7 +185,7 @@ class Mirror:
         """Return the writer. is_ours: nobody has written to the store since our last write."""
         if self._writer is None:
             client = self._stack.enter_context(connected(self._store))
-            patient = PatientClient(client, Gate()) if self._store.is_server else client
+            patient = PatientClient(client) if self._store.is_server else client
             self._writer = _Writer(patient, self._store, self._folder, self.report)
         elif not is_ours:
             self._writer.forget()
@@ -210,8 +208,6 @@ class _Writer:
 
     def __init__(self, client: Any, store: Store, folder: RunFolder, report: MirrorReport):
         self.client, self.store, self.folder, self.report = client, store, folder, report
-        self._lock, self._naming_dataset = Lock(), Lock()
-        self._named_datasets: set[tuple[str, str]] = set()
         self._counted: dict[str, str] = {}
         """Key of a run -> as what the report counts it."""
         self.forget()
@@ -245,12 +241,9 @@ class _Writer:
         for content in parents:
             self._complete(content)
         self._describe(self._at_home(summary), wanted.views)
-        if self.store.is_server:
-            self._complete_at_once(cells, lambda done: on_progress(done, len(wanted.runs)))
-        else:
-            for done, content in enumerate(cells, start=len(parents)):
-                on_progress(done, len(wanted.runs))
-                self._complete(content)
+        for done, content in enumerate(cells, start=len(parents)):
+            on_progress(done, len(wanted.runs))
+            self._complete(content)
         self.models.tidy({self._id_of(key) for key in self._present})
         on_progress(len(wanted.runs), len(wanted.runs))
 
@@ -472,18 +465,6 @@ class _Writer:
 
     # -------------------------------------------------------------- one run
 
-    def _complete_at_once(self, cells: Sequence[Content], done: Callable[[int], None]) -> None:
-        """Complete the runs of cells with several calls at the same time, as a server allows it."""
-        self.models.read()
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-            waiting = [pool.submit(self._complete, content) for content in cells]
-            try:
-                for number, future in enumerate(as_completed(waiting)):
-                    future.result()
-                    done(number)
-            finally:  # after a fault, what has not begun is left
-                pool.shutdown(cancel_futures=True)
-
     def _complete(self, plain: Content) -> None:
         """Give one run its content: tags, artifacts, params, points, models, status. Its mark
         comes last."""
@@ -501,8 +482,7 @@ class _Writer:
     def _write(self, run: Any, content: Content) -> None:
         run = self._created(run, content) or self._updated(run, content)
         run_id = run.info.run_id
-        with self._lock:
-            self._present[content.key] = run_id
+        self._present[content.key] = run_id
         if not self._has_artifacts(run, content):
             self._upload(run, content)
         if content.dataset is not None and not _has_dataset(run, content):
@@ -534,9 +514,8 @@ class _Writer:
         before, name = {}, content.name
         if run is not None:
             self.client.delete_run(run.info.run_id)
-            with self._lock:
-                self.report.replaced += 1
-                del self._present[content.key]
+            self.report.replaced += 1
+            del self._present[content.key]
             before, name = run.data.tags, kept_name(name, run.info.run_name, run.data.tags)
         done = Marks.of(before.get(INGESTED)) or Marks()
         # The intent is written before the points: after a kill the next mirror knows which points
@@ -579,29 +558,19 @@ class _Writer:
         """Count a run in the report as created, updated or unchanged: the first of these that
         holds for it."""
         order = ("created", "updated", "unchanged")
-        with self._lock:
-            before = self._counted.get(key)
-            if before is None or order.index(kind) < order.index(before):
-                self._counted[key] = kind
-                for name in order:
-                    setattr(self.report, name, sum(k == name for k in self._counted.values()))
+        before = self._counted.get(key)
+        if before is None or order.index(kind) < order.index(before):
+            self._counted[key] = kind
+            for name in order:
+                setattr(self.report, name, sum(k == name for k in self._counted.values()))
 
     def _log_dataset(self, run_id: str, dataset: Dataset) -> None:
-        """Log the data set of a run, as its training data.
-
-        MLflow's store looks for the data set and then inserts it. Of two calls at once both would
-        insert it, and one would fail. So the first call with a data set ends before another begins.
-        """
+        """Log the data set of a run, as its training data."""
         from mlflow.entities import Dataset as MlflowDataset
         from mlflow.entities import DatasetInput, InputTag
 
         training = [InputTag("mlflow.data.context", "training")]
         datasets = [DatasetInput(MlflowDataset(*dataset), training)]
-        with self._naming_dataset:
-            if (dataset.name, dataset.digest) not in self._named_datasets:
-                self.client.log_inputs(run_id, datasets=datasets)
-                self._named_datasets.add((dataset.name, dataset.digest))
-                return
         self.client.log_inputs(run_id, datasets=datasets)
 
     def _log(self, run_id: str, points: Sequence[Point], params: dict[str, str]) -> None:
@@ -613,8 +582,7 @@ class _Writer:
         for start in range(0, len(points), ROWS_PER_CALL):
             part = [Metric(*point) for point in points[start : start + ROWS_PER_CALL]]
             self.client.log_batch(run_id, metrics=part)
-        with self._lock:
-            self.report.rows += len(points)
+        self.report.rows += len(points)
 
     def _has_artifacts(self, run: Any, content: Content) -> bool:
         done = Marks.of(run.data.tags.get(INGESTED)) or Marks()

@@ -260,6 +260,7 @@ def test_without_a_baseline_an_advantage_is_the_reward(embedded: Callable[..., S
 
 def test_the_curvature_is_measured() -> None:
     """Fewer responses find a worse direction, so that what they measure is a lower bound."""
-    from backends.micro.curvature import LARGEST, largest
+    from backends.micro.curvature import LARGEST
+    from docs.tools.curvature import largest
 
     assert 0.3 * LARGEST["elder", "sort"] < largest("elder", "sort", 1, 300) < 426

@@ -1,7 +1,6 @@
 """orch report --query: SQL over an experiment's results gives the rows of `orch.results`."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ from command_line import orch
 
 from orchestrator.analysis.results import TABLES, ResultsDatabase, results_of
 from orchestrator.errors import EnvironmentFault, SelectionError
-from orchestrator.runs import columns
-from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment, open_experiment
 
 pytestmark = pytest.mark.slow
@@ -21,34 +18,20 @@ SMOKE = "experiments/smoke.yaml"
 
 @pytest.fixture
 def smoke(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
-    """A copy of the finished run, of which nothing is kept as columns yet."""
+    """The finished run."""
     monkeypatch.chdir(workspace)
-    monkeypatch.setattr(columns, "SETTLED_NS", 0)
-    columns.columns_in.cache_clear()
-    experiment = open_experiment(SMOKE)
-    shutil.rmtree(experiment.folder.path / "columns", ignore_errors=True)
-    return experiment
+    return open_experiment(SMOKE)
 
 
 def rows(frame: Any) -> list[tuple[str, ...]]:
     return sorted(tuple(map(str, row)) for row in frame.itertuples(index=False))
 
 
-@pytest.mark.parametrize("kept", ["nothing", "all", "half"])
-def test_rows_are_those_of_results(
-    smoke: Experiment, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_those_of_results(smoke: Experiment) -> None:
     import pandas as pd
 
-    if kept != "nothing":
-        monkeypatch.setattr(columns, "WORTH_KEEPING", 1)
-        collect(smoke.cells if kept == "all" else smoke.cells[::2], smoke.folder)
-        assert list((smoke.folder.path / "columns").glob("*.parquet"))
-        monkeypatch.setattr(columns, "WORTH_KEEPING", 10**9)
-        columns.columns_in.cache_clear()
     database = ResultsDatabase(smoke)
-    assert all(bool(r.metrics) == (kept == "nothing") for r in database._records[::2])
-    for table in reversed(TABLES):  # finals are made last, when they are asked for
+    for table in TABLES:
         expected = results_of(smoke, table)
         answer = database.query(f"SELECT * FROM {table}")  # noqa: S608
         assert answer.columns == list(expected.columns)

@@ -9,21 +9,18 @@ import pytest
 from PIL import Image
 
 from dashboards import pictures
-from dashboards.page import axis_bound, effect_drawing
-from dashboards.pictures import draw_figure, filled_views, one_page
+from dashboards.pictures import draw_figure, filled_views
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.charts.files import converted
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.records import (
     Published,
-    PublishedFigure,
     PublishedNumber,
-    PublishedPanel,
 )
 from orchestrator.report import Context, Report, figures, report
 from orchestrator.report.figures import THEIRS, every_figure
-from orchestrator.report.model import ClaimEffect, FigureKind
+from orchestrator.report.model import FigureKind
 
 pytestmark = pytest.mark.slow
 CLAIM = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -157,38 +154,6 @@ def test_published_numbers_and_libraries_are_drawn_as_they_are(told: Report) -> 
     ((_, lines),) = filled(told, "libraries")["libraries"]
     for panel in told.data["libraries"]:
         assert values(lines, panel["title"]) == panel["libraries"]
-
-
-def test_one_page_holds_every_claim_and_redrawn_figure(synthetic: Any, tmp_path: Path) -> None:
-    done = synthetic.grid({"none": [0.9, 0.92], "k1.reward": [0.8, 0.82], "k3.loss": [0.7, 0.71]})
-    panels = tuple(
-        PublishedPanel(title=draws, study="onpolicy", draws=draws) for draws in ("curves", "finals")
-    )
-    published = Published(
-        figures=(PublishedFigure(figure="Fig. 4", title="a", shows="b", panels=panels),)
-    )
-    spec = synthetic.spec({"wins": CLAIM}, published=published)
-    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
-    page = one_page(told)
-    assert page is not None
-    assert 'width="794" height="1123"' in page, "A4"
-    said = " ".join(texts(page))
-    assert told.answer[:40] in said
-    assert "In-domain accuracy is higher" in said
-    assert "Fig. 4: curves" in said
-    assert marks(page, "line") == 9, "three means, two seeds each"
-    assert effect_drawing(*_effect(told)).partition(">")[2].removesuffix("</svg>") in page
-    found = pictures(told, tmp_path)
-    assert (found["claims"], found["fig-4"]) == (("one-page",), ("fig-4",))
-    sheet = (tmp_path / "one-page.pdf").read_bytes()
-    assert re.search(rb"/MediaBox \[0 0 595.5 842.25\]", sheet), "A4, in points"
-    assert sheet.count(b"/Type /Page\n") == 1
-
-
-def _effect(told: Report) -> tuple[ClaimEffect, float, str]:
-    (card,) = told.cards
-    assert card.effect is not None
-    return card.effect, axis_bound([card.effect]), card.verdict
 
 
 def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:

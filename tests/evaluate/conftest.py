@@ -1,6 +1,5 @@
 """A runs folder with cells whose checkpoints are the shipped policies, and a stand-in backend."""
 
-import json
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -145,26 +144,3 @@ def train(folder: RunFolder) -> Train:
         )
 
     return make
-
-
-@pytest.fixture(scope="session")
-def narrow_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama with heads of 12, with the shipped policies' tokenizer."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from backends.micro.shipped import POLICIES
-
-    folder = tmp_path_factory.mktemp("narrow")
-    torch.manual_seed(0)
-    config = json.loads((POLICIES / "elder" / "config.json").read_text())
-    for key in ("architectures", "model_type", "dtype"):
-        del config[key]
-    narrow = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 12}
-    model = LlamaForCausalLM(LlamaConfig(**{**config, **narrow}))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(POLICIES / "elder" / name, folder)
-    return folder

@@ -19,7 +19,6 @@ from lifeline import held, let_go
 from backends.micro import problem_sets
 from backends.micro.shipped import POLICIES, manifest
 from backends.micro.skills import NUM_DIGITS, Skill
-from orchestrator.evaluate import heads
 from orchestrator.records import Engine, Sampling
 from tests.backends.environments import cpu_python
 from tests.evaluate.micro_scores import REPEATS, MicroScore, micro_scores
@@ -29,12 +28,6 @@ ASKED: tuple[Skill, ...] = ("copy", "reverse")
 NUM_ITEMS = 256
 START_SECONDS = 400.0
 """The first start of an environment compiles what it imports."""
-
-
-def test_no_shipped_policy_needs_another_copy_for_vllm() -> None:
-    for policy in POLICIES.iterdir():
-        assert heads.missing_width(policy, cpu=True) is None
-        assert heads.missing_width(policy, cpu=False) is None
 
 
 @pytest.fixture(scope="module")

@@ -178,15 +178,12 @@ def test_an_engine_is_ended_with_its_job(vllm: None, monkeypatch: pytest.MonkeyP
     assert policy.model.asked == ["ended"]
 
 
-def test_heads_that_vllm_lacks_are_padded_in_a_copy(vllm: None, narrow_policy: Path) -> None:
+def test_a_checkpoint_s_positions_bound_the_length(vllm: None) -> None:
     from orchestrator.evaluate import models
 
-    policy = models.opened(narrow_policy, Engine(name="vllm"), Sampling(max_response_tokens=8))
-    assert policy.model.config["head_dim"] == 32
+    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
     assert policy.model.named["max_model_len"] == 64
     assert "enforce_eager" not in policy.model.named
-    assert not Path(policy.model.named["model"]).exists()
-    assert '"head_dim": 12' in (narrow_policy / "config.json").read_text()
 
 
 def test_without_vllm_the_ways_out_are_told() -> None:

@@ -2,12 +2,12 @@
 
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.errors import RunFolderError
 from orchestrator.records import Cell
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.plan import plan, tuned_ids
@@ -63,31 +63,16 @@ def test_a_dead_controller_s_trials_are_taken_over(tmp_path: Path) -> None:
     assert [t.state for t in found.trials] == ["COMPLETE"] * 6
 
 
-def test_a_living_controller_s_trials_are_not(tmp_path: Path) -> None:
+def test_a_second_controller_is_refused_while_the_first_works(tmp_path: Path) -> None:
     made = house(tmp_path, trials=2)
-    other = made.controller()
-    with other.journal.controlling():
-        (theirs,) = other.tick()
-        mine = made.controller()
-        with mine.journal.controlling():
-            (ours,) = mine.tick()
-            assert ours.id != theirs.id
-            train(made.folder, ours, theory(ours))
-            mine.tick()
-            assert mine.done
-    assert [t.state for t in made.found()[0].trials] == ["RUNNING", "COMPLETE"]
-
-
-def test_several_controllers_keep_to_the_number_of_trials(tmp_path: Path) -> None:
-    houses = [house(tmp_path, trials=12, parallel=2) for _ in range(3)]
-    made = houses[0].controller()  # makes the folder
-    assert made.done is False
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(House.run, houses))
-    (found,) = houses[0].found()
-    assert [t.state for t in found.trials] == ["COMPLETE"] * 12
-    trained = [cell.id for each in houses for cell in each.trained]
-    assert len(trained) == len(set(trained)) == 12
+    made.folder.open()
+    with (
+        made.journal().controlling(),
+        pytest.raises(RunFolderError, match="another orch tune works with"),
+        made.journal().controlling(),
+    ):
+        pass
+    assert len(made.run()[0].trials) == 2, "the lock ends with its holder"
 
 
 def test_a_trial_cut_short_before_it_had_parameters_is_asked_anew(tmp_path: Path) -> None:
@@ -232,11 +217,11 @@ def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
         train(made.folder, cell, theory(cell))
     (search,) = made.searches
     controller = made.controller()
-    added = add_grid_results(search, made.journal(), controller.studies[search.name])
+    added = add_grid_results(search, controller.studies[search.name])
     inside = {cell.settings.kl.beta for cell in grid if 0.05 <= cell.settings.kl.beta <= 1}
     missing = {grid[-1].settings.kl.beta} & inside
     assert added == len(inside - missing) == 4 - len(missing)
-    assert add_grid_results(search, made.journal(), made.controller().studies[search.name]) == 0
+    assert add_grid_results(search, made.controller().studies[search.name]) == 0
     (found,) = made.run()
     assert [trial.reused for trial in found.trials] == [True] * added + [False] * 2
 

@@ -40,8 +40,7 @@ def test_what_says_only_how_to_search_may_change(tmp_path: Path) -> None:
     assert len(found.trials) == 7
 
 
-def test_two_controllers_that_begin_with_different_spaces(tmp_path: Path) -> None:
-    """The first to declare wins; the other hears of it before it asks for anything."""
+def test_a_controller_of_another_space_hears_of_it_before_it_asks(tmp_path: Path) -> None:
     first, second = house(tmp_path), house(tmp_path, beta=[0.02, 2])
     first.controller()
     with pytest.raises(RunFolderError, match=r"space\.kl\.beta\.high: 10(\.0)? there, 2"):
@@ -115,7 +114,7 @@ def test_a_damaged_journal_is_not_touched_under_another_controller(tmp_path: Pat
         log = made.journal().log
         log.write_bytes(b"{bad\n" + log.read_bytes())
         before = log.read_bytes()
-        with pytest.raises(RunFolderError, match="a controller works with it"):
+        with pytest.raises(RunFolderError, match="another orch tune works with it"):
             house(tmp_path, trials=3).controller()
         assert log.read_bytes() == before
 

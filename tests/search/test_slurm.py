@@ -81,24 +81,25 @@ def ended(journal: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_controllers_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
-    """Two search one space; one is killed and a job is cancelled under the other, which takes over.
-    Later a search is stopped with its jobs waiting, and --cancel ends those."""
+def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
+    """A controller is killed and a job is cancelled under the next one, which goes on. Later a
+    search is stopped with its jobs waiting, and --cancel ends those."""
     argv = [sys.executable, "-m", "orchestrator", "tune", SPEC, *SITE, *FLAGS]
     logs = [folder / "killed.log", folder / "other.log"]
-    processes = []
-    for log in logs:
-        with log.open("wb") as file:
-            processes.append(subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file))
-    for log, process in zip(logs, processes, strict=True):
-        until(log, "as 1 job array", process)
-    processes[0].send_signal(signal.SIGKILL)
+    with logs[0].open("wb") as file:
+        first = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
+    until(logs[0], "as 1 job array", first)
+    refused = orch(folder, *argv[3:])
+    assert (refused.returncode, "another orch tune works" in refused.stderr) == (1, True)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    with logs[1].open("wb") as file:
+        second = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
     (element, *_) = waited(
         lambda: cluster.run("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K").split(), "none runs"
     )
     cluster.run("scancel", element)
-    assert processes[1].wait(400) == 0, logs[1].read_text()
-    processes[0].wait()
+    assert second.wait(400) == 0, logs[1].read_text()
     runs = folder / "runs" / "smoke"
     cells = list((runs / "cells").iterdir())
     exits = [path for cell in cells for path in cell.glob("attempts/*/exit.json")]

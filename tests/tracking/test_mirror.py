@@ -5,20 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import rmtree
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tracking_house import T0, House, curve, dump, dying, grow
 
 from orchestrator.records import Cell
-from orchestrator.tracking.content import Dataset
-from orchestrator.tracking.mirror import MirrorReport, _Writer
+from orchestrator.tracking.mirror import MirrorReport
 
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
@@ -739,26 +735,3 @@ def test_the_environment_is_as_before(house: House) -> None:
 
 def test_curve_is_what_the_tests_think() -> None:
     assert curve(2) == {"train/reward_mean": 0.2, "train/entropy": 1 / 3, "eval/accuracy/a": 0.25}
-
-
-def test_the_first_runs_with_a_data_set_do_not_insert_it_twice() -> None:
-    """As MLflow's store does it: look whether it is known, then insert it."""
-    known: set[str] = set()
-
-    def log_inputs(run_id: str, datasets: list[Any]) -> None:
-        (entry,) = datasets
-        if entry.dataset.name not in known:
-            time.sleep(0.05)
-            assert entry.dataset.name not in known, "UNIQUE constraint failed"
-            known.add(entry.dataset.name)
-        logged.append(run_id)
-
-    logged: list[str] = []
-    client = SimpleNamespace(log_inputs=log_inputs)
-    folder, store = cast("Any", None), cast("Any", None)
-    mirror = _Writer(client, store, folder, MirrorReport("", ""))
-    with ThreadPoolExecutor(8) as pool:
-        for name in ("math", "countdown"):
-            for i in range(8):
-                pool.submit(mirror._log_dataset, f"{name}{i}", Dataset(name, "d", "local", "{}"))
-    assert len(logged) == 16

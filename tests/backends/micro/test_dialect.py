@@ -10,8 +10,9 @@ from backends.micro import BACKEND, optimizer
 from backends.micro.effective_beta import beta_effective
 from backends.micro.experience import lag
 from backends.micro.objective import Experience, aggregate, objective, shaped_advantages
-from backends.micro.policy import initial, norms, weights
+from backends.micro.policy import norms, weights
 from backends.micro.version import VERSION, version_for
+from docs.tools.plain_policy import initial
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import PLAIN, Dialect, parse

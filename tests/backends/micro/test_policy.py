@@ -1,11 +1,6 @@
 """The policy against Hugging Face's, packing against plain sequences, sampling against chances."""
 
-import errno
 import json
-import platform
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.micro import huggingface, policy, rollout
-from backends.micro.policy import chain, forward, initial, weights
+from backends.micro import huggingface, rollout
+from backends.micro.policy import chain, one_quiet_core, weights
 from backends.micro.problem_sets import encode, held_out_problems
 from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES, names
 from backends.micro.skills import EOS, PROMPT_TOKENS, text
+from docs.tools import plain_policy
+from docs.tools.plain_policy import forward, initial
 from orchestrator.errors import CheckpointError
 
 CPU = torch.device("cpu")
@@ -26,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def flat() -> Tensor:
-    policy.one_quiet_core()
+    one_quiet_core()
     return huggingface.read(POLICIES / "elder")
 
 
@@ -37,31 +34,7 @@ def prompts() -> Tensor:
 
 def sampled(flat: Tensor, prompts: Tensor, size: int = 3) -> rollout.Rollouts:
     draws = torch.from_numpy(np.random.default_rng(0).random((len(prompts), size, 7), np.float32))
-    return rollout.sample(weights(flat), prompts, draws, 1.0, 1.0)
-
-
-_PAGES = """
-import resource, sys, torch
-from backends.micro import policy
-if sys.argv[1] == "kept":
-    policy.keep_memory()
-def make():
-    return [torch.zeros(6 << 20) for _ in range(3)]  # 72 MiB, gone at once
-make(), make()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(40):  # a stray large page then weighs little
-    make()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are those of glibc")
-def test_freed_memory_comes_again_without_fresh_pages() -> None:
-    """Each fresh page is zeroed by the kernel; the peer is the same process, told nothing."""
-    kept, plain = (
-        int(subprocess.check_output([sys.executable, "-c", _PAGES, how])) for how in ("kept", "")
-    )
-    assert kept < plain / 4
+    return plain_policy.sample(weights(flat), prompts, draws, 1.0, 1.0)
 
 
 def test_logits_are_those_of_hugging_faces_llama(flat: Tensor, tmp_path: Path) -> None:
@@ -80,30 +53,6 @@ def test_a_policy_survives_its_files_bit_for_bit(flat: Tensor, tmp_path: Path) -
     huggingface.write(tmp_path, flat)
     assert torch.equal(huggingface.read(tmp_path), flat)
     assert len(flat) == NUM_PARAMETERS == 49_728
-
-
-def test_policies_share_the_files_that_are_equal(
-    flat: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the other one is gone, or the file system has no links."""
-    first, second, third, fourth = (tmp_path / name for name in "abcd")
-    huggingface.write(first, flat)
-    huggingface.write(second, flat + 1, first)
-    shutil.rmtree(first)
-    huggingface.write(third, flat, first)
-    monkeypatch.setattr(Path, "hardlink_to", _no_links)
-    huggingface.write(fourth, flat, third)
-    assert torch.equal(huggingface.read(second), flat + 1)
-    texts = [
-        {file.name: file.read_text() for file in folder.iterdir() if file.suffix == ".json"}
-        for folder in (second, third, fourth)
-    ]
-    assert len(texts[0]) == 4
-    assert texts[0] == texts[1] == texts[2]
-
-
-def _no_links(self: Path, target: Path) -> None:
-    raise PermissionError(errno.EPERM, "Operation not permitted", str(target))
 
 
 def test_the_tokenizer_gives_our_tokens_and_takes_them_back(tmp_path: Path) -> None:
@@ -156,7 +105,7 @@ def test_shipped_policies_have_moderate_skill(name: str) -> None:
 
 def test_packing_a_group_changes_no_number(flat: Tensor, prompts: Tensor) -> None:
     batch = sampled(flat, prompts)
-    packed = rollout.score(weights(flat), prompts, batch.tokens, batch.mask)
+    packed = plain_policy.score(weights(flat), prompts, batch.tokens, batch.mask)
     for group in range(len(prompts)):
         for member in range(3):
             line = torch.cat([prompts[group], batch.tokens[group, member]])[None]
@@ -170,9 +119,9 @@ def test_packing_a_group_changes_no_number(flat: Tensor, prompts: Tensor) -> Non
 def test_packing_changes_no_gradient(flat: Tensor, prompts: Tensor) -> None:
     batch = sampled(flat, prompts)
     one, two = flat.clone().requires_grad_(), flat.clone().requires_grad_()
-    rollout.score(weights(one), prompts, batch.tokens, batch.mask).logp.sum().backward()
+    plain_policy.score(weights(one), prompts, batch.tokens, batch.mask).logp.sum().backward()
     alone = [
-        rollout.score(
+        plain_policy.score(
             weights(two), prompts, batch.tokens[:, i : i + 1], batch.mask[:, i : i + 1]
         ).logp.sum()
         for i in range(3)
@@ -187,7 +136,7 @@ def test_the_sampler_reports_the_log_probabilities_of_what_it_drew(
     flat: Tensor, prompts: Tensor
 ) -> None:
     batch = sampled(flat, prompts)
-    again = rollout.score(weights(flat), prompts, batch.tokens, batch.mask)
+    again = plain_policy.score(weights(flat), prompts, batch.tokens, batch.mask)
     torch.testing.assert_close(again.logp, batch.logp, atol=2e-5, rtol=0)
     ended = (batch.tokens == EOS).float().cumsum(-1) - (batch.tokens == EOS).float()
     assert torch.equal(batch.mask, (ended == 0).float())
@@ -195,8 +144,8 @@ def test_the_sampler_reports_the_log_probabilities_of_what_it_drew(
 
 def test_a_response_does_not_depend_on_its_neighbours(flat: Tensor, prompts: Tensor) -> None:
     draws = torch.from_numpy(np.random.default_rng(1).random((6, 4, 7), np.float32))
-    together = rollout.sample(weights(flat), prompts, draws, 1.0, 1.0)
-    alone = rollout.sample(weights(flat), prompts[2:3], draws[2:3, 1:2], 1.0, 1.0)
+    together = plain_policy.sample(weights(flat), prompts, draws, 1.0, 1.0)
+    alone = plain_policy.sample(weights(flat), prompts[2:3], draws[2:3, 1:2], 1.0, 1.0)
     length = int(alone.mask.sum())
     assert torch.equal(together.tokens[2, 1, :length], alone.tokens[0, 0, :length])
 
@@ -207,7 +156,7 @@ def test_tokens_are_drawn_with_their_exact_chances(
 ) -> None:
     count = 20_000
     draws = torch.from_numpy(np.random.default_rng(2).random((1, count, 1), np.float32))
-    batch = rollout.sample(weights(flat), prompts[:1], draws, temperature, top_p)
+    batch = plain_policy.sample(weights(flat), prompts[:1], draws, temperature, top_p)
     seen = torch.bincount(batch.tokens.flatten(), minlength=18).double() / count
     logits = forward(weights(flat), prompts[:1], chain(PROMPT_TOKENS, 7, CPU))[0, 0].double()
     chances = (logits / temperature).softmax(-1)

@@ -1,6 +1,6 @@
 """Many cells at once: the numbers of one policy under autograd, and of each cell by itself."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.micro import BACKEND, disk, huggingface, kernels, passes, rollout, train
-from backends.micro.evaluation import Divergence
+from backends.micro import BACKEND, disk, huggingface, kernels, passes, train
 from backends.micro.experience import Trainee, collect
 from backends.micro.objective import in_loss, objective, state_kl
 from backends.micro.policy import one_quiet_core, weights
 from backends.micro.state import State
 from backends.micro.version import dialect_of
+from docs.tools import plain_policy
 from orchestrator.estimators import names
 from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import (
@@ -78,7 +78,7 @@ def plain_gradient(settings: Settings, state: State, part: int) -> tuple[Tensor,
     collected = collect([Trainee(settings, "sort", state, dialect_of(settings))])
     minibatch = collected.experiences[0].minibatches(settings.batch.num_minibatches)[part]
     flat = state.policy.clone().requires_grad_()
-    scored = rollout.score(
+    scored = plain_policy.score(
         weights(flat),
         minibatch.prompts,
         minibatch.tokens,
@@ -209,7 +209,9 @@ def test_sampling_and_scoring_are_those_of_one_policy(
     scored = passes.score(policy, prompts, tokens, mask, heat)
     torch.testing.assert_close(scored.logp, sampled.rollouts.logp, atol=CLOSE, rtol=0)
     for cell in range(3):
-        one = rollout.sample(weights(flat[cell]), prompts[cell], uniforms[cell], temperature, top_p)
+        one = plain_policy.sample(
+            weights(flat[cell]), prompts[cell], uniforms[cell], temperature, top_p
+        )
         longest = one.tokens.shape[-1]
         assert torch.equal(one.tokens, tokens[cell, ..., :longest])
         assert not mask[cell, ..., longest:].any()
@@ -241,28 +243,6 @@ def varied(embedded: Make) -> list[Settings]:
             num_train_steps=14,
         ),
     ]
-
-
-def test_cells_of_one_policy_are_evaluated_once(
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Before the first train step they have the one that they start from."""
-    metrics, evaluated = train.evaluation.metrics, list[int]()
-
-    def counted(of_cells: Sequence[Divergence], policy: passes.Policies) -> Any:
-        exact = metrics(of_cells, policy)
-        evaluated.append(len(exact))
-        return exact
-
-    monkeypatch.setattr(train.evaluation, "metrics", counted)
-    cells = [cell_of(each, evaluate_every_steps=14) for each in varied(embedded)]
-    places = [place_at(tmp_path / str(number)) for number in range(len(cells))]
-    train.run_lockstep(list(zip(cells, places, strict=True)), Kept())
-    assert evaluated == [2, 1, 4], "two skills; then the cell of 10 train steps, then the others"
 
 
 def outcome_of(place: AttemptPaths, lines: Callable[..., Any]) -> tuple[Any, Tensor]:
