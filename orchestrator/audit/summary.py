@@ -111,7 +111,9 @@ def mark(finding: AuditFinding) -> str:
         return "has a mistake"
     if finding.problem:
         return "needs a look"
-    return "no KL to a reference" if finding.verdict in UNBOUNDED else "fine"
+    if finding.verdict in UNBOUNDED:
+        return "no KL to a reference"
+    return "fine but for its bound" if finding.bound_notes else "fine"
 
 
 def instead(finding: AuditFinding) -> str:
@@ -135,6 +137,8 @@ def instead(finding: AuditFinding) -> str:
         return _for_a_kl(finding)
     if finding.inactive_flags:
         return f"leave out what has no effect: {_named_flags(finding)}"
+    if finding.bound_notes:
+        return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
     return "nothing: each setting does what its name says"
 
 
@@ -253,8 +257,8 @@ def _also(finding: AuditFinding) -> Iterator[str]:
     if wrong and finding.changes:
         yield wrong[0]
     unbounded = finding.verdict in UNBOUNDED
-    for note in finding.bound_notes[unbounded:]:
-        if not note.wrong:
+    for note in finding.bound_notes:
+        if not note.wrong and not instead(finding).startswith(note.instead):
             yield f"{note.text}: write {note.instead}"
             break
     if unbounded and finding.bound is not None and finding.bound.dropped:

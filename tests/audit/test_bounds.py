@@ -9,7 +9,7 @@ import pytest
 from audit.scripts import IN_REWARD, ON_POLICY, OPENRLHF, USE_LOSS, VERL, only
 from orchestrator.audit import AuditFinding, audit
 from orchestrator.audit.libraries import NeighbourFiles
-from orchestrator.audit.summary import instead, summary
+from orchestrator.audit.summary import instead, mark, summary
 
 ACTOR = "actor_rollout_ref.actor"
 NEWEST = {"verl": "0.9.1 told", "trl": "1.16.0 told"}
@@ -87,6 +87,15 @@ def test_trls_cispo_without_its_bound_is_a_mistake() -> None:
     assert finding.problem
     assert any("× 5" in each.text for each in finding.contradictions)
     assert not trl('loss_type="cispo", beta=0.01, epsilon_high=5.0').contradictions
+
+
+def test_a_bound_that_drops_nearly_all_is_what_to_change() -> None:
+    finding = trl('use_vllm=True, beta=0.04, loss_type="dapo"')
+    assert not finding.problem
+    assert mark(finding) == "fine but for its bound"
+    assert instead(finding).startswith("weights of tokens instead of whole responses, for ")
+    also = dict(summary(finding)).get("Also", "")
+    assert "long responses" not in also, "it is told once"
 
 
 def test_a_mistake_is_told_where_the_release_is_not_known() -> None:

@@ -94,6 +94,41 @@ def test_a_batch_that_is_no_multiple_of_its_minibatch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", ""),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=1024", "is less than"),
+        ("trainer.n_gpus_per_node=7", "does not divide over 7 GPUs (verl/utils/config.py"),
+        (
+            "trainer.n_gpus_per_node=7 actor_rollout_ref.actor.use_dynamic_bsz=True",
+            "train_mini_batch",
+        ),
+        ("trainer.n_gpus_per_node=$GPUS", ""),
+        ("trainer.n_gpus_per_node=8 trainer.nnodes=3", "24 GPUs"),
+        (
+            "trainer.n_gpus_per_node=8 actor_rollout_ref.actor.ppo_mini_batch_size=1",
+            "engine_workers",
+        ),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=12", "rollouts of a minibatch"),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64", ""),
+        (
+            "trainer.n_gpus_per_node=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
+            "the 32 rollouts of a GPU",
+        ),
+        ("actor_rollout_ref.actor.strategy=megatron trainer.nnodes=3", ""),
+        ("trainer.v1.trainer_mode=separate_async trainer.nnodes=3", ""),
+    ],
+)
+def test_sizes_that_verl_refuses(more: str, said: str) -> None:
+    sizes = "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+    text = f"{VERL} {sizes} actor_rollout_ref.rollout.n=4 {more}"
+    told = remarks(text, "verl@0.9.1")
+    assert ("will not start" in told) == bool(said), told
+    assert said in told
+    assert "will not start" not in remarks(text, "verl"), "a guessed release refuses nothing"
+
+
+@pytest.mark.parametrize(
     ("version", "more", "said"),
     [
         ("0.11.2", "", ""),

@@ -82,6 +82,9 @@ KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
 
 LAMBDA, GAMMA = "algorithm.lam", "algorithm.gamma"
 PPO_EPOCHS, DYNAMIC = f"{ACTOR}.ppo_epochs", f"{ACTOR}.use_dynamic_bsz"
+MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+STRATEGY, SEQUENCE_PARALLEL = f"{ACTOR}.strategy", f"{ACTOR}.ulysses_sequence_parallel_size"
+NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _STALE = re.compile(r"async|off_policy")
 """Entry points that sample while the policy is updated."""
 LOSS_MODE, ENTROPY = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.entropy_coeff"
@@ -503,6 +506,7 @@ class _Judge:
             else bool(loaded_by_loss or loaded_by_reward)
         )
         regime, around = self._regime(), self._surroundings(group, in_reward)
+        self.contradictions += self._refused_sizes()
         return LaunchReading(
             library="verl",
             version=self.version,
@@ -566,6 +570,49 @@ class _Judge:
         return TrainingRegime(
             None, f"{sizes}: releases before 0.8.0 differ in what they make of it"
         )
+
+    def _refused_sizes(self) -> Iterator[AuditNote]:
+        """Yield a remark if verl refuses the sizes of batches, as 0.9.0 and 0.9.1 do.
+
+        Only where the release is named: a guessed one refuses nothing. FSDP with all GPUs for
+        data, and no asynchronous mode, whose GPUs are parted otherwise. A launch that does not say
+        its GPUs has at least one.
+        """
+        keys = self.keys
+        plain = {STRATEGY: ("fsdp", "fsdp2"), SEQUENCE_PARALLEL: ("1",), MODE: ("sync",)}
+        if (
+            self.at < FIRST_V1
+            or "verl" not in self.launch.versions
+            or any(keys.has(key) and keys.text(key) not in plain[key] for key in plain)
+        ):
+            return
+        sizes = {
+            key: keys.integer(key) if keys.has(key) or key in DEFAULTS else default
+            for key, default in ((BATCH, 0), (MINIBATCH, 0), (GROUP, 0), (NODES, 1), (GPUS, 1))
+        }
+        batch, minibatch, group, nodes, gpus_per_node = sizes.values()
+        micro = keys.integer(MICRO) if keys.has(MICRO) else None
+        if not (batch and minibatch and group and nodes and gpus_per_node):
+            return
+        gpus, checked = nodes * gpus_per_node, not self._is_dynamic()
+        rollouts = minibatch * group
+        if checked and batch < minibatch:
+            why = f"{BATCH} {batch} is less than {MINIBATCH} {minibatch}"
+            yield will_not_start(
+                keys, why, "verl/workers/config/actor.py: validate", BATCH, MINIBATCH
+            )
+        elif checked and batch * group % gpus:
+            why = f"{BATCH} {batch} × {GROUP} {group} does not divide over {gpus} GPUs"
+            yield will_not_start(keys, why, "verl/utils/config.py: validate_config", BATCH, GROUP)
+        elif rollouts % gpus:
+            why = f"{MINIBATCH} {minibatch} × {GROUP} {group} does not divide over {gpus} GPUs"
+            source = "verl/workers/engine_workers.py: train_mini_batch"
+            yield will_not_start(keys, why, source, MINIBATCH, GROUP)
+        elif checked and micro and rollouts // gpus % micro:
+            of = "of a GPU" if gpus > 1 else "of a minibatch"
+            why = f"{MICRO} {micro} does not divide the {rollouts // gpus} rollouts {of}"
+            source = "verl/workers/engine/utils.py: prepare_micro_batches"
+            yield will_not_start(keys, why, source, MICRO, MINIBATCH, GROUP)
 
     def _is_dynamic(self) -> bool:
         """Return True if the sizes of batches are not checked (workers/config/actor.py)."""
