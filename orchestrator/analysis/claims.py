@@ -90,7 +90,6 @@ ClaimVerdict = Literal[
 ]
 """`no effect`: none larger than SMALL. `seen`: decided if it were the spec's only claim.
 `verdict_text` has the words of each."""
-DECIDED: tuple[ClaimVerdict, ...] = ("holds", "contradicted", "no effect")
 OPEN: tuple[ClaimVerdict, ...] = ("seen", "too few runs")
 SMALL = 0.05
 """Differences of a share up to this size count as small."""
@@ -1087,38 +1086,6 @@ def _libraries_text(e: ClaimEvidence) -> str:
     shared = sum(len(names) > 1 for names in libraries.values())
     text = f" By library: {each}."
     return f"{text} {counted(shared, 'run')} count in several libraries." if shared else text
-
-
-def effect_sentence(claim: Claim, e: ClaimEvidence) -> str:
-    """Return the measured effect, independent of the claim: `accuracy is 0.05 higher with ...`."""
-    left, over = _runs_text(claim.left), counted(len(e.contrast.seeds), "seed")
-    where = _scope_text(claim)
-    if e.effect is None:
-        sides = [
-            f"{s.count} of {counted(s.n, 'run')}" for s in (e.left, e.right) if isinstance(s, Rate)
-        ]
-        right = _runs_text(claim.right) if isinstance(claim.right, ClaimSide) else ""
-        other = f", and {right} in {sides[1]}" if right else ""
-        verb = "collapsed" if claim.left.metric == COLLAPSE else "was not stable"
-        return f"{left} {verb} in {sides[0]}{other}{where}"
-    size = number_text(abs(e.effect.mean))
-    way = "higher" if e.effect.mean >= 0 else "lower"
-    if isinstance(claim.right, ClaimSide):
-        other = f"{way} with {left} than with {_runs_text(claim.right)}"
-    elif claim.right == "predicted":
-        other = f"{way} with {left} than the closed form predicts"
-    else:
-        other = f"{'above' if e.effect.mean >= 0 else 'below'} {claim.right:g} with {left}"
-    if e.effect.low is None or e.effect.high is None:
-        interval = "one seed, no interval"
-    else:
-        bounds = sorted((abs(e.effect.low), abs(e.effect.high)))
-        sign = 1 if e.effect.mean >= 0 else -1
-        if e.effect.low * e.effect.high < 0:
-            bounds = sorted((sign * e.effect.low, sign * e.effect.high))
-        low, high = map(number_text, bounds)
-        interval = f"interval {low} to {high}, {over}"
-    return f"{metric_title(claim.left.metric)} is {size} {other}{where} ({interval})"
 
 
 def population_text(e: ClaimEvidence) -> str:

@@ -274,15 +274,12 @@ def write_report(
     *,
     faults: Sequence[str] = (),
     figures: bool = False,
-    sections: Sequence[Section] = (),
-    data: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write index.html and report.md. Return the path of the page.
 
     figures: also write each figure as PNG and PDF. Without it, remove the figures of an earlier
-    page, because they would differ from this page. faults: sentences about scores. sections:
-    further sections of the page, with `data` for their figures. The page has the date of the newest
-    result, so that the same results give the same page.
+    page, because they would differ from this page. faults: sentences about scores. The page has the
+    date of the newest result, so that the same results give the same page.
     """
     folder = target or experiment.folder.report
     built = build_report(
@@ -292,8 +289,6 @@ def write_report(
         scores,
         home=folder,
         faults=faults,
-        sections=sections,
-        data=data,
     )
     pictures = dashboards.pictures(built if figures else None, folder / "figures")
     write_text(folder / "index.html", dashboards.html(built, pictures))
@@ -320,14 +315,12 @@ def build_report(
     *,
     home: Path | None = None,
     faults: Sequence[str] = (),
-    sections: Sequence[Section] = (),
-    data: Mapping[str, Any] | None = None,
 ) -> Report:
     """Return the report as plain data, dated by the newest result."""
     target = home or experiment.folder.report
     searches, drawn = _searches(experiment)
     imported, curves = imported_section(read_imported(experiment.folder), comparison.configurations)
-    own = [*sections, *([] if imported is None else [imported]), *searches]
+    own = [*([] if imported is None else [imported]), *searches]
     return report(
         comparison,
         records,
@@ -337,7 +330,7 @@ def build_report(
         created=newest_result(records),
         context=read_context(experiment, records, scores, target, faults, say),
         sections=own,
-        data={**drawn, **curves, **(data or {})},
+        data={**drawn, **curves},
     )
 
 
