@@ -15,6 +15,7 @@ from orchestrator.lab.exact.laboratory import LabSetting, Sequences, ToyPolicy, 
 from orchestrator.lab.exact.objectives import gradients
 from orchestrator.lab.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.settings import Batch, Kl, Loss, Settings
+from tests.kl.probe import logp_for_autograd
 
 POLICY, SAMPLER, REFERENCE = ToyPolicy(0.5, -0.1), ToyPolicy(0.1, 0.05), ToyPolicy(-0.2, 0.1)
 
@@ -26,7 +27,7 @@ class Enumerated:
         self.setting = LabSetting(policy, REFERENCE, num_tokens, sampler)
         self.batch = Sequences(self.setting)
         table = tables(self.setting)
-        self.theta, logp = self.batch.logp_for_autograd()
+        self.theta, logp = logp_for_autograd(self.batch)
         self.logp = logp[:, :num_tokens]
         self.reference, self.old = (
             torch.tensor(self.batch.taken(each)) for each in (table.logp_ref, table.logp_rollout)
