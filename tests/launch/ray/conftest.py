@@ -112,7 +112,6 @@ def site(
 
 BEFORE_A_RELEASE = [
     pytest.mark.ray,
-    pytest.mark.real,
     pytest.mark.slow,
     pytest.mark.long(600),
     pytest.mark.skipif(

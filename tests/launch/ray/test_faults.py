@@ -22,7 +22,7 @@ from tests.launch.ray.cluster import listener
 from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site, ray_python
 from tests.launch.test_disk import remount, small
 
-pytestmark = BEFORE_A_RELEASE
+pytestmark = [pytest.mark.real, *BEFORE_A_RELEASE]
 __all__ = ["small"]
 
 

@@ -20,7 +20,7 @@ from tests.backends.environments import cpu_python
 from tests.launch.ray import on_cpu
 from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site
 
-pytestmark = BEFORE_A_RELEASE
+pytestmark = [pytest.mark.real, *BEFORE_A_RELEASE]
 VERL = ("verl", "0.9.1")
 KL = {"estimator": "k3", "placement": "loss", "beta": 0.05}
 

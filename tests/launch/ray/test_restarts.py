@@ -17,7 +17,7 @@ from tests.launch.kit import HOUSE, make_cell
 from tests.launch.ray.cluster import listener
 from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site, ray_python
 
-pytestmark = BEFORE_A_RELEASE
+pytestmark = [pytest.mark.real, *BEFORE_A_RELEASE]
 
 
 def steps(site: Site, cell: Cell) -> list[int]:
