@@ -99,6 +99,9 @@ def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.6, 0.64], "k3.loss": [0.7, 0.71]})
     found = reported(synthetic, done, {"wins": CLAIMS["unbiased_wins"]})
     assert "no difference seen (−0.085 [−0.227, +0.057]) in domain" in found.answer
+    equal = synthetic.grid({"k1.reward": [0.7] * 6, "k3.loss": [0.7, 0.7, 0.7, 0.7, 0.7, 0.701]})
+    equal = reported(synthetic, equal, {"wins": CLAIMS["unbiased_wins"]})
+    assert "no effect larger than 0.05 (" in equal.answer, "the sentence says what the verdict says"
     assert found.missing.startswith("1 of 1 claim is still open: about")
     (card,) = found.cards
     assert card.effect is not None

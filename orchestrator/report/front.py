@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.analysis.claims import (
     OPEN,
+    SMALL,
     ClaimEvidence,
     JudgedClaim,
     reason,
@@ -132,11 +133,15 @@ def _side_words(side: ClaimSide) -> str:
 
 
 def _seen(finding: JudgedClaim) -> str:
-    """Return `0.050 higher [...]`, or `no difference seen (...)` where the interval has 0."""
+    """Return `0.050 higher [...]`, or `no difference seen (...)` where the interval has 0, or what
+    the verdict says of a small one.
+    """
     assert finding.evidence is not None  # noqa: S101  (chosen so)
     assert finding.evidence.effect is not None  # noqa: S101  (chosen so)
     effect = finding.evidence.effect
     text = estimate_text(effect, signed=True)
+    if finding.verdict == "no effect":
+        return f"no effect larger than {SMALL:g} ({text})"
     return text if effect.excludes_zero or effect.n < 2 else f"no difference seen ({text})"
 
 
