@@ -22,6 +22,7 @@ from orchestrator.audit.port import (
 )
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
+from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.records import AttemptPaths, LaunchPlan
@@ -108,6 +109,7 @@ def command(
             say(row.note)
         say(f"{script} is not written for {target}: give each field a value, such as FIELD=VALUE")
     elif out is None:
+        set_next("")
         click.echo(_script(launch, plan, rows, script.name), nl=False)
         if plan.files:
             say(f"it needs {len(plan.files)} files beside it: --out FOLDER writes them too")
@@ -117,6 +119,8 @@ def command(
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text, encoding="utf-8")
         say(f"wrote {out / 'launch.sh'} and {len(plan.files)} files that it needs")
+        following = shlex.quote(str(out / "launch.sh"))
+        set_next(f"bash {following.replace('{', '{{').replace('}', '}}')}")
     return int(plan is None)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,25 @@ def test_what_an_asynchronous_skyrl_cannot_have_is_said(tmp_path: Path) -> None:
     done = port(tmp_path, text, "--to", "spec")
     assert done.exit_code == 0, done.exception
     assert "# give loss.correction" in done.output
+
+
+@pytest.mark.parametrize("target", ["skyrl", "openrlhf", "trl"])
+def test_bash_runs_the_script_that_is_written(tmp_path: Path, target: str) -> None:
+    """Only the trainer is another program: it prints its arguments, which are those of --json."""
+    changes = ["data.num_prompts=7000"] if target == "openrlhf" else []
+    out = tmp_path / "it's {an} out β"
+    words = ("--to", target, *changes, "--out", str(out))
+    written = port(tmp_path, VERL, *words)
+    assert written.exit_code == 0, written.output
+    assert f"Next: bash {shlex.quote(str(out / 'launch.sh'))}" in written.stderr
+    asked = json.loads(port(tmp_path, VERL, *words, "--json").output)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    program = programs / Path(asked["argv"][0]).name
+    program.write_text('#!/bin/sh\nfor each; do printf "%s\\0" "$each"; done\n')
+    program.chmod(0o755)
+    path = f"{programs}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["/bin/bash", "launch.sh"], cwd=out, env={"PATH": path}, capture_output=True, check=True
+    )
+    assert done.stdout.decode().split("\0")[:-1] == asked["argv"][1:]
