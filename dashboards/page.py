@@ -77,12 +77,17 @@ def claims_list(report: Report) -> str:
 
 
 def effect_scales(cards: Sequence[Card]) -> dict[str, float]:
-    """Return measure -> end of the axis on which its effects are drawn."""
+    """Return measure -> end of the axis on which its effects are drawn.
+
+    Accuracies in and out of domain are compared with each other, so they have one axis.
+    """
     measures: dict[str, list[ClaimEffect]] = {}
     for card in cards:
         if card.effect:
             measures.setdefault(card.effect.metric, []).append(card.effect)
-    return {metric: axis_bound(effects) for metric, effects in measures.items()}
+    ends = {metric: axis_bound(effects) for metric, effects in measures.items()}
+    of_accuracy = max((end for metric, end in ends.items() if is_accuracy(metric)), default=0.0)
+    return {metric: of_accuracy if is_accuracy(metric) else end for metric, end in ends.items()}
 
 
 def axis_bound(effects: Iterable[ClaimEffect]) -> float:

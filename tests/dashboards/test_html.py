@@ -7,14 +7,15 @@ import math
 import re
 import struct
 from html.parser import HTMLParser
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards import html
-from dashboards.page import _map_cell, axis_bound, effect_drawing, packed_series
+from dashboards.page import _map_cell, axis_bound, effect_drawing, effect_scales, packed_series
 from orchestrator.analysis.compare import compare
 from orchestrator.report import report
 from orchestrator.report.model import ClaimEffect, MapCell
@@ -218,6 +219,18 @@ def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
         )
     grown = len(page(synthetic, done)) - len(whole)
     assert grown < 180 * 4500, "under 4.5 kB a cell"
+
+
+def test_accuracies_in_and_out_of_domain_have_one_axis() -> None:
+    """A narrow interval of one measure is not drawn wider than a broad one of the other."""
+    effects = {"eval/in_domain/mean": 0.464, "eval/out_of_domain/mean": 0.004, "reward": 0.004}
+    cards = [
+        SimpleNamespace(effect=ClaimEffect(value, None, None, (0.0, None), metric))
+        for metric, value in effects.items()
+    ]
+    ends = effect_scales(cast("Any", cards))
+    assert ends["eval/in_domain/mean"] == ends["eval/out_of_domain/mean"] == 0.75
+    assert ends["reward"] == 0.02
 
 
 def test_the_answer_is_short_and_a_claim_is_one_line(synthetic: Any) -> None:

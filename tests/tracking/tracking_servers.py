@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers={"Content-Type": self.headers.get("Content-Type", "")},
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310  (ours)
                 status, text = reply.status, reply.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read()

@@ -482,7 +482,7 @@ class _Judge:
         """Yield what is assumed of a sampler without all tokens.
 
         The orchestrator sends every request with top_p 1, top_k -1 and min_p 0. Only extra_body
-        has the last word: on top_p in every release, on the others since 0.6.0.
+        replaces them: top_p in every release, the others since 0.6.0.
         """
         for key in self.keys.given:
             match = _EXTRA_BODY.search(key)

@@ -188,7 +188,8 @@ def answers(
         name: {key: _tensor(key, value) for key, value in batch.items()}
         for name, batch in inquiry["batches"].items()
     }
-    # Libraries call .float() in some places. In double precision that must not round.
+    # Libraries call .float() in some places. In double precision that must not round. This process
+    # asks functions and ends: no training sees it.
     setattr(torch.Tensor, "float", lambda self: self.double())  # noqa: B010  (mypy: no method is assigned to)
     torch.set_default_dtype(torch.float64)
     for each in inquiry["questions"]:
