@@ -20,6 +20,7 @@ from orchestrator.runs.planned import (
     PlannedGroup,
     check_translations,
     differing_libraries,
+    effective_betas,
     evaluation_lines,
     harness_lines,
     joined_cells,
@@ -119,6 +120,10 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         click.echo("\nwhat equal settings mean differently, and in how many configurations:")
         for sentence in sentences:
             click.echo(_filled(f"  {sentence}"))
+        if betas := effective_betas(experiment):
+            click.echo("  effective β, where half of a group's rollouts solve the prompt:")
+            for sentence in betas:
+                click.echo(_filled(f"    {sentence}", 6))
         click.echo(_filled("  `orch compare SPEC --by backend` says how, and later by how much"))
     _print_details(plan.rows)
     _print_evaluation(experiment)

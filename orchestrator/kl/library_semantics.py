@@ -13,6 +13,7 @@ an ablation changes one at a time.
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from math import sqrt
 from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
@@ -193,6 +194,26 @@ def has_kl_of_the_response(kl: Kl) -> bool:
     TRL's RLOOTrainer trains such a term: the whole response gets the sum as its penalty.
     """
     return kl.placement == "reward" and entry(kl.estimator).is_of_a_token
+
+
+def beta_of_half_solved_groups(settings: Settings, dialect: Dialect) -> float | None:
+    """Return the effective beta where half of each group's rollouts have reward 1, the others 0.
+
+    It is what the embedded trainer logs as `train/beta_effective` for such groups if no clamp cuts
+    a token. Return None without a KL term, or if the lengths of the responses decide.
+    """
+    size, estimator, betas = settings.rollout.group_size, settings.advantage.estimator, []
+    exchange = 1.0 if estimator in ("rloo", "reinforce") else (size - 1) / size
+    if estimator == "grpo":
+        exchange /= 0.5 * sqrt(size / (size - 1))
+    if in_loss(settings):
+        if _MATTERS["kl_loss_mean"](dialect, settings) and dialect.kl_loss_mean != "as_policy":
+            return None
+        betas.append(settings.kl.beta / exchange)
+    if in_reward(settings):
+        inside = dialect.kl_reward == "inside"
+        betas.append(settings.kl.beta if inside else settings.kl.beta / exchange)
+    return sum(betas) / len(betas) if betas else None
 
 
 def _clamps(dialect: Dialect, settings: Settings) -> bool:

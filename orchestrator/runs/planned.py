@@ -6,7 +6,12 @@ from typing import NamedTuple
 from orchestrator import harness_tasks, plugins
 from orchestrator.errors import OrchError
 from orchestrator.identity import digest, identity
-from orchestrator.kl.library_semantics import DIFFERENCES, differing, relevant
+from orchestrator.kl.library_semantics import (
+    DIFFERENCES,
+    beta_of_half_solved_groups,
+    differing,
+    relevant,
+)
 from orchestrator.launch.check import refusals
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
@@ -103,13 +108,8 @@ def differing_libraries(experiment: Experiment) -> list[str]:
 
     The first library declared is the measure. Empty for experiments of one library.
     """
-    groups: dict[str, dict[BackendRef, Settings]] = {}
-    if len({cell.settings.backend for cell in experiment.declared}) > 1:
-        for settings in (cell.settings for cell in experiment.declared):
-            same = {**identity(settings), "backend": {}, "seed": 0}
-            groups.setdefault(digest(same), {}).setdefault(settings.backend, settings)
     apart: dict[tuple[BackendRef, BackendRef], dict[str, int]] = {}
-    for by_library in groups.values():
+    for by_library in _by_library(experiment):
         (base, *_), (one, *others) = by_library, by_library.values()
         for other in others:
             causes = apart.setdefault((base, other.backend), {})
@@ -122,6 +122,42 @@ def differing_libraries(experiment: Experiment) -> list[str]:
         for (base, other), causes in apart.items()
         if causes
     ]
+
+
+def effective_betas(experiment: Experiment) -> list[str]:
+    """Return the effective beta of the KL terms that libraries weigh differently, as lines.
+
+    It is that of groups in which half of the rollouts solve the prompt.
+    """
+    terms: dict[tuple[str, tuple[str, ...]], dict[str, list[str]]] = {}
+    for by_library in _by_library(experiment):
+        kl = next(iter(by_library.values())).kl
+        weighed: dict[str, list[str]] = {}
+        for backend, settings in by_library.items():
+            beta = beta_of_half_solved_groups(settings, semantics(backend).dialect)
+            text = f"{beta:.2g}" if beta is not None else "decided by the responses' lengths"
+            weighed.setdefault(text, []).append(_release(backend))
+        if len(weighed) > 1:
+            libraries = tuple(", ".join(names) for names in weighed.values())
+            declared = terms.setdefault((kl.label, libraries), {})
+            declared.setdefault(f"{kl.beta:g}", list(weighed))
+    same: dict[str, list[str]] = {}
+    for (label, libraries), declared in terms.items():
+        weights = (", ".join(dict.fromkeys(each)) for each in zip(*declared.values(), strict=True))
+        texts = (f"{beta} in {names}" for beta, names in zip(weights, libraries, strict=True))
+        line = f"at β {', '.join(declared)}: {'; '.join(texts)}"
+        same.setdefault(line, []).append(label)
+    return [f"{', '.join(dict.fromkeys(labels))} {line}" for line, labels in same.items()]
+
+
+def _by_library(experiment: Experiment) -> list[dict[BackendRef, Settings]]:
+    """Return the declared settings that differ in nothing but library and seed, by library."""
+    groups: dict[str, dict[BackendRef, Settings]] = {}
+    if len({cell.settings.backend for cell in experiment.declared}) > 1:
+        for settings in (cell.settings for cell in experiment.declared):
+            same = {**identity(settings), "backend": {}, "seed": 0}
+            groups.setdefault(digest(same), {}).setdefault(settings.backend, settings)
+    return list(groups.values())
 
 
 def _release(backend: BackendRef) -> str:
@@ -222,6 +258,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "scale": experiment.scale,
         "declared": len(experiment.declared),
         "libraries": differing_libraries(experiment),
+        "effective_betas": effective_betas(experiment),
         "counts": plan.counts(),
         "pending": len(plan.pending),
         "still_to_spend": bill(pending, measured)._asdict(),

@@ -97,6 +97,16 @@ def test_plan_names_the_release_beside_its_library(tmp_path: Path) -> None:
     assert "skyrl@0.4.0, beside verl@0.9.1: mean of the loss's KL (4)" in told
 
 
+def test_plan_says_what_a_beta_weighs_in_each_library(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    args = ("plan", "experiments/cross_library.yaml", "site=local")
+    said = " ".join(orch(tmp_path, *args, "base.advantage.estimator=grpo").stdout.split())
+    assert "k1.reward, k3.reward at β 0.05, 0.3: 0.05, 0.3 in verl@0.9.1, skyrl@0.4.0, mi" in said
+    assert "0.035, 0.21 in openrlhf@0.11.2, prime_rl@0.5.0" in said
+    rloo = json.loads(orch(tmp_path, *args, "--json").stdout)
+    assert [line.partition(" at ")[0] for line in rloo["effective_betas"]] == ["k1.loss, k3.loss"]
+
+
 def test_plan_tells_which_tasks_stand_for_the_declared_ones(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     rehearsed = orch(tmp_path, "plan", SMOKE, "site=local").stdout

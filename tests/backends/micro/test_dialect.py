@@ -15,9 +15,19 @@ from backends.micro.version import VERSION, version_for
 from docs.tools.plain_policy import initial
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
-from orchestrator.kl.library_semantics import PLAIN, Dialect, parse
+from orchestrator.kl.library_semantics import PLAIN, Dialect, beta_of_half_solved_groups, parse
 from orchestrator.records import AttemptPaths
-from orchestrator.settings import Advantage, BackendRef, Batch, Clip, Kl, Loss, Optimizer, Settings
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Clip,
+    Kl,
+    Loss,
+    Optimizer,
+    Rollout,
+    Settings,
+)
 
 REWARD = torch.tensor([[1.0, 0.0, 1.0]])
 LOST = torch.tensor([[[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]]])
@@ -246,10 +256,13 @@ def test_beta_effective_by_hand(
     fields: dict[str, Any],
     expected: float,
 ) -> None:
-    settings = embedded("k1", placement, 0.3, advantage=Advantage(estimator=advantage))
+    two = Rollout(group_size=2, max_response_tokens=7)
+    settings = embedded("k1", placement, 0.3, advantage=Advantage(estimator=advantage), rollout=two)
     logp, batch = batch_of(0.5)
     found = beta_effective(settings, dialect(**fields), logp.detach(), batch)
     assert found == pytest.approx(expected, rel=1e-5)
+    foreseen = beta_of_half_solved_groups(settings, dialect(**fields))
+    assert foreseen == (None if fields.get("kl_loss_mean") else pytest.approx(found, rel=1e-5))
 
 
 def test_beta_effective_of_a_constant_normaliser_and_of_a_clamp(
