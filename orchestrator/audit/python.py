@@ -750,7 +750,7 @@ class _Reader:
             why = tuple(dict.fromkeys(reason for word in words for reason in word.why))
             texts = [word.text for word in words] + ([UNKNOWN] if more else [])
             return CommandWord(" ".join(texts), line, (*why, more) if more else why)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and self._is_text(node):
             both = [self._word(part, depth + 1) for part in (node.left, node.right)]
             return _one_word(both, line)
         if isinstance(node, ast.Call) and _is_environment(node):
@@ -771,6 +771,20 @@ class _Reader:
             word = self._word(known, depth + 1)
             return replace(word, lines=(*line, *word.lines))
         return CommandWord(UNKNOWN, line, (PUT_IN,))
+
+    def _is_text(self, node: ast.expr | None, depth: int = 0) -> bool:
+        """Return True if the value is known to be a string: `+` joins strings and adds numbers."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < DEEPEST:
+            return self._is_text(node.left, depth + 1) or self._is_text(node.right, depth + 1)
+        if isinstance(node, ast.Call):
+            is_string = isinstance(node.func, ast.Name) and node.func.id == "str"
+            return (
+                is_string or bool(_is_formatted(node)) or _is_joined(node) or _is_environment(node)
+            )
+        if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and depth < DEEPEST:
+            return self._is_text(self._known(node), depth + 1)
+        string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        return string or isinstance(node, ast.JoinedStr) or bool(node and _is_formatted(node))
 
     def _known(self, node: ast.expr) -> ast.expr | None:
         if isinstance(node, ast.Name):

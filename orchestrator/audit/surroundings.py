@@ -61,6 +61,17 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
     effects_ = []
     old = reading.regime.on_policy is not True
     terms = (reading.in_reward if in_reward else None, reading.in_loss if in_loss else None)
+    if around.rejected:
+        leaves = f"rejected {around.rejected} leave the loss"
+        kept = "their reward stays in the mean of their group"
+        effects_.append(
+            Effect(
+                f"{leaves}, and with it the KL ({around.rejected_because}); {kept}, the KL in the "
+                "reward included: the objective is of what is kept",
+                f"of the {around.rejected} that are kept",
+                f"{leaves}, and {kept}",
+            )
+        )
     if in_reward or in_loss:
         effects_ += [
             *_division(around, reading.group_size, in_reward=in_reward, in_loss=in_loss),

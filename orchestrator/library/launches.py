@@ -287,6 +287,11 @@ class Surroundings:
     """The same as the laboratory knows it; None: it has no number for it."""
     correction_includes_kl: bool = False
     """True if the correction also multiplies a KL in the loss."""
+    rejected: Literal["", "responses", "tokens"] = ""
+    """What a rejection by the ratio to the engine takes out of the loss, and leaves in the mean of
+    its group."""
+    rejected_because: str = ""
+    """The key and value that decide it, for a user."""
     length_weighted: bool = False
     """True if each response's tokens are averaged before the responses are."""
     kl_loss_factor: float | None = 1.0

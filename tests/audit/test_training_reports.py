@@ -192,6 +192,48 @@ def test_a_correction_without_the_engines_log_probabilities(
     text = f"{VERL}{SIZES}algorithm.rollout_correction.rollout_is=token {more}"
     assert bool(around(text, f"verl@{version}").correction) is acts
     assert ("does nothing" in remarks(text, f"verl@{version}")) is not acts
+    rejecting = text.replace("rollout_is=token", "rollout_rs=seq_sum_k1")
+    assert around(rejecting, f"verl@{version}").rejected == ("responses" if acts else "")
+    assert ("does nothing" in remarks(rejecting, f"verl@{version}")) is not acts
+
+
+@pytest.mark.parametrize(
+    ("kinds", "what"), [("token_k1", "tokens"), ("token_k1,seq_sum_k3", "responses"), ("null", "")]
+)
+def test_a_rejection_says_what_it_leaves_in_the_mean(kinds: str, what: str) -> None:
+    """verl 0.9.1 trainer/ppo/ray_trainer.py: fit masks the loss, then takes the groups' means."""
+    text = f"{VERL}{SIZES}algorithm.rollout_correction.rollout_rs={kinds!r}"
+    said = " ".join(text for _, text in summary(read(text, "verl@0.9.1")[1]))
+    sentence = f"rejected {what} leave the loss, and their reward stays in the mean of their group"
+    assert (sentence in said) is bool(what)
+    assert ("rejected" in said) is bool(what)
+
+
+@pytest.mark.parametrize(
+    ("value", "group"),
+    [("1 + 7", None), ("n + 7", None), ("'1' + '7'", 17), ("str(1) + '7'", 17), ("t + t", 22)],
+)
+def test_a_sum_of_numbers_is_no_text(value: str, group: int | None) -> None:
+    text = "n = 4\nt = '2'\n" + TRL % f"num_generations={value}"
+    assert reading_of(text, "trl@1.16.0").group_size == group
+
+
+@pytest.mark.parametrize(
+    ("sizes", "processes"),
+    [
+        ("per_device_train_batch_size=1, gradient_accumulation_steps=4, num_generations=16", 4),
+        ("per_device_train_batch_size=2, steps_per_generation=3, num_generations=8", 4),
+        ("per_device_train_batch_size=8, gradient_accumulation_steps=4, num_generations=16", 0),
+        ("per_device_train_batch_size=1, num_generations=8", 8),
+        ("generation_batch_size=32, per_device_train_batch_size=1, num_generations=16", 0),
+        ("gradient_accumulation_steps=4, num_generations=64", 0),
+    ],
+)
+def test_groups_that_one_process_of_trl_cannot_fill(sizes: str, processes: int) -> None:
+    reading = reading_of(TRL % sizes, "trl@1.16.0")
+    told = [text for text in reading.assumes if "processes" in text]
+    assert len(told) == bool(processes)
+    assert all(f"a multiple of {processes} processes" in text for text in told)
 
 
 @pytest.mark.parametrize(

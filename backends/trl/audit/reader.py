@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import gcd
 from pathlib import Path
 from typing import Literal
 
@@ -675,6 +676,7 @@ class _Facts:
         self.unread += undecided
         if fork is not None and not keys.has("beta"):
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
+        keys.assumes += self._processes()
         on = None if unknown else bool(reward.active or loss.active)
         group = keys.integer(self._name("num_generations"))
         regime, around = self.regime(), self._surroundings()
@@ -720,6 +722,30 @@ class _Facts:
             why = "sync_ref_model is on, and with beta 0 there is no reference policy"
             source = f"trl/trainer/{self.request.script}_trainer.py"
             yield will_not_start(keys, why, source, "sync_ref_model", self._name("beta"))
+
+    def _processes(self) -> Iterator[str]:
+        """Yield the number of processes without which TRL refuses the launch, if it is above 1.
+
+        TRL wants generation_batch_size, which is a process's rollouts times the processes, to be a
+        multiple of num_generations (trl/trainer/grpo_config.py: __post_init__).
+        """
+        keys, sizes = self.keys, ("per_device_train_batch_size", "gradient_accumulation_steps")
+        if self.at < FIRST_MINIBATCHES or not keys.has(sizes[0]) or self.request.fork is not None:
+            return
+        if keys.has("generation_batch_size"):
+            return
+        per_device, steps = (keys.integer(name) for name in sizes)
+        if keys.has("steps_per_generation"):
+            steps = keys.integer("steps_per_generation")
+        group = keys.integer(self._name("num_generations"))
+        if not (per_device and steps and group):
+            return
+        least = group // gcd(group, per_device * steps)
+        if least > 1:
+            yield (
+                f"the launch has a multiple of {least} processes: TRL refuses groups of {group} "
+                f"that {per_device * steps} rollouts a process do not fill"
+            )
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""

@@ -826,6 +826,7 @@ class _Judge:
             by_length = False
         low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
         differs = by_length and aggregation != "seq-mean-token-mean"
+        rejects = self._rejects(read)
         return Surroundings(
             advantage_divided_by=divided,
             divided_because=because,
@@ -847,7 +848,9 @@ class _Judge:
             clamp_of=("k3",),
             old_is_sampler=bool(bypass) or mode == "bypass_mode",
             bound_notes=tuple(self._bound_notes(mode, aggregation, bypass)),
-            notes=(*self._rejects(read), *_alone(advantage, group), *self._unbounded()),
+            rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
+            rejected_because=f"{REJECTION} {rejects}",
+            notes=(*_alone(advantage, group), *self._unbounded()),
             unread=(
                 *unread,
                 *truncated(keys, top_p=f"{ROLLOUT}.top_p", top_k=f"{ROLLOUT}.top_k"),
@@ -876,7 +879,7 @@ class _Judge:
         bypass = None if not keys.has(BYPASS) else keys.switch(BYPASS)
         if weights in ("", "null", "none", "false"):
             return "", None, bypass
-        if self._has_no_log_probs():
+        if self._has_no_log_probs(IS_WEIGHTS):
             return "", None, bypass
         bound = read(IS_THRESHOLD, FIRST_CORRECTION, "2.0") or ""
         kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
@@ -917,18 +920,19 @@ class _Judge:
                 keys, temperature, because, instead, ENGINE_MODE
             )
 
-    def _has_no_log_probs(self) -> bool:
-        """Return True, once with a remark, if the correction has no probabilities of the engine."""
+    def _has_no_log_probs(self, correction: str) -> bool:
+        """Return True, once with a remark, if the correction of this key has no probabilities of
+        the engine."""
         keys = self.keys
         given = keys.switch(LOG_PROBS) if keys.has(LOG_PROBS) else self.at >= FIRST_LOG_PROBS
         if given is not False or self._samples_ahead():
             return False
         bypasses = keys.has(BYPASS) and keys.switch(BYPASS)
-        does = "verl stops at the first step" if bypasses else "verl goes on without weights"
+        does = "verl stops at the first step" if bypasses else "verl goes on without it"
         note = AuditNote(
-            f"{IS_WEIGHTS} does nothing: {LOG_PROBS} is false, so a batch has no probabilities of "
+            f"{correction} does nothing: {LOG_PROBS} is false, so a batch has no probabilities of "
             f"the engine, and {does} (trainer/ppo/rollout_corr_helper.py)",
-            keys.lines(IS_WEIGHTS, LOG_PROBS),
+            keys.lines(correction, LOG_PROBS),
         )
         if note not in self.contradictions:
             self.contradictions.append(note)
@@ -994,14 +998,11 @@ class _Judge:
                     keys.lines(bound),
                 )
 
-    def _rejects(self, read: Callable[[str, int, str], str | None]) -> tuple[str, ...]:
-        """Return a note on rejection sampling, which takes responses out of the KL as well."""
-        if self.at < FIRST_CORRECTION:
-            return ()
-        kind = (read(REJECTION, FIRST_CORRECTION, "null") or "").lower()
-        if kind in ("", "null", "none"):
-            return ()
-        return (f"{REJECTION} {kind} takes tokens out of the task's loss and out of the KL alike",)
+    def _rejects(self, read: Callable[[str, int, str], str | None]) -> str:
+        """Return the criteria by which verl rejects samples; empty if it rejects none."""
+        kinds = (read(REJECTION, FIRST_CORRECTION, "null") or "").lower()
+        none = kinds in ("", "null", "none") or self._has_no_log_probs(REJECTION)
+        return "" if none else kinds
 
     def _ratio_to_sampler(
         self, bypass: bool | None, unread: list[str]
