@@ -6,6 +6,7 @@ https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument
 `container_scripts` returns such a program as shell text.
 """
 
+import posixpath
 import re
 import shlex
 import tomllib
@@ -152,6 +153,41 @@ def toml_document(text: str, name: str) -> ConfigDocument:
         values[key] = Given(shown, (lines[unnumbered],) if unnumbered in lines else ())
     builds_on = tuple(g.text for key, g in values.items() if key.startswith("toml_files."))
     return ConfigDocument(name, values, builds_on, "toml")
+
+
+def with_its_bases(
+    document: ConfigDocument, files: Mapping[str, str], depth: int = 0
+) -> list[ConfigDocument]:
+    """Return the files that a configuration builds on, those at hand, followed by itself.
+
+    A TOML file names them as they are found from where the program starts. A default of YAML is
+    either a Hydra group, found from the folder of the file or one above it, or a file
+    (`../base.yaml`), found from the folder of the file that names it.
+    """
+    documents: list[ConfigDocument] = []
+    for base in document.builds_on:
+        path = base if document.kind == "toml" else _path_of_default(base, document, files)
+        text = files.get(path) if path != document.name else None
+        if text is not None and depth < 5:
+            below = (
+                toml_document(text, path)
+                if document.kind == "toml"
+                else yaml_document(yaml_node(text), path)
+            )
+            documents += with_its_bases(below, files, depth + 1)
+    return [*documents, document]
+
+
+def _path_of_default(base: str, document: ConfigDocument, files: Mapping[str, str]) -> str:
+    folder = posixpath.dirname(document.name)
+    if base.endswith((".yaml", ".yml")):
+        return posixpath.normpath(posixpath.join(folder, base))
+    paths = []
+    while folder and folder != "/":
+        paths.append(posixpath.join(folder, f"{base}.yaml"))
+        folder = posixpath.dirname(folder)
+    paths.append(f"{base}.yaml")
+    return next((each for each in paths if files.get(each) is not None), paths[0])
 
 
 def _check_depth(text: str, language: str) -> None:

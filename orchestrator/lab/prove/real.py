@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
+from orchestrator.audit.commands import launches
 from orchestrator.audit.libraries import NeighbourFiles, versions
-from orchestrator.audit.pipeline import launches
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import remove_tree
 from orchestrator.identity import fingerprint

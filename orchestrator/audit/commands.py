@@ -1,0 +1,333 @@
+"""Turn a text into launches: every program that it starts, with the configurations it names.
+
+A text is a shell script, a Python file, or a YAML or TOML document. Nothing of it runs.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from types import MappingProxyType
+
+from orchestrator.audit.bash.script import launches as shell_launches
+from orchestrator.audit.bash.syntax import Budget
+from orchestrator.audit.documents import (
+    container_scripts,
+    scalars,
+    toml_document,
+    with_its_bases,
+    yaml_document,
+    yaml_node,
+    yaml_nodes,
+)
+from orchestrator.audit.libraries import may_configure, may_launch
+from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
+from orchestrator.library.launches import (
+    UNKNOWN,
+    UNSET,
+    CarriageReturn,
+    CommandWord,
+    ConfigDocument,
+    Launch,
+    UnreadableScript,
+)
+
+LARGEST = 200_000
+"""Maximum number of characters. The largest launch script among those collected has 60,000."""
+MOST_SCRIPTS = 200
+_HYDRA_MAIN = re.compile(r"@hydra\.main\(([^()]{0,400})\)")
+_HYDRA_ARGUMENT = re.compile(r"""(config_path|config_name)\s*=\s*["']([^"']*)["']""")
+_YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
+
+
+def launches(text: str, name: str, files: Mapping[str, str]) -> list[Launch]:
+    """Return every program that a text starts, whether or not a library recognises it.
+
+    Return the launches that are read before reading fails. Raise UnreadableScript if it fails
+    before the first one.
+    """
+    started: list[Launch] = []
+    try:
+        for launch in _launches(text, name, files):
+            started.append(launch)  # noqa: PERF402 - what came before an error is kept
+    except UnreadableScript as error:
+        if not started:
+            raise
+        note = f"what came before was looked at: {error}"
+        started = [replace(each, caveats=(*each.caveats, note)) for each in started]
+    return started
+
+
+def plain(text: str) -> str:
+    """Return a text with line ends of Unix, without a byte order mark and the reader's marks."""
+    return text.replace("\r\n", "\n").lstrip("\ufeff").replace("\x01", "")
+
+
+def _carriage_return(text: str) -> CarriageReturn | None:
+    """Return the carriage returns that bash would take for text; None if none is in a command."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.endswith("\r") and line.strip() and not line.lstrip().startswith("#"):
+            return CarriageReturn(number, "\\\r\n" in text)
+    return None
+
+
+def _launches(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    carriage_return, text = _carriage_return(text), plain(text)
+    suffix = name.rpartition(".")[2].lower() if "." in name.rpartition("/")[2] else ""
+    if suffix == "toml" or (not suffix and _starts_as_toml(text)):
+        yield _alone(with_its_bases(toml_document(text, name), files))
+        return
+    if suffix in ("yaml", "yml") or (
+        suffix not in ("sh", "bash", "slurm", "sbatch", "py")
+        and _starts_as_yaml(text)
+        and "#!" not in text[:2]
+    ):
+        yield from _of_yaml(text, name, files)
+        return
+    if suffix == "py":
+        yield from _of_python(text, name, files)
+        return
+    for launch in _shell(text, files, 1, {}, Budget()):
+        yield replace(launch, carriage_return=carriage_return)
+
+
+def _starts_as_toml(text: str) -> bool:
+    """Return True if a text has a section header of TOML and can be parsed as TOML."""
+    if re.search(r"(?m)^\[\[?[\w.-]+\]\]?[ \t]*(#.*)?$", text) is None:
+        return False
+    try:
+        return bool(toml_document(text, "").values)
+    except UnreadableScript:
+        return False
+
+
+def _starts_as_yaml(text: str) -> bool:
+    """Return True if the first line with content is a line of YAML."""
+    for line in text.splitlines()[:500]:
+        stripped = line.strip()
+        if stripped and stripped != "---" and not stripped.startswith("#"):
+            return _YAML_FIRST.match(stripped) is not None
+    return False
+
+
+def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    """Yield the launches of the scripts and containers inside a YAML file.
+
+    If there are none, yield the first document itself as a configuration.
+    """
+    nodes = yaml_nodes(text)
+    budget = Budget()
+    launches: list[Launch] = []
+    for node in nodes:
+        for container in container_scripts(node):
+            if may_launch(container.text):
+                launches += _shell(
+                    container.text,
+                    files,
+                    container.first_line,
+                    container.environment,
+                    budget,
+                    container.unknown,
+                )
+        environment: dict[str, str] = {}
+        scripts: list[tuple[str, int]] = []
+        for path, scalar in scalars(node):
+            head, _, rest = path.partition(".")
+            if head in ("envs", "env", "environment") and rest:
+                environment[rest] = scalar.value
+            elif re.search(r"\s", scalar.value) and may_launch(scalar.value):
+                # Marks count lines from 0, and the text of a block begins in the line after its
+                # `|`.
+                block = 2 if scalar.style in ("|", ">") else 1
+                scripts.append((scalar.value, scalar.start_mark.line + block))
+        if len(scripts) > MOST_SCRIPTS:
+            raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
+        # A container's script is among the scalars too, and is read once.
+        read = {launch.line for launch in launches}
+        for script, line in scripts:
+            if read.isdisjoint(range(line, line + script.count("\n") + 1)):
+                launches += _shell(script, files, line, environment, budget)
+    yield from launches
+    if not launches and nodes:
+        # `files` are looked up from the file's folder, so the document has no folder in its name.
+        alone = yaml_document(nodes[0], name.rpartition("/")[2])
+        *bases, _ = with_its_bases(alone, files)
+        yield _alone([*bases, replace(alone, name=name)])
+
+
+def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
+    """Yield the launches in a Python file: commands in strings and lists, and configurations."""
+    program, budget, own = read_python(text, name), Budget(), posixpath.basename(name)
+    unknown = {name: f"${name}, which Python sets" for name in program.environment}
+    for line, command_text in program.texts:
+        for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
+            yield replace(launch, names=program.names) if runs_file(launch.words, own) else launch
+    for command in program.commands:
+        caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
+        launch = Launch(
+            command.words, line=command.line, open_end=command.open_end, caveats=caveats
+        )
+        yield _configured(launch, {}, files)
+    for line, document in program.documents:
+        yield Launch(documents=(document,), line=line, names=program.names)
+
+
+def _shell(
+    text: str,
+    files: Mapping[str, str],
+    first_line: int,
+    environment: Mapping[str, str],
+    budget: Budget,
+    unknown: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Launch]:
+    launches, written = shell_launches(
+        text,
+        first_line=first_line,
+        environment=environment,
+        unknown=unknown,
+        files=files,
+        budget=budget,
+    )
+    for launch in launches:
+        module = as_module(launch.words)
+        if module is not None:
+            launch = replace(launch, words=module)
+        launch = _configured(launch, {**written} if written else {}, files)
+        own_programs = list(programs(launch, written))  # those that the script writes itself
+        yield from own_programs or [launch]
+
+
+def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:
+    """Yield a command as the configurations that the Python file creates which it runs.
+
+    Nothing for a file that is not at hand, or that creates no trainer's configuration. The last
+    document of each launch is the configuration (`call`). audited: the text of the audited file;
+    only its lines are kept.
+    """
+    at = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), None)
+    text = None if at is None else files.get(launch.words[at].text)
+    if at is None or text is None or len(text) > LARGEST or not may_configure(text):
+        return
+    try:
+        program = read_python(text, launch.words[at].text, _options(launch.words[at + 1 :]))
+    except UnreadableScript:
+        return
+    for _, document in program.documents:
+        if document.kind == "call":
+            shown = document if text == audited else _elsewhere(document)
+            documents = (*launch.documents, shown)
+            yield replace(launch, documents=documents, names=program.names)
+
+
+def _options(words: Sequence[CommandWord]) -> dict[str, str]:
+    """Return option -> value of a program's arguments: `--a b`, `--a=b`, `--switch`."""
+    options: dict[str, str] = {}
+    for word, following in zip_longest(words, words[1:]):
+        if word is not None and word.text.startswith("--"):
+            key, equals, value = word.text[2:].partition("=")
+            if not equals:
+                alone = following is None or following.text.startswith("--")
+                value = "True" if alone else following.text
+            options[key.replace("-", "_")] = value.replace(UNSET, UNKNOWN)
+    return options
+
+
+def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, str]) -> Launch:
+    """Return the launch with the configuration files that its command names.
+
+    `missing` lists the TOML files that cannot be read. `written`: texts of files that the script
+    writes, by path.
+    """
+    documents: list[ConfigDocument] = []
+    missing: list[str] = []
+    paths = list(_named(launch.words)) or list(_of_entry(launch.words, files))
+    for path in paths:
+        text = written.get(path) or files.get(path)
+        if text is None:
+            missing.append(path)
+            continue
+        try:
+            if path.endswith(".toml"):
+                documents += with_its_bases(toml_document(text, path), files)
+            else:
+                built = with_its_bases(yaml_document(yaml_node(text), path), files)
+                documents += built
+                missing += _without_file(built)
+        except UnreadableScript:
+            missing.append(path)
+    lines = tuple(_elsewhere(each) for each in documents)
+    shown = [m for m in missing if m.endswith(".toml") or m not in paths]
+    return replace(launch, documents=lines, missing=tuple(dict.fromkeys(shown)))
+
+
+def _without_file(documents: Sequence[ConfigDocument]) -> Iterator[str]:
+    """Yield the whole configurations that these documents build on and that are not among them."""
+    read = {document.name.removesuffix(".yaml") for document in documents}
+    for document in documents:
+        for base in document.builds_on:
+            whole = "/" not in base and not base.endswith((".yaml", ".yml"))
+            if whole and not any(name == base or name.endswith(f"/{base}") for name in read):
+                yield base
+
+
+def _named(words: Sequence[CommandWord]) -> Iterator[str]:
+    """Yield the paths of the configuration files that a command names.
+
+    These are TOML files after `@`, Hydra's --config-name in --config-path, `config=FILE` and
+    `--config FILE`.
+    """
+    folder = name = ""
+    for i, word in enumerate(words):
+        following = words[i + 1].text if i + 1 < len(words) else ""
+        if word.text == "@" and following:
+            yield following
+        elif word.text.startswith("@") and word.text.endswith(".toml"):
+            yield word.text[1:]
+        key, _, value = word.text.partition("=")
+        if key in ("--config-path", "--config_path", "--config-dir", "-cd", "-cp"):
+            folder = (value or following).strip("'\"")
+        elif key == "config" and value.endswith((".yaml", ".yml")):
+            yield value
+        elif key == "--config" and (value or following).endswith((".yaml", ".yml")):
+            yield value or following
+        elif key in ("--config-name", "--config_name", "-cn"):
+            name = (value or following).strip("'\"").removesuffix(".yaml")
+    if name:
+        yield f"{folder or 'config'}/{name}.yaml"
+
+
+def _of_entry(words: Sequence[CommandWord], files: Mapping[str, str]) -> Iterator[str]:
+    """Yield the configuration of the Python file that a command runs: its `@hydra.main(...)`."""
+    for word in words:
+        text = files.get(word.text) if word.text.endswith(".py") else None
+        match = _HYDRA_MAIN.search(text) if text is not None else None
+        if match is None:
+            continue
+        named = {each[1]: each[2] for each in _HYDRA_ARGUMENT.finditer(match[1])}
+        if "config_name" in named:
+            folder = posixpath.join(posixpath.dirname(word.text), named.get("config_path", ""))
+            name = named["config_name"].removesuffix(".yaml")
+            yield posixpath.normpath(posixpath.join(folder, f"{name}.yaml"))
+        return
+
+
+def _elsewhere(document: ConfigDocument) -> ConfigDocument:
+    """Return a document without line numbers: they count in another file than the audited one."""
+    return replace(document, values={k: replace(g, lines=()) for k, g in document.values.items()})
+
+
+def _alone(documents: Sequence[ConfigDocument]) -> Launch:
+    """Return the launch of a configuration file without a command.
+
+    The last document is the file itself. The documents before it are the files it builds on.
+    """
+    missing = list(documents[-1].builds_on) if len(documents) == 1 else []
+    others = [_elsewhere(each) for each in documents[:-1]]
+    return Launch(documents=(*others, documents[-1]), missing=tuple(missing))
+
+
+def runs_file(words: Sequence[CommandWord], name: str) -> bool:
+    """Return True if a command names the file of this name, in any folder."""
+    own = posixpath.basename(name)
+    return any(posixpath.basename(word.text) == own for word in words)
