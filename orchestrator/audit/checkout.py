@@ -1,16 +1,24 @@
 """Read the code that lies beside a script: the keys of its own parser, and its functions.
 
 The checkout decides, not a release that it may have left long ago. Files are parsed, never run.
+The functions of the KL, the advantage and the policy loss are compared with those of the releases
+by their syntax trees; `audit/code.json` of a library has digests (orchestrator.lab.loss_code).
 """
 
 import ast
 import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import yaml
 
+from orchestrator import plugins
+from orchestrator.library.key_tables import numbers
 from orchestrator.library.launches import Given
 
 _OPTION = re.compile(r"""add_argument\(\s*(?:["']-\w["']\s*,\s*)?["']--([\w.-]+)["']""")
@@ -20,6 +28,7 @@ DECIDES = re.compile(
     re.IGNORECASE,
 )
 """Keys whose name says that they may change the KL, its reference, its size or the policy loss."""
+MOST_LINES = 4
 OFF = ("false", "null", "none", "0", "0.0", "off", "no", "")
 
 
@@ -29,6 +38,26 @@ class Function(NamedTuple):
     digest: str
     lines: tuple[int, int]
     names: frozenset[str]
+
+
+class KnownCode(NamedTuple):
+    """What counts of a library's code, and how each release has it."""
+
+    files: tuple[str, ...] = ()
+    always: str = "(?!)"
+    """Names that count in every launch; others where a value of the launch names them."""
+    code: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType({})
+    """Path in the library -> function -> digest of its code -> the releases that have it so."""
+
+
+class ComparedFunction(NamedTuple):
+    """A function of the library in the checkout, compared with that of the releases."""
+
+    path: str
+    name: str
+    lines: tuple[int, int]
+    releases: tuple[str, ...]
+    """The releases whose code is the same; empty: no release has it so."""
 
 
 def yaml_keys(text: str) -> frozenset[str]:
@@ -52,26 +81,107 @@ def parser_keys(text: str) -> frozenset[str]:
     return frozenset(_OPTION.findall(text))
 
 
+@lru_cache(maxsize=64)
 def functions(text: str) -> Mapping[str, Function]:
-    """Return the functions of a Python file by name, methods too; none if it is not parsable."""
+    """Return the functions of a Python file by name, methods as `Class.method`; none if it is not
+    parsable."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
     defined = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            last = node.end_lineno or node.lineno
-            defined[node.name] = Function(_digest(node), (node.lineno, last), _names(node))
+    classes = [(f"{each.name}.", each.body) for each in tree.body if isinstance(each, ast.ClassDef)]
+    for prefix, body in (("", tree.body), *classes):
+        for node in body:
+            if isinstance(node, ast.FunctionDef):
+                last = node.end_lineno or node.lineno
+                digest = hashlib.sha256("".join(_code(node)).encode()).hexdigest()[:16]
+                defined[prefix + node.name] = Function(digest, (node.lineno, last), _names(node))
     return defined
 
 
-def _digest(node: ast.FunctionDef) -> str:
-    body = node.body
-    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        body = body[1:]
-    tree = "".join(ast.dump(each) for each in (node.args, *body))
-    return hashlib.sha256(tree.encode()).hexdigest()[:16]
+@cache
+def known_code(library: str) -> KnownCode:
+    """Return the code of a library's releases; nothing where none was read."""
+    if library not in plugins.names():
+        return KnownCode()
+    file = plugins.folder(library) / "audit" / "code.json"
+    if not file.is_file():
+        return KnownCode()
+    plain = json.loads(file.read_text(encoding="utf-8"))
+    return KnownCode(tuple(plain["files"]), plain["always"], plain["code"])
+
+
+def compared(beside: Mapping[str, str], known: KnownCode) -> list[ComparedFunction]:
+    """Return the checkout's functions that some release has under this name, in order."""
+    rows = []
+    for path, named in known.code.items():
+        here = functions(beside.get(path) or "")
+        for name in here.keys() & named.keys():
+            releases = named[name].get(here[name].digest, ())
+            rows.append(ComparedFunction(path, name, here[name].lines, tuple(releases)))
+    return sorted(rows)
+
+
+def that_count(
+    rows: Iterable[ComparedFunction], known: KnownCode, values: Iterable[str]
+) -> Iterator[ComparedFunction]:
+    """Yield the functions of a launch: those that always count, and those that a value names."""
+    words = [re.escape(each.lower()) for each in values if re.fullmatch(r"[A-Za-z]\w{2,30}", each)]
+    named = re.compile(rf"_(?:{'|'.join(words)})(?:_|$)" if words else "(?!)")
+    for each in rows:
+        if re.search(known.always, each.name) or named.search(each.name):
+            yield each
+
+
+def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
+    """Return the release that has the most of the checkout's functions, the newest of equals, and
+    the reason; empty if no release has two."""
+    rows = compared(beside, known)
+    votes = Counter(release for each in rows for release in each.releases)
+    most = max(votes.values(), default=0)
+    if most < 2:
+        return ""
+    newest = max((each for each in votes if votes[each] == most), key=numbers)
+    return f"{newest} {most} of {len(rows)} functions of its code beside it are as in this release"
+
+
+def places(keys: Iterable[str], beside: Mapping[str, str], known: KnownCode) -> list[str]:
+    """Return `path:line, line` of each file of the checkout that names the last part of a key."""
+    lasts = {re.escape(key.rpartition(".")[2]) for key in keys}
+    name = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(lasts))})(?!\w)")
+    rows = []
+    for path in known.files:
+        lines = (beside.get(path) or "").splitlines()
+        at = [str(n) for n, line in enumerate(lines, 1) if name.search(line.partition("#")[0])]
+        if at:
+            more = f" and {len(at) - MOST_LINES} more" if len(at) > MOST_LINES else ""
+            rows.append(f"{path}:{', '.join(at[:MOST_LINES])}{more}")
+    return rows
+
+
+def _code(node: object) -> Iterator[str]:
+    """Yield a syntax tree as text, equal in every Python: without places, texts and annotations."""
+    if isinstance(node, ast.AST):
+        yield type(node).__name__
+        for name, value in ast.iter_fields(node):
+            if name in ("ctx", "kind", "type_comment", "type_params", "annotation", "returns"):
+                continue
+            if name == "body" and isinstance(value, list):
+                value = [each for each in value if not _is_text(each)]
+            if value is not None and value != []:
+                yield f"({name}="
+                yield from _code(value)
+                yield ")"
+    elif isinstance(node, list):
+        for each in node:
+            yield from _code(each)
+    else:
+        yield repr(node)
+
+
+def _is_text(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _names(node: ast.FunctionDef) -> frozenset[str]:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from orchestrator.audit.bounds import Bound, bound, bound_notes
-from orchestrator.audit.checkout import may_decide
+from orchestrator.audit.checkout import (
+    ComparedFunction,
+    compared,
+    known_code,
+    may_decide,
+    places,
+    that_count,
+)
 from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.audit.surroundings import (
     Effect,
@@ -213,10 +220,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     if_left: tuple[ConditionalVerdict, ...] = ()
     if forks and chosen.name != "undetermined":
         if_left = (_if_left(reading, chosen, forks),)
-        on = old = chosen = Judgement(
-            "undetermined",
-            f"what {few(forks)} does: it is a fork's key, so read where the checkout uses it",
-        )
+        on = old = chosen = Judgement("undetermined", _what_forks_do(forks, reading, launch))
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
         old.name,
         old.measured,
@@ -233,12 +237,14 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         *wrong_keys,
     ]
     has_kl = chosen.name not in ("no_kl", "undetermined")
+    code = _code_beside(reading, launch)
     assumes = dict.fromkeys(
         (
             *reading.assumes,
             *launch.caveats,
             *_mended(launch, contradictions),
-            *_assumed(wrong_keys),
+            *_changed_code(code, reading),
+            *_assumed(wrong_keys, reading, launch),
             *(_unread(reading) if has_kl else ()),
             *_without_a_table(reading),
             *([_if_old(reading, old)] if depends else ()),
@@ -266,9 +272,9 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),
         rollout_kl=reading.rollout_kl,
         settings=reading.settings,
-        rules=reading.rules,
+        rules=(*reading.rules, *_equal_code(code, reading)),
         measured=sentence,
-        changes=reading.changes,
+        changes=tuple(each for each in reading.changes if _is_known(each, reading)),
         change_note=reading.change_note,
         assumes=tuple(assumes),
         notes=notes,
@@ -300,6 +306,53 @@ def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, 
     return tuple(
         each.key for each in keys if each.fork and may_decide(each.key, given[each.key][-1])
     )
+
+
+def _what_forks_do(keys: Sequence[str], reading: LaunchReading, launch: Launch) -> str:
+    """Return what decides in a fork: its keys, with the lines of the checkout that read them."""
+    files = places(keys, launch.beside, known_code(reading.library))
+    where = f"read {'; '.join(files)}" if files else "read where the checkout uses it"
+    return f"what {few(keys)} does: it is a fork's key, so {where}"
+
+
+def _code_beside(reading: LaunchReading, launch: Launch) -> list[ComparedFunction]:
+    """Return the functions of the launch that lie beside it, compared with the releases'."""
+    if not reading.version[:1].isdigit():  # a fork with a name of its own has no release to be of
+        return []
+    known = known_code(reading.library)
+    given = reading.held.given if reading.held is not None else {}
+    values = [each.text for several in given.values() for each in several]
+    if reading.advantage_estimator:
+        values.append(reading.advantage_estimator)
+    return list(that_count(compared(launch.beside, known), known, values))
+
+
+def _changed_code(code: Sequence[ComparedFunction], reading: LaunchReading) -> Iterator[str]:
+    """Yield what is taken for granted of functions that are as in no release."""
+    changed = [each for each in code if not each.releases]
+    if changed:
+        places_ = [f"{each.path}:{each.lines[0]}-{each.lines[1]}" for each in changed]
+        names = [each.name for each in changed]
+        does = "does" if len(changed) == 1 else "do"
+        yield (
+            f"{few(names)} beside it, as in no release of {reading.library} that orch read, {does} "
+            f"what the library's {does} (read {few(places_)})"
+        )
+
+
+def _equal_code(code: Sequence[ComparedFunction], reading: LaunchReading) -> Iterator[Rule]:
+    for each in code:
+        if each.releases:
+            first, last = each.releases[0], each.releases[-1]
+            span = first if first == last else f"{first} to {last}"
+            name = each.name.rpartition(".")[2]
+            yield Rule(f"{name} beside it is that of {reading.library} {span}", each.path)
+
+
+def _is_known(change: LaunchChange, reading: LaunchReading) -> bool:
+    """Return True if the checkout's own parser, where it is at hand, has each key of a change."""
+    keys = reading.held.checkout if reading.held is not None else frozenset()
+    return not keys or all(each.text is None or each.key in keys for each in change.edits)
 
 
 def few(names: Sequence[str]) -> str:
@@ -443,13 +496,23 @@ def _mended(launch: Launch, contradictions: Iterable[AuditNote]) -> Iterator[str
         yield f"the blank after the `\\` before line {launch.cut_off.line} is taken out"
 
 
-def _assumed(wrong_keys: tuple[KeyFinding, ...]) -> Iterator[str]:
+def _assumed(
+    wrong_keys: tuple[KeyFinding, ...], reading: LaunchReading, launch: Launch
+) -> Iterator[str]:
     """Yield the assumptions that a verdict makes about keys that the release does not accept."""
     unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
     if unknown:
+        known = known_code(reading.library)
+        files = places(unknown, launch.beside, known)
+        if files:
+            why = f"(read {'; '.join(files)})"
+        elif any(path in launch.beside for path in known.files):
+            why = "(no file beside it that has the KL, the advantage or the loss names them)"
+        else:
+            why = ""
         yield (
             f"{few(unknown)}: not keys of this release; a fork that has them leaves the KL as "
-            "the library has it"
+            f"the library has it {why}".rstrip()
         )
     refused = [each.key for each in wrong_keys if each.consequence == "would not start"]
     if refused:

@@ -6,13 +6,14 @@ load modules. The text, or the project around it, may name the release.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import cache
 from pathlib import Path
 from stat import S_ISREG
 
 from orchestrator import plugins
+from orchestrator.audit.checkout import known_code, release_of
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -154,17 +155,18 @@ class Projects:
         """Return the releases that the project around a script contains or requires, by library.
 
         The nearest folder decides: a copy of the library in it, then an environment, a lock, a
-        requirement, an image or a `pip install`. At last the active environment counts. A value
-        is the release, a space, and a sentence with the reason.
+        requirement, an image or a `pip install`. Then the library's code beside the script counts,
+        and at last the active environment. A value is the release, a space, and a sentence with the
+        reason.
         """
         folder = script.absolute().parent
         if folder not in self._releases:
-            self._releases[folder] = self._required(self.folders(script))
+            self._releases[folder] = self._required(script)
         return dict(self._releases[folder])
 
-    def _required(self, folders: Iterable[Path]) -> dict[str, str]:
+    def _required(self, script: Path) -> dict[str, str]:
         releases: dict[str, str] = {}
-        for folder in folders:
+        for folder in self.folders(script):
             for mark in marks().values():
                 self._add_files(folder, mark, releases)
             for name in _ENVIRONMENTS:
@@ -177,12 +179,18 @@ class Projects:
             for name in (*_PIN_FILES, *sorted(further)):
                 for library, why in _named(self.text(folder, name) or ""):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
+        for library in marks().keys() - releases.keys():
+            if why := release_of(NeighbourFiles(script, self), known_code(library)):
+                releases[library] = why
+        self._add_active(releases)
+        return releases
+
+    def _add_active(self, releases: dict[str, str]) -> None:
         for variable in _ACTIVE:
             if active := os.environ.get(variable):
                 for library, version in self._installed(Path(active)):
                     why = f"{version} the active environment (${variable}) has it installed"
                     releases.setdefault(library, why)
-        return releases
 
     def _installed(self, environment: Path) -> Iterator[tuple[str, str]]:
         """Yield the libraries that an environment has installed, with their releases."""

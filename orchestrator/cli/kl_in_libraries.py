@@ -11,6 +11,7 @@ from orchestrator import plugins
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
+from orchestrator.lab import loss_code
 from orchestrator.lab.probes import functions, read_only_releases
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,
@@ -39,6 +40,8 @@ def measure_libraries(
 
     if source and len(wanted) == 1:
         library, _, version = wanted[0].partition("@")
+        if version and library in loss_code.libraries():
+            click.echo(loss_code.keep(library, version, source))
         if version and library in functions.libraries():
             click.echo(functions.measure_again(library, version, source))
             if version not in plugins.load(library).versions:

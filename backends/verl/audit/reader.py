@@ -357,7 +357,7 @@ def _never_in_loss(launch: Launch) -> str:
     """
     read = {path: launch.beside.get(path) for path in ACTORS}
     actors = {path: functions(text) for path, text in read.items() if text is not None}
-    if not any("update_policy" in each for each in actors.values()):
+    if not any(name.endswith("update_policy") for each in actors.values() for name in each):
         return ""
     names = {name for each in actors.values() for one in each.values() for name in one.names}
     return "" if "kl_loss_coef" in names else next(iter(actors))
