@@ -16,6 +16,7 @@ from backends.skyrl.manifest import (
     EVAL_SAMPLING,
     FIXED,
     MANIFEST,
+    NEWEST,
     PLACEMENT,
     counts_steps,
 )
@@ -105,7 +106,20 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         + own
         + _of_cadence(settings, version, overrides),
         bring_up="ray",
+        ray_cpus=_claimed_cpus(cell.resources, version),
     )
+
+
+def _claimed_cpus(resources: Resources, version: str) -> int | None:
+    """Return the CPUs that SkyRL claims of Ray, or None for a release whose claims are unknown.
+
+    SkyRL 0.4.0: one for each GPU's bundle (BasePPOExp.get_colocate_pg; apart, its trainer and its
+    servers), and a part of one on each node, by the task that removes old checkpoints
+    (run_on_each_node). ENTRY trains in a task, which claims one.
+    """
+    if version != NEWEST:
+        return None
+    return resources.num_nodes * (resources.gpus_per_node + 1) + 1
 
 
 def needs(settings: Settings) -> tuple[Mapping[str, object], str]:

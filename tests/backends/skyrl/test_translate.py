@@ -197,6 +197,13 @@ def test_where_it_runs_changes_no_setting() -> None:
     )
 
 
+def test_ray_is_told_the_cpus_that_skyrl_claims() -> None:
+    """One a GPU; one of each node, for the task that removes old checkpoints; its program's own."""
+    for cell in (onpolicy("0.4.0"), asynchronous("0.4.0")):
+        assert plan(cell).ray_cpus == 2 * (4 + 1) + 1
+    assert plan(onpolicy("0.3.0")).ray_cpus is None
+
+
 # ---------------------------------------------------------------- what travels with a launch
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-RELEASE = "2.60.0"
+RELEASE = os.environ.get("ORCH_TEST_RAY_RELEASE") or "2.60.0"
 _TRIES = 3
 _START_SECONDS = 180.0
 
@@ -150,6 +150,7 @@ class RayCluster:
             "RAY_agent_register_timeout_ms": "180000",
             "RAY_worker_register_timeout_seconds": "180",
             "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "180",
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "180",
             "RAY_prestart_worker_first_driver": "0",  # a node may declare more CPUs than there are
             "RAY_ADDRESS": "",
             "RAY_AUTH_MODE": "token",

@@ -16,6 +16,7 @@ from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 
 as_it_is = plugins.load
 
+LIBRARIES = ("skyrl", "verl")
 _OF_A_RAY_OF_ITS_OWN = (
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.object_store_memory",
@@ -25,8 +26,8 @@ _OF_A_RAY_OF_ITS_OWN = (
 
 @cache
 def load(name: str) -> Backend:
-    """The backend, with launches for a CPU if it is verl."""
-    if name != "verl":
+    """The backend, with launches for a CPU if it is one of LIBRARIES."""
+    if name not in LIBRARIES:
         return as_it_is(name)
     backend = copy.copy(as_it_is(name))
 

@@ -1,4 +1,4 @@
-"""Cells of verl on a Ray: the library's own Ray program, joined to the Ray of its job.
+"""Cells of verl and SkyRL on a Ray: a library's own Ray program, joined to the Ray of its job.
 
 Only the GPU and vLLM have stand-ins, as where a library's proof is trained. ORCH_RAY_RESTARTS=1
 runs it: a cell is a dozen processes, each of which imports torch.
@@ -21,15 +21,14 @@ from tests.launch.ray import on_cpu
 from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site
 
 pytestmark = [pytest.mark.real, *BEFORE_A_RELEASE]
-VERL = ("verl", "0.9.1")
 KL = {"estimator": "k3", "placement": "loss", "beta": 0.05}
 
 
-def two_cells(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
-    """Two cells that differ in their seed, and a Ray whose second node declares what they claim."""
-    environment = cpu_python(*VERL).parents[1]
-    site.cluster.start(cpus=3)
-    site.cluster.add("trainers", cpus=26, gpus=2)
+def two_cells(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, version: str
+) -> list[Cell]:
+    """Two cells that differ in their seed, and what their jobs need to train without a GPU."""
+    environment = cpu_python(library, version).parents[1]
     python = tmp_path / "python"
     here = shlex.quote(str(Path(__file__).with_name("on_cpu.py")))
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {here} "$@"\n')
@@ -40,15 +39,15 @@ def two_cells(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
         {
             "address": site.cluster.address,
             "python": str(python),
-            "environments": {"verl": {"venv": str(environment)}},
+            "environments": {library: {"venv": str(environment)}},
         }
     )
     cells = []
     for seed in range(2):
         settings = {"kl": KL, "seed": seed}
-        made = proven.other_cell(*VERL, settings, tmp_path / "it's ü", batches=2)
+        made = proven.other_cell(library, version, settings, tmp_path / "it's ü", batches=2)
         cells.append(made.cell.model_copy(update={"slug": f"k3.loss-s{seed}"}))
-    wanted = on_cpu.as_it_is("verl").prompts_format
+    wanted = on_cpu.as_it_is(library).prompts_format
     assert wanted
     prepared.prepare(cells[0].settings.data, [wanted], tmp_path / "data")
     monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path / "data"))
@@ -58,7 +57,7 @@ def two_cells(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 def check_trained(site: Site, cell: Cell) -> None:
     """Wait for a cell: trained to its end, once, by a driver that joined this Ray."""
-    state = site.until(cell, "succeeded", "failed", seconds=400)
+    state = site.until(cell, "succeeded", "failed", seconds=800)
     (attempt,) = site.attempts(cell)
     assert state.state == "succeeded", f"{state}\n{attempt.stderr.read_text()[-3000:]}"
     backend, steps = plugins.load(cell.settings.backend.name), cell.settings.num_train_steps
@@ -70,13 +69,42 @@ def check_trained(site: Site, cell: Cell) -> None:
     assert site.cluster.alive() == 2
 
 
+def holders_of_groups(site: Site) -> set[str]:
+    """The programs of Ray that hold a placement group now."""
+    answer = site.cluster.ask("GET", "/api/v0/placement_groups")
+    groups = answer["data"]["result"]["result"]
+    return {group["creator_job_id"] for group in groups if group["state"] == "CREATED"}
+
+
 def test_two_cells_of_verl_train_on_the_one_ray(
     own: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other: at once the second waited for ever in the first one's TransferQueue."""
-    cells = two_cells(own, tmp_path, monkeypatch)
+    cells = two_cells(own, tmp_path, monkeypatch, "verl", "0.9.1")
+    own.cluster.start(cpus=3)
+    own.cluster.add("trainers", cpus=26, gpus=2)
     for number, cell in enumerate(cells):
         assert list(own.launcher.submit(cells)) == [cell]
         assert not own.launcher.submit(cells), "the next one waits"
         check_trained(own, cell)
         assert len(own.cluster.jobs()) == number + 1
+
+
+def test_two_cells_of_skyrl_train_at_once_on_the_one_ray(
+    own: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Ray is of the release that SkyRL's environment has, because Ray refuses another. It has
+    the CPUs that the two cells claim, and no more."""
+    cells = two_cells(own, tmp_path, monkeypatch, "skyrl", "0.4.0")
+    own.cluster.python = cpu_python("skyrl", "0.4.0")
+    own.cluster.start(cpus=1)
+    own.cluster.add("trainers", cpus=5, gpus=2)
+    assert list(own.launcher.submit(cells)) == cells
+    own.wait(
+        lambda: len(holders_of_groups(own)) == 2,
+        lambda: str([own.state(cell) for cell in cells]),
+        seconds=600,
+    )
+    for cell in cells:
+        check_trained(own, cell)
+    assert len(own.cluster.jobs()) == 2

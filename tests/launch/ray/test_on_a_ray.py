@@ -19,6 +19,7 @@ from orchestrator.files import read_json
 from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.ray.server import JobServer
 from orchestrator.launch.ray.submit import RayLauncher, submit
+from orchestrator.launch.slurm import submissions
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
@@ -244,9 +245,21 @@ def test_two_libraries_of_ray_train_on_the_one_ray(site: Site, tmp_path: Path) -
         assert {tuple(each[1:]) for each in one["answers"]} == {(attempt, f"{own}/bin/python")}
 
 
+def scorers_job(folder: RunFolder) -> int:
+    """The process of a job of this folder that is scoring now, or 0."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = words[words.index(b"orchestrator.evaluate.worker") + 1].decode()
+            if str(folder.path).encode() in Path(f"/proc/{parent}/cmdline").read_bytes():
+                return int(parent)
+    return 0
+
+
 @pytest.mark.long(300)
-def test_trl_trains(site: Site, tmp_path: Path) -> None:
-    """TRL in its own environment: a cell of experiments/real_smoke.yaml, from spec to page."""
+def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_path: Path) -> None:
+    """TRL in its own environment: a cell of experiments/real_smoke.yaml, from spec to page. The job
+    of its evaluation is killed -9 while it scores: the same command scores it, once."""
     cpu_python("trl", "1.16.0")
     runs = tmp_path / "ü"  # datasets makes one file name of the path
     changes = [
@@ -256,23 +269,38 @@ def test_trl_trains(site: Site, tmp_path: Path) -> None:
     where += [f"+site.options.environments_dir={root()}"]
     argv = [sys.executable, "-m", "orchestrator", "run", "experiments/real_smoke.yaml"]
     argv += [*changes, *where, "+site.options.num_cpus=1", "seeds=[0]", "--runs-dir", str(runs)]
-    done = subprocess.run(
-        [*argv, "-w", "beta=0.3", "-w", "kl=k3.loss", "--wait"],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    told = tmp_path / "told"
+    with told.open("w") as file:
+        command = subprocess.Popen(
+            [*argv, "-w", "beta=0.3", "-w", "kl=k3.loss", "--wait"],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            stdout=file,
+            stderr=file,
+        )
     folder = RunFolder(runs / "real_smoke")
+    try:
+        site.wait(
+            lambda: bool(scorers_job(folder)) or command.poll() is not None, told.read_text, 600
+        )
+        os.kill(scorers_job(folder), signal.SIGKILL)
+        assert command.wait(600) == 0, told.read_text()
+    finally:
+        command.kill()
     (trained,) = folder.cells()
     assert [attempt.read_exit().state for attempt in trained.attempts()] == ["succeeded"]
-    assert list(trained.path.glob("eval/*.json")), done.stderr
+    assert len(list(trained.path.glob("eval/*.json"))) == 1, told.read_text()
     assert (folder.path / "report" / "index.html").is_file()
-    kinds = [
-        str(job["submission_id"]).startswith("ray-")
+    jobs = [
+        str(job["submission_id"])
         for job in site.cluster.jobs()
         if (job.get("metadata") or {}).get("orch_folder") == str(folder.path)
     ]
-    assert sorted(kinds) == [False, True], "a job that trains, and one that evaluates"
+    evaluations = [job for job in jobs if job.startswith("ray-")]
+    assert (len(jobs), len(evaluations)) == (3, 2), "one trains, and two evaluate"
+    ends = [end for job in evaluations for end in submissions.ends(folder, job).values()]
+    assert sorted(end.stem for end in ends) == ["0.failed", "0.succeeded"]
+    (lost,) = (submissions.read_end(end) for end in ends if end.stem == "0.failed")
+    assert lost is not None
+    assert lost.failure == "lost"
+    assert "\n" not in lost.message
