@@ -46,6 +46,7 @@ from orchestrator.library.key_tables import nearest, numbers
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
+from orchestrator.library.memory import GpuUse
 from orchestrator.library.release_marks import ReleaseMarks
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
@@ -161,6 +162,13 @@ class Backend(ABC):
         the library cannot express. The error names the field, its value, the offered values and
         what to do.
         """
+
+    def gpu_memory(self, cell: Cell) -> GpuUse | None:
+        """Return what the launch of a cell holds on a GPU, for the estimate of `orch plan`.
+
+        Return None if orch does not know it. Pure. It is called for cells that `translate` takes.
+        """
+        return None
 
     @abstractmethod
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:

@@ -23,6 +23,8 @@ from typing import Any
 
 NEEDED = ("config.json", "tokenizer_config.json", "trainer_state.json")
 STATES = ("optimizer.pt", "scheduler.pt")
+SHARDED_STATES = ("optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt")
+"""Of a launch that shards: its optimizer, and the weights that its resumed run reads."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFERENCE = "orch_reference.pt"
 """In a checkpoint: the weights of a reference policy that is an average."""
@@ -48,7 +50,8 @@ def is_whole(checkpoint: Path) -> bool:
         if (checkpoint / INDEX).exists():
             shards = set(json.loads((checkpoint / INDEX).read_bytes())["weight_map"].values())
         randomness = list(checkpoint.glob("rng_state*.pth"))
-        states = [*(checkpoint / name for name in STATES), *randomness]
+        names = SHARDED_STATES if (checkpoint / SHARDED_STATES[0]).exists() else STATES
+        states = [*(checkpoint / name for name in names), *randomness]
         return (
             bool(shards and randomness)
             and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
