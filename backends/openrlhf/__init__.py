@@ -23,6 +23,7 @@ class OpenRLHF(Backend):
 
     translate = staticmethod(translate.translate)
     gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)

@@ -2,7 +2,7 @@
 
 from backends.openrlhf.flags import NEWEST
 from backends.openrlhf.translate import rank_layout
-from orchestrator.library.memory import GpuUse
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
 from orchestrator.records import Cell
 
 
@@ -31,3 +31,9 @@ def gpu_memory(cell: Cell) -> GpuUse:
         together=synchronous,
         kept_while_sampling=reference,
     )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: bf16 policies, and two states of DeepSpeed (ckpt.max_num)."""
+    number = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=number, policy=2, states=2, state=2 + 12)

@@ -2,7 +2,7 @@
 
 from backends.prime_rl.config import trainer_gpus
 from backends.prime_rl.manifest import MANIFEST
-from orchestrator.library.memory import GpuUse
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.9
@@ -28,3 +28,9 @@ def gpu_memory(cell: Cell) -> GpuUse:
         engine_gpus=system.tensor_parallel or 1,
         together=False,
     )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: bf16 policies, and fp32 states of the trainer; all stay."""
+    number = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=number, policy=2, states=number, state=12)

@@ -1,7 +1,7 @@
 """What a launch of SkyRL holds on a GPU, by its source (backends/skyrl_train/workers/fsdp)."""
 
 from backends.skyrl.translate import gpu_layout, micro_batch, sequences_per_gpu
-from orchestrator.library.memory import GpuUse
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.8
@@ -35,3 +35,13 @@ def gpu_memory(cell: Cell) -> GpuUse:
         engine_gpus=layout.gpus_of_engine,
         together=layout.colocated,
     )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: fp32 exports, and two states (max_ckpts_to_keep).
+
+    A release that counts no steps exports after each pass through the prompts too, which is not
+    counted here.
+    """
+    number = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=number, policy=4, states=2, state=12)

@@ -47,10 +47,12 @@ class TRL(Backend):
 
     translate = staticmethod(translate.translate)
     gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    spent_states = staticmethod(checkpoints.spent_states)
     values_of_anybody = staticmethod(parse.values_of_anybody)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)

@@ -1,7 +1,7 @@
 """What a launch of TRL holds on a GPU, by its source and accelerate's (FSDP2)."""
 
 from backends.trl.translate import ENGINE_MEMORY, is_sharded, rank_layout, samples_by_engine
-from orchestrator.library.memory import GpuUse
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
 from orchestrator.records import Cell
 
 
@@ -31,3 +31,14 @@ def gpu_memory(cell: Cell) -> GpuUse:
         engine_gpus=system.tensor_parallel or 1,
         kept_while_sampling=share * 12 + reference,
     )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: fp32 weights and AdamW's moments; sharded, the weights twice.
+
+    TRL keeps all, and the last policy once more; orch's worker removes the states of all but the
+    newest.
+    """
+    sharded = is_sharded(cell.settings, max(cell.resources.gpus_per_node, 1))
+    number = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=number + 1, policy=4, states=2, state=12 if sharded else 8)

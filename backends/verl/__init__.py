@@ -24,10 +24,12 @@ class VerlBackend(Backend):
 
     translate = staticmethod(translate.translate)
     gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    spent_states = staticmethod(checkpoints.spent_states)
     export_command = staticmethod(checkpoints.export_command)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)

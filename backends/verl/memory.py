@@ -1,7 +1,7 @@
 """What a launch of verl holds on a GPU, by its source (workers/engine/fsdp, 0.9.1)."""
 
 from backends.verl.translate import TOKENS_PER_GPU, split_gpus
-from orchestrator.library.memory import GpuUse
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.6
@@ -33,4 +33,14 @@ def gpu_memory(cell: Cell) -> GpuUse:
         engine_gpus=system.tensor_parallel or 1,
         together=not settings.max_staleness_steps,
         kept_while_sampling=0.0 if system.offload else 12,
+    )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: fp32 shards and AdamW's moments, and an export in bf16.
+
+    verl keeps all; orch's worker removes the optimizer of all but the newest.
+    """
+    return CheckpointUse(
+        policies=saves(cell.cadence, cell.settings.num_train_steps), policy=4 + 2, states=2, state=8
     )

@@ -11,6 +11,7 @@ from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.environments.extras import lacking
 from orchestrator.launch.check import reward_trials
+from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
@@ -130,6 +131,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
     if experiment.where != "local":
         _print_jobs(experiment, unfinished)
+    if (checkpoints := disk_use(unfinished)) is not None:
+        click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
     click.echo(
         f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
     )

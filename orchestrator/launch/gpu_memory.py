@@ -55,20 +55,16 @@ def refusal(cell: Cell) -> UnsupportedSetting | None:
 
 def _helps(cell: Cell) -> Iterable[str]:
     """Yield the settings with which the launch could fit, each by itself."""
-    resources, system = cell.resources, cell.system
-    changed = {
-        "system.offload=true": {"system": system.model_copy(update={"offload": True})},
-        **{
-            f"resources.{name}={number}": {"resources": resources.model_copy(update={name: number})}
-            for name, number in (
-                ("gpus_per_node", 2 * resources.gpus_per_node),
-                ("num_nodes", 2 * resources.num_nodes),
-            )
-        },
-    }
-    for words, change in changed.items():
+    resources = cell.resources
+    others = {"system.offload=true": cell.but(system=cell.system.but(offload=True))}
+    for name, number in (
+        ("gpus_per_node", 2 * resources.gpus_per_node),
+        ("num_nodes", 2 * resources.num_nodes),
+    ):
+        words = f"resources.{name}={number}"
+        others[words] = cell.but(resources=resources.but(**{name: number}))
+    for words, other in others.items():
         with suppress(OrchError):  # the library has no such setting, or no such layout
-            other = cell.but(**change)
             plugins.load(cell.settings.backend.name).translate(other, _NOWHERE)
             memory = memory_of(other)
             if memory is not None and not memory.estimate.cannot_fit:

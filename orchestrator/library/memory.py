@@ -1,4 +1,4 @@
-"""The memory of a GPU that a launch takes: an estimate, and a bound below which it cannot start.
+"""What a launch takes of a GPU and of a disk: estimates, and a bound below which it cannot start.
 
 Sources. Weights, gradients and optimizer: bytes a parameter, divided by the GPUs that share them
 (Rajbhandari et al. 2020, ZeRO, §3). Activations of a layer: 34 bytes x tokens x hidden size in
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.library.model_size import ModelSize
+from orchestrator.settings import Cadence
 
 GIB = 2.0**30
 GPU_GIB: Mapping[str, float] = {
@@ -52,6 +53,28 @@ class GpuUse:
     """True: the engine is on the GPUs that train."""
     kept_while_sampling: float = 0
     """What of policy and reference stays on a GPU while its engine samples, before sharing."""
+
+
+class CheckpointUse(NamedTuple):
+    """What the checkpoints of a cell take of a disk, in bytes a parameter."""
+
+    policies: int
+    """Checkpoints whose policies are kept until `orch prune`."""
+    policy: float
+    """A policy: the weights that evaluation reads, or exports."""
+    states: int
+    """States to resume from that lie there at the same time, at most."""
+    state: float
+    """A state without what `policy` counts."""
+
+    def num_bytes(self, num_parameters: float) -> float:
+        """Return the most bytes of a cell of this size."""
+        return (self.policies * self.policy + self.states * self.state) * num_parameters
+
+
+def saves(cadence: Cadence, num_train_steps: int) -> int:
+    """Return the number of checkpoints that a cadence asks for, the last step's among them."""
+    return -(-num_train_steps // (cadence.checkpoint_every_steps or num_train_steps))
 
 
 class MemoryEstimate(NamedTuple):

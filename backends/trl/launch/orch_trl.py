@@ -41,23 +41,27 @@ def saved(folder: "str | os.PathLike[str]") -> "list[tuple[int, Path]]":
     return sorted((int(match[1]), Path(path)) for match, path in matches if match)
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Return True if a checkpoint has its policy, its tokenizer and all that resuming needs."""
+def has_policy(checkpoint: Path) -> bool:
+    """Return True if a checkpoint has its policy and its tokenizer, each to its last byte."""
     try:
         for name in NEEDED:
             json.loads((checkpoint / name).read_bytes())
         shards = {WEIGHTS}
         if (checkpoint / INDEX).exists():
             shards = set(json.loads((checkpoint / INDEX).read_bytes())["weight_map"].values())
+        return bool(shards) and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Return True if a checkpoint has its policy, its tokenizer and all that resuming needs."""
+    try:
         randomness = list(checkpoint.glob("rng_state*.pth"))
         names = SHARDED_STATES if (checkpoint / SHARDED_STATES[0]).exists() else STATES
         states = [*(checkpoint / name for name in names), *randomness]
-        return (
-            bool(shards and randomness)
-            and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
-            and all(zipfile.is_zipfile(state) for state in states)
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return bool(randomness) and has_policy(checkpoint) and all(map(zipfile.is_zipfile, states))
+    except OSError:
         return False
 
 
