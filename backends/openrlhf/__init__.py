@@ -1,6 +1,6 @@
 """OpenRLHF: flags of `openrlhf.cli.train_ppo_ray`, by release. README.md lists the differences."""
 
-from backends.openrlhf import checkpoints, dialect, metrics, parse, translate
+from backends.openrlhf import checkpoints, dialect, memory, metrics, parse, translate
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
@@ -22,6 +22,8 @@ class OpenRLHF(Backend):
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)
+    gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)

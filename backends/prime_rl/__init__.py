@@ -2,6 +2,7 @@
 
 from backends.prime_rl import checkpoints, dialect, metrics, parse, releases
 from backends.prime_rl.manifest import MANIFEST
+from backends.prime_rl.memory import checkpoint_use, gpu_memory
 from backends.prime_rl.releases import MARKS
 from backends.prime_rl.translate import PROMPTS_FORMAT, translate
 from orchestrator.library.protocol import Backend
@@ -20,6 +21,8 @@ class PrimeRl(Backend):
     dumps_rollouts = True
     release_marks = MARKS
     translate = staticmethod(translate)
+    gpu_memory = staticmethod(gpu_memory)
+    checkpoint_use = staticmethod(checkpoint_use)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
     read_metrics = staticmethod(metrics.read_metrics)

@@ -183,7 +183,7 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
     served = free // 2 if alone else 0
     yield "deployment.type", "single_node"
     yield "deployment.gpus_per_node", gpus
-    yield "deployment.num_train_gpus", free - served if alone else gpus
+    yield "deployment.num_train_gpus", trainer_gpus(cell, version)
     yield "deployment.num_infer_gpus", served
     if alone and _has_reference(cell, version):
         yield "deployment.num_teacher_gpus", 1
@@ -200,6 +200,15 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
     if parallel > 1:
         yield "inference.parallel.tp", parallel
     yield "inference.parallel.dp", engines // parallel
+
+
+def trainer_gpus(cell: Cell, version: str) -> int:
+    """Return the number of GPUs that train."""
+    gpus = cell.resources.gpus_per_node
+    if cell.resources.num_nodes > 1:
+        return gpus
+    free = gpus if version == CURRENT else gpus - 1
+    return free - free // 2
 
 
 def _addresses(cell: Cell, version: str) -> Iterator[tuple[str, object]]:

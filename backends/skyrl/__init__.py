@@ -1,6 +1,6 @@
 """SkyRL (NovaSky): cells as launches of its trainer, through its own overrides."""
 
-from backends.skyrl import checkpoints, dialect, metrics, parse, translate
+from backends.skyrl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.skyrl.manifest import MANIFEST
 from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
@@ -25,6 +25,8 @@ class SkyRL(Backend):
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)
+    gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)

@@ -2,7 +2,7 @@
 
 import re
 
-from backends.trl import checkpoints, dialect, metrics, parse, translate
+from backends.trl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
 from backends.trl.options import (
     BEFORE_BIAS_CORRECTION,
@@ -46,10 +46,13 @@ class TRL(Backend):
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)
+    gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    spent_states = staticmethod(checkpoints.spent_states)
     values_of_anybody = staticmethod(parse.values_of_anybody)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)

@@ -6,15 +6,31 @@ policy again in checkpoints/ itself; orch does not read that copy.
 
 from pathlib import Path
 
-from backends.trl.launch.orch_trl import is_whole, saved
+from backends.trl.launch.orch_trl import SHARDED_STATES, STATES, has_policy, is_whole, newest, saved
 from orchestrator.records import Checkpoint
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
-    """Return the complete checkpoints, oldest first."""
-    return [Checkpoint(step, path) for step, path in saved(checkpoints_dir) if is_whole(path)]
+    """Return the complete checkpoints, oldest first.
+
+    Those before one that a run can resume from need their policy only.
+    """
+    found = saved(checkpoints_dir)
+    last = max((step for step, path in found if is_whole(path)), default=-1)
+    return [Checkpoint(step, path) for step, path in found if step <= last and has_policy(path)]
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
     """Return the folder of every checkpoint, complete or not."""
     return [path for _, path in saved(checkpoints_dir)]
+
+
+def spent_states(checkpoints_dir: Path) -> list[Path]:
+    """Return the optimizer and FSDP's own weights of checkpoints before the newest whole one."""
+    last = newest(checkpoints_dir)
+    if last is None:
+        return []
+    older = [path for _, path in saved(checkpoints_dir)]
+    names = {STATES[0], *SHARDED_STATES[:2]}
+    files = (path / name for path in older[: older.index(last)] for name in sorted(names))
+    return [file for file in files if file.exists()]

@@ -98,6 +98,7 @@ SHIPPED = (
     "orch_trl_kl.py puts it into GRPOTrainer: a KL in the loss goes through its own reduction, one "
     "in the reward into the advantages of its tokens, whose baseline is of each position"
 )
+BF16 = "by autocast, or by FSDP2, which reduces gradients in bf16 too; weights and AdamW are fp32"
 LONGER_PROMPTS = "no release since 0.2x cuts prompts: a longer one is trained on whole"
 
 
@@ -437,12 +438,12 @@ OBJECTIVE = (
     ),
     Row(
         "loss.correction",
-        carried_by="the policy itself, which samples",
+        carried_by="the policy or vLLM, which sample without a weight",
         offer=(Meaning(None, ABSENT),),
         read=lambda _: None,
-        advice="TRL corrects samples of vLLM only (vllm_importance_sampling_correction; `orch "
-        "matrix --corrections` has what was measured of it). In orch's launches the policy itself "
-        "samples, and the weight is 1: leave it out, or set backend=openrlhf, skyrl or verl.",
+        advice="orch's launches of TRL turn its correction off "
+        "(vllm_importance_sampling_correction): leave it out, or set backend=openrlhf, skyrl or "
+        "verl.",
     ),
     *_by_grpo(
         Row(
@@ -794,29 +795,37 @@ RUN = (
         advice="TRL's asynchronous trainer is experimental and has no KL to a reference policy: "
         "set max_staleness_steps=0.",
     ),
-    Row("seed", "seed", offer=Number(least=0, whole=True)),
+    Row(
+        "seed",
+        "seed",
+        offer=Number(least=0, whole=True),
+        account=("exact", "the order of prompts; vLLM's own seed is the number of its process"),
+    ),
 )
 PRECISION = (
     Row(
         "precision.training",
         "bf16",
         offer=(
-            Meaning(None, ABSENT, note="TRL's own: bf16 by autocast; weights and AdamW are fp32"),
-            Meaning("bf16", True, note="by autocast; weights and AdamW are fp32"),
+            Meaning(None, ABSENT, note=f"TRL's own: bf16 {BF16}"),
+            Meaning("bf16", True, note=BF16),
             Meaning("fp32", False),
         ),
         advice="The launch loads fp32 weights and may pass in bf16: set precision.training=fp32.",
     ),
     Row(
         "precision.rollout",
-        carried_by="the policy itself, which samples by the trainer's own forward pass",
+        carried_by="vLLM on GPUs, in the format that the model's own configuration names",
         offer=(
             Meaning(
-                None, ABSENT, note="in the trainer's format: bf16 unless precision.training is fp32"
+                None,
+                ABSENT,
+                note="on a CPU, and where rollouts are dumped, the policy samples by the trainer's "
+                "own forward pass",
             ),
         ),
         read=lambda _: None,
-        advice="The policy itself samples: leave it out, and set precision.training.",
+        advice="TRL has no option for it: leave it out.",
     ),
     Row(
         "precision.checkpoint",
@@ -832,7 +841,6 @@ PRECISION = (
 CONSTANTS = (
     Constant("reward_funcs", [REWARD]),
     Constant("num_iterations", 1, accepts=(1,)),
-    Constant("use_vllm", False),
     Constant("top_k", 0, accepts=(0,)),
     Constant("repetition_penalty", 1.0, accepts=(1.0,)),
     Constant("shuffle_dataset", True),

@@ -9,6 +9,7 @@ import yaml
 
 from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT
 from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults, script_table
+from backends.trl.translate import CORRECTION as WEIGHTS
 from backends.trl.translate import PROGRAM, flag
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.needs import (
@@ -19,8 +20,6 @@ from orchestrator.library.needs import (
     with_extra,
 )
 from orchestrator.settings import Settings
-
-WEIGHTS = "vllm_importance_sampling_correction"
 
 
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:

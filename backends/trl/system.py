@@ -8,6 +8,8 @@ of each micro batch.
 from orchestrator.library.manifest import SystemRow
 from orchestrator.settings import Settings
 
+_ENGINE = "vLLM's own; it moves no probability but by rounding (generation/vllm_generation.py)"
+
 
 def _entropy(settings: Settings) -> str:
     if settings.loss.entropy_bonus:
@@ -22,6 +24,26 @@ SYSTEM = (
         "measured",
         "gradients are summed over an accumulated step, whose divisor is the step's",
         changes=_entropy,
+    ),
+    SystemRow(
+        "engine_memory",
+        ("vllm_gpu_memory_utilization",),
+        "by source",
+        _ENGINE,
+        send=lambda value, _: {"vllm_gpu_memory_utilization": value},
+    ),
+    SystemRow(
+        "tensor_parallel",
+        ("vllm_tensor_parallel_size",),
+        "by source",
+        _ENGINE,
+        send=lambda value, _: {"vllm_tensor_parallel_size": value},
+    ),
+    SystemRow(
+        "offload",
+        ("OFFLOAD",),
+        "by source",
+        "--fsdp_offload_params of accelerate: shards and AdamW are in the node's memory",
     ),
     SystemRow(
         "gradient_checkpointing",

@@ -39,6 +39,8 @@ CONFIG = "{}.yaml"
 MODEL_LINK = "model"
 """Name of the link beside a plan to a policy shipped with orch."""
 
+CORRECTION = "vllm_importance_sampling_correction"
+
 Options = dict[str, object]
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """Characters that YAML reads as the end of a line, or refuses, and that JSON does not escape."""
@@ -46,6 +48,18 @@ _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 LARGEST_ON_GPU, LARGEST_ON_CPU = 8, 512
 """Most rollouts in one forward pass of a process. Gradients of more rollouts are accumulated."""
+ENGINE_MEMORY = 0.4
+"""The share of a GPU's memory that vLLM takes while it samples, beside the trainer's shards; TRL's
+default of 0.3 is too little for a model of 14 B."""
+SHARDED = (
+    *("--use_fsdp", "--fsdp_version", "2", "--fsdp_reshard_after_forward", "true"),
+    *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+    *("--fsdp_state_dict_type", "FULL_STATE_DICT"),
+    # TRL shards the reference policy without the weights of the first process, so that the others
+    # would keep what is in their memory (models/utils.py, prepare_fsdp): each process reads them.
+    *("--fsdp_cpu_ram_efficient_loading", "false"),
+)
+"""What `trl/accelerate_configs/fsdp2.yaml` says, as arguments of accelerate."""
 
 
 class ProcessShares(NamedTuple):
@@ -72,6 +86,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         **MANIFEST.assignments(settings, carried),
         **_files(settings, paths),
         **_machine(settings, layout),
+        **_engine(cell),
         **_output(cell, paths),
         **({"report_to": list(cell.loggers), "run_name": cell.slug} if cell.loggers else {}),
     }
@@ -94,7 +109,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         cell_id=cell.id,
         backend="trl",
         version=version,
-        argv=_argv(script, paths, layout, chat=chat, kl=kl),
+        argv=_argv(cell, paths, layout, chat=chat, kl=kl),
         files={
             CONFIG.format(script): as_yaml(options),
             NEEDS: needed_text,
@@ -122,20 +137,39 @@ def shipped_kl(settings: Settings) -> dict[str, str]:
     return {ESTIMATOR: kl.estimator, PLACEMENT: kl.placement}
 
 
+def is_sharded(settings: Settings, processes: int) -> bool:
+    """Return True if a launch shards weights, gradients and optimizer over its processes by FSDP2.
+
+    A shipped KL calls the head of the model outside its forward pass, and TRL moves a reference
+    policy parameter by parameter: these launches keep the whole model on each GPU.
+    """
+    moves = settings.kl.reference is not None or settings.kl.reset_reference_every_steps is not None
+    return processes > 1 and not shipped_kl(settings) and not moves
+
+
+def samples_by_engine(cell: Cell) -> bool:
+    """Return True if vLLM samples. Where rollouts are dumped, the policy itself does."""
+    return cell.resources.gpus_per_node > 0 and not cell.cadence.dump_rollouts
+
+
 def _argv(
-    script: str,
+    cell: Cell,
     paths: AttemptPaths,
     layout: ProcessShares,
     *,
     chat: bool,
     kl: Mapping[str, str],
 ) -> tuple[str, ...]:
-    program = str(paths.plan_dir / PROGRAM)
+    program, script = str(paths.plan_dir / PROGRAM), script_of(cell.settings)
     start = ["python3", program]
     if not layout.on_cpu:
+        passes = "no" if cell.settings.precision.training == "fp32" else "bf16"
         start = ["accelerate", "launch", "--num_processes", str(layout.processes)]
-        start += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        start += ["--multi_gpu"] * (layout.processes > 1)
+        start += ["--num_machines", "1", "--mixed_precision", passes, "--dynamo_backend", "no"]
+        if is_sharded(cell.settings, layout.processes):
+            start += [*SHARDED, "--fsdp_offload_params", str(bool(cell.system.offload)).lower()]
+        elif layout.processes > 1:
+            start.append("--multi_gpu")
         start.append(program)
     config = str(paths.plan_dir / CONFIG.format(script))
     metrics = str(paths.attempt_dir / METRICS)
@@ -172,6 +206,25 @@ def _machine(settings: Settings, layout: ProcessShares) -> Options:
         "per_device_train_batch_size": layout.per_device,
         "gradient_accumulation_steps": layout.accumulation,
         "steps_per_generation": layout.accumulation * settings.batch.num_minibatches,
+    }
+
+
+def _engine(cell: Cell) -> Options:
+    """Return the options of the engine that samples: vLLM on the trainer's GPUs, or none."""
+    settings = cell.settings
+    if not samples_by_engine(cell):
+        return {"use_vllm": False}
+    by_grpo = script_of(settings) == "grpo"
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": ENGINE_MEMORY,
+        "vllm_tensor_parallel_size": 1,
+        "vllm_enable_sleep_mode": True,
+        # TRL cuts no prompt: room for one that is twice as long as the spec says
+        "vllm_max_model_length": 2 * settings.data.max_prompt_tokens
+        + settings.rollout.max_response_tokens,
+        **({CORRECTION: False} if by_grpo else {}),
     }
 
 
@@ -324,6 +377,22 @@ def rank_layout(
             micro,
             f"divisors of {share}",
             f"A process has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
+        )
+    parallel = system.tensor_parallel or 1
+    if processes % parallel:
+        raise _refused(
+            "system.tensor_parallel",
+            parallel,
+            f"divisors of {processes}",
+            "vLLM's engines share the trainer's GPUs equally: take a divisor of their number.",
+        )
+    if system.offload and not is_sharded(settings, processes):
+        raise _refused(
+            "system.offload",
+            True,
+            "false",
+            "Only a sharded launch offloads: more than one GPU, a KL of TRL's own, and a reference "
+            "policy that does not move.",
         )
     per_device = micro or next(n for n in range(min(largest, share), 0, -1) if share % n == 0)
     return ProcessShares(processes, on_cpu, per_device, share // per_device)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from backends.verl import checkpoints, dialect, metrics, parse, translate
+from backends.verl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.verl.manifest import MANIFEST
 from backends.verl.releases import MARKS
 from orchestrator.library.key_tables import load_releases
@@ -23,10 +23,13 @@ class VerlBackend(Backend):
     dumps_rollouts = True
 
     translate = staticmethod(translate.translate)
+    gpu_memory = staticmethod(memory.gpu_memory)
+    checkpoint_use = staticmethod(memory.checkpoint_use)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    spent_states = staticmethod(checkpoints.spent_states)
     export_command = staticmethod(checkpoints.export_command)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)

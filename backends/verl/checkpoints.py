@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.records import Checkpoint
 
+OPTIMIZER = "optim_world_size_"
 LATEST = "latest_checkpointed_iteration.txt"
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
@@ -38,6 +39,27 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
     """Return the folder of every checkpoint, complete or not."""
     return sorted(path for path in checkpoints_dir.glob("x*/global_step_*") if path.is_dir())
+
+
+def spent_states(checkpoints_dir: Path) -> list[Path]:
+    """Return the optimizer shards of checkpoints older than the newest, if that is whole.
+
+    verl resumes from the one that its tracker names, and from no other.
+    """
+    spent: list[Path] = []
+    for home in checkpoints_dir.glob("x*"):
+        latest = _latest(home)
+        newest = home / f"global_step_{latest}" / "actor"
+        weights = (path.name for path in newest.glob("model_world_size_*.pt"))
+        wanted = {f"optim{name.removeprefix('model')}" for name in weights}
+        states = {path.name for path in newest.glob(f"{OPTIMIZER}*") if path.stat().st_size}
+        if not _is_whole(newest) or wanted - states:
+            continue
+        for path in sorted(home.glob(f"global_step_*/actor/{OPTIMIZER}*")):
+            step = path.parents[1].name.removeprefix("global_step_")
+            if step.isdecimal() and int(step) < latest:
+                spent.append(path)
+    return spent
 
 
 def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:

@@ -11,6 +11,8 @@ from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.environments.extras import lacking
 from orchestrator.launch.check import reward_trials
+from orchestrator.launch.disk_use import disk_use
+from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, measure
@@ -116,6 +118,32 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
             click.echo("\n" + _filled(sentence))
     click.echo()
     _print_configurations(planned_groups(plan.rows))
+    _print_differences(experiment)
+    _print_details(plan.rows)
+    _print_evaluation(experiment)
+    unfinished = [row.cell for row in plan.pending if row.cell is not None]
+    _print_memory(unfinished)
+    for fault in counted_faults(plan):
+        say(fault)
+    for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
+        say(str(shortage))
+    counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
+    click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
+    if experiment.where != "local":
+        _print_jobs(experiment, unfinished)
+    if (checkpoints := disk_use(unfinished)) is not None:
+        click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
+    click.echo(
+        f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
+    )
+    if experiment.scale == "micro" and experiment.declared:
+        click.echo(
+            _filled(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
+        )
+
+
+def _print_differences(experiment: Experiment) -> None:
+    """Print what equal settings mean differently in the libraries of an experiment."""
     if sentences := differing_libraries(experiment):
         click.echo("\nwhat equal settings mean differently, and in how many configurations:")
         for sentence in sentences:
@@ -125,24 +153,14 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
             for sentence in betas:
                 click.echo(_filled(f"    {sentence}", 6))
         click.echo(_filled("  `orch compare SPEC --by backend` says how, and later by how much"))
-    _print_details(plan.rows)
-    _print_evaluation(experiment)
-    for fault in counted_faults(plan):
-        say(fault)
-    for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
-        say(str(shortage))
-    counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
-    click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
-    unfinished = [row.cell for row in plan.pending if row.cell is not None]
-    if experiment.where != "local":
-        _print_jobs(experiment, unfinished)
-    click.echo(
-        f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
-    )
-    if experiment.scale == "micro" and experiment.declared:
-        click.echo(
-            _filled(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
-        )
+
+
+def _print_memory(cells: "Iterable[Cell]") -> None:
+    """Print what the launches of cells would take of a GPU's memory."""
+    if sentences := memory_lines(cells):
+        click.echo("\nmemory of a GPU, estimated and not measured:")
+        for sentence in sentences:
+            click.echo(_filled(f"  {sentence}"))
 
 
 def _print_configurations(groups: Iterable[PlannedGroup]) -> None:

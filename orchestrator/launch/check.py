@@ -1,7 +1,8 @@
 """Refuse, before a launch, all cells that cannot be launched.
 
-A cell cannot be launched if its backend cannot express it, its library has no environment on this
-machine, its prompts are not prepared, or its reward of the user's own fails on three of them.
+A cell cannot be launched if its backend cannot express it, its model cannot fit on its GPUs, its
+library has no environment on this machine, its prompts are not prepared, or its reward of the
+user's own fails on three of them.
 
 Many cells are translated once for all their seeds. A launch uses the seed only as a number
 (`Backend.translate`). So if the smallest and the largest seed can be translated, all seeds between
@@ -16,6 +17,7 @@ from orchestrator import plugins
 from orchestrator.data import prepared, try_reward
 from orchestrator.environments.lock import Flavour, find_installed, has_lock
 from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.launch import gpu_memory
 from orchestrator.launch.node.environment import environment_fault as no_environment
 from orchestrator.library import neighbour
 from orchestrator.library.prompt_recipe import PLAN_FILE
@@ -149,6 +151,7 @@ def _common(same: Sequence[Cell], folder: RunFolder) -> LaunchPlan | OrchError |
 def _translated(cell: Cell, folder: RunFolder) -> LaunchPlan | OrchError:
     try:
         backend = plugins.load(cell.settings.backend.name)
-        return neighbour.translated(backend, cell, folder.cell(cell).first_paths())
+        plan = neighbour.translated(backend, cell, folder.cell(cell).first_paths())
+        return gpu_memory.refusal(cell) or plan
     except OrchError as error:
         return error

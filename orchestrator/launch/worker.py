@@ -25,6 +25,7 @@ from orchestrator.launch.endings import (
     ending_of,
     shortened,
 )
+from orchestrator.launch.spent_states import removed_while_training
 from orchestrator.library import neighbour
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
 from orchestrator.rundir import COMPUTED_BY, AttemptDir, CellDir
@@ -147,7 +148,9 @@ def _train(
             paths, plan = begin(cell, cell_dir, attempt, job, started)
             announce()
             if plan.entry is None:
-                return _with_advice(execute(plan), cell_dir.with_system(cell))
+                with removed_while_training(cell, cell_dir.checkpoints):
+                    ending = execute(plan)
+                return _with_advice(ending, cell_dir.with_system(cell))
             return Ending("succeeded", code=0, outcome=_call_entry(plan.entry, cell, paths))
     except RunFolderError:
         raise

@@ -46,6 +46,7 @@ from orchestrator.library.key_tables import nearest, numbers
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
+from orchestrator.library.memory import CheckpointUse, GpuUse
 from orchestrator.library.release_marks import ReleaseMarks
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, EvalTask, LaunchPlan, MetricPoint
 from orchestrator.settings import Settings
@@ -162,6 +163,13 @@ class Backend(ABC):
         what to do.
         """
 
+    def gpu_memory(self, cell: Cell) -> GpuUse | None:
+        """Return what the launch of a cell holds on a GPU, for the estimate of `orch plan`.
+
+        Return None if orch does not know it. Pure. It is called for cells that `translate` takes.
+        """
+        return None
+
     @abstractmethod
     def parse(self, argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         """Return the settings that a launch of `translate` requests.
@@ -229,6 +237,18 @@ class Backend(ABC):
         step.
         """
         return []
+
+    def spent_states(self, checkpoints_dir: Path) -> list[Path]:
+        """Return files of older checkpoints that only resuming reads, such as an optimizer's.
+
+        Never one of the newest complete checkpoint, nor of a newer one, nor of the only one. A
+        checkpoint without them stays in `find_checkpoints`. The worker removes them as it trains.
+        """
+        return []
+
+    def checkpoint_use(self, cell: Cell) -> CheckpointUse | None:
+        """Return what the checkpoints of a cell take of a disk; None if orch does not know it."""
+        return None
 
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         """Return the argv that writes the policy to `target` as a Hugging Face directory.

@@ -12,7 +12,6 @@ cells are counted in CPU seconds of one core.
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Literal, NamedTuple
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import submissions
+from orchestrator.library.model_size import declared_parameters
 from orchestrator.records import ENDED, Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import Plan, PlanRow
@@ -46,7 +46,6 @@ the C kernels. Where there is no compiler, torch takes several times as long. On
 shapes not run yet."""
 
 Basis = Literal["measured", "declared", "model", "unknown"]
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
 
 CellShape = tuple[object, ...]
 
@@ -193,17 +192,6 @@ def _sum_of(prices: Iterable[Cost]) -> Bill:
     )
 
 
-def num_parameters(cell: Cell) -> float | None:
-    """Return the policy's number of parameters, read from its path or name (`Qwen2.5-7B`).
-
-    None if neither has it.
-    """
-    for text in (cell.settings.model.path, cell.settings.model.name):
-        if match := _SIZE.search(text):
-            return float(match[1]) * 1e9
-    return None
-
-
 def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
     """Return the CPU seconds of all attempts of these cells.
 
@@ -271,7 +259,7 @@ def _rounded(value: float) -> str:
 
 
 def _modelled(cell: Cell) -> Cost:
-    size = num_parameters(cell)
+    size = declared_parameters(cell.settings.model)
     gpu = cell.resources.gpu.lower()
     peak = next((flops for name, flops in PEAK_FLOPS.items() if gpu.startswith(name)), None)
     if size is None or peak is None:

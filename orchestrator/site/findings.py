@@ -20,6 +20,7 @@ from orchestrator.environments.extras import extra_of, install_line
 from orchestrator.environments.lock import installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
+from orchestrator.launch.disk_use import disk_use, shown
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
@@ -173,6 +174,7 @@ def machine_findings(site: Site, cells: Sequence[Cell], *, look: bool) -> list[S
     look: start a job that checks a node of the cluster for a few seconds.
     """
     findings = [finding for check in CHECKS for finding in check(Path(site.runs_dir))]
+    findings += disk_of_checkpoints(Path(site.runs_dir), cells)
     return [*findings, *mlflow_store(site), *cluster(site, cells, look=look)]
 
 
@@ -263,6 +265,29 @@ def runs_folder(runs_dir: Path) -> list[SiteFinding]:
             "broken" if short else "ok",
             f"{runs_dir}: {free:.0f} GiB free",
             f"free at least {MIN_FREE_GIB} GiB" if short else "",
+        )
+    ]
+
+
+def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFinding]:
+    """Return a finding: does the disk of the runs folder hold the checkpoints of these cells?"""
+    needed = disk_use(cells)
+    if needed is None:
+        return []
+    nearest = runs_dir.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    free = shutil.disk_usage(nearest).free
+    short = needed.total > free
+    return [
+        SiteFinding(
+            "disk for checkpoints",
+            "broken" if short else "ok",
+            f"{needed} (estimated); {shown(free)} free",
+            "fewer checkpoints (cadence.checkpoint_every_steps), `orch prune` as they are scored, "
+            "or another disk (site.runs_dir)"
+            if short
+            else "",
         )
     ]
 

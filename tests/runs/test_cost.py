@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.library.model_size import declared_parameters
 from orchestrator.records import Cell, Outcome
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import (
@@ -15,7 +16,6 @@ from orchestrator.runs.cost import (
     cost,
     gpu_hours,
     measure,
-    num_parameters,
     used_cpu_seconds,
 )
 from orchestrator.runs.plan import plan
@@ -74,7 +74,7 @@ def test_what_the_price_depends_on() -> None:
     ],
 )
 def test_the_size_is_read_from_the_name(path: str, size: float | None) -> None:
-    assert num_parameters(paper("unsaid", path)) == size
+    assert declared_parameters(paper("unsaid", path).settings.model) == size
 
 
 def test_hours_that_the_author_declares_are_taken() -> None:

@@ -8,10 +8,11 @@ from backends.trl.translate import CONFIG, PROGRAM
 from orchestrator.lab.cpu import CpuLaunch, Deviation, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
-CHANGES = {"use_cpu": "true", "gradient_checkpointing": "false"}
+CHANGES = {"use_cpu": "true", "gradient_checkpointing": "false", "use_vllm": "false"}
 WHY = {
     "accelerate": "one process, without a GPU to give it",
     "use_cpu": "there is no GPU",
+    "use_vllm": "vLLM wants a GPU: the policy itself samples",
     "gradient_checkpointing": "it trades time for a GPU's memory, and changes no number",
 }
 
@@ -19,7 +20,7 @@ WHY = {
 def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:  # noqa: ARG001  # the protocol's
     """Return the launch on a CPU, or None for several processes, which share a batch."""
     script = next(name for name in SCRIPTS if name in plan.argv)
-    if "--multi_gpu" in plan.argv:
+    if "--multi_gpu" in plan.argv or "--use_fsdp" in plan.argv:
         return None
     at = next(i for i, word in enumerate(plan.argv) if word.endswith(PROGRAM))
     name = CONFIG.format(script)

@@ -23,6 +23,8 @@ from typing import Any
 
 NEEDED = ("config.json", "tokenizer_config.json", "trainer_state.json")
 STATES = ("optimizer.pt", "scheduler.pt")
+SHARDED_STATES = ("optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt")
+"""Of a launch that shards: its optimizer, and the weights that its resumed run reads."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFERENCE = "orch_reference.pt"
 """In a checkpoint: the weights of a reference policy that is an average."""
@@ -39,22 +41,27 @@ def saved(folder: "str | os.PathLike[str]") -> "list[tuple[int, Path]]":
     return sorted((int(match[1]), Path(path)) for match, path in matches if match)
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Return True if a checkpoint has its policy, its tokenizer and all that resuming needs."""
+def has_policy(checkpoint: Path) -> bool:
+    """Return True if a checkpoint has its policy and its tokenizer, each to its last byte."""
     try:
         for name in NEEDED:
             json.loads((checkpoint / name).read_bytes())
         shards = {WEIGHTS}
         if (checkpoint / INDEX).exists():
             shards = set(json.loads((checkpoint / INDEX).read_bytes())["weight_map"].values())
-        randomness = list(checkpoint.glob("rng_state*.pth"))
-        states = [*(checkpoint / name for name in STATES), *randomness]
-        return (
-            bool(shards and randomness)
-            and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
-            and all(zipfile.is_zipfile(state) for state in states)
-        )
+        return bool(shards) and all(_is_whole_tensors(checkpoint / shard) for shard in shards)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Return True if a checkpoint has its policy, its tokenizer and all that resuming needs."""
+    try:
+        randomness = list(checkpoint.glob("rng_state*.pth"))
+        names = SHARDED_STATES if (checkpoint / SHARDED_STATES[0]).exists() else STATES
+        states = [*(checkpoint / name for name in names), *randomness]
+        return bool(randomness) and has_policy(checkpoint) and all(map(zipfile.is_zipfile, states))
+    except OSError:
         return False
 
 

@@ -1,0 +1,36 @@
+"""What a launch of Prime-RL holds on a GPU that trains, by its source (trainer/model.py)."""
+
+from backends.prime_rl.config import trainer_gpus
+from backends.prime_rl.manifest import MANIFEST
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from orchestrator.records import Cell
+
+ENGINE_MEMORY = 0.9
+"""vLLM's default."""
+
+
+def gpu_memory(cell: Cell) -> GpuUse:
+    """Return what a launch holds on a GPU that trains: fp32 weights, gradients and AdamW (FSDP2).
+
+    vLLM and the reference policy have GPUs of their own. Offloaded, AdamW's moments wait in the
+    node's memory, and are copied back before the optimizer's step.
+    """
+    settings, system = cell.settings, cell.system
+    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    return GpuUse(
+        gpus=trainer_gpus(cell, MANIFEST.version_of(settings)),
+        weights=4,
+        gradients=4,
+        optimizer=8,
+        tokens=longest,
+        checkpointing=system.gradient_checkpointing is not False,
+        engine_share=system.engine_memory or ENGINE_MEMORY,
+        engine_gpus=system.tensor_parallel or 1,
+        together=False,
+    )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: bf16 policies, and fp32 states of the trainer; all stay."""
+    number = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=number, policy=2, states=number, state=12)

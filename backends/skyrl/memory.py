@@ -1,0 +1,47 @@
+"""What a launch of SkyRL holds on a GPU, by its source (backends/skyrl_train/workers/fsdp)."""
+
+from backends.skyrl.translate import gpu_layout, micro_batch, sequences_per_gpu
+from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from orchestrator.records import Cell
+
+ENGINE_MEMORY = 0.8
+"""SkyRL's default."""
+
+
+def gpu_memory(cell: Cell) -> GpuUse:
+    """Return what a launch holds on a GPU: fp32 weights, gradients and AdamW, sharded by FSDP.
+
+    The reference policy is bf16. Both are moved to the node's memory while vLLM samples on the
+    same GPUs. Offloaded, both are there always.
+    """
+    settings, system = cell.settings, cell.system
+    asynchronous = bool(settings.max_staleness_steps)
+    layout = gpu_layout(
+        cell.resources, asynchronous=asynchronous, tensor_parallel=system.tensor_parallel or 1
+    )
+    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    sequences = sequences_per_gpu(settings, layout)
+    tokens = (system.micro_batch or micro_batch(sequences, longest)) * longest
+    share = 0.0 if system.offload else 1.0
+    return GpuUse(
+        gpus=layout.ranks,
+        weights=share * 4,
+        gradients=share * 4,
+        optimizer=share * 8,
+        tokens=system.tokens_per_gpu or tokens,
+        reference=0.0 if settings.kl.estimator == "none" else share * 2,
+        checkpointing=system.gradient_checkpointing is not False,
+        engine_share=system.engine_memory or ENGINE_MEMORY,
+        engine_gpus=layout.gpus_of_engine,
+        together=layout.colocated,
+    )
+
+
+def checkpoint_use(cell: Cell) -> CheckpointUse:
+    """Return what checkpoints take: fp32 exports, and two states (max_ckpts_to_keep).
+
+    A release that counts no steps exports after each pass through the prompts too, which is not
+    counted here.
+    """
+    number = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=number, policy=4, states=2, state=12)

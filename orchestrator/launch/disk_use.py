@@ -1,0 +1,51 @@
+"""The bytes that the checkpoints of cells would take of a disk."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.library.model_size import size_of
+from orchestrator.records import Cell
+
+TERA = 1e12
+
+
+class DiskUse(NamedTuple):
+    """The bytes of checkpoints, at most, estimated from the number of parameters."""
+
+    largest: float
+    """Of the cell with the most."""
+    total: float
+    cells: int
+    unknown: int
+    """Cells of a model, or a library, of unknown size."""
+
+    def __str__(self) -> str:
+        if self.cells == 1:
+            text = f"at most {shown(self.total)}"
+        else:
+            text = f"at most {shown(self.total)}, {shown(self.largest)} for the largest cell"
+        return text + (f"; {self.unknown} cells of unknown size" if self.unknown else "")
+
+
+def disk_use(cells: Iterable[Cell]) -> DiskUse | None:
+    """Return the bytes that the checkpoints of cells on GPUs would take; None if none is known."""
+    each: list[float] = []
+    unknown = 0
+    for cell in cells:
+        if cell.scale != "full" or not cell.resources.gpus_per_node:
+            continue
+        use = plugins.load(cell.settings.backend.name).checkpoint_use(cell)
+        size = size_of(cell.settings.model)
+        if use is None or size is None:
+            unknown += 1
+        else:
+            each.append(use.num_bytes(size.num_parameters))
+    return DiskUse(max(each), sum(each), len(each), unknown) if each else None
+
+
+def shown(num_bytes: float) -> str:
+    """Return bytes for people, as disks are sold: `91 GB`, `1.4 TB`."""
+    if num_bytes >= TERA:
+        return f"{float(f'{num_bytes / TERA:.3g}'):,g} TB"
+    return f"{num_bytes / 1e9:.3g} GB"

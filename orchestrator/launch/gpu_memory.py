@@ -1,0 +1,104 @@
+"""The memory that the launches of cells take of a GPU: sentences for a plan, and refusals."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import plugins
+from orchestrator.errors import OrchError, UnsupportedSetting
+from orchestrator.library.memory import MemoryEstimate, estimate
+from orchestrator.library.model_size import ModelSize, size_of
+from orchestrator.records import AttemptPaths, Cell
+
+_NOWHERE = AttemptPaths(*(Path(name) for name in ("plan", "attempt", "checkpoints")))
+"""Paths for a launch that only has to be expressible."""
+
+
+class CellMemory(NamedTuple):
+    """An estimate of a cell's launch, and the size of the model that it is from."""
+
+    estimate: MemoryEstimate
+    size: ModelSize
+
+
+def memory_of(cell: Cell) -> CellMemory | None:
+    """Return the estimate for a cell; None without GPUs, or if library or model are not known.
+
+    Raise OrchError for a cell that its library cannot express.
+    """
+    if not cell.resources.gpus_per_node or cell.scale != "full":
+        return None
+    use = plugins.load(cell.settings.backend.name).gpu_memory(cell)
+    size = size_of(cell.settings.model)
+    if use is None or size is None:
+        return None
+    return CellMemory(estimate(use, size, cell.resources.gpu), size)
+
+
+def refusal(cell: Cell) -> UnsupportedSetting | None:
+    """Return why a launch cannot fit on its GPUs, or None if it may."""
+    memory = memory_of(cell)
+    if memory is None or not memory.estimate.cannot_fit:
+        return None
+    gpus = cell.resources.gpus_per_node
+    return UnsupportedSetting(
+        cell.settings.backend.name,
+        "resources.gpus_per_node",
+        gpus,
+        tuple(_helps(cell)) or ("a smaller model, or another library",),
+        f"Weights, gradients and optimizer of {memory.size.num_parameters / 1e9:.3g} billion "
+        f"parameters ({memory.size.source}) take {memory.estimate.least:.0f} GiB of each GPU, and "
+        f"a GPU ({cell.resources.gpu}) has {memory.estimate.gpu:.0f}.",
+    )
+
+
+def _helps(cell: Cell) -> Iterable[str]:
+    """Yield the settings with which the launch could fit, each by itself."""
+    resources = cell.resources
+    others = {"system.offload=true": cell.but(system=cell.system.but(offload=True))}
+    for name, number in (
+        ("gpus_per_node", 2 * resources.gpus_per_node),
+        ("num_nodes", 2 * resources.num_nodes),
+    ):
+        words = f"resources.{name}={number}"
+        others[words] = cell.but(resources=resources.but(**{name: number}))
+    for words, other in others.items():
+        with suppress(OrchError):  # the library has no such setting, or no such layout
+            plugins.load(cell.settings.backend.name).translate(other, _NOWHERE)
+            memory = memory_of(other)
+            if memory is not None and not memory.estimate.cannot_fit:
+                yield words
+
+
+def memory_lines(cells: Iterable[Cell]) -> list[str]:
+    """Return a sentence for each kind of launch: its estimate, and where that is from."""
+    lines: dict[str, None] = {}
+    for cell in cells:
+        memory = memory_of(cell)
+        if memory is not None:
+            lines.setdefault(_sentence(cell, memory))
+    return list(lines)
+
+
+def _sentence(cell: Cell, memory: CellMemory) -> str:
+    needed, settings = memory.estimate, cell.settings
+    of = "of a GPU of unknown size" if needed.gpu is None else f"of {needed.gpu:.0f} GiB"
+    training, sampling = (sum(each.values()) for each in (needed.training, needed.sampling))
+    missing = "" if memory.size.shape else ", activations not counted: no config.json of it here"
+    text = (
+        f"{settings.backend.name} {settings.model.name}: {training:.0f} {of} a GPU while it "
+        f"trains, {sampling:.0f} while it samples (from {memory.size.source}{missing})"
+    )
+    if needed.gpu is None:
+        return text
+    if needed.peak > needed.gpu:
+        knobs = "system.micro_batch" if training > needed.gpu else "system.engine_memory"
+        text += f"; it may run out of memory: lower {knobs}, or set system.offload"
+    engine = needed.sampling["engine"]
+    if engine and needed.engine_weights > engine:
+        text += (
+            f"; vLLM's share of {engine:.0f} GiB is less than the model's "
+            f"{needed.engine_weights:.0f}: raise system.engine_memory or system.tensor_parallel"
+        )
+    return text

@@ -1,0 +1,126 @@
+"""Optimizer states of older checkpoints go while a cell trains; what is resumed from stays."""
+
+import json
+import time
+import zipfile
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from backends.trl import BACKEND as TRL
+from backends.trl.launch.orch_trl import newest
+from backends.verl import BACKEND as VERL
+from orchestrator.launch import spent_states
+from orchestrator.launch.disk_use import disk_use
+from orchestrator.library.protocol import Backend
+from orchestrator.settings import Kl, Resources
+from orchestrator.site.findings import disk_of_checkpoints
+from tests.backends.trl.cells import cell
+
+
+def trl_checkpoint(home: Path, step: int, *, sharded: bool = False) -> Path:
+    folder = home / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "tokenizer_config.json", "trainer_state.json"):
+        (folder / name).write_text('{"a": 1}')
+    header = json.dumps({"w": {"data_offsets": [0, 16]}}).encode()
+    weights = len(header).to_bytes(8, "little") + header + bytes(16)
+    (folder / "model.safetensors").write_bytes(weights)
+    optimizers = ("optimizer.bin", "pytorch_model_fsdp.bin") if sharded else ("optimizer.pt",)
+    for name in (*optimizers, "scheduler.pt", "rng_state_0.pth"):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("data.pkl", "x")
+    return folder
+
+
+def verl_checkpoint(home: Path, step: int) -> Path:
+    actor = home / "x1" / f"global_step_{step}" / "actor"
+    (actor / "huggingface").mkdir(parents=True)
+    (actor / "huggingface" / "config.json").write_text("{}")
+    for rank in (0, 1):
+        for name in ("model", "optim", "extra_state"):
+            (actor / f"{name}_world_size_2_rank_{rank}.pt").write_text("x")
+    (home / "x1" / "latest_checkpointed_iteration.txt").write_text(str(step))
+    return actor
+
+
+def sharded_checkpoint(home: Path, step: int) -> Path:
+    return trl_checkpoint(home, step, sharded=True)
+
+
+KINDS = [(TRL, trl_checkpoint), (TRL, sharded_checkpoint), (VERL, verl_checkpoint)]
+
+
+@pytest.mark.parametrize(("backend", "make"), KINDS)
+def test_a_kill_at_any_moment_loses_nothing(
+    tmp_path: Path, backend: Backend, make: Callable[[Path, int], Path]
+) -> None:
+    """After any part of the removals every policy is there, and the newest has its state."""
+    place = tmp_path / "whole"
+    make(place, 10)
+    assert backend.spent_states(place) == []  # the only one: it is resumed from
+    make(place, 20)
+    last = make(place, 30)
+    spent = backend.spent_states(place)
+    assert spent
+    assert not any(path.is_relative_to(last) for path in spent)
+    for number in range(len(spent) + 1):
+        for index, gone in enumerate(combinations(spent, number)):
+            other = tmp_path / f"{number}-{index}"
+            for step in (10, 20, 30):
+                make(other, step)
+            for path in gone:
+                (other / path.relative_to(place)).unlink()
+            assert [each.step for each in backend.find_checkpoints(other)] == [10, 20, 30]
+            assert backend.spent_states(other) == [
+                other / path.relative_to(place) for path in spent if path not in gone
+            ]
+            if backend is TRL:
+                assert newest(other) == other / "checkpoint-30"
+
+
+@pytest.mark.parametrize(("backend", "make"), KINDS)
+def test_nothing_goes_before_the_next_is_whole(
+    tmp_path: Path, backend: Backend, make: Callable[[Path, int], Path]
+) -> None:
+    make(tmp_path, 10)
+    begun = make(tmp_path, 20)
+    state = next(path for path in sorted(begun.iterdir()) if path.name.startswith("optim"))
+    state.write_bytes(b"")  # it is being written
+    assert backend.spent_states(tmp_path) == []
+
+
+def test_the_worker_removes_them_as_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spent_states, "LOOK_SECONDS", 0.02)
+    trained = cell(Kl(estimator="none"))
+    with spent_states.removed_while_training(trained, tmp_path):
+        first = trl_checkpoint(tmp_path, 10)
+        second = trl_checkpoint(tmp_path, 20)
+        until = time.monotonic() + 20
+        while (first / "optimizer.pt").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        third = trl_checkpoint(tmp_path, 30)
+    assert not (second / "optimizer.pt").exists()
+    assert (third / "optimizer.pt").exists()
+
+
+def test_the_bytes_of_checkpoints_are_compared_with_what_is_free(tmp_path: Path) -> None:
+    small = cell(Kl(estimator="none"), gpus=2, steps=200, every=50)
+    assert disk_use([small]) is None  # a model of unknown size
+    model = small.settings.model.but(name="m", path="org/M-7B")
+    declared = small.but(settings=small.settings.but(model=model))
+    use = disk_use([declared])
+    assert use is not None
+    # five policies of 4 bytes a parameter, and two states of 12
+    assert use.total == (5 * 4 + 2 * 12) * 7e9
+    assert str(use) == "at most 308 GB"
+    (finding,) = disk_of_checkpoints(tmp_path, [declared] * 10_000)
+    assert finding.verdict == "broken"
+    assert finding.found.startswith("at most 3,080 TB, 308 GB for the largest cell")
+    alone = declared.but(resources=Resources(gpus_per_node=0))
+    assert disk_of_checkpoints(tmp_path, [alone]) == []

@@ -1,0 +1,138 @@
+"""The estimate of a GPU's memory: its formula, what `orch plan` says and refuses, the READMEs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docs.tools.memory import LIBRARIES, SHAPES, block
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.launch.gpu_memory import memory_lines, memory_of, refusal
+from orchestrator.library.memory import GpuUse, estimate, gpu_gib
+from orchestrator.library.model_size import ModelSize, size_of
+from orchestrator.records import Cell
+from orchestrator.settings import Model
+from orchestrator.spec import load
+from orchestrator.spec.expand import expand
+from tests.spec.spec_files import folder, write
+
+ROOT = Path(__file__).parents[2]
+SPEC = """\
+defaults: [recipe: onpolicy_math, _self_]
+name: x
+model: {{name: m, path: {path}}}
+data: math
+backend: {backend}
+{more}
+studies:
+  a:
+    base: {{kl: {kl}, kl.beta: 0.1, resources: {{num_nodes: 1, gpus_per_node: {gpus}}}}}
+"""
+
+
+def cell(
+    home: Path,
+    path: str = "org/M-7B",
+    backend: str = "trl",
+    kl: str = "k3.loss",
+    gpus: int = 4,
+    more: str = "",
+) -> Cell:
+    home.mkdir(exist_ok=True)
+    text = SPEC.format(path=path, backend=backend, kl=kl, gpus=gpus, more=more)
+    return next(iter(expand(load(write(folder(home), text)))))
+
+
+@pytest.mark.parametrize(("name", "billions"), [("1.5", 1.544), ("7", 7.62), ("14", 14.77)])
+def test_the_parameters_are_those_that_qwen_publishes(name: str, billions: float) -> None:
+    assert SHAPES[name].num_parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def test_an_estimate_adds_what_a_gpu_holds() -> None:
+    shape = SHAPES["7"]
+    size = ModelSize(2.0**30, shape, "here")
+    use = GpuUse(
+        gpus=4,
+        weights=4,
+        gradients=4,
+        optimizer=8,
+        tokens=1024,
+        reference=2,
+        engine_share=0.5,
+        kept_while_sampling=6,
+    )
+    found = estimate(use, size, "a100-80gb")
+    assert found.least == 4
+    assert found.training["reference"] == 0.5
+    assert found.sampling == {"engine": 40, "trainer": 1.5}
+    more = estimate(GpuUse(**{**_plain(use), "tokens": 2048}), size, "a100-80gb")
+    assert more.training["activations"] == pytest.approx(2 * found.training["activations"])
+    kept = estimate(GpuUse(**{**_plain(use), "checkpointing": False}), size, "a100-80gb")
+    assert kept.training["activations"] > found.training["activations"]
+    unknown = estimate(use, ModelSize(2.0**30, None, "name"), "b9000")
+    assert "activations" not in unknown.training
+    assert unknown.gpu is None
+    assert not unknown.cannot_fit
+
+
+def _plain(use: GpuUse) -> dict[str, object]:
+    return {name: getattr(use, name) for name in GpuUse.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"), [("a100", 80), ("a100-40gb", 40), ("H200", 141), ("l4", None)]
+)
+def test_memory_by_the_name_of_a_gpu(name: str, gib: float | None) -> None:
+    assert gpu_gib(name) == gib
+
+
+def test_the_size_is_from_the_cache_or_from_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    declared = size_of(Model(name="m", path="org/M-7B"))
+    assert declared is not None
+    assert (declared.num_parameters, declared.shape) == (7e9, None)
+    assert size_of(Model(name="m", path="org/M")) is None
+    snapshot = tmp_path / "hf" / "hub" / "models--org--Cached-7B" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    shape = SHAPES["7"]._asdict()
+    (snapshot / "config.json").write_text(json.dumps(shape))
+    found = size_of(Model(name="m", path="org/Cached-7B"))
+    assert found is not None
+    assert found.shape == SHAPES["7"]
+    (line,) = memory_lines([cell(tmp_path / "spec", path="org/Cached-7B")])
+    assert "from org/Cached-7B's config.json)" in line
+    assert "not counted" not in line
+
+
+def test_what_cannot_fit_is_refused_with_what_helps(tmp_path: Path) -> None:
+    assert refusal(cell(tmp_path / "a")) is None
+    large = refusal(cell(tmp_path / "b", path="org/M-32B"))
+    assert isinstance(large, UnsupportedSetting)
+    assert "119 GiB of each GPU" in str(large)
+    assert "system.offload=true" in str(large)
+    assert "resources.gpus_per_node=8" in str(large)
+    offloaded = cell(tmp_path / "c", path="org/M-32B", more="system: {offload: true}")
+    assert refusal(offloaded) is None
+    # a KL that orch ships keeps the whole model on each GPU: more of them do not help
+    whole = str(refusal(cell(tmp_path / "d", kl="full.loss")))
+    assert "104 GiB" in whole
+    assert "another library" in whole
+
+
+def test_a_setting_of_the_machine_changes_the_estimate(tmp_path: Path) -> None:
+    plain = memory_of(cell(tmp_path / "a", backend="verl"))
+    freed = memory_of(cell(tmp_path / "b", backend="verl", more="system: {offload: true}"))
+    assert plain is not None
+    assert freed is not None
+    assert freed.estimate.sampling["trainer"] == 0 < plain.estimate.sampling["trainer"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_readme_of_each_library_has_its_table(library: str) -> None:
+    readme = (ROOT / "backends" / library / "README.md").read_text(encoding="utf-8")
+    assert block(library) in readme, "python -m docs.tools.memory writes it"
