@@ -28,6 +28,7 @@ class OpenRLHF(Backend):
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    values_of_anybody = staticmethod(parse.values_of_anybody)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
 

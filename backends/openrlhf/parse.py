@@ -6,7 +6,17 @@ An absent flag has the release's default. A flag that orch does not know is a fa
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from backends.openrlhf.flags import FLAT_NAMES, MODULE, CommandLine, read, spelled, without
+from backends.openrlhf.flags import (
+    FLAT_NAMES,
+    MODULE,
+    CommandLine,
+    default,
+    dotted_names,
+    own_tables,
+    read,
+    spelled,
+    without,
+)
 from backends.openrlhf.manifest import BOUNDS, GATING, LEVEL, MANIFEST, MODE
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library.needs import (
@@ -56,6 +66,35 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     except (ArithmeticError, TypeError) as error:
         sentence = f"the flags make no cell: {type(error).__name__}: {error}"
         raise SpecError(MODULE, [Fault(sentence)]) from error
+
+
+def values_of_anybody(
+    _program: Sequence[str], given: Mapping[str, object], version: str
+) -> dict[str, object]:
+    """Return the values of a launch that others wrote, under the dotted names of its flags.
+
+    A flag of several words has them in one text. `eps_clip` bounds both sides, as the library's
+    script makes of it.
+    """
+    dotted, kinds = dotted_names(version), own_tables()[version].kinds
+    values = {
+        dotted.get(name, name): _several(value) if " x " in kinds.get(name, "") else value
+        for name, value in given.items()
+    }
+    for name in ("actor.eps_clip", "eps_clip"):
+        if (bound := values.get(name, default(name, version))) is not None:
+            values.setdefault("actor.eps_clip_low_high", (bound, bound))
+    prompts = values.get("data.prompt_dataset")
+    return values | ({NEEDS: {"prompts": {"path": prompts}}} if isinstance(prompts, str) else {})
+
+
+def _several(value: object) -> object:
+    """Return the numbers of a flag that takes several; one number is an upper bound."""
+    try:
+        numbers = tuple(map(float, str(value).split()))
+    except ValueError:
+        return value
+    return (0.0, *numbers) if len(numbers) == 1 else numbers
 
 
 def _needs_of(flags: CommandLine) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from orchestrator.identity import fingerprint, flatten
 from orchestrator.library.launches import UNKNOWN, UNSET, Given, Launch, LaunchReading
 from orchestrator.library.manifest import Manifest, equal
 from orchestrator.library.needs import name_of, settings_of
+from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Frozen, Resources, Settings
 from orchestrator.spec.redaction import hide
@@ -47,6 +48,11 @@ NEEDED: Mapping[str, object] = {
 They are rows of their own: check them."""
 
 
+UNREAD = "only a run of the script shows its value"
+MARK = "-"
+"""The value of a key in a launch that is made only to see what the manifest calls the key."""
+
+
 @dataclass(frozen=True)
 class PortRow:
     """One key of the launch, or one field that the new launch has for another reason."""
@@ -59,6 +65,8 @@ class PortRow:
     target: str = ""
     """The key and value of the new launch."""
     note: str = ""
+    is_other: bool = False
+    """True if the new launch does something else, or may do so."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class Ported:
     """Keys that no field holds, with the reason."""
     assumed: Mapping[str, str] = field(default_factory=dict)
     """Fields of NEEDED that the launch does not say or that orch cannot hold, with the reason."""
+    program: tuple[str, ...] = ()
+    """The words of the launch, as its script has them."""
 
     @property
     def settings(self) -> Settings:
@@ -150,9 +160,9 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     manifest = backend.manifest
     version = manifest.release(reading.version if reading.version in manifest.versions else None)
     given = typed(reading)
-    lost = dict.fromkeys(_unread(reading), "only a run of the script shows its value")
+    lost = dict.fromkeys(_unread(reading), UNREAD)
     known = {key: value for key, value in given.items() if key not in lost}
-    program = [word.text for word in launch.words]
+    program = tuple(word.text for word in launch.words)
 
     def read(values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
         launched = backend.values_of_anybody(program, values, version)
@@ -160,17 +170,20 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         kept = {name: part for name, part in fields.items() if name in Settings.model_fields}
         return kept, {fault.path.removeprefix("$."): fault.message for fault in faults}
 
-    fields, refused = read(known)
+    own = {key: _own_name(backend, key, version) for key in given}
+    spelled = {name: key for key, name in own.items()}
+    fields, faults = read(known)
+    refused = {spelled.get(name, name): text for name, text in faults.items()}
     lost |= {key: text for key, text in refused.items() if key in known}
     known = {key: value for key, value in known.items() if key not in refused}
-    used = _used(manifest, known, fields, lambda values: read(values)[0])
+    used = _used(manifest, known, own, fields, lambda values: read(values)[0])
     read_keys = {key for keys in used.values() for key in keys}
     defaults = {
         **manifest.tables[version].defaults,
         **backend.values_of_anybody(program, {}, version),
     }
     for key in given.keys() - read_keys - lost.keys():
-        is_default = key in defaults and equal(defaults[key], given[key])
+        is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
         lost[key] = (
             f"it is the default of {reading.library} {version}"
             if is_default
@@ -181,7 +194,13 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         name: next((text for text in refused.values() if f" no {name} for" in text), unsaid)
         for name in _complete(fields, reading.library, version)
     }
-    return Ported(reading.library, version, fields, given, used, lost, assumed)
+    return Ported(reading.library, version, fields, given, used, lost, assumed, program)
+
+
+def _own_name(backend: Backend, key: str, version: str) -> str:
+    """Return the name of a key of a launch in the manifest, which has one name for all releases."""
+    marked = backend.values_of_anybody((), {key: MARK}, version)
+    return next((name for name, value in marked.items() if value == MARK), key)
 
 
 def _unread(reading: LaunchReading) -> Iterator[str]:
@@ -193,6 +212,7 @@ def _unread(reading: LaunchReading) -> Iterator[str]:
 def _used(
     manifest: Manifest,
     given: Mapping[str, object],
+    own_names: Mapping[str, str],
     fields: Mapping[str, Any],
     read: Callable[[Mapping[str, object]], Mapping[str, Any]],
 ) -> dict[str, tuple[str, ...]]:
@@ -203,7 +223,8 @@ def _used(
     for key in given:
         fewer = dict(flatten(_plain(read({k: v for k, v in given.items() if k != key}))))
         changed = [n for n in whole.keys() | fewer.keys() if whole.get(n) != fewer.get(n)]
-        own = [row.field for row in manifest.rows if row.key == key and row.field in whole]
+        named = own_names[key]
+        own = [row.field for row in manifest.rows if row.key == named and row.field in whole]
         for name in dict.fromkeys([*changed, *own]):
             used.setdefault(name, []).append(key)
     return {name: tuple(keys) for name, keys in used.items()}
@@ -319,19 +340,51 @@ def moved(
                 return None, refused
     if refused:
         return None, refused
-    return plan, [*_moved_rows(launch, plan), *_lost(launch)]
+    return plan, [*_moved_rows(launch, plan, changes), *_lost(launch)]
 
 
-def _moved_rows(launch: Ported, plan: LaunchPlan) -> Iterator[PortRow]:
+def _moved_rows(
+    launch: Ported, plan: LaunchPlan, changes: Mapping[str, object]
+) -> Iterator[PortRow]:
+    was = dict(flatten(launch.fields))
+    notes = _notes_of_its_own(launch)
     for entry in plan.ledger:
         keys = _keys_of(launch, entry.field)
         target = f"{entry.key}={entry.value}" if entry.key else ""
+        if entry.field in changes and not equal(was.get(entry.field), changes[entry.field]):
+            note = f"chosen here, in place of {was.get(entry.field)}"
+            chosen = "; ".join(filter(None, (note, entry.note)))
+            sources = _sources(launch, keys)
+            yield PortRow("set", sources, entry.field, entry.value, target, chosen, is_other=True)
+            continue
         kind: Kind = "approximated" if entry.status == "approximated" else "carried"
+        note = "; ".join(filter(None, (entry.note, notes.get(entry.field))))
         if not keys:
             if entry.field.startswith("backend.") or not (target or kind == "approximated"):
                 continue
             kind = kind if kind == "approximated" else "set"
-        yield PortRow(kind, _sources(launch, keys), entry.field, entry.value, target, entry.note)
+        yield PortRow(
+            kind,
+            _sources(launch, keys),
+            entry.field,
+            entry.value,
+            target,
+            note,
+            is_other=kind == "approximated",
+        )
+
+
+def _notes_of_its_own(launch: Ported) -> dict[str, str]:
+    """Return field -> what the launch's own library does with it, for fields of the loss."""
+    try:
+        plan = plugins.load(launch.library).translate(cell_of(launch.settings), ANYWHERE)
+    except UnsupportedSetting:
+        return {}
+    return {
+        entry.field: f"in {launch.library}: {entry.note}"
+        for entry in plan.ledger
+        if entry.note and entry.field.startswith(("advantage.", "kl.", "loss."))
+    }
 
 
 def _lost(launch: Ported) -> Iterator[PortRow]:
@@ -339,7 +392,7 @@ def _lost(launch: Ported) -> Iterator[PortRow]:
         yield PortRow("not carried", _written(key, launch.given[key]), note=reason)
     flat = dict(flatten(launch.fields))
     for name, why in launch.assumed.items():
-        yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it")
+        yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it", is_other=True)
 
 
 def _keys_of(launch: Ported, name: str) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """orch port: a launch of one library as a spec, or as a launch of another."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -26,6 +26,9 @@ from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.records import AttemptPaths, LaunchPlan
+
+if TYPE_CHECKING:
+    from orchestrator.lab.probes.port_proof import PortProof
 
 SPEC = "spec"
 
@@ -55,6 +58,13 @@ SPEC = "spec"
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the launch (launch.sh) and the files that it needs into this folder.",
 )
+@click.option(
+    "--prove",
+    "proving",
+    is_flag=True,
+    help="Compare the gradients of both launches on the same rollouts, in each library's own "
+    "functions, and name the row that explains a difference.",
+)
 @common.as_json
 def command(
     script: Path,
@@ -62,6 +72,7 @@ def command(
     target: str,
     pinned: tuple[str, ...],
     out: Path | None,
+    proving: bool,
     as_json: bool,
 ) -> int:
     """Write a launch as a spec, or as a launch of another library, with a row for each of its keys.
@@ -69,14 +80,41 @@ def command(
     The rows are comments above the result. Each says whether a key is carried with the same
     meaning, approximated, set because the two libraries' defaults differ, or not carried. What the
     other library cannot do is refused: FIELD=VALUE says what to take in its place. Exit code 1:
-    something is refused.
+    something is refused, or --prove found a difference that no row explains.
 
     \b
       orch port train.sh --to spec > mine.yaml
       orch port train.sh --to skyrl@0.4.0 --out skyrl
       orch port train.sh --to openrlhf loss.aggregation=sequence_mean
+      orch port train.sh --to verl@0.9.1 --prove
     """
-    releases = dict(_release(each) for each in pinned)
+    launch = _launch(script, dict(_release(each) for each in pinned))
+    if target == SPEC and not proving:
+        if as_json:
+            rows = list(rows_of_spec(launch))
+            print_json({"rows": [asdict(row) for row in rows], "fields": launch.fields})
+        else:
+            click.echo(spec_text(launch, script.name), nl=False)
+        return 0
+    library, version = _library(target, launch)
+    chosen = dict(_change(each) for each in changes)
+    folder = (out or Path("port")).absolute()
+    paths = AttemptPaths(folder, folder / "attempt", folder / "checkpoints")
+    plan, rows = moved(launch, library, version, chosen, paths)
+    proof = _proof(launch, plan, rows) if proving and plan is not None else None
+    if as_json:
+        shown = {"proof": asdict(proof) | {"is_equal": proof.is_equal}} if proof else {}
+        print_json(_data(launch, plan, rows) | shown)
+    elif plan is None:
+        for row in rows:
+            say(row.note)
+        say(f"{script} is not written for {target}: give each field a value, such as FIELD=VALUE")
+    else:
+        _print(launch, plan, rows, script.name, out, proof)
+    return int(plan is None or not (proof is None or proof.is_equal or proof.is_explained))
+
+
+def _launch(script: Path, releases: Mapping[str, str]) -> Ported:
     text = script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
     projects = Projects()
     files = NeighbourFiles(script, projects)
@@ -84,44 +122,65 @@ def command(
     read, reading, note = launch_of(text, str(script), files, versions)
     if note:
         say(note)
-    launch = ported(read, reading)
+    return ported(read, reading)
+
+
+def _library(target: str, launch: Ported) -> tuple[str, str | None]:
+    """Return the library and release of --to; of a spec, those of the script itself."""
     if target == SPEC:
-        rows = list(rows_of_spec(launch))
-        if as_json:
-            print_json({"rows": [asdict(row) for row in rows], "fields": launch.fields})
-        else:
-            click.echo(spec_text(launch, script.name), nl=False)
-        return 0
+        return launch.library, launch.version
     library, _, version = target.partition("@")
     if library not in plugins.names():
         raise SelectionError(
             f"--to is {SPEC} or a library{did_you_mean(library, (SPEC, *plugins.names()))} (there "
             f"are: {', '.join(plugins.names())}); got {target}"
         )
-    chosen = dict(_change(each) for each in changes)
-    folder = (out or Path("port")).absolute()
-    paths = AttemptPaths(folder, folder / "attempt", folder / "checkpoints")
-    plan, rows = moved(launch, library, version or None, chosen, paths)
-    if as_json:
-        print_json(_data(launch, plan, rows))
-    elif plan is None:
-        for row in rows:
-            say(row.note)
-        say(f"{script} is not written for {target}: give each field a value, such as FIELD=VALUE")
-    elif out is None:
-        set_next("")
-        click.echo(_script(launch, plan, rows, script.name), nl=False)
-        if plan.files:
-            say(f"it needs {len(plan.files)} files beside it: --out FOLDER writes them too")
-    else:
-        texts = {**plan.files, "launch.sh": _script(launch, plan, rows, script.name)}
+    return library, version or None
+
+
+def _print(
+    launch: Ported,
+    plan: LaunchPlan,
+    rows: Sequence[PortRow],
+    source: str,
+    out: Path | None,
+    proof: "PortProof | None",
+) -> None:
+    """Print the launch or write it into the folder `out`; with a proof, print that."""
+    if proof is not None:
+        _print_proof(proof)
+    if out is not None:
+        texts = {**plan.files, "launch.sh": _script(launch, plan, rows, source)}
         for name, text in texts.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(text, encoding="utf-8")
         say(f"wrote {out / 'launch.sh'} and {len(plan.files)} files that it needs")
         following = shlex.quote(str(out / "launch.sh"))
         set_next(f"bash {following.replace('{', '{{').replace('}', '}}')}")
-    return int(plan is None)
+        return
+    set_next("")
+    if proof is None:
+        click.echo(_script(launch, plan, rows, source), nl=False)
+        if plan.files:
+            say(f"it needs {len(plan.files)} files beside it: --out FOLDER writes them too")
+
+
+def _print_proof(proof: "PortProof") -> None:
+    from orchestrator.lab.probes.port_proof import text_of
+
+    for line in text_of(proof):
+        click.echo(line)
+
+
+def _proof(launch: Ported, plan: LaunchPlan, rows: Sequence[PortRow]) -> "PortProof":
+    from orchestrator.lab.probes.port_proof import prove
+    from orchestrator.lab.probes.protocol import sources
+
+    with (
+        sources(launch.library, launch.version) as before,
+        sources(plan.backend, plan.version) as after,
+    ):
+        return prove(launch, plan, rows, before.where, after.where)
 
 
 def _release(text: str) -> tuple[str, str]:

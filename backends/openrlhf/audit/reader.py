@@ -204,7 +204,9 @@ def audit(launch: Launch) -> LaunchReading | None:
     version, because = _release(launch, keys, dotted)
     reading = _Judge(keys, names, entry, version, because).reading()
     return replace(
-        reading, held=_held(flags, version, launch), rules=(*reading.rules, *abbreviated)
+        reading,
+        held=_held(_whole(flags, rest), version, launch),
+        rules=(*reading.rules, *abbreviated),
     )
 
 
@@ -221,6 +223,29 @@ def _completed(
             rules.append(Rule(text, "Python's argparse: allow_abbrev"))
         given.setdefault(full[0] if len(full) == 1 else name, []).extend(values)
     return given, rules
+
+
+def _whole(flags: dict[str, list[Given]], words: Sequence[CommandWord]) -> dict[str, list[Given]]:
+    """Return the flags with all their words: `--eps_clip_low_high 0.2 0.28` has two."""
+    several: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.text.startswith("--"):
+            name, _, value = word.text.removeprefix("--").partition("=")
+            several[name] = value
+        elif name:
+            several[name] = f"{several[name]} {word.text}".strip()
+    return {
+        name: [*values[:-1], replace(values[-1], text=several[name])]
+        if " " in several.get(name, "") and _takes_several(name)
+        else values
+        for name, values in flags.items()
+    }
+
+
+@cache
+def _takes_several(name: str) -> bool:
+    return any(" x " in table.kinds.get(name, "") for table in own_tables().values())
 
 
 def _held(flags: dict[str, list[Given]], version: str, launch: Launch) -> HeldKeys:

@@ -42,6 +42,18 @@ def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     return known_names
 
 
+def words(program: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """Return the flags of a launch, as its command has them, but only those that are `given`."""
+    kept: list[str] = []
+    keeping = False
+    for word in _arguments(program):
+        if word.startswith("--"):
+            keeping = word.removeprefix("--").partition("=")[0] in given
+        if keeping:
+            kept.append(word)
+    return kept
+
+
 def natives(_version: str) -> dict[str, Any]:
     """Return no launches: cells reach every KL term of the library."""
     return {}

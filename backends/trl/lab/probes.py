@@ -43,6 +43,12 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     ]
 
 
+def words(program: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """Return a launch with these options, of a command or of a program that builds a trainer."""
+    script = "rloo" if "rloo" in " ".join(program).lower() else "grpo"
+    return [script, *(word for key, value in given.items() for word in (f"--{key}", str(value)))]
+
+
 def natives(_version: str) -> dict[str, Any]:
     """Return launches with the options that shape the objective, in TRL's own words."""
     corrected, plain = (CORRECTED, "true"), (CORRECTED, "false")
