@@ -27,8 +27,8 @@ def _releases() -> Mapping[str, Options]:
     return adopted.options(Path(__file__).with_name("options.json"))
 
 
-VERSIONS = tuple(reversed(_releases()))
-"""The releases that orch drives, newest first."""
+VERSIONS = adopted.versions(Path(__file__).with_name("options.json"))
+"""The releases that orch drives, newest first; after them those that the project adopted."""
 
 
 def since(version: str, first: str) -> bool:

@@ -42,3 +42,11 @@ def options(file: Path) -> dict[str, Options]:
         if (folder / file.name).exists():
             releases = {**load_options(folder / file.name), **releases}
     return {version: releases[version] for version in sorted(releases, key=numbers)}
+
+
+def versions(file: Path) -> tuple[str, ...]:
+    """Return the releases with keys, newest first: those of the library's folder before the
+    project's, so that what the project adopts is not the release of a cell that names none."""
+    own = load_options(file)
+    every = sorted(options(file), key=numbers, reverse=True)
+    return tuple(sorted(every, key=lambda version: version not in own))

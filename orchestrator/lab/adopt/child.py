@@ -15,7 +15,7 @@ from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import accepted, terms, translated
-from orchestrator.files import write_text
+from orchestrator.files import read_json, write_text
 from orchestrator.lab.adopt import keys
 from orchestrator.lab.probes.defaults import DEFAULTS, measure_defaults, write_defaults
 from orchestrator.lab.probes.measure import REGIMES, measure
@@ -70,7 +70,7 @@ def measured(question: Question) -> Measured:
     where = ProbeTarget(Path(sys.executable), Path(question.package))
     evidence = measure(library, version, where)
     files = [into / "evidence" / f"{version}.json", into / DEFAULTS]
-    write_text(files[0], stored.as_text(evidence))
+    _write(files[0], evidence)
     options = adoption.class_options(Path(question.package))
     write_defaults(
         files[1],
@@ -85,6 +85,12 @@ def measured(question: Question) -> Measured:
         tuple(map(str, files)),
     )
     return _trained(question, outcome) if question.train else outcome
+
+
+def _write(file: Path, evidence: Mapping[str, Any]) -> None:
+    """Write the evidence, unless the file says the same but for last digits."""
+    if not file.exists() or stored.differences(read_json(file), evidence):
+        write_text(file, stored.as_text(evidence))
 
 
 def _plans(library: str, version: str) -> Iterator[LaunchPlan]:
