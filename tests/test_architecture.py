@@ -74,7 +74,7 @@ LAYERS = (
     ("lab.launches",),
     ("lab.probes",),
     ("lab.prove",),
-    ("lab.rehearsal",),
+    ("lab.adopt", "lab.rehearsal"),
     ("orch",),
     ("cli",),
 )
@@ -95,7 +95,7 @@ SEAMS = {
 installed, with the reason."""
 
 COMMANDS_ABOVE = {
-    *("audit", "diagnose", "kl_in_libraries", "lab", "port"),
+    *("adopt", "audit", "diagnose", "kl_in_libraries", "lab", "port"),
     *("prove", "real_rehearsal", "release_changes"),
 }
 """The commands that belong to the audit or the lab. Others import these in functions."""

@@ -5,13 +5,13 @@ import re
 from backends.trl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
 from backends.trl.options import (
-    BEFORE_BIAS_CORRECTION,
-    NEWEST,
+    BIAS_CORRECTED,
     REDECLARED,
     SCRIPTS,
     own_options,
+    since,
 )
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import nearest
 from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 from orchestrator.records import LaunchPlan
@@ -58,8 +58,13 @@ class TRL(Backend):
     semantics = staticmethod(dialect.semantics)
 
     def neighbour(self, version: str) -> str:
-        """Return the driven release on the same side of 1.10.0, which corrects the KL's bias."""
-        return NEWEST if numbers(version) >= (1, 10) else BEFORE_BIAS_CORRECTION
+        """Return the nearest driven release on the same side of 1.10.0, which corrects the KL's
+        bias; of any side if there is none."""
+        corrects = since(version, BIAS_CORRECTED)
+        oldest_first = self.versions[::-1]
+        same = [each for each in oldest_first if since(each, BIAS_CORRECTED) is corrects]
+        known = same or oldest_first
+        return known[nearest(known, version)]
 
     def keys_missing(self, version: str, plan: LaunchPlan) -> tuple[str, ...] | None:
         """Return the options of a launch that are gone from, or not yet in, a release's own class.

@@ -1,4 +1,4 @@
-"""The differences between TRL 1.16.0 and 1.9.2 and the embedded trainer in what a cell means.
+"""The differences between TRL and the embedded trainer in what a cell means.
 
 Sources: trainer/grpo_trainer.py (_compute_loss, _generate_and_score_completions), trainer/
 rloo_trainer.py (the same). The KL in the reward is summed over the response, inside the group's

@@ -1,4 +1,4 @@
-"""One table: how each field of a cell reaches TRL 1.16.0 and 1.9.2.
+"""One table: how each field of a cell reaches TRL.
 
 A KL in the reward is trained by the script `rloo`, unless orch ships it (`orch_trl_kl.py`), every
 other cell by `grpo`. Keys are options of the scripts. `needs.json`, which orch writes next to a
@@ -43,8 +43,10 @@ NOT_IN_REWARD, SHIPPED_IN_REWARD = (None, "loss"), ("reward", "reward_and_loss")
 LOSS_TYPES = {"token_mean": "dapo", "sequence_mean": "grpo"}
 BY_SEQUENCES, BY_LENGTH = "luspo", "dr_grpo"
 """Loss types that sum the tokens of a sequence: the first averages sequences, the second divides by
-`max_completion_length` too. 1.9.2's luspo is another: it weighs the mean over tokens and padding by
-the length of each response, unless there is one ratio a response."""
+`max_completion_length` too."""
+LUSPO_SUMS = "1.10.0"
+"""luspo of older releases is another: it weighs the mean over tokens and padding by the length of
+each response, unless there is one ratio a response (grpo_trainer.py, _compute_loss)."""
 
 NAME = "a label, not sent to TRL"
 TOKENS_OF_BATCH = (

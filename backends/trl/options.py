@@ -11,21 +11,29 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from orchestrator.library import key_tables
+from orchestrator.library import adopted, key_tables
 from orchestrator.library.key_tables import Option, Options
 from orchestrator.library.manifest import ReleaseTable, Values
 
 Script = Literal["grpo", "rloo"]
 SCRIPTS: tuple[Script, ...] = get_args(Script)
 
-NEWEST, BEFORE_BIAS_CORRECTION = "1.16.0", "1.9.2"
-"""The releases that orch drives. 1.10.0 turned `use_bias_correction_kl` on by default."""
-VERSIONS = (NEWEST, BEFORE_BIAS_CORRECTION)
+BIAS_CORRECTED = "1.10.0"
+"""The release that turned `use_bias_correction_kl` on by default."""
 
 
 @cache
 def _releases() -> Mapping[str, Options]:
-    return key_tables.load_options(Path(__file__).with_name("options.json"))
+    return adopted.options(Path(__file__).with_name("options.json"))
+
+
+VERSIONS = adopted.versions(Path(__file__).with_name("options.json"))
+"""The releases that orch drives, newest first; after them those that the project adopted."""
+
+
+def since(version: str, first: str) -> bool:
+    """Return True for a release that is not older than `first`."""
+    return key_tables.numbers(version) >= key_tables.numbers(first)
 
 
 @cache
@@ -80,7 +88,7 @@ TrainingArguments in others, so that they do not identify a release."""
 
 @cache
 def _history() -> Mapping[str, Options]:
-    return key_tables.load_options(HISTORY)
+    return adopted.options(HISTORY)
 
 
 @cache

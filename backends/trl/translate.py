@@ -15,6 +15,7 @@ from typing import NamedTuple
 from backends.trl.manifest import (
     CHAT,
     ESTIMATOR,
+    LUSPO_SUMS,
     MANIFEST,
     PLACEMENT,
     PROCESSES,
@@ -23,7 +24,7 @@ from backends.trl.manifest import (
     SHAPES,
     script_of,
 )
-from backends.trl.options import BEFORE_BIAS_CORRECTION, script_table
+from backends.trl.options import script_table, since
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, prompt_recipe, quiet_kl, rollout_dump
@@ -417,7 +418,7 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
         )
     longest = settings.rollout.max_response_tokens
     if not rloo and loss.constant_tokens not in (None, longest):
-        if version == BEFORE_BIAS_CORRECTION:
+        if not since(version, LUSPO_SUMS):
             yield _refused(
                 "loss.constant_tokens",
                 loss.constant_tokens,

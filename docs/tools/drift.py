@@ -17,14 +17,12 @@ from orchestrator.estimators import TABLE
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
-from orchestrator.files import read_json
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.lab.probes import functions
+from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.lab.probes.drift import script_changes
 from orchestrator.library.key_tables import numbers
 
-DEFAULTS = "defaults.json"
-"""A backend's file of launches under each release's defaults (tests/backends/trl/history.py)."""
 HEAD = """# Where a release changed the objective
 
 This page is made by `python -m docs.tools.drift`; nothing on it was typed in. The
@@ -222,12 +220,6 @@ def function_lines(library: str) -> Iterator[str]:
         ]
         same = f"the {len(measured[new])} functions measure the same"
         yield f"**{library} {old} → {new}**: {'; '.join(parts) or same}"
-
-
-def read_defaults(library: str) -> Mapping[str, Any]:
-    """Return release -> the measured launches under its defaults, oldest first; {} for none."""
-    plain: Mapping[str, Any] = read_json(plugins.folder(library) / DEFAULTS) or {}
-    return plain
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ audit, judge and keys and fix: orchestrator/ audit/* analysis/scripts.py
   tests/ audit/* analysis/test_script_pairs.py
 audit, read-only libraries: backends/ areal/* ms_swift/* nemo_rl/* open_instruct/* roll/* slime/*
 audit, readers of driven libraries: backends/ */audit/* */audit.py */easyr1.py
-  tests/backends/trl/ test_audit.py test_defaults.py history.py
+  tests/backends/trl/ test_audit.py test_defaults.py
 evaluation of small policies: orchestrator/evaluate/ small_llama.py shared_rows.py deferred.py
   shards.py backends/micro/ policy_kernels.py tests/evaluate/ test_policy_kernels.py
   test_small_llama.py test_shards.py

@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tune": "Search the best beta of each configuration, with Optuna.",
     },
     "Proof": {
+        "adopt": "Read and measure a release of a library, and say what changed.",
         "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
     },
 }

@@ -41,6 +41,7 @@ NEXT: dict[str, dict[int, str]] = {
     "compare": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},
     "tune": {0: "orch report {spec}"},
+    "adopt": {0: "orch explain --libraries --library {release}"},
     "prove": {0: "orch explain --libraries"},
     "audit": {0: "orch explain --all"},
     "explain": {0: "orch audit YOUR_SCRIPT.sh"},
@@ -69,6 +70,7 @@ DRY_RUN = ("run", "cancel", "retry", "prune", "import", "eval", "tune", "report"
 
 WITHOUT_DRY_RUN = {
     "init": "it writes new files, and refuses to overwrite",
+    "adopt": "it writes the tables of one release, and names each file",
     "prove": "--write and --keep name what it writes",
     "data prepare": "what is prepared and whole is left alone; `orch doctor SPEC` says what lacks",
     "env create": "`orch env list` says what is made",

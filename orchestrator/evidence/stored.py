@@ -12,6 +12,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.files import write_text
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
+from orchestrator.library import adopted
 
 ReleaseEvidence = Mapping[str, Any]
 
@@ -23,8 +24,8 @@ ALL_TOKENS = "all tokens"
 
 
 def path(library: str, version: str) -> Path:
-    """Return the path of the evidence on a release."""
-    return plugins.evidence_dir(library) / f"{version}.json"
+    """Return the path of the evidence on a release, which may lie in the project's folder."""
+    return adopted.file_of(library, plugins.evidence_dir(library) / f"{version}.json")
 
 
 @cache

@@ -7,7 +7,8 @@ closed list of values, as the library's own parser gives them.
      "keys": {"trainer.seed": {"0.2.0": {"kind": "int", "default": 42}}, ...}}
 
 A key has its facts from a release on until another release changes them; null ends it. A test of
-each backend compares them with the library (`tests/backends/release_facts.py` writes them).
+each backend compares them with the library. `orch adopt` writes them (of SkyRL and OpenRLHF,
+`tests/backends/release_facts.py`).
 
 `KeyTables`, of all releases of a library that orch only reads. `flags` and `fields` read the keys
 from a parser's source, without an import of it. They made these files; `orch audit` uses them for a

@@ -3,44 +3,28 @@
 python -m tests.backends.release_facts openrlhf     writes backends/openrlhf/options.json anew
 """
 
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.library.key_tables import Option, Options, written_options
+from orchestrator.lab.adopt import keys
+from orchestrator.library.key_tables import Options, written_options
 from tests.backends.environments import contract_python, cpu_python
 
 HERE = Path(__file__).parent
 SCRIPTS = {
     "openrlhf": HERE / "openrlhf" / "describe.py",
     "skyrl": HERE / "skyrl" / "ask" / "describe.py",
-    "trl": HERE / "trl" / "describe.py",
+    "trl": plugins.folder("trl") / "lab" / "describe.py",
 }
 
 
 def options_of(library: str, version: str) -> Options:
     """Return the keys that a release says it has, in its contract environment. TRL's inherit those
-    of transformers, so they are asked where it trains."""
+    of transformers, so they are asked where it trains; `orch adopt` writes them."""
     python = cpu_python if library == "trl" else contract_python
-    done = subprocess.run(
-        [python(library, version), SCRIPTS[library]],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    plain = json.loads(done.stdout.rpartition("ANSWER ")[2])
-    return {
-        key: Option(
-            facts["kind"],
-            facts["default"],
-            tuple(facts["values"]) if "values" in facts else None,
-        )
-        for key, facts in plain.items()
-    }
+    return keys.options_of(python(library, version), SCRIPTS[library])
 
 
 def written(library: str) -> Path:

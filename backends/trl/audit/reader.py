@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from backends.trl.options import (
-    NEWEST,
     REDECLARED,
+    VERSIONS,
     Script,
     class_table,
     inherited,
@@ -493,7 +493,7 @@ def _is_open_r1(request: LaunchOptions) -> bool:
     if request.grammar != "argparse":
         return False
     named = _OPEN_R1_ENTRY.search(request.entry) is not None
-    return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.options(NEWEST)})
+    return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.options(VERSIONS[0])})
 
 
 def _eras(request: LaunchOptions, releases: Sequence[str]) -> list[str]:

@@ -126,9 +126,13 @@ def _shown(value: str | None) -> str:
 FOLDER = "proofs"
 
 
-def store(library: str, version: str, proofs: Iterable[tuple[str, Proof]]) -> Path:
-    """Write the proofs of a release beside its backend. Return the file."""
-    path = plugins.folder(library) / FOLDER / f"{version}.json"
+def store(
+    library: str, version: str, proofs: Iterable[tuple[str, Proof]], into: Path | None = None
+) -> Path:
+    """Write the proofs of a release beside its backend, or into another folder of its tables.
+    Return the file."""
+    path = (into or plugins.folder(library)) / FOLDER / f"{version}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{"cell": name, **_plain(proof)} for name, proof in proofs]
     content = {"library": library, "version": version, "proofs": rows}
     write_text(path, json.dumps(content, indent=1) + "\n")

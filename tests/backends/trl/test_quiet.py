@@ -20,6 +20,7 @@ from torch import Tensor
 
 from backends.micro.objective import shaped_advantages
 from backends.trl import BACKEND
+from backends.trl.lab import default_probe
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.lab.probes.runner import Sources
@@ -29,7 +30,6 @@ from orchestrator.settings import Kl, Loss, Placement
 from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequence_kl
 from tests.backends.environments import contract_python
 from tests.backends.shipped import write
-from tests.backends.trl import default_probe
 from tests.backends.trl.cells import cell
 
 RELEASES = ("1.16.0", "1.9.2")

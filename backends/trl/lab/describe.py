@@ -8,11 +8,13 @@ import dataclasses
 import enum
 import importlib
 import json
+import sys
 import types
 import typing
 
 
 def kind(annotation: object) -> str:
+    """Return the type of an option in short."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         rest = [each for each in inner if each is not type(None)]
@@ -26,6 +28,7 @@ def kind(annotation: object) -> str:
 
 
 def values(annotation: object, field: "dataclasses.Field[object]") -> list[object] | None:
+    """Return the closed list of an option's values, or None."""
     for each in (annotation, *typing.get_args(annotation)):
         if typing.get_origin(each) is typing.Literal:
             return list(typing.get_args(each))
@@ -34,12 +37,14 @@ def values(annotation: object, field: "dataclasses.Field[object]") -> list[objec
 
 
 def plain(value: object) -> object:
+    """Return a default as JSON holds it."""
     if isinstance(value, enum.Enum):
         return value.value
     return value if isinstance(value, bool | int | float | str | list | None) else str(value)
 
 
 def main() -> None:
+    """Print the options of both scripts."""
     options: dict[str, object] = {}
     for script in ("grpo", "rloo"):
         parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
@@ -58,7 +63,7 @@ def main() -> None:
                 if closed is not None:
                     facts["values"] = [plain(each) for each in closed]
                 options[f"{script}.{field.name}"] = facts
-    print("ANSWER " + json.dumps(options))
+    sys.stdout.write("ANSWER " + json.dumps(options) + "\n")
 
 
 main()

@@ -1,0 +1,280 @@
+"""`orch adopt LIBRARY@VERSION`: write the tables of a release, and say what changed.
+
+The environments are those of the nearest known release, with the new release in its place. Keys,
+defaults and closed values come from the release's own parser; then a new process (child.py), which
+starts with these tables, gives that parser the launches that orch sends, runs the probes, and
+trains if asked.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator import plugins
+from orchestrator.environments import lock_of, make, root
+from orchestrator.environments.lock import Environment, Flavour, Lock
+from orchestrator.errors import EnvironmentFault
+from orchestrator.files import write_text
+from orchestrator.lab.adopt import keys
+from orchestrator.lab.adopt.changes import Changes, changes
+from orchestrator.lab.adopt.child import Measured, Question
+from orchestrator.lab.probes.protocol import probes_of
+from orchestrator.library import adopted
+from orchestrator.library.key_tables import Options, load_options, nearest, numbers, written_options
+from orchestrator.library.release_marks import RELEASE_NUMBER
+
+OPTIONS, HISTORY, DESCRIBE = "options.json", "history.json", "lab/describe.py"
+LOCKS: tuple[Flavour, ...] = ("contract", "cpu", "gpu")
+Say = Callable[[str], None]
+
+
+class Adopted(NamedTuple):
+    """An adopted release."""
+
+    library: str
+    version: str
+    neighbour: str
+    """The nearest known release, with which it is compared."""
+    changes: Changes
+    measured: Measured
+    files: tuple[Path, ...]
+
+    @property
+    def rung(self) -> str:
+        """Return how far it came: "", `parsed`, `probed`, `trained` or `predicted`."""
+        one = self.measured
+        if not one.launches or one.refused:
+            return ""
+        if one.unmeasured:
+            return "parsed"
+        return "predicted" if one.predicted else "trained" if one.trained else "probed"
+
+
+class _Place(NamedTuple):
+    """Where a release can be asked."""
+
+    package: Path
+    python: Path
+    above: Path | None = None
+    """The folder above the package, where that Python has another release."""
+    locks: tuple[Lock, ...] = ()
+    """The locks to keep."""
+
+
+def adopt(
+    library: str, version: str, source: Path | None = None, *, train: bool, say: Say
+) -> Adopted:
+    """Write the tables of a release, and return them compared with the nearest known release's.
+
+    source: a Python environment that has the release, or the folder of its source; None: its
+    environments are made. Raise EnvironmentFault, with nothing written, if the release cannot be
+    had or asked.
+    """
+    own = plugins.folder(library)
+    adoption: Any = plugins.part(library, "lab.adoption")
+    if adoption is None:
+        able = [name for name in plugins.names() if plugins.part(name, "lab.adoption")]
+        raise EnvironmentFault(f"orch cannot adopt {library} yet (it can: {', '.join(able)})")
+    if not RELEASE_NUMBER.fullmatch(version):
+        raise EnvironmentFault(f"'{version}' is no number of a release, such as 1.16.0")
+    known = [each for each in adopted.options(own / OPTIONS) if each != version]
+    neighbour = known[nearest(known, version)]
+    into = own if _in_checkout(own) else adopted.project(library)
+    place = _place(library, version, neighbour, source, adoption.PARSER_IN, say)
+    say(f"{library} {version}: asking its own parser for its keys")
+    options = keys.options_of(place.python, own / DESCRIBE, place.above)
+    tables = {
+        into / OPTIONS: _added(into / OPTIONS, version, options),
+        into / HISTORY: _added(into / HISTORY, version, adoption.class_options(place.package)),
+        **{into / "environments" / _name(lock): lock.text for lock in place.locks},
+    }
+    with _kept_if_whole([*tables, into / "defaults.json", *_made(into, version)]):
+        for file, text in tables.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, text)
+        (into / "evidence").mkdir(exist_ok=True)
+        above = str(place.above or "")
+        measured = _measured(
+            Question(
+                library,
+                version,
+                str(place.package),
+                str(place.python),
+                above,
+                str(into),
+                train and not source,
+            ),
+            say,
+        )
+    found = changes(library, (neighbour, version), adoption.class_options(place.package), measured)
+    files = (*tables, *map(Path, measured.files))
+    return Adopted(library, version, neighbour, found, measured, files)
+
+
+def _in_checkout(own: Path) -> bool:
+    """Return True if orch is called in the checkout of orch that holds a library's folder."""
+    checkout = own.parents[1].resolve()
+    is_one = (checkout / "pyproject.toml").is_file() and (checkout / "orchestrator").is_dir()
+    return is_one and Path.cwd().resolve().is_relative_to(checkout)
+
+
+def _added(file: Path, version: str, options: Options) -> str:
+    """Return the text of a file of keys with those of a release."""
+    releases = {**(load_options(file) if file.exists() else {}), version: options}
+    return written_options({each: releases[each] for each in sorted(releases, key=numbers)})
+
+
+# Where a release can be asked.
+
+
+def _place(
+    library: str, version: str, neighbour: str, source: Path | None, parser: Flavour, say: Say
+) -> _Place:
+    if source is None:
+        return _installed(library, version, neighbour, parser, say)
+    package = probes_of(library).PACKAGE
+    if (source / "bin" / "python").exists():
+        held = sorted(source.glob(f"lib/python*/site-packages/{package}"))
+        python, above = source / "bin" / "python", None
+    else:
+        held = [each for each in (source / package, source) if each.name == package]
+        held = [each.resolve() for each in held if each.is_dir()]
+        python = _environment(lock_of(library, neighbour, parser), say).python
+        above = held[0].parent if held else None
+    if not held:
+        raise EnvironmentFault(
+            f"--source {source} holds no package '{package}': name a Python environment that has "
+            f"{library} {version}, or the folder of its source"
+        )
+    return _Place(held[0], python, above)
+
+
+def _installed(library: str, version: str, neighbour: str, parser: Flavour, say: Say) -> _Place:
+    """Return the environments of a release, which are made if they are missing."""
+    locks = {each: _lock(library, version, neighbour, each) for each in LOCKS}
+    try:
+        contract = _environment(locks["contract"], say)
+    except EnvironmentFault as fault:
+        make.clear(root() / locks["contract"].folder)
+        reason = str(fault).strip().splitlines()[-1]
+        raise EnvironmentFault(
+            f"{library} {version} cannot be installed, so nothing was written: {reason}"
+        ) from fault
+    environment = _environment(locks[parser], say)
+    if faults := [*make.check(environment, locks[parser]), *_unmet(library, environment)]:
+        raise EnvironmentFault(
+            make.listed(
+                f"the environment of {library} {neighbour} does not fit {version}; write "
+                f"environments/{_name(locks[parser])} with other versions (orch env lock), then "
+                "adopt again",
+                faults,
+            )
+        )
+    package = probes_of(library).PACKAGE
+    (held,) = contract.path.glob(f"lib/python*/site-packages/{package}")
+    return _Place(held, environment.python, None, tuple(locks.values()))
+
+
+def _environment(lock: Lock, say: Say) -> Environment:
+    return make.create(lock, root(), say=say)
+
+
+def _name(lock: Lock) -> str:
+    return f"{lock.version}.{lock.flavour}.txt"
+
+
+def _lock(library: str, version: str, neighbour: str, flavour: Flavour) -> Lock:
+    """Return the lock of a release: its own, or the nearest's with this release in its place."""
+    try:
+        return lock_of(library, version, flavour)
+    except EnvironmentFault:
+        text = lock_of(library, neighbour, flavour).text
+    renumbered = re.sub(
+        rf"(?m)(?<![\w-]){re.escape(library)}=={re.escape(neighbour)}(?![\w.])",
+        f"{library}=={version}",
+        text,
+    )
+    return Lock(library, version, flavour, renumbered)
+
+
+_REQUIRES = """
+import importlib.metadata as held, json, sys
+from packaging.requirements import Requirement
+unmet = []
+for each in map(Requirement, held.requires(sys.argv[1]) or ()):
+    if each.marker is not None and not each.marker.evaluate({"extra": ""}):
+        continue
+    try:
+        version = held.version(each.name)
+    except held.PackageNotFoundError:
+        version = "missing"
+    if version == "missing" or not each.specifier.contains(version, prereleases=True):
+        unmet.append(f"it requires {each}, which is {version}")
+print(json.dumps(unmet))
+"""
+
+
+def _unmet(library: str, environment: Environment) -> list[str]:
+    """Return what a release requires and its environment has not."""
+    done = subprocess.run(
+        [environment.python, "-I", "-c", _REQUIRES, library],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return [f"its requirements cannot be read: {done.stderr.strip().splitlines()[-1]}"]
+    unmet: list[str] = json.loads(done.stdout)
+    return unmet
+
+
+# The second process.
+
+
+def _made(into: Path, version: str) -> list[Path]:
+    return [into / folder / f"{version}.json" for folder in ("evidence", "proofs")]
+
+
+@contextmanager
+def _kept_if_whole(files: list[Path]) -> Iterator[None]:
+    """Leave files as they were if what is done meanwhile raises."""
+    before: Mapping[Path, bytes | None] = {
+        file: file.read_bytes() if file.exists() else None for file in files
+    }
+    try:
+        yield
+    except BaseException:
+        for file, content in before.items():
+            if content is None:
+                file.unlink(missing_ok=True)
+            else:
+                file.write_bytes(content)
+        raise
+
+
+def _measured(question: Question, say: Say) -> Measured:
+    """Return what a new process measured. Raise EnvironmentFault if it could not."""
+    say(f"{question.library} {question.version}: its parser takes launches; its functions run")
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator.lab.adopt.child"],
+        input=json.dumps(question._asdict()),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if done.returncode or keys.ANSWER not in done.stdout:
+        raise EnvironmentFault(
+            f"{question.library} {question.version} could not be measured, for the reason above; "
+            "nothing was written"
+        )
+    plain = json.loads(done.stdout.rpartition(keys.ANSWER)[2])
+    return Measured(
+        **{name: tuple(each) if isinstance(each, list) else each for name, each in plain.items()}
+    )

@@ -1,0 +1,178 @@
+"""What differs between an adopted release and the nearest known one: the rows to look at."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from orchestrator import plugins
+from orchestrator.evidence import stored
+from orchestrator.evidence.stored import objective_text
+from orchestrator.lab.adopt.child import Measured
+from orchestrator.lab.probes.defaults import read_defaults
+from orchestrator.lab.probes.measure import REGIMES
+from orchestrator.library import adopted
+from orchestrator.library.key_tables import Option, Options
+
+NOT_MEASURED = "not measured"
+
+
+class ChangedRow(NamedTuple):
+    """One row to look at, with the value in both releases."""
+
+    subject: str
+    what: str
+    before: str
+    after: str
+
+
+class Changes(NamedTuple):
+    """What differs between two releases."""
+
+    rows: tuple[ChangedRow, ...]
+    texts: tuple[str, ...]
+    """Probed functions whose text differs."""
+    others: tuple[ChangedRow, ...]
+    """Keys that differ, which orch does not send and which are not of the library's own classes."""
+
+
+def changes(library: str, pair: tuple[str, str], own: Options, measured: Measured) -> Changes:
+    """Return what differs between two releases of a library that have tables.
+
+    own: the keys of the newer release's own classes.
+    """
+    releases = adopted.options(plugins.folder(library) / "options.json")
+    before, after = (releases[each] for each in pair)
+    stored.read.cache_clear()
+    evidence = [stored.read(library, each) or {"sources": {}} for each in pair]
+    differing = list(_keys(before, after))
+    matter = [row for row in differing if _matters(row.what, own, measured.sent)]
+    defaults = read_defaults(library)
+    return Changes(
+        (
+            *_of_defaults(*(defaults.get(each, {}) for each in pair)),
+            *_of_evidence(*evidence),
+            *_together(matter),
+        ),
+        tuple(
+            name
+            for name, each in evidence[1]["sources"].items()
+            if evidence[0]["sources"].get(name, each)["sha256"] != each["sha256"]
+        ),
+        tuple(row for row in differing if row not in matter),
+    )
+
+
+def _matters(key: str, own: Options, sent: Sequence[str]) -> bool:
+    return key in own or key.rpartition(".")[2] in sent or key in sent
+
+
+def _keys(before: Options, after: Options) -> Iterator[ChangedRow]:
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            yield ChangedRow("key", key, _shown(old), _shown(new))
+
+
+def _together(rows: Sequence[ChangedRow]) -> Iterator[ChangedRow]:
+    """Yield rows of keys; those that differ alike in two scripts (`grpo.beta`) are one."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        owner, _, name = row.what.rpartition(".")
+        alike.setdefault((name, row.before, row.after), []).append(owner)
+    for (name, before, after), owners in alike.items():
+        yield ChangedRow(
+            "key", " and ".join(f"{owner}.{name}".lstrip(".") for owner in owners), before, after
+        )
+
+
+def _shown(option: Option | None) -> str:
+    if option is None:
+        return "not there"
+    among = "" if option.values is None else f" of {', '.join(map(str, option.values))}"
+    return f"{option.kind}{among} = {option.default}"
+
+
+def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
+    """Yield what a launch optimises that leaves the KL's keys out, where it differs."""
+    for name in after.keys() - {"defaults", "sources"}:
+        said = "says nothing" if name == "nothing" else f"says {name} alone"
+        for regime in REGIMES:
+            old, new = (
+                objective_text(each[name][regime]) if name in each else NOT_MEASURED
+                for each in (before, after)
+            )
+            if old != new:
+                what = f"a launch that {said}, {regime.replace('_', '-')}"
+                yield ChangedRow("objective", what, old, new)
+
+
+_LABEL = (
+    "kind",
+    "subject",
+    "place",
+    "name",
+    "estimator",
+    "placement",
+    "on_policy",
+    "least",
+    "most",
+)
+"""What names an entry of a list in the evidence."""
+_ASIDE = {"sources", "version", "library", "verdict", *stored.VOLATILE}
+"""Numbers, whose last digits differ, and what is compared elsewhere."""
+
+
+def _of_evidence(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
+    """Yield what was measured of functions and differs."""
+    old, new = (_said(each) for each in (before, after))
+    for what in dict.fromkeys([*old, *new]):
+        if old.get(what) != new.get(what):
+            was, now = (each.get(what, NOT_MEASURED) for each in (old, new))
+            yield ChangedRow("measured", what, was, now)
+
+
+def _said(evidence: Mapping[str, Any]) -> dict[str, str]:
+    """Return what was measured, in words, by its place."""
+    said: dict[str, str] = {}
+    measured = {key: each for key, each in evidence.items() if isinstance(each, Mapping | list)}
+    for place, text in _leaves(measured, ""):
+        at = place.removeprefix("natives: ").replace("_", "-")
+        said[at] = "; ".join(filter(None, [said.get(at), text]))
+    return said
+
+
+def _leaves(evidence: Any, at: str) -> Iterator[tuple[str, str]]:
+    """Yield what was measured, with its place in words; what has an objective is its name."""
+    if isinstance(evidence, Mapping):
+        if "objective" in evidence:
+            yield at, objective_text(evidence)
+        plain = {
+            key: value
+            for key, value in evidence.items()
+            if not isinstance(value, Mapping | list)
+            and key not in _OF_AN_OBJECTIVE
+            and (key not in _ASIDE or isinstance(value, str))
+        }
+        if plain:
+            yield at, ", ".join(f"{key} {value}" for key, value in plain.items())
+        for key, value in evidence.items():
+            if isinstance(value, Mapping | list) and key not in _ASIDE:
+                yield from _leaves(value, f"{at}, {key}".lstrip(", "))
+    elif isinstance(evidence, list) and all(isinstance(each, Mapping) for each in evidence):
+        for value in evidence:
+            named = {key: value[key] for key in _LABEL if _names(value.get(key))}
+            rest = {key: each for key, each in value.items() if key not in named}
+            yield from _leaves(rest, f"{at}: {_label(named)}")
+
+
+_OF_AN_OBJECTIVE = ("objective", "scale", "towards", "agrees")
+
+
+def _names(value: object) -> bool:
+    return value is not None and not isinstance(value, Mapping | list)
+
+
+def _label(named: Mapping[str, object]) -> str:
+    regime = {True: "on-policy", False: "off-policy"}.get(named.get("on_policy"))
+    return " ".join(
+        [*(str(v) for k, v in named.items() if k != "on_policy"), *([regime] if regime else [])]
+    )

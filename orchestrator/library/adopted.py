@@ -1,0 +1,52 @@
+"""Tables of releases that `orch adopt` wrote: those of a library's folder, and the project's own.
+
+In a checkout of orch they are written into `backends/<library>`. Elsewhere they lie in the folder
+`adopted/<library>` of the folder in which orch is called, in the same files.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.library.key_tables import Options, load_options, numbers
+
+FOLDER = "adopted"
+
+
+def project(library: str) -> Path:
+    """Return the project's folder of what was adopted of a library."""
+    return Path.cwd() / FOLDER / library
+
+
+def folders(own: Path) -> Iterator[Path]:
+    """Yield a library's folder, then the project's if there is one."""
+    yield own
+    theirs = project(own.name)
+    if theirs.is_dir():
+        yield theirs
+
+
+def file_of(library: str, own: Path) -> Path:
+    """Return a file of a library, such as its evidence on a release; the project's where only the
+    project has it."""
+    theirs = project(library) / own.parent.name / own.name
+    return theirs if not own.exists() and theirs.exists() else own
+
+
+def options(file: Path) -> dict[str, Options]:
+    """Return the keys of each release of a library, oldest first, the project's releases too.
+
+    file: that of the library's folder.
+    """
+    releases: dict[str, Options] = {}
+    for folder in folders(file.parent):
+        if (folder / file.name).exists():
+            releases = {**load_options(folder / file.name), **releases}
+    return {version: releases[version] for version in sorted(releases, key=numbers)}
+
+
+def versions(file: Path) -> tuple[str, ...]:
+    """Return the releases with keys, newest first: those of the library's folder before the
+    project's, so that what the project adopts is not the release of a cell that names none."""
+    own = load_options(file)
+    every = sorted(options(file), key=numbers, reverse=True)
+    return tuple(sorted(every, key=lambda version: version not in own))
