@@ -310,9 +310,14 @@ def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, 
 
 def _what_forks_do(keys: Sequence[str], reading: LaunchReading, launch: Launch) -> str:
     """Return what decides in a fork: its keys, with the lines of the checkout that read them."""
-    files = places(keys, launch.beside, known_code(reading.library))
+    files = places(keys, launch.beside, _code_files(reading))
     where = f"read {'; '.join(files)}" if files else "read where the checkout uses it"
     return f"what {few(keys)} does: it is a fork's key, so {where}"
+
+
+def _code_files(reading: LaunchReading) -> tuple[str, ...]:
+    """Return the paths at which a checkout has the code of the KL, the advantage and the loss."""
+    return (*known_code(reading.library).files, *reading.code_files)
 
 
 def _code_beside(reading: LaunchReading, launch: Launch) -> list[ComparedFunction]:
@@ -502,11 +507,11 @@ def _assumed(
     """Yield the assumptions that a verdict makes about keys that the release does not accept."""
     unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
     if unknown:
-        known = known_code(reading.library)
-        files = places(unknown, launch.beside, known)
+        code = _code_files(reading)
+        files = places(unknown, launch.beside, code)
         if files:
             why = f"(read {'; '.join(files)})"
-        elif any(path in launch.beside for path in known.files):
+        elif any(path in launch.beside for path in code):
             why = "(no file beside it that has the KL, the advantage or the loss names them)"
         else:
             why = ""

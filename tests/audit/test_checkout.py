@@ -136,9 +136,38 @@ def test_the_code_beside_a_script_names_its_release(tmp_path: Path) -> None:
 
 
 def test_places_are_by_file_and_few() -> None:
-    known = KnownCode(("a.py", "b.py"))
     beside = {"a.py": "n_agent = 1\nmy_n_agent = 2\n", "b.py": "x.n_agent\n" * 6}
-    assert places(["rollout.n_agent"], beside, known) == ["a.py:1", "b.py:1, 2, 3, 4 and 2 more"]
+    assert places(["rollout.n_agent"], beside, ("a.py", "b.py")) == [
+        "a.py:1",
+        "b.py:1, 2, 3, 4 and 2 more",
+    ]
+
+
+def test_a_programs_own_trainer_is_named_with_its_loss(tmp_path: Path) -> None:
+    folder = tmp_path / "src/open_r1"
+    (folder / "trainer").mkdir(parents=True)
+    (folder / "grpo.py").write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "from open_r1.trainer import TrainerEma, UnusedTrainer\n"
+        "TrainerEma(args=GRPOConfig())\n"
+    )
+    (folder / "trainer/__init__.py").write_text("from .ema import TrainerEma\n")
+    (folder / "trainer/ema.py").write_text(
+        "class TrainerEma(Base):\n    decay = 'ref_ema_decay'\n\n"
+        "    def compute_loss(self):\n        pass\n"
+    )
+    script = tmp_path / "train.sh"
+    launch = (
+        "torchrun src/open_r1/grpo.py --num_generations 4 --beta 0.04 --max_completion_length 9 "
+        "--use_vllm true"
+    )
+    script.write_text(launch)
+    _, (finding,) = audit_file(script, {"trl": "0.18.2 test"}, Projects())
+    path = "src/open_r1/trainer/ema.py"
+    assert any(f"TrainerEma, whose loss is TRL's (read {path}:4-5)" in e for e in finding.assumes)
+    script.write_text(f"{launch} --ref_ema_decay 0.9")
+    _, (forked,) = audit_file(script, {"trl": "0.18.2 test"}, Projects())
+    assert f"read {path}:2" in forked.why
 
 
 @pytest.mark.parametrize(
