@@ -156,7 +156,7 @@ def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
 
 
 def own_trainers(program: str, beside: Mapping[str, str]) -> list[OwnTrainer]:
-    """Return the classes with `Trainer` in their name that a program uses and that the checkout defines.
+    """Return the classes named `...Trainer...` that a program uses and the checkout defines.
 
     They are imported from a module that lies beside the program or above it, or from a package
     whose `__init__.py` imports them.

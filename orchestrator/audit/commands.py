@@ -241,9 +241,15 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
     """
     documents: list[ConfigDocument] = []
     missing: list[str] = []
+    caveats: list[str] = []
     paths = list(_named(launch.words)) or list(_of_entry(launch.words, files))
-    for path in paths:
-        text = written.get(path) or files.get(path)
+    for named in paths:
+        path, text = named, written.get(named) or files.get(named)
+        tail = named.rpartition(UNKNOWN)[2].lstrip("/")
+        if text is None and tail != named and "/" in tail and tail in files:
+            path, text = tail, files[tail]
+            shown_path = named.replace(UNKNOWN, "…")
+            caveats.append(f"{tail} beside it is the file that {shown_path} names")
         if text is None:
             missing.append(path)
             continue
@@ -258,7 +264,12 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
             missing.append(path)
     lines = tuple(_elsewhere(each) for each in documents)
     shown = [m for m in missing if m.endswith(".toml") or m not in paths]
-    return replace(launch, documents=lines, missing=tuple(dict.fromkeys(shown)))
+    return replace(
+        launch,
+        documents=lines,
+        missing=tuple(dict.fromkeys(shown)),
+        caveats=(*launch.caveats, *caveats),
+    )
 
 
 def _without_file(documents: Sequence[ConfigDocument]) -> Iterator[str]:

@@ -245,7 +245,19 @@ class NeighbourFiles(Mapping[str, str]):
             text = self.projects.text(folder, path)
             if text is not None:
                 return text
+        package = path.partition("/")[0]
+        for clone in self._clones(package) if package in plugins.readers() else ():
+            text = self.projects.text(clone, path)
+            if text is not None:
+                return text
         raise KeyError(path)
+
+    def _clones(self, package: str) -> Iterator[Path]:
+        """Yield the folders of a package's repository: `verl`, `verl-main`, `OpenRLHF`."""
+        for folder in self.folders:
+            for name in sorted(self.projects.entries(folder)):
+                if name.lower().startswith(package.lower()) and "." not in name:
+                    yield folder / name
 
     def __iter__(self) -> Iterator[str]:
         return iter(())

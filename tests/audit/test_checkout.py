@@ -11,7 +11,7 @@ from orchestrator import plugins
 from orchestrator.audit import checkout
 from orchestrator.audit.checkout import KnownCode, functions, places, release_of
 from orchestrator.audit.judge import AuditFinding
-from orchestrator.audit.libraries import Projects
+from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
 from orchestrator.lab import loss_code
 from tests.backends.environments import contract_python
@@ -133,6 +133,32 @@ def test_the_code_beside_a_script_names_its_release(tmp_path: Path) -> None:
     assert release_of({CORE: two}, known).startswith("0.4.1 2 of 2 functions")
     assert release_of({CORE: PENALTY}, known) == ""  # one function is too little
     assert release_of({}, known) == ""
+
+
+@pytest.mark.parametrize("clone", ["verl", "verl-main"])
+def test_the_librarys_repository_may_be_a_folder_of_the_project(clone: str, tmp_path: Path) -> None:
+    core = tmp_path / clone / CORE
+    core.parent.mkdir(parents=True)
+    core.write_text(PENALTY)
+    files = NeighbourFiles(tmp_path / "scripts/a.sh")
+    assert files.get(CORE) == PENALTY
+    assert files.get("examples/core_algos.py") is None
+
+
+def test_a_file_below_an_unknown_folder_is_the_one_beside_and_said(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/kl.yaml").write_text(
+        "algorithm: {disable_kl: false, use_kl_loss: true, kl_penalty: mse, kl_coef: 0.02}\n"
+    )
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "cd $(pwd)/x\nD=$(pwd)\npython3 -m verl.trainer.main config=$D/examples/kl.yaml "
+        "worker.rollout.n=5\n"
+    )
+    _, (finding,) = audit_file(script, {}, Projects())
+    assert (finding.kl_in_loss.active, finding.kl_in_loss.beta) == (True, 0.02)
+    said = "examples/kl.yaml beside it is the file that …/examples/kl.yaml names"
+    assert said in finding.assumes
 
 
 def test_places_are_by_file_and_few() -> None:
