@@ -22,7 +22,7 @@ from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site
 
 pytestmark = [pytest.mark.real, *BEFORE_A_RELEASE]
 patient = pytest.mark.timeout(3600)
-"""Beside a load of 20 to 35 on two cores, verl's workers had not all started after 800 s."""
+"""Beside a load of 20 to 30 on two cores, verl's workers had not all started after 700 s."""
 KL = {"estimator": "k3", "placement": "loss", "beta": 0.05}
 
 
