@@ -10,7 +10,7 @@ from orchestrator.launch.ray import submit as ray
 from orchestrator.launch.slurm import submit as slurm
 from orchestrator.launch.slurm.script import ArrayResources, array_resources
 from orchestrator.launch.slurm.submit import Submitted, bad_node
-from orchestrator.records import Cell, State
+from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.evaluation_jobs import EvaluationState
@@ -105,6 +105,7 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again: dict[tuple[ArrayResources, tuple[str, ...]], list[Cell]] = {}
+    failed: dict[str, str] = {}
     for cell, state in looks:
         submission = known.get(request.folder.cell(cell).path.name)
         never = submission is None and cell.scale == "full"  # small ones are scored by `orch run`
@@ -115,16 +116,27 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
                 if submission is not None and submission.exit is not None
                 else ()
             )
+            if submission is not None and submission.exit is not None:
+                failed[cell.id] = (
+                    f"{cell.slug}: its evaluation failed ({_reason(submission.exit)}); it is tried "
+                    "again"
+                )
             # An array has one shape of job and one list of excluded nodes.
             again.setdefault((array_resources(cell), exclude), []).append(cell)
     for (_, exclude), cells in again.items():
         if isinstance(request.options, RayOptions):
             if jobs := ray.submit_evaluation(cells, request.folder, request.options, request.tell):
+                for cell in cells:
+                    if cell.id in failed and cell.id in jobs:  # the others had no room
+                        request.tell(failed[cell.id])
                 request.tell(f"submitted {jobs}: evaluations of trained cells, a Ray job each")
             continue
         array = slurm.submit_evaluation(
             cells, request.folder, request.options, request.tell, exclude=exclude
         )
+        for cell in cells:
+            if cell.id in failed:
+                request.tell(failed[cell.id])
         gpus = slurm.evaluation_gpus(cells, request.options)
         why = f", on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
         why += f", without node {exclude[0]}" if exclude else ""
@@ -228,10 +240,14 @@ def _tell_change(request: SubmitRequest, cell: Cell, state: CellState) -> None:
     if state.state == "running" and last is not None:
         request.on_event(LaunchEvent("started", cell, last))
     elif state.state == "failed" and _goes_again(request, cell, state, ()):
-        why = f"{state.exit.failure}: {state.exit.message}".partition("\n")[0] if state.exit else ""
+        why = _reason(state.exit) if state.exit else ""
         request.tell(f"{cell.slug}: failed ({why}); it is tried again")
     elif state.state not in _BUSY | RESUMABLE:
         request.on_event(LaunchEvent("ended", cell, last, state.exit))
+
+
+def _reason(ended: ExitRecord) -> str:
+    return f"{ended.failure}: {ended.message}".partition("\n")[0]
 
 
 def _pause(request: SubmitRequest, stop: processes.Stop) -> None:

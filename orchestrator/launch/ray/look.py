@@ -99,9 +99,11 @@ def polled_evaluation(sent: Submission) -> SchedulerReport:
         return SchedulerReport("pending")
     if job is not None and job.status == "STOPPED":
         return SchedulerReport("cancelled", _stopped(None, job))
-    ray_message = "the job server does not know its job any more" if job is None else job.message
-    named = failure_of(ray_message)
-    return _failed(named if named != "error" else "lost", " ".join(ray_message.split()), sent.time)
+    if job is None:
+        return _failed("lost", "the job server does not know its job any more", sent.time)
+    named, ray_message = failure_of(job.message), " ".join(job.message.split())
+    why = f"the job left no exit record; Ray says: {ray_message or job.status}"
+    return _failed(named if named != "error" else "lost", why, sent.time)
 
 
 _submitting: Counter[str] = Counter()

@@ -303,4 +303,4 @@ def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_
     (lost,) = (submissions.read_end(end) for end in ends if end.stem == "0.failed")
     assert lost is not None
     assert lost.failure == "lost"
-    assert "\n" not in lost.message
+    assert "its evaluation failed (lost: the job " in told.read_text(), told.read_text()
