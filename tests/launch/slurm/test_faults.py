@@ -17,7 +17,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
-from tests.launch.kit import HOUSE
+from tests.launch.kit import HOUSE, make_cell
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
 from tests.launch.test_disk import small as small
@@ -135,8 +135,8 @@ def test_jobs_that_would_wait_for_ever_say_why(
     assert poll.stuck_jobs(site.folder, {}) == []
 
 
-def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site, many: Many) -> None:
-    cells = many(5)
+def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site) -> None:
+    cells = [make_cell(seed, "program:print('trained')\n") for seed in range(5)]
     site.set(max_running=1, secrets=["ORCH_NOT_SET_HERE"])
     site.start(*cells)
     seen = site.wait(*cells)
