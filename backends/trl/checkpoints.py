@@ -15,9 +15,9 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
 
     Those before one that a run can resume from need their policy only.
     """
-    found = saved(checkpoints_dir)
-    last = max((step for step, path in found if is_whole(path)), default=-1)
-    return [Checkpoint(step, path) for step, path in found if step <= last and has_policy(path)]
+    folders = saved(checkpoints_dir)
+    last = max((step for step, path in folders if is_whole(path)), default=-1)
+    return [Checkpoint(step, path) for step, path in folders if step <= last and has_policy(path)]
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:

@@ -817,13 +817,13 @@ PRECISION = (
     ),
     Row(
         "precision.rollout",
-        carried_by="vLLM on GPUs, in the format that the model's own configuration names",
+        carried_by="vLLM, or the policy itself where there is no GPU",
         offer=(
             Meaning(
                 None,
                 ABSENT,
-                note="on a CPU, and where rollouts are dumped, the policy samples by the trainer's "
-                "own forward pass",
+                note="vLLM's own: the format in the model's config.json. On a CPU, and where "
+                "rollouts are dumped, the policy samples by the trainer's forward pass",
             ),
         ),
         read=lambda _: None,

@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli import common, completing
 from orchestrator.cli.common import print_json, print_table
-from orchestrator.records import Site
+from orchestrator.records import EvaluationSpec, Site
 from orchestrator.site.findings import machine_findings
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -47,9 +47,9 @@ def command(
     a few seconds checks that a node sees the runs folder, orch, and the environments of the
     libraries. Exit code 1: something that `orch run` needs does not work.
     """
-    site, cells = _site_and_cells(spec, overrides, where, site_file, runs_dir)
+    site, cells, evaluation = _site_and_cells(spec, overrides, where, site_file, runs_dir)
 
-    findings = machine_findings(site, cells, look=not no_probe)
+    findings = machine_findings(site, cells, evaluation, look=not no_probe)
     if as_json:
         print_json([f._asdict() for f in findings])
     else:
@@ -63,17 +63,19 @@ def _site_and_cells(
     where: tuple[str, ...],
     site_file: Path | None,
     runs_dir: Path,
-) -> "tuple[Site, Sequence[Cell]]":
-    """Return the site, and the cells that are to run there."""
+) -> "tuple[Site, Sequence[Cell], EvaluationSpec | None]":
+    """Return the site, and the cells that are to run there with their evaluation."""
     if spec is None and (overrides or where):
         raise click.UsageError("KEY=VALUE and --where are about a spec: name one")
     cells: Sequence[Cell] = ()
+    evaluation = None
     site = Site(runs_dir=str(runs_dir))
     if spec is not None:
         loaded = load(Path(spec), overrides)
+        evaluation = loaded.evaluation
         site, cells = loaded.site, selected(expand(loaded), where, spec)
     if site_file is not None:
         site = read_site(site_file)
         if "runs_dir" not in site.model_fields_set:
             site = site.model_copy(update={"runs_dir": str(runs_dir)})
-    return site, cells
+    return site, cells, evaluation

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.library.model_size import size_of
 from orchestrator.records import Cell
+from orchestrator.settings import without_seed
 
 TERA = 1e12
 
@@ -31,16 +32,20 @@ class DiskUse(NamedTuple):
 def disk_use(cells: Iterable[Cell]) -> DiskUse | None:
     """Return the bytes that the checkpoints of cells on GPUs would take; None if none is known."""
     each: list[float] = []
+    known: dict[tuple[object, ...], float | None] = {}
     unknown = 0
     for cell in cells:
         if cell.scale != "full" or not cell.resources.gpus_per_node:
             continue
-        use = plugins.load(cell.settings.backend.name).checkpoint_use(cell)
-        size = size_of(cell.settings.model)
-        if use is None or size is None:
+        key = (without_seed(cell.settings), cell.resources, cell.cadence)
+        if key not in known:
+            use = plugins.load(cell.settings.backend.name).checkpoint_use(cell)
+            size = size_of(cell.settings.model)
+            known[key] = use.num_bytes(size.num_parameters) if use and size else None
+        if (num_bytes := known[key]) is None:
             unknown += 1
         else:
-            each.append(use.num_bytes(size.num_parameters))
+            each.append(num_bytes)
     return DiskUse(max(each), sum(each), len(each), unknown) if each else None
 
 

@@ -10,6 +10,7 @@ from orchestrator.errors import OrchError, UnsupportedSetting
 from orchestrator.library.memory import MemoryEstimate, estimate
 from orchestrator.library.model_size import ModelSize, size_of
 from orchestrator.records import AttemptPaths, Cell
+from orchestrator.settings import without_seed
 
 _NOWHERE = AttemptPaths(*(Path(name) for name in ("plan", "attempt", "checkpoints")))
 """Paths for a launch that only has to be expressible."""
@@ -72,12 +73,26 @@ def _helps(cell: Cell) -> Iterable[str]:
 
 
 def memory_lines(cells: Iterable[Cell]) -> list[str]:
-    """Return a sentence for each kind of launch: its estimate, and where that is from."""
+    """Return a sentence for each kind of launch, and where the sizes of the models are from."""
     lines: dict[str, None] = {}
-    for cell in cells:
+    launches = {
+        (without_seed(cell.settings), cell.resources, cell.system, cell.cadence): cell
+        for cell in cells
+    }
+    read: dict[str, None] = {}
+    declared: dict[str, None] = {}
+    for cell in launches.values():
         memory = memory_of(cell)
         if memory is not None:
             lines.setdefault(_sentence(cell, memory))
+            (read if memory.size.shape else declared).setdefault(cell.settings.model.name)
+    if read:
+        lines.setdefault(f"from the config.json of {', '.join(read)}")
+    if declared:
+        lines.setdefault(
+            f"from the names of {', '.join(declared)}, whose config.json is not in the hub's cache "
+            "here: activations are not counted"
+        )
     return list(lines)
 
 
@@ -85,10 +100,9 @@ def _sentence(cell: Cell, memory: CellMemory) -> str:
     needed, settings = memory.estimate, cell.settings
     of = "of a GPU of unknown size" if needed.gpu is None else f"of {needed.gpu:.0f} GiB"
     training, sampling = (sum(each.values()) for each in (needed.training, needed.sampling))
-    missing = "" if memory.size.shape else ", activations not counted: no config.json of it here"
     text = (
         f"{settings.backend.name} {settings.model.name}: {training:.0f} {of} a GPU while it "
-        f"trains, {sampling:.0f} while it samples (from {memory.size.source}{missing})"
+        f"trains, {sampling:.0f} while it samples"
     )
     if needed.gpu is None:
         return text

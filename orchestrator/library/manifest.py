@@ -812,7 +812,7 @@ class Manifest:
         rows = {row.field for row in self.system if _spans(row, version)}
         wanted: dict[str, object] = {
             "micro_batch": 1,
-            "engine_memory": 0.4,
+            "engine_memory": 0.3,
             "offload": True,
             "gradient_checkpointing": True,
         }

@@ -13,6 +13,8 @@ from orchestrator.kl.library_semantics import (
     relevant,
 )
 from orchestrator.launch.check import refusals
+from orchestrator.launch.disk_use import disk_use
+from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
@@ -248,6 +250,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
     pending = [row.cell for row in plan.pending if row.cell is not None]
     evaluation = experiment.spec.evaluation
     scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks
+    checkpoints = disk_use(pending)
     jobs: list[dict[str, object]] = []
     if experiment.where != "local":
         launcher = launcher_of(experiment.spec.site, experiment.where, experiment.folder)
@@ -261,6 +264,8 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "effective_betas": effective_betas(experiment),
         "counts": plan.counts(),
         "pending": len(plan.pending),
+        "memory": memory_lines(pending),
+        "checkpoint_bytes": None if checkpoints is None else checkpoints.total,
         "still_to_spend": bill(pending, measured)._asdict(),
         "evaluation": {
             "declared": sorted(task.name for task in evaluation.tasks),

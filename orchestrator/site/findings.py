@@ -25,7 +25,7 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
 from orchestrator.library.protocol import EmbeddedTrainer
-from orchestrator.records import Cell, Site
+from orchestrator.records import Cell, EvaluationSpec, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.check import SiteAdvice, check_site
 from orchestrator.site.forecast import (
@@ -34,6 +34,7 @@ from orchestrator.site.forecast import (
     release_of,
     time_limit_warnings,
 )
+from orchestrator.site.hub_data import hub_findings
 from orchestrator.site.probe import NodeReport, probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, ray_options, slurm_options
 from orchestrator.tracking.store import store_of
@@ -168,13 +169,21 @@ PACKAGES = (
 MIN_FREE_GIB = 2
 
 
-def machine_findings(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
+def machine_findings(
+    site: Site,
+    cells: Sequence[Cell],
+    evaluation: EvaluationSpec | None = None,
+    *,
+    look: bool,
+) -> list[SiteFinding]:
     """Return the findings, in the order in which a new user needs them.
 
+    evaluation: the tasks whose data the jobs read.
     look: start a job that checks a node of the cluster for a few seconds.
     """
     findings = [finding for check in CHECKS for finding in check(Path(site.runs_dir))]
     findings += disk_of_checkpoints(Path(site.runs_dir), cells)
+    findings += [SiteFinding(*each) for each in hub_findings(site, cells, evaluation)]
     return [*findings, *mlflow_store(site), *cluster(site, cells, look=look)]
 
 

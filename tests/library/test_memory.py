@@ -104,9 +104,11 @@ def test_the_size_is_from_the_cache_or_from_the_name(
     found = size_of(Model(name="m", path="org/Cached-7B"))
     assert found is not None
     assert found.shape == SHAPES["7"]
-    (line,) = memory_lines([cell(tmp_path / "spec", path="org/Cached-7B")])
-    assert "from org/Cached-7B's config.json)" in line
-    assert "not counted" not in line
+    use, source = memory_lines([cell(tmp_path / "spec", path="org/Cached-7B")])
+    assert use.startswith("trl m: 64 of 80 GiB a GPU while it trains, 60 while it samples")
+    assert source == "from the config.json of m"
+    _, source = memory_lines([cell(tmp_path / "other")])
+    assert source.startswith("from the names of m, whose config.json is not")
 
 
 def test_what_cannot_fit_is_refused_with_what_helps(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ STOP_SIGNALS: Mapping[int, State] = {**worker.STOP_SIGNALS, signal.SIGUSR1: "tim
 """SLURM sends USR1 before the time limit and, if the cluster is configured so, on preemption."""
 NOT_OURS = 3
 """Exit code of an element whose cell another submission has taken over, or a person cancelled."""
+FAILED_ALIKE = 2
+"""Equal failures of class config after which the rest of an array is held back."""
 _STARTED = time.monotonic()
 
 
@@ -209,6 +211,11 @@ def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRec
         say(f"{cell_dir.path.name} is not this submission's any more")
         return _code_of_ended(cell_dir, task.submission.name)
     cell = Cell.model_validate(attempt.read_order()["cell"])
+    if why := _failed_alike(task, cell, index):
+        record = Ending("cancelled", message=why).record(time.time(), time.time())
+        say(f"{cell_dir.path.name}: {why}")
+        attempt.write_exit(record)
+        return record
     wait_for_earlier_attempts(cell_dir, attempt)
     hang_watch = HangWatch(attempt.path, task.options.hung_after_minutes * 60)
     with Lease(cell_dir, attempt, hang_watch.ending).held() as lease:
@@ -229,6 +236,37 @@ def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRec
         record = _without_progress(record, cell, cell_dir, task.options)
     attempt.write_exit(record)
     return record
+
+
+def _failed_alike(task: ArrayTask, cell: Cell, index: int) -> str:
+    """Return why a cell is held back, or an empty text.
+
+    It is held if two others of this array and library failed with one message of class config,
+    and none of that library succeeded: it would fail alike, after its wait in the queue.
+    """
+    messages: dict[str, int] = {}
+    for other in range(task.num_elements):
+        if other == index:
+            continue
+        other_cell, number = task.cell_of(other)
+        attempt = next((each for each in other_cell.attempts() if each.number == number), None)
+        ended = None if attempt is None else attempt.read_exit()
+        if attempt is None or ended is None:
+            continue
+        settings = (attempt.read_order().get("cell") or {}).get("settings") or {}
+        if (settings.get("backend") or {}).get("name") != cell.settings.backend.name:
+            continue
+        if ended.state == "succeeded":
+            return ""
+        if ended.state == "failed" and ended.failure == "config":
+            messages[ended.message] = messages.get(ended.message, 0) + 1
+    for message, times in messages.items():
+        if times >= FAILED_ALIKE:
+            return (
+                f"held back, because {times} cells failed alike: {message.splitlines()[-1]}. "
+                "Mend that, then `orch retry`"
+            )
+    return ""
 
 
 def _run_attempt(

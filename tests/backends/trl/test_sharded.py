@@ -40,7 +40,6 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 torch.set_num_threads(1)
 words = json.loads(sys.argv[1])
 arguments = launch_command_parser().parse_args(words)
-arguments.fsdp_sync_module_states = "true"
 for name, value in prepare_multi_gpu_env(arguments).items():
     if name.startswith(("FSDP_", "ACCELERATE_")):
         os.environ[name] = value

@@ -17,7 +17,7 @@ from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
-from tests.launch.kit import HOUSE
+from tests.launch.kit import HOUSE, make_cell
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
 from tests.launch.test_disk import small as small
@@ -133,3 +133,25 @@ def test_jobs_that_would_wait_for_ever_say_why(
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
     assert poll.stuck_jobs(site.folder, {}) == []
+
+
+def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site) -> None:
+    cells = [make_cell(seed, "program:print('trained')\n") for seed in range(5)]
+    site.set(max_running=1, secrets=["ORCH_NOT_SET_HERE"])
+    site.start(*cells)
+    seen = site.wait(*cells)
+    states = Counter(state.state for state in seen.values())
+    assert states == {"failed": 2, "cancelled": 3}, states
+    failed = next(state.exit for state in seen.values() if state.state == "failed")
+    assert failed is not None
+    assert failed.failure == "config"
+    for cell in cells:
+        ended = seen[cell.id].exit
+        assert ended is not None
+        if ended.state == "cancelled":
+            assert ended.message.startswith("held back, because 2 cells failed alike: ")
+            assert "ORCH_NOT_SET_HERE" in ended.message
+    site.set(secrets=[])
+    assert all(done.done for done in retry(cells, site.folder))
+    site.start(*cells)
+    assert {state.state for state in site.wait(*cells).values()} == {"succeeded"}

@@ -1,0 +1,124 @@
+"""Are model, tokenizer and evaluation data in the hub's cache that a job of the site will see?
+
+The cache is that of the site's variables (`HF_HOME`, `HF_HUB_CACHE` in `site.options.env`), else of
+this process. Only files are looked at; nothing is loaded, and no network is asked.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator import harness_tasks, plugins
+from orchestrator.errors import OrchError
+from orchestrator.library.model_size import hub_cache, hub_folder
+from orchestrator.records import Cell, EvaluationSpec, Site
+
+EVAL_DATA = "ORCH_EVAL_DATA"
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+_HUB = re.compile(r"\bhub: ([\w.-]+/[\w.-]+)")
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_WEIGHTS = ("*.safetensors", "*.bin")
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+class HubFinding(NamedTuple):
+    """One line of `orch doctor`: what was looked for, its verdict, what is there, what to do."""
+
+    check: str
+    verdict: str
+    found: str
+    advice: str = ""
+
+
+def hub_findings(
+    site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None
+) -> list[HubFinding]:
+    """Return a finding for each model and each data set that jobs of cells on GPUs would read."""
+    full = [cell for cell in cells if cell.scale == "full" and cell.resources.gpus_per_node]
+    if not full:
+        return []
+    own = site.options.get("env")
+    variables = {**os.environ, **(own if isinstance(own, Mapping) else {})}
+    models = dict.fromkeys(
+        path
+        for cell in full
+        for path in (cell.settings.model.path, getattr(cell.settings.kl.reference, "path", None))
+        if path and ":" not in path
+    )
+    findings = [_model(path, variables) for path in models]
+    tasks = evaluation.tasks if evaluation is not None else ()
+    data = dict.fromkeys(pair for task in tasks for pair in _data_sets(task.name))
+    return [*findings, *(_data_set(name, hub, variables) for name, hub in data)]
+
+
+def _model(path: str, variables: Mapping[str, str]) -> HubFinding:
+    cache_folder = hub_cache(variables)
+    folder = hub_folder(path, cache_folder)
+    if folder is None:
+        return _absent(f"model {path}", f"hf download {path}", cache_folder, variables)
+    lacking = [
+        name
+        for name, patterns in (
+            ("config.json", ("config.json",)),
+            ("weights", _WEIGHTS),
+            ("tokenizer", _TOKENIZERS),
+        )
+        if not _has(folder, patterns)
+    ]
+    if lacking:
+        return HubFinding(
+            f"model {path}",
+            "broken",
+            f"{folder} lacks {', '.join(lacking)}",
+            f"hf download {path}, where there is a network",
+        )
+    return HubFinding(f"model {path}", "ok", str(folder))
+
+
+def _data_sets(task: str) -> Iterator[tuple[str, str]]:
+    """Yield the task and the hub's name of each data set that a task reads, as far as is known."""
+    if task in plugins.task_names():
+        for folder in (plugins.TASKS_FOLDER, *plugins.task_folders()):
+            for path in folder.rglob(f"{task}.yaml"):
+                yield from ((task, hub) for hub in _HUB.findall(path.read_text(encoding="utf-8")))
+        return
+    try:
+        leaves = harness_tasks.find(task).leaves
+    except OrchError:
+        return
+    yield from ((leaf.name, leaf.dataset) for leaf in leaves if _ID.fullmatch(leaf.dataset))
+
+
+def _data_set(task: str, hub: str, variables: Mapping[str, str]) -> HubFinding:
+    check = f"data of {task}"
+    local = variables.get(EVAL_DATA)
+    if local:
+        kept = [path for path in Path(local).glob(f"{task}*") if path.exists()]
+        if kept:
+            return HubFinding(check, "ok", str(kept[0]))
+    cache_folder = hub_cache(variables)
+    folder = hub_folder(hub, cache_folder, "datasets")
+    if folder is None:
+        command = f"hf download --repo-type dataset {hub}"
+        return _absent(check, command, cache_folder, variables)
+    return HubFinding(check, "ok", str(folder))
+
+
+def _absent(
+    check: str, command: str, cache_folder: Path, variables: Mapping[str, str]
+) -> HubFinding:
+    offline = [name for name in OFFLINE if variables.get(name, "0") not in ("0", "", "false")]
+    return HubFinding(
+        check,
+        "broken" if offline else "missing",
+        f"not in {cache_folder}" + (f", and {offline[0]} is set" if offline else ""),
+        f"{command}, where there is a network"
+        + ("" if offline else "; else the job loads it, if its node has one"),
+    )
+
+
+def _has(folder: Path, patterns: Iterable[str]) -> bool:
+    """Return True if a file of these names is there; the hub's links may lead nowhere."""
+    return any(path.exists() for pattern in patterns for path in folder.glob(pattern))
