@@ -185,9 +185,7 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     for key in given.keys() - read_keys - lost.keys():
         is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
         lost[key] = (
-            f"it is the default of {reading.library} {version}"
-            if is_default
-            else "no field of orch holds it"
+            default_of(reading.library, version) if is_default else "no field of orch holds it"
         )
     unsaid = "the launch does not say it"
     assumed = {
@@ -195,6 +193,11 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         for name in _complete(fields, reading.library, version)
     }
     return Ported(reading.library, version, fields, given, used, lost, assumed, program)
+
+
+def default_of(library: str, version: str) -> str:
+    """Return why a key is not carried that has the release's default."""
+    return f"it is the default of {library} {version}"
 
 
 def _own_name(backend: Backend, key: str, version: str) -> str:

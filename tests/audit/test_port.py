@@ -259,3 +259,38 @@ def test_bash_runs_the_script_that_is_written(tmp_path: Path, target: str) -> No
         ["/bin/bash", "launch.sh"], cwd=out, env={"PATH": path}, capture_output=True, check=True
     )
     assert done.stdout.decode().split("\0")[:-1] == asked["argv"][1:]
+
+
+FLAT = """\
+python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen2.5-7B --init_kl_coef 0.02 --use_kl_loss \
+  --kl_estimator k3 --train_batch_size 128 --rollout_batch_size 128 \
+  --advantage_estimator group_norm --n_samples_per_prompt 8 --prompt_data org/data --eps_clip 0.3
+"""
+
+
+def test_a_flag_of_two_words_has_both(tmp_path: Path) -> None:
+    text = OPENRLHF.replace("--algo.kl.use_loss", "--actor.eps_clip_low_high 0.1 0.28")
+    data = json.loads(port(tmp_path, text, "--to", "spec", "--json").output)
+    assert data["fields"]["loss"]["clip"] == {"low": 0.1, "high": 0.28, "dual": None}
+    sources = [row["source"] for row in data["rows"]]
+    assert "actor.eps_clip_low_high=0.1 0.28" in sources
+
+
+def test_a_release_of_other_names_is_ported(tmp_path: Path) -> None:
+    """The flags of OpenRLHF had no dots before 0.10.2, and one bound for both sides."""
+    data = json.loads(port(tmp_path, FLAT, "--to", "spec", "--json").output)
+    fields = data["fields"]
+    assert fields["kl"] == {"estimator": "k3", "placement": "loss", "beta": 0.02}
+    assert fields["loss"]["clip"] == {"low": 0.3, "high": 0.3, "dual": None}
+    assert (fields["model"]["path"], fields["data"]["path"]) == ("Qwen/Qwen2.5-7B", "org/data")
+    assert fields["rollout"]["group_size"] == 8
+    lost = {row["source"] for row in data["rows"] if row["kind"] == "not carried"}
+    assert not lost
+
+
+def test_a_chosen_value_is_a_row(tmp_path: Path) -> None:
+    words = ("--to", "skyrl", "kl.estimator=k2", "--json")
+    data = json.loads(port(tmp_path, VERL, *words).output)
+    (row,) = (row for row in data["rows"] if row["field"] == "kl.estimator")
+    assert row["kind"] == "set"
+    assert row["note"].startswith("chosen here, in place of k3")
