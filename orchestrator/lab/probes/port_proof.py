@@ -124,27 +124,26 @@ def prove(
 
 
 def _explained(proof: PortProof, comparison: "_Comparison", rows: Sequence[PortRow]) -> PortProof:
-    """Return the proof with the fewest parts that make the gradients equal, those of rows first."""
+    """Return the proof with the first key, or the fewest parts, that make the gradients equal."""
     lost = comparison.launch.left.items()
     keys = [(f"{KEY}{key}",) for key, why in lost if why not in (UNREAD, comparison.default)]
     parts = [each for size in (1, 2, 3) for each in combinations(PARTS, size)]
     every: list[Without] = [*keys, *parts]
     answers = comparison.asked(every)
-    unexplained = None
     for without in every:
         try:
             rest, _ = comparison.difference(answers, without)
         except EnvironmentFault:
             continue  # without this key it is no launch, or without these parts no gradient is left
-        if rest > EQUAL:
-            continue
-        about = [_rows_about(name, rows) for name in without]
-        words = " and ".join(_words(name) for name in without)
-        shown = replace(proof, without=words, rest=rest)
-        if all(about):
-            return replace(shown, rows=tuple(row for each in about for row in each))
-        unexplained = unexplained or shown
-    return unexplained or proof
+        if rest <= EQUAL:
+            about = [_rows_about(name, rows) for name in without]
+            return replace(
+                proof,
+                without=" and ".join(_words(name) for name in without),
+                rest=rest,
+                rows=tuple(row for each in about for row in each) if all(about) else (),
+            )
+    return proof
 
 
 def _rows_about(name: str, rows: Sequence[PortRow]) -> list[PortRow]:
