@@ -363,8 +363,8 @@ def _moved_rows(
         before = own.get(entry.field)
         is_other = "approximated" in (entry.status, before.status if before else "")
         kind: Kind = "approximated" if is_other else "carried"
-        said = f"in {launch.library}: {before.note}" if before and before.note else ""
-        note = "; ".join(filter(None, (entry.note, said)))
+        own_note = f"in {launch.library}: {before.note}" if before and before.note else ""
+        note = "; ".join(filter(None, (entry.note, own_note)))
         if not keys:
             if entry.field.startswith("backend.") or not (target or kind == "approximated"):
                 continue
@@ -382,8 +382,12 @@ def _moved_rows(
 
 def _entries_of_its_own(launch: Ported) -> dict[str, LedgerEntry]:
     """Return field -> what the launch's own library does with it, for fields of the loss."""
+    fields = json.loads(json.dumps(launch.fields))
+    if fields["data"].get("num_prompts") is None:  # OpenRLHF's steps are its prompts
+        _put(fields, "data.num_prompts", fields["batch"]["num_prompts"])
+    settings = settings_of(fields, f"launch of {launch.library}")
     try:
-        plan = plugins.load(launch.library).translate(cell_of(launch.settings), ANYWHERE)
+        plan = plugins.load(launch.library).translate(cell_of(settings), ANYWHERE)
     except UnsupportedSetting:
         return {}
     of_loss = ("advantage.", "kl.", "loss.")

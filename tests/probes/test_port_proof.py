@@ -153,5 +153,5 @@ def test_the_command_says_it_first(
     assert done.return_value == 0
     first, *_ = done.output.splitlines()
     assert first.startswith("verl 0.9.1 and skyrl 0.4.0 have the same gradient, to ")
-    told = CliRunner().invoke(orch, [*words, "--json"], standalone_mode=False)
-    assert json.loads(told.output)["proof"]["is_equal"] is True
+    printed = CliRunner().invoke(orch, [*words, "--json"], standalone_mode=False)
+    assert json.loads(printed.output)["proof"]["is_equal"] is True
