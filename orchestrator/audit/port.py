@@ -24,7 +24,7 @@ from orchestrator.library.launches import UNKNOWN, UNSET, Given, Launch, LaunchR
 from orchestrator.library.manifest import Manifest, equal
 from orchestrator.library.needs import name_of, settings_of
 from orchestrator.library.protocol import Backend
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Frozen, Resources, Settings
 from orchestrator.spec.redaction import hide
 
@@ -185,9 +185,7 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     for key in given.keys() - read_keys - lost.keys():
         is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
         lost[key] = (
-            f"it is the default of {reading.library} {version}"
-            if is_default
-            else "no field of orch holds it"
+            default_of(reading.library, version) if is_default else "no field of orch holds it"
         )
     unsaid = "the launch does not say it"
     assumed = {
@@ -195,6 +193,11 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         for name in _complete(fields, reading.library, version)
     }
     return Ported(reading.library, version, fields, given, used, lost, assumed, program)
+
+
+def default_of(library: str, version: str) -> str:
+    """Return why a key is not carried that has the release's default."""
+    return f"it is the default of {library} {version}"
 
 
 def _own_name(backend: Backend, key: str, version: str) -> str:
@@ -347,7 +350,7 @@ def _moved_rows(
     launch: Ported, plan: LaunchPlan, changes: Mapping[str, object]
 ) -> Iterator[PortRow]:
     was = dict(flatten(launch.fields))
-    notes = _notes_of_its_own(launch)
+    own = _entries_of_its_own(launch)
     for entry in plan.ledger:
         keys = _keys_of(launch, entry.field)
         target = f"{entry.key}={entry.value}" if entry.key else ""
@@ -357,8 +360,11 @@ def _moved_rows(
             sources = _sources(launch, keys)
             yield PortRow("set", sources, entry.field, entry.value, target, chosen, is_other=True)
             continue
-        kind: Kind = "approximated" if entry.status == "approximated" else "carried"
-        note = "; ".join(filter(None, (entry.note, notes.get(entry.field))))
+        before = own.get(entry.field)
+        is_other = "approximated" in (entry.status, before.status if before else "")
+        kind: Kind = "approximated" if is_other else "carried"
+        own_note = f"in {launch.library}: {before.note}" if before and before.note else ""
+        note = "; ".join(filter(None, (entry.note, own_note)))
         if not keys:
             if entry.field.startswith("backend.") or not (target or kind == "approximated"):
                 continue
@@ -370,21 +376,22 @@ def _moved_rows(
             entry.value,
             target,
             note,
-            is_other=kind == "approximated",
+            is_other=is_other,
         )
 
 
-def _notes_of_its_own(launch: Ported) -> dict[str, str]:
+def _entries_of_its_own(launch: Ported) -> dict[str, LedgerEntry]:
     """Return field -> what the launch's own library does with it, for fields of the loss."""
+    fields = json.loads(json.dumps(launch.fields))
+    if fields["data"].get("num_prompts") is None:  # OpenRLHF's steps are its prompts
+        _put(fields, "data.num_prompts", fields["batch"]["num_prompts"])
+    settings = settings_of(fields, f"launch of {launch.library}")
     try:
-        plan = plugins.load(launch.library).translate(cell_of(launch.settings), ANYWHERE)
+        plan = plugins.load(launch.library).translate(cell_of(settings), ANYWHERE)
     except UnsupportedSetting:
         return {}
-    return {
-        entry.field: f"in {launch.library}: {entry.note}"
-        for entry in plan.ledger
-        if entry.note and entry.field.startswith(("advantage.", "kl.", "loss."))
-    }
+    of_loss = ("advantage.", "kl.", "loss.")
+    return {entry.field: entry for entry in plan.ledger if entry.field.startswith(of_loss)}
 
 
 def _lost(launch: Ported) -> Iterator[PortRow]:

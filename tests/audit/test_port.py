@@ -1,6 +1,7 @@
 """`orch port`: a launch as a spec, and as a launch of another library, with a row for each key."""
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -259,3 +260,75 @@ def test_bash_runs_the_script_that_is_written(tmp_path: Path, target: str) -> No
         ["/bin/bash", "launch.sh"], cwd=out, env={"PATH": path}, capture_output=True, check=True
     )
     assert done.stdout.decode().split("\0")[:-1] == asked["argv"][1:]
+
+
+FLAT = """\
+python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen2.5-7B --init_kl_coef 0.02 --use_kl_loss \
+  --kl_estimator k3 --train_batch_size 128 --rollout_batch_size 128 \
+  --advantage_estimator group_norm --n_samples_per_prompt 8 --prompt_data org/data --eps_clip 0.3
+"""
+
+
+def test_a_flag_of_two_words_has_both(tmp_path: Path) -> None:
+    text = OPENRLHF.replace("--algo.kl.use_loss", "--actor.eps_clip_low_high 0.1 0.28")
+    data = json.loads(port(tmp_path, text, "--to", "spec", "--json").output)
+    assert data["fields"]["loss"]["clip"] == {"low": 0.1, "high": 0.28, "dual": None}
+    sources = [row["source"] for row in data["rows"]]
+    assert "actor.eps_clip_low_high=0.1 0.28" in sources
+
+
+def test_a_release_of_other_names_is_ported(tmp_path: Path) -> None:
+    """The flags of OpenRLHF had no dots before 0.10.2, and one bound for both sides."""
+    data = json.loads(port(tmp_path, FLAT, "--to", "spec", "--json").output)
+    fields = data["fields"]
+    assert fields["kl"] == {"estimator": "k3", "placement": "loss", "beta": 0.02}
+    assert fields["loss"]["clip"] == {"low": 0.3, "high": 0.3, "dual": None}
+    assert (fields["model"]["path"], fields["data"]["path"]) == ("Qwen/Qwen2.5-7B", "org/data")
+    assert fields["rollout"]["group_size"] == 8
+    lost = {row["source"] for row in data["rows"] if row["kind"] == "not carried"}
+    assert not lost
+
+
+def test_a_chosen_value_is_a_row(tmp_path: Path) -> None:
+    words = ("--to", "skyrl", "kl.estimator=k2", "--json")
+    data = json.loads(port(tmp_path, VERL, *words).output)
+    (row,) = (row for row in data["rows"] if row["field"] == "kl.estimator")
+    assert row["kind"] == "set"
+    assert row["note"].startswith("chosen here, in place of k3")
+
+
+OWN = sorted((Path(__file__).parent / "port").glob("*.sh"))
+
+
+STARTERS = {"num_processes", "mixed_precision", "module", "address", "runtime-env-json"}
+"""Flags of what starts a trainer."""
+
+
+def keys_of(text: str) -> set[str]:
+    """The keys of a script, one a line: KEY=VALUE with a dot in the key, and --KEY."""
+    keys = re.findall(r"^\s*(?:--([a-z][\w.-]*)|([a-z_]+\.[\w.]+)=)", text, re.MULTILINE)
+    return {flag or key for flag, key in keys} - STARTERS
+
+
+@pytest.mark.parametrize("script", OWN, ids=[file.stem for file in OWN])
+def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None:
+    """A key is in the launch of its spec, or in a row that says where it went."""
+    text = script.read_text(encoding="utf-8")
+    keys = keys_of(text)
+    assert len(keys) >= 40
+    changes = ["data.num_prompts=12800"] if script.stem == "openrlhf" else []
+    data = json.loads(port(tmp_path, text, "--to", "spec", "--json").output)
+    rows = {row["source"].partition("=")[0]: row for row in data["rows"] if row["source"]}
+    spec = tmp_path / "s.yaml"
+    written = port(tmp_path, text, "--to", "spec").stdout
+    spec.write_text(written, encoding="utf-8")
+    (cell,) = expand(load(spec, changes))
+    assert cell.settings.backend.name == script.stem
+    plan = plugins.load(script.stem).translate(cell, AttemptPaths(*[tmp_path] * 3))
+    launched = " ".join(plan.argv) + " ".join(plan.files.values())
+    missing = {key for key in keys if key not in rows and key not in launched}
+    assert not missing
+    comments = "\n".join(line for line in written.splitlines() if line.startswith("#"))
+    lost = {key for key, row in rows.items() if row["kind"] == "not carried"}
+    assert len(lost) >= 1
+    assert all(f"# not carried: {key}=" in comments for key in lost)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.audit.port import UNREAD, Ported, PortRow
+from orchestrator.audit.port import UNREAD, Ported, PortRow, default_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.lab.probes.protocol import (
     AnswersByKey,
@@ -46,19 +46,20 @@ class LossPart:
 
 
 PARTS: Mapping[str, LossPart] = {
-    "kl": LossPart(("kl.",), "where the policy is the reference policy"),
-    "advantages": LossPart(
-        ("advantage.", "rollout.group_size"), "with the same advantages for both"
-    ),
+    "engine": LossPart(("loss.correction",), "with an engine that agrees with the trainer"),
     "lengths": LossPart(
-        ("loss.aggregation", "loss.constant_tokens"), "with responses of one length"
+        ("loss.aggregation", "loss.constant_tokens", "kl.placement"), "with responses of one length"
     ),
     "ratio": LossPart(
         ("loss.policy", "loss.clip", "loss.ratio_level", "batch.", "max_staleness_steps"),
         "with samples of the policy itself",
     ),
-    "engine": LossPart(("loss.correction",), "with an engine that agrees with the trainer"),
+    "kl": LossPart(("kl.",), "where the policy is the reference policy"),
+    "advantages": LossPart(
+        ("advantage.", "rollout.group_size"), "with the same advantages for both"
+    ),
 }
+"""Those that leave most of the loss as it is come first."""
 Without = tuple[str, ...]
 """What has no effect: names of PARTS, or one key of the launch after KEY."""
 BothAnswers = tuple[AnswersByKey, AnswersByKey]
@@ -123,26 +124,26 @@ def prove(
 
 
 def _explained(proof: PortProof, comparison: "_Comparison", rows: Sequence[PortRow]) -> PortProof:
-    """Return the proof with the fewest parts that make the gradients equal, those of rows first."""
-    keys = [(f"{KEY}{key}",) for key, why in comparison.launch.left.items() if why != UNREAD]
+    """Return the proof with the first key, or the fewest parts, that make the gradients equal."""
+    lost = comparison.launch.left.items()
+    keys = [(f"{KEY}{key}",) for key, why in lost if why not in (UNREAD, comparison.default)]
     parts = [each for size in (1, 2, 3) for each in combinations(PARTS, size)]
     every: list[Without] = [*keys, *parts]
     answers = comparison.asked(every)
-    unexplained = None
     for without in every:
         try:
             rest, _ = comparison.difference(answers, without)
         except EnvironmentFault:
             continue  # without this key it is no launch, or without these parts no gradient is left
-        if rest > EQUAL:
-            continue
-        about = [_rows_about(name, rows) for name in without]
-        words = " and ".join(_words(name) for name in without)
-        shown = replace(proof, without=words, rest=rest)
-        if all(about):
-            return replace(shown, rows=tuple(row for each in about for row in each))
-        unexplained = unexplained or shown
-    return unexplained or proof
+        if rest <= EQUAL:
+            about = [_rows_about(name, rows) for name in without]
+            return replace(
+                proof,
+                without=" and ".join(_words(name) for name in without),
+                rest=rest,
+                rows=tuple(row for each in about for row in each) if all(about) else (),
+            )
+    return proof
 
 
 def _rows_about(name: str, rows: Sequence[PortRow]) -> list[PortRow]:
@@ -151,7 +152,9 @@ def _rows_about(name: str, rows: Sequence[PortRow]) -> list[PortRow]:
         key = name.removeprefix(KEY)
         return [r for r in rows if r.kind == "not carried" and r.source.partition("=")[0] == key]
     about = [row for row in rows if row.field.startswith(PARTS[name].fields)]
-    return [row for row in about if row.is_other] or [row for row in about if row.note]
+    # What a library adds to a group's deviation is a note of a row that is carried.
+    noted = [row for row in about if row.note] if name == "advantages" else []
+    return [row for row in about if row.is_other] or noted
 
 
 def _words(name: str) -> str:
@@ -170,6 +173,7 @@ class _Comparison:
     ):
         self.launch, self.plan, self.targets, self.stale = launch, plan, targets, stale
         self.settings = launch.settings
+        self.default = default_of(launch.library, launch.version)
 
     def asked(self, every: Sequence[Without]) -> BothAnswers:
         """Return the answers of both: (what has no effect, seed) -> the gradient."""
@@ -256,8 +260,9 @@ def rollouts(settings: Settings, seed: int, *, stale: bool, without: Without = (
     old = -rng.uniform(0.2, 2.0, shape)
     engine = old + rng.uniform(-0.1, 0.1, shape)
     ref = old - rng.uniform(-0.5, 0.5, shape)
-    # Beyond the usual clips for many tokens.
-    logp = np.minimum(old + rng.uniform(-0.4, 0.4, shape), -0.01)
+    # Beyond the usual clips for many tokens, and beyond a dual clip of 3 for some.
+    step = rng.uniform(-0.4, 0.4, shape) + 1.3 * (rng.uniform(size=shape) < 0.15)
+    logp = np.minimum(old + step, -0.01)
     rewards, advantages = rng.uniform(0.0, 1.0, rows), rng.normal(size=shape[:1])
     if not stale or "ratio" in without:
         logp = old

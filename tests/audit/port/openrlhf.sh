@@ -1,0 +1,56 @@
+#!/bin/bash
+# Group-normalised REINFORCE with k2 in the loss, on one node.
+set -x
+
+ray job submit --address="http://127.0.0.1:8265" \
+   --runtime-env-json='{"working_dir": "."}' \
+   -- python3 -m openrlhf.cli.train_ppo_ray \
+   --ref.num_nodes 1 \
+   --ref.num_gpus_per_node 8 \
+   --actor.num_nodes 1 \
+   --actor.num_gpus_per_node 8 \
+   --vllm.num_engines 4 \
+   --vllm.tensor_parallel_size 2 \
+   --vllm.gpu_memory_utilization 0.6 \
+   --vllm.enable_sleep \
+   --train.colocate_all \
+   --ds.enable_sleep \
+   --actor.model_name_or_path meta-llama/Llama-3.1-8B-Instruct \
+   --reward.remote_url /rewards/boxed.py \
+   --ckpt.output_dir /checkpoints/llama3-8b \
+   --ckpt.path /checkpoints/llama3-8b/ckpt \
+   --ckpt.save_steps 20 \
+   --ckpt.save_hf \
+   --ckpt.max_num 3 \
+   --train.micro_batch_size 4 \
+   --train.batch_size 256 \
+   --rollout.micro_batch_size 8 \
+   --rollout.batch_size 128 \
+   --rollout.n_samples_per_prompt 8 \
+   --rollout.max_new_tokens 2048 \
+   --rollout.temperature 1.0 \
+   --rollout.top_p 1.0 \
+   --train.max_epochs 1 \
+   --train.num_episodes 2 \
+   --train.seed 7 \
+   --data.prompt_dataset OpenRLHF/prompt-collection-v0.1 \
+   --data.input_key context_messages \
+   --data.apply_chat_template \
+   --data.max_samples 12800 \
+   --data.max_len 3072 \
+   --ds.zero_stage 3 \
+   --ds.param_dtype bf16 \
+   --ds.packing_samples \
+   --actor.adam.lr 5e-7 \
+   --actor.adam.betas 0.9 0.95 \
+   --actor.lr_scheduler constant_with_warmup \
+   --actor.lr_warmup_ratio 0.0 \
+   --actor.max_norm 1.0 \
+   --actor.eps_clip_low_high 0.2 0.27 \
+   --actor.loss_agg_mode token-mean \
+   --actor.gradient_checkpointing_enable \
+   --algo.advantage.estimator group_norm \
+   --algo.kl.use_loss \
+   --algo.kl.init_coef 0.002 \
+   --algo.kl.estimator k2 \
+   --logger.wandb.run_name llama3-8b

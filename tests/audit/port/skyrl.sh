@@ -1,0 +1,56 @@
+set -x
+# RLOO with k1 in the reward, colocated, on one node: bash run.sh
+: "${DATA_DIR:="$HOME/data/gsm8k"}"
+: "${NUM_GPUS:=4}"
+
+uv run --isolated --extra fsdp -m skyrl.train.entrypoints.main_base \
+  data.train_data="['$DATA_DIR/train.parquet']" \
+  data.val_data="['$DATA_DIR/validation.parquet']" \
+  trainer.algorithm.advantage_estimator="rloo" \
+  trainer.algorithm.use_kl_in_reward=true \
+  trainer.algorithm.use_kl_loss=false \
+  trainer.algorithm.kl_estimator_type=k1 \
+  trainer.algorithm.kl_loss_coef=0.01 \
+  trainer.algorithm.kl_ctrl.type=fixed \
+  trainer.algorithm.policy_loss_type=regular \
+  trainer.algorithm.loss_reduction=token_mean \
+  trainer.algorithm.eps_clip_low=0.2 \
+  trainer.algorithm.eps_clip_high=0.2 \
+  trainer.algorithm.gamma=1.0 \
+  trainer.policy.model.path="Qwen/Qwen2.5-1.5B-Instruct" \
+  trainer.policy.optimizer_config.lr=1.0e-6 \
+  trainer.policy.optimizer_config.weight_decay=0.01 \
+  trainer.policy.optimizer_config.max_grad_norm=1.0 \
+  trainer.policy.optimizer_config.num_warmup_steps=0 \
+  trainer.policy.sequence_parallel_size=1 \
+  trainer.placement.colocate_all=true \
+  trainer.placement.policy_num_gpus_per_node=$NUM_GPUS \
+  trainer.placement.ref_num_gpus_per_node=$NUM_GPUS \
+  trainer.epochs=20 \
+  trainer.eval_batch_size=1024 \
+  trainer.eval_before_train=true \
+  trainer.eval_interval=5 \
+  trainer.update_epochs_per_batch=1 \
+  trainer.train_batch_size=1024 \
+  trainer.policy_mini_batch_size=256 \
+  trainer.micro_forward_batch_size_per_gpu=64 \
+  trainer.micro_train_batch_size_per_gpu=64 \
+  trainer.ckpt_interval=10 \
+  trainer.max_prompt_length=512 \
+  trainer.gradient_checkpointing=true \
+  trainer.logger=wandb \
+  trainer.project_name=gsm8k \
+  trainer.run_name=rloo_k1 \
+  trainer.seed=3 \
+  generator.inference_engine.backend=vllm \
+  generator.inference_engine.num_engines=$NUM_GPUS \
+  generator.inference_engine.tensor_parallel_size=1 \
+  generator.inference_engine.gpu_memory_utilization=0.8 \
+  generator.inference_engine.weight_sync_backend=nccl \
+  generator.n_samples_per_prompt=5 \
+  generator.batched=true \
+  generator.sampling_params.max_generate_length=1024 \
+  generator.sampling_params.temperature=1.0 \
+  generator.sampling_params.top_p=1.0 \
+  environment.env_class=gsm8k \
+  "$@"
