@@ -271,8 +271,8 @@ def _measured(question: Question, say: Say) -> Measured:
     )
     if done.returncode or keys.ANSWER not in done.stdout:
         raise EnvironmentFault(
-            f"{question.library} {question.version} could not be measured, for the reason above; "
-            "nothing was written"
+            f"{question.library} {question.version} could not be measured (exit code "
+            f"{done.returncode}, the reason is above); nothing was written"
         )
     plain = json.loads(done.stdout.rpartition(keys.ANSWER)[2])
     return Measured(
