@@ -274,7 +274,8 @@ def _measured(question: Question, say: Say) -> Measured:
             f"{question.library} {question.version} could not be measured (exit code "
             f"{done.returncode}, the reason is above); nothing was written"
         )
-    plain = json.loads(done.stdout.rpartition(keys.ANSWER)[2])
-    return Measured(
-        **{name: tuple(each) if isinstance(each, list) else each for name, each in plain.items()}
-    )
+    plain: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each
+        for name, each in json.loads(done.stdout.rpartition(keys.ANSWER)[2]).items()
+    }
+    return Measured(**plain)
