@@ -19,6 +19,8 @@ laboratory: orchestrator/lab/ exact/* __init__.py orchestrator/report/ laborator
   montecarlo.py figures.py shares.py tests/kl/ test_laboratory.py test_objectives.py test_probe.py
   test_surrogates.py test_questions.py test_montecarlo.py test_figure.py test_ensemble.py
   enumeration.py second.py
+adopt a release: orchestrator/ lab/adopt/* library/adopted.py cli/adopt.py backends/
+  */lab/adoption.py */lab/describe.py */lab/resolve.py tests/ adopt/*
 matrix, drift, probes: orchestrator/ lab/probes/* probes/* evidence/* backends/ *probe.py
   *probes.py tests/ probes/* backends/*/test_probes.py
 prove, rehearse with the library: orchestrator/ lab/prove/* lab/rehearsal.py lab/launches.py prove/*

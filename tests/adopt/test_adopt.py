@@ -1,5 +1,6 @@
 """`orch adopt`: what it writes of a release is what orch keeps of it, and it says what changed."""
 
+import copy
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import pytest
 
 from backends.trl.options import own_options
 from orchestrator.evidence import stored
-from orchestrator.lab.adopt.changes import changes
+from orchestrator.lab.adopt.changes import changes, of_evidence
 from orchestrator.lab.adopt.child import Measured
 from orchestrator.library.key_tables import load_options, written_options
 from tests.backends.environments import contract_python, cpu_python, root
@@ -104,8 +105,33 @@ def test_what_changed_between_two_releases_is_the_objective_first() -> None:
     keys = {row.what: (row.before, row.after) for row in found.rows if row.subject == "key"}
     assert keys["grpo.use_bias_correction_kl"] == ("bool = False", "bool = True")
     assert "trainer/grpo_trainer.py:GRPOTrainer._compute_loss" in found.texts
+    measured = {row.what: (row.before, row.after) for row in found.rows}
+    assert measured["grpo --beta, on-policy"] == (first.before, first.after)
     same = changes("trl", (OLDER, OLDER), own, Measured(1, (), (), (), ()))
     assert not any(same)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "other"),
+    [
+        ("loss", "policy_weights", [[1.0, 0.5]]),
+        ("reward", "within", "token"),
+        ("natives", "name", 0),
+    ],
+)
+def test_whatever_is_measured_otherwise_is_a_row(section: str, key: str, other: object) -> None:
+    kept = stored.read("trl", NEWEST)
+    assert kept is not None
+    changed = copy.deepcopy(dict(kept))
+    entries = changed[section]
+    entry = next(
+        each for each in (entries.values() if isinstance(entries, dict) else entries) if key in each
+    )
+    entry[key] = other
+    assert not list(of_evidence(kept, kept))
+    rows = list(of_evidence(kept, changed))
+    assert rows
+    assert all(row.before != row.after for row in rows)
 
 
 def test_a_library_that_cannot_be_adopted_and_a_word_that_is_no_release(tmp_path: Path) -> None:

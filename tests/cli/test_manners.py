@@ -118,6 +118,7 @@ MORE_CALLS = (
 """Calls of what was once a command of its own."""
 
 DEAR = {
+    "adopt": "a library's functions run (tests/adopt)",
     "prove": "a library trains (tests/prove)",
     "dashboard": "it ends by Ctrl-C (the next test but one)",
     "env create": "it installs a library (tests/environments)",

@@ -271,10 +271,11 @@ def _measured(question: Question, say: Say) -> Measured:
     )
     if done.returncode or keys.ANSWER not in done.stdout:
         raise EnvironmentFault(
-            f"{question.library} {question.version} could not be measured, for the reason above; "
-            "nothing was written"
+            f"{question.library} {question.version} could not be measured (exit code "
+            f"{done.returncode}, the reason is above); nothing was written"
         )
-    plain = json.loads(done.stdout.rpartition(keys.ANSWER)[2])
-    return Measured(
-        **{name: tuple(each) if isinstance(each, list) else each for name, each in plain.items()}
-    )
+    plain: dict[str, Any] = {
+        name: tuple(each) if isinstance(each, list) else each
+        for name, each in json.loads(done.stdout.rpartition(keys.ANSWER)[2]).items()
+    }
+    return Measured(**plain)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from orchestrator import plugins
 from orchestrator.evidence import stored
 from orchestrator.evidence.stored import objective_text
+from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.lab.adopt.child import Measured
 from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.lab.probes.measure import REGIMES
@@ -49,7 +50,7 @@ def changes(library: str, pair: tuple[str, str], own: Options, measured: Measure
     return Changes(
         (
             *_of_defaults(*(defaults.get(each, {}) for each in pair)),
-            *_of_evidence(*evidence),
+            *of_evidence(*evidence),
             *_together(matter),
         ),
         tuple(
@@ -93,7 +94,7 @@ def _shown(option: Option | None) -> str:
 
 def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
     """Yield what a launch optimises that leaves the KL's keys out, where it differs."""
-    for name in after.keys() - {"defaults", "sources"}:
+    for name in (each for each in after if each not in ("defaults", "sources")):
         said = "says nothing" if name == "nothing" else f"says {name} alone"
         for regime in REGIMES:
             old, new = (
@@ -121,8 +122,8 @@ _ASIDE = {"sources", "version", "library", "verdict", *stored.VOLATILE}
 """Numbers, whose last digits differ, and what is compared elsewhere."""
 
 
-def _of_evidence(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
-    """Yield what was measured of functions and differs."""
+def of_evidence(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
+    """Yield what two documents of evidence measured otherwise."""
     old, new = (_said(each) for each in (before, after))
     for what in dict.fromkeys([*old, *new]):
         if old.get(what) != new.get(what):
@@ -152,6 +153,9 @@ def _leaves(evidence: Any, at: str) -> Iterator[tuple[str, str]]:
             and key not in _OF_AN_OBJECTIVE
             and (key not in _ASIDE or isinstance(value, str))
         }
+        plain |= {key: _rounded(evidence[key]) for key in _NUMBERS if key in evidence}
+        if evidence.get("objective") == ObjectiveKind.UNKNOWN:
+            plain["gradient"] = _rounded(evidence["gradient"])
         if plain:
             yield at, ", ".join(f"{key} {value}" for key, value in plain.items())
         for key, value in evidence.items():
@@ -167,12 +171,22 @@ def _leaves(evidence: Any, at: str) -> Iterator[tuple[str, str]]:
 _OF_AN_OBJECTIVE = ("objective", "scale", "towards", "agrees")
 
 
+_NUMBERS = ("moved", "policy_weights", "kl_weights")
+
+
+def _rounded(numbers: Any) -> Any:
+    """Return numbers to 4 digits, where releases that do the same do not differ."""
+    if isinstance(numbers, list):
+        return [_rounded(each) for each in numbers]
+    return round(numbers, 4) + 0.0
+
+
 def _names(value: object) -> bool:
     return value is not None and not isinstance(value, Mapping | list)
 
 
 def _label(named: Mapping[str, object]) -> str:
-    regime = {True: "on-policy", False: "off-policy"}.get(named.get("on_policy"))
-    return " ".join(
-        [*(str(v) for k, v in named.items() if k != "on_policy"), *([regime] if regime else [])]
-    )
+    words = [str(value) for key, value in named.items() if key != "on_policy"]
+    if "on_policy" in named:
+        words.append("on-policy" if named["on_policy"] else "off-policy")
+    return " ".join(words)

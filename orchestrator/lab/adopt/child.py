@@ -117,7 +117,7 @@ def _refused(question: Question, adoption: Any, plans: list[LaunchPlan]) -> Iter
         Path(question.above) if question.above else None,
         json.dumps([adoption.configuration(plan) for plan in plans]),
     )
-    found = {}
+    found: dict[str, str] = {}
     for plan, resolved in zip(plans, answers, strict=True):
         if "" in resolved:
             found[resolved[""]] = ""
