@@ -821,8 +821,8 @@ PRECISION = (
                 None,
                 ABSENT,
                 note="vLLM's own: the format in the model's config.json. On a CPU, and where "
-                "rollouts are dumped, the policy samples by the trainer's forward pass: bf16 unless "
-                "precision.training is fp32",
+                "rollouts are dumped, the policy samples by the trainer's forward pass: bf16, "
+                "unless precision.training is fp32",
             ),
         ),
         read=lambda _: None,
