@@ -823,7 +823,8 @@ PRECISION = (
                 None,
                 ABSENT,
                 note="vLLM's own: the format in the model's config.json. On a CPU, and where "
-                "rollouts are dumped, the policy samples by the trainer's forward pass",
+                "rollouts are dumped, the policy samples by the trainer's forward pass: bf16, "
+                "unless precision.training is fp32",
             ),
         ),
         read=lambda _: None,
