@@ -69,13 +69,14 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
 
 
 def values_of_anybody(
-    _program: Sequence[str], given: Mapping[str, object], version: str
+    program: Sequence[str], given: Mapping[str, object], version: str
 ) -> dict[str, object]:
     """Return the values of a launch that others wrote, under the dotted names of its flags.
 
     A flag of several words has them in one text. `eps_clip` bounds both sides, as the library's
     script makes of it.
     """
+    del program
     dotted, kinds = dotted_names(version), own_tables()[version].kinds
     values = {
         dotted.get(name, name): _several(value) if " x " in kinds.get(name, "") else value
