@@ -95,8 +95,8 @@ def _print(outcome: Adopted) -> None:
 
 
 def _near(file: Path) -> str:
-    here = Path.cwd()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+    current = Path.cwd()
+    return str(file.relative_to(current) if file.is_relative_to(current) else file)
 
 
 def _rung(outcome: Adopted) -> str:

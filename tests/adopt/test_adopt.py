@@ -13,7 +13,7 @@ import pytest
 from backends.trl.options import own_options
 from orchestrator.evidence import stored
 from orchestrator.lab.adopt.changes import changes, of_evidence
-from orchestrator.lab.adopt.child import Measured
+from orchestrator.lab.adopt.child import MeasuredRelease
 from orchestrator.library.key_tables import load_options, written_options
 from tests.backends.environments import contract_python, cpu_python, root
 
@@ -99,7 +99,7 @@ def test_a_release_whose_tables_are_deleted_is_adopted_as_it_was(house: Path) ->
 
 def test_what_changed_between_two_releases_is_the_objective_first() -> None:
     own = {f"grpo.{key}": option for key, option in own_options("grpo")[NEWEST].items()}
-    found = changes("trl", (OLDER, NEWEST), own, Measured(1, (), (), (), ()))
+    found = changes("trl", (OLDER, NEWEST), own, MeasuredRelease(1, (), (), (), ()))
     first = found.rows[0]
     assert (first.before, first.after) == ("token-level forward KL", "token-level reverse KL")
     keys = {row.what: (row.before, row.after) for row in found.rows if row.subject == "key"}
@@ -107,7 +107,7 @@ def test_what_changed_between_two_releases_is_the_objective_first() -> None:
     assert "trainer/grpo_trainer.py:GRPOTrainer._compute_loss" in found.texts
     measured = {row.what: (row.before, row.after) for row in found.rows}
     assert measured["grpo --beta, on-policy"] == (first.before, first.after)
-    same = changes("trl", (OLDER, OLDER), own, Measured(1, (), (), (), ()))
+    same = changes("trl", (OLDER, OLDER), own, MeasuredRelease(1, (), (), (), ()))
     assert not any(same)
 
 

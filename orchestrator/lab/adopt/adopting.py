@@ -22,8 +22,8 @@ from orchestrator.environments.lock import Environment, Flavour, Lock
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
 from orchestrator.lab.adopt import keys
-from orchestrator.lab.adopt.changes import Changes, changes
-from orchestrator.lab.adopt.child import Measured, Question
+from orchestrator.lab.adopt.changes import ReleaseChanges, changes
+from orchestrator.lab.adopt.child import MeasuredRelease, ReleaseQuestion
 from orchestrator.lab.probes.protocol import probes_of
 from orchestrator.library import adopted
 from orchestrator.library.key_tables import Options, load_options, nearest, numbers, written_options
@@ -41,8 +41,8 @@ class Adopted(NamedTuple):
     version: str
     neighbour: str
     """The nearest known release, with which it is compared."""
-    changes: Changes
-    measured: Measured
+    changes: ReleaseChanges
+    measured: MeasuredRelease
     files: tuple[Path, ...]
 
     @property
@@ -101,7 +101,7 @@ def adopt(
         (into / "evidence").mkdir(exist_ok=True)
         above = str(place.above or "")
         measured = _measured(
-            Question(
+            ReleaseQuestion(
                 library,
                 version,
                 str(place.package),
@@ -112,9 +112,11 @@ def adopt(
             ),
             say,
         )
-    found = changes(library, (neighbour, version), adoption.class_options(place.package), measured)
+    compared = changes(
+        library, (neighbour, version), adoption.class_options(place.package), measured
+    )
     files = (*tables, *map(Path, measured.files))
-    return Adopted(library, version, neighbour, found, measured, files)
+    return Adopted(library, version, neighbour, compared, measured, files)
 
 
 def _in_checkout(own: Path) -> bool:
@@ -140,19 +142,19 @@ def _place(
         return _installed(library, version, neighbour, parser, say)
     package = probes_of(library).PACKAGE
     if (source / "bin" / "python").exists():
-        held = sorted(source.glob(f"lib/python*/site-packages/{package}"))
+        packages = sorted(source.glob(f"lib/python*/site-packages/{package}"))
         python, above = source / "bin" / "python", None
     else:
-        held = [each for each in (source / package, source) if each.name == package]
-        held = [each.resolve() for each in held if each.is_dir()]
+        packages = [each for each in (source / package, source) if each.name == package]
+        packages = [each.resolve() for each in packages if each.is_dir()]
         python = _environment(lock_of(library, neighbour, parser), say).python
-        above = held[0].parent if held else None
-    if not held:
+        above = packages[0].parent if packages else None
+    if not packages:
         raise EnvironmentFault(
             f"--source {source} holds no package '{package}': name a Python environment that has "
             f"{library} {version}, or the folder of its source"
         )
-    return _Place(held[0], python, above)
+    return _Place(packages[0], python, above)
 
 
 def _installed(library: str, version: str, neighbour: str, parser: Flavour, say: Say) -> _Place:
@@ -177,8 +179,8 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
             )
         )
     package = probes_of(library).PACKAGE
-    (held,) = contract.path.glob(f"lib/python*/site-packages/{package}")
-    return _Place(held, environment.python, None, tuple(locks.values()))
+    (folder,) = contract.path.glob(f"lib/python*/site-packages/{package}")
+    return _Place(folder, environment.python, None, tuple(locks.values()))
 
 
 def _environment(lock: Lock, say: Say) -> Environment:
@@ -258,7 +260,7 @@ def _kept_if_whole(files: list[Path]) -> Iterator[None]:
         raise
 
 
-def _measured(question: Question, say: Say) -> Measured:
+def _measured(question: ReleaseQuestion, say: Say) -> MeasuredRelease:
     """Return what a new process measured. Raise EnvironmentFault if it could not."""
     say(f"{question.library} {question.version}: its parser takes launches; its functions run")
     done = subprocess.run(
@@ -278,4 +280,4 @@ def _measured(question: Question, say: Say) -> Measured:
         name: tuple(each) if isinstance(each, list) else each
         for name, each in json.loads(done.stdout.rpartition(keys.ANSWER)[2]).items()
     }
-    return Measured(**plain)
+    return MeasuredRelease(**plain)

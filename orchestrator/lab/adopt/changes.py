@@ -7,7 +7,7 @@ from orchestrator import plugins
 from orchestrator.evidence import stored
 from orchestrator.evidence.stored import objective_text
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.lab.adopt.child import Measured
+from orchestrator.lab.adopt.child import MeasuredRelease
 from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.lab.probes.measure import REGIMES
 from orchestrator.library import adopted
@@ -25,7 +25,7 @@ class ChangedRow(NamedTuple):
     after: str
 
 
-class Changes(NamedTuple):
+class ReleaseChanges(NamedTuple):
     """What differs between two releases."""
 
     rows: tuple[ChangedRow, ...]
@@ -35,7 +35,9 @@ class Changes(NamedTuple):
     """Keys that differ, which orch does not send and which are not of the library's own classes."""
 
 
-def changes(library: str, pair: tuple[str, str], own: Options, measured: Measured) -> Changes:
+def changes(
+    library: str, pair: tuple[str, str], own: Options, measured: MeasuredRelease
+) -> ReleaseChanges:
     """Return what differs between two releases of a library that have tables.
 
     own: the keys of the newer release's own classes.
@@ -47,7 +49,7 @@ def changes(library: str, pair: tuple[str, str], own: Options, measured: Measure
     differing = list(_keys(before, after))
     matter = [row for row in differing if _matters(row.what, own, measured.sent)]
     defaults = read_defaults(library)
-    return Changes(
+    return ReleaseChanges(
         (
             *_of_defaults(*(defaults.get(each, {}) for each in pair)),
             *of_evidence(*evidence),
@@ -95,14 +97,14 @@ def _shown(option: Option | None) -> str:
 def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
     """Yield what a launch optimises that leaves the KL's keys out, where it differs."""
     for name in (each for each in after if each not in ("defaults", "sources")):
-        said = "says nothing" if name == "nothing" else f"says {name} alone"
+        words = "says nothing" if name == "nothing" else f"says {name} alone"
         for regime in REGIMES:
             old, new = (
                 objective_text(each[name][regime]) if name in each else NOT_MEASURED
                 for each in (before, after)
             )
             if old != new:
-                what = f"a launch that {said}, {regime.replace('_', '-')}"
+                what = f"a launch that {words}, {regime.replace('_', '-')}"
                 yield ChangedRow("objective", what, old, new)
 
 
@@ -133,12 +135,12 @@ def of_evidence(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 def _said(evidence: Mapping[str, Any]) -> dict[str, str]:
     """Return what was measured, in words, by its place."""
-    said: dict[str, str] = {}
+    phrases: dict[str, str] = {}
     measured = {key: each for key, each in evidence.items() if isinstance(each, Mapping | list)}
     for place, text in _leaves(measured, ""):
         at = place.removeprefix("natives: ").replace("_", "-")
-        said[at] = "; ".join(filter(None, [said.get(at), text]))
-    return said
+        phrases[at] = "; ".join(filter(None, [phrases.get(at), text]))
+    return phrases
 
 
 def _leaves(evidence: Any, at: str) -> Iterator[tuple[str, str]]:

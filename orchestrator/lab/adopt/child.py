@@ -1,7 +1,8 @@
 """What is asked of a release once its keys are tables: in a process that starts with them.
 
-`python -m orchestrator.lab.adopt.child` reads a Question as JSON and prints a Measured as JSON. A
-manifest is built at import, so the process that wrote the tables has the old one.
+`python -m orchestrator.lab.adopt.child` reads a ReleaseQuestion as JSON and prints a
+MeasuredRelease as JSON. A manifest is built at import, so the process that wrote the tables has the
+old one.
 """
 
 import json
@@ -27,7 +28,7 @@ from orchestrator.records import LaunchPlan
 BATCHES = 8
 
 
-class Question(NamedTuple):
+class ReleaseQuestion(NamedTuple):
     """A release whose keys are tables, and where it can be asked."""
 
     library: str
@@ -43,7 +44,7 @@ class Question(NamedTuple):
     train: bool
 
 
-class Measured(NamedTuple):
+class MeasuredRelease(NamedTuple):
     """What came of it."""
 
     launches: int
@@ -61,7 +62,7 @@ class Measured(NamedTuple):
     """Why it was not trained, or what was predicted otherwise."""
 
 
-def measured(question: Question) -> Measured:
+def measured(question: ReleaseQuestion) -> MeasuredRelease:
     """Ask a release, write what it answers, and return what came of it."""
     library, version, into = question.library, question.version, Path(question.into)
     adoption: Any = plugins.part(library, "lab.adoption")
@@ -77,7 +78,7 @@ def measured(question: Question) -> Measured:
         version,
         measure_defaults(library, version, where, adoption.class_defaults(options)),
     )
-    outcome = Measured(
+    outcome = MeasuredRelease(
         len(plans),
         refused,
         tuple(sorted({key for plan in plans for key in adoption.sent(plan)})),
@@ -109,7 +110,7 @@ def _plans(library: str, version: str) -> Iterator[LaunchPlan]:
                 yield plan
 
 
-def _refused(question: Question, adoption: Any, plans: list[LaunchPlan]) -> Iterator[str]:
+def _refused(question: ReleaseQuestion, adoption: Any, plans: list[LaunchPlan]) -> Iterator[str]:
     """Yield what the release's own parser refuses of launches, or resolves to another value."""
     answers = keys.ask(
         Path(question.python),
@@ -117,15 +118,15 @@ def _refused(question: Question, adoption: Any, plans: list[LaunchPlan]) -> Iter
         Path(question.above) if question.above else None,
         json.dumps([adoption.configuration(plan) for plan in plans]),
     )
-    found: dict[str, str] = {}
+    faults: dict[str, str] = {}
     for plan, resolved in zip(plans, answers, strict=True):
         if "" in resolved:
-            found[resolved[""]] = ""
+            faults[resolved[""]] = ""
             continue
         for key, value in adoption.sent(plan).items():
             if not _holds(value, resolved.get(key)):
-                found[f"{key}: orch sends {value!r}, it resolves to {resolved.get(key)!r}"] = ""
-    yield from found
+                faults[f"{key}: orch sends {value!r}, it resolves to {resolved.get(key)!r}"] = ""
+    yield from faults
 
 
 def _holds(sent: object, resolved: object) -> bool:
@@ -149,7 +150,7 @@ def _errors(evidence: Any, at: str = "") -> Iterator[str]:
             yield from _errors(value, f"{at}[{index}]")
 
 
-def _trained(question: Question, outcome: Measured) -> Measured:
+def _trained(question: ReleaseQuestion, outcome: MeasuredRelease) -> MeasuredRelease:
     """Train the small cells of a release's proof, and keep the proof if it holds."""
     library, version = question.library, question.version
     with tempfile.TemporaryDirectory(prefix="orch-adopt-") as folder:
@@ -176,7 +177,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Answer the question on standard input."""
-    question = Question(**json.load(sys.stdin))
+    question = ReleaseQuestion(**json.load(sys.stdin))
     sys.stdout.write(keys.ANSWER + json.dumps(measured(question)._asdict()) + "\n")
 
 
