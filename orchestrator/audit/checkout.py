@@ -2,7 +2,7 @@
 
 The checkout decides, not a release that it may have left long ago. Files are parsed, never run.
 The functions of the KL, the advantage and the policy loss are compared with those of the releases
-by their syntax trees; `audit/code.json` of a library has digests (orchestrator.lab.loss_code).
+by their syntax trees; `audit/code.json` of a library has the digests (lab.adopt.loss_code).
 """
 
 import ast
@@ -125,10 +125,10 @@ def compared(beside: Mapping[str, str], known: KnownCode) -> list[ComparedFuncti
     """Return the checkout's functions that some release has under this name, in order."""
     rows = []
     for path, named in known.code.items():
-        here = functions(beside.get(path) or "")
-        for name in here.keys() & named.keys():
-            releases = named[name].get(here[name].digest, ())
-            rows.append(ComparedFunction(path, name, here[name].lines, tuple(releases)))
+        defined = functions(beside.get(path) or "")
+        for name in defined.keys() & named.keys():
+            releases = named[name].get(defined[name].digest, ())
+            rows.append(ComparedFunction(path, name, defined[name].lines, tuple(releases)))
     return sorted(rows)
 
 

@@ -11,7 +11,7 @@ from orchestrator import plugins
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
-from orchestrator.lab import loss_code
+from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.probes import functions, read_only_releases
 from orchestrator.lab.probes.matrix import (
     CORRECTION_COLUMNS,

@@ -13,7 +13,7 @@ from orchestrator.audit.checkout import KnownCode, functions, places, release_of
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
-from orchestrator.lab import loss_code
+from orchestrator.lab.adopt import loss_code
 from tests.backends.environments import contract_python
 
 PENALTY = """

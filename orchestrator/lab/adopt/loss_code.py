@@ -37,8 +37,8 @@ def keep(library: str, version: str, source: Path) -> Path:
         for digests in named.values():
             for releases in digests.values():
                 releases[:] = [each for each in releases if each != version]
-    for path, here in read.items():
-        for name, function in functions(here.read_text(encoding="utf-8")).items():
+    for path, code_file in read.items():
+        for name, function in functions(code_file.read_text(encoding="utf-8")).items():
             if counts.search(name):
                 digests = code.setdefault(path, {}).setdefault(name, {})
                 releases = digests.setdefault(function.digest, [])
