@@ -21,6 +21,7 @@ from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
     check_translations,
+    common_training,
     differing_libraries,
     effective_betas,
     evaluation_lines,
@@ -122,6 +123,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     _print_details(plan.rows)
     _print_evaluation(experiment)
     unfinished = [row.cell for row in plan.pending if row.cell is not None]
+    if experiment.scale != "micro" and (common_values := common_training(unfinished)):
+        click.echo("\n" + _filled(f"all cells train with: {', '.join(common_values)}"))
     _print_memory(unfinished)
     for fault in counted_faults(plan):
         say(fault)

@@ -126,6 +126,25 @@ def differing_libraries(experiment: Experiment) -> list[str]:
     ]
 
 
+TRAINING = ("loss", "rollout", "batch", "optimizer")
+"""The sections of training's mathematics that a recipe fills, so that a spec need not name them."""
+
+
+def common_training(cells: Iterable[Cell]) -> list[str]:
+    """Return what all cells train with, whether the spec, its recipe or a default says it:
+    `optimizer.weight_decay 0`."""
+    settings = [cell.declared or cell.settings for cell in cells]
+    lines = []
+    for name in TRAINING if settings else ():
+        sections = [getattr(each, name) for each in settings]
+        for field in type(sections[0]).model_fields:
+            first, *others = [getattr(each, field) for each in sections]
+            if isinstance(first, str | int | float) and all(each == first for each in others):
+                text = first if isinstance(first, str) else f"{first:g}"
+                lines.append(f"{name}.{field} {text}")
+    return lines
+
+
 def effective_betas(experiment: Experiment) -> list[str]:
     """Return the effective beta of the KL terms that libraries weigh differently, as lines.
 
@@ -262,6 +281,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "declared": len(experiment.declared),
         "libraries": differing_libraries(experiment),
         "effective_betas": effective_betas(experiment),
+        "common_training": common_training(experiment.cells),
         "counts": plan.counts(),
         "pending": len(plan.pending),
         "memory": memory_lines(pending),

@@ -120,6 +120,17 @@ def test_plan_tells_which_tasks_stand_for_the_declared_ones(tmp_path: Path) -> N
     }
 
 
+def test_plan_says_what_all_cells_train_with(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    spec = "experiments/cross_library.yaml"
+    said = " ".join(orch(tmp_path, "plan", spec, "site=slurm_a100").stdout.split())
+    assert "all cells train with: loss.aggregation token_mean, loss.policy ppo" in said
+    assert "optimizer.weight_decay 0.01, " in said
+    other = (spec, "site=slurm_a100", "base.optimizer.weight_decay=0.1", "--json")
+    plain = json.loads(orch(tmp_path, "plan", *other).stdout)
+    assert "optimizer.weight_decay 0.1" in plain["common_training"]
+
+
 def test_plan_gives_every_cell_its_objective(finished: Path) -> None:
     planned = json.loads(orch(finished, "plan", SMOKE, "--json").stdout)
     objectives = {row["axes"]["kl"]: row["objective"] for row in planned["cells"]}
