@@ -18,6 +18,7 @@ from orchestrator.evidence import stored
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
 from orchestrator.kl.catalogue import ObjectiveKind
+from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.probes import functions
 from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.lab.probes.drift import script_changes
@@ -43,6 +44,12 @@ library's defaults: its value, and its gradient in the log-probabilities.
 """
 
 
+CODE = """## Where the code itself is another one
+
+Functions of the KL, the advantage and the policy loss that have another syntax tree than in the
+release before it, of all releases that were read. Comments, annotations and line breaks do not
+count. Another code may compute the same: only the sections above are measured.
+"""
 REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older policy"}
 
 
@@ -61,6 +68,8 @@ def page(drives: Sequence[Release]) -> str:
         parts.append(f"## {plugins.load(library).title}: what surrounds the KL\n")
         parts.append(FUNCTIONS)
         parts.append("\n".join(f"- {x}" for x in function_lines(library)))
+    parts.append(CODE)
+    parts.append("\n".join(f"- {x}" for name in loss_code.libraries() for x in code_lines(name)))
     read = list(_of_audit())
     if read:
         parts.append("## Read, not measured\n")
@@ -220,6 +229,14 @@ def function_lines(library: str) -> Iterator[str]:
         ]
         same = f"the {len(measured[new])} functions measure the same"
         yield f"**{library} {old} → {new}**: {'; '.join(parts) or same}"
+
+
+def code_lines(library: str) -> Iterator[str]:
+    """Yield a sentence for each pair of neighbouring releases whose code differs."""
+    for old, new in pairwise(loss_code.releases_of(library)):
+        if names := loss_code.rewritten(library, old, new):
+            listed = ", ".join(f"`{name.rpartition(': ')[2]}`" for name in names)
+            yield f"**{library} {old} → {new}**: {listed}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.errors import SelectionError
 from orchestrator.evidence.cells import releases
+from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.probes.drift import (
     cells_of_library,
     code_changes,
@@ -45,6 +46,8 @@ def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool)
         )
     if around := changed_text(old[0], old[1], new[1]):
         say(around)
+    if read := loss_code.rewritten_text(old[0], old[1], new[1]):
+        say(read)
     if of_script:
         set_next(shlex.join(["orch", "audit", choice.spec]))
         return _drift_of_script(choice.spec, old, new, as_json=as_json)

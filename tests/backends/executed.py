@@ -165,7 +165,11 @@ NEVER = (
         "a launch of Prime-RL on two nodes, its servers' files",
         "they start vLLM; its classes accept them",
     ),
-    ("the launch of TRL by `accelerate launch`", "it needs GPUs; the same program runs without"),
+    (
+        "the launch of TRL by `accelerate launch`, with vLLM",
+        "it needs GPUs; the same program runs without, and FSDP2 shards it over two CPU processes in "
+        "`tests/backends/trl/test_sharded.py`",
+    ),
 )
 """What no test executes, and why."""
 

@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.audit.checkout import functions
+from orchestrator.analysis.text import counted
+from orchestrator.audit.checkout import functions, known_code
 from orchestrator.library.key_tables import numbers
 
 KEPT = "audit/code.json"
@@ -18,6 +19,49 @@ KEPT = "audit/code.json"
 def libraries() -> tuple[str, ...]:
     """Return the libraries whose code is kept."""
     return tuple(name for name in plugins.names() if (plugins.folder(name) / KEPT).is_file())
+
+
+def releases_of(library: str) -> list[str]:
+    """Return the releases whose code was read, oldest first."""
+    code = known_code(library).code
+    read = {
+        release
+        for named in code.values()
+        for by_digest in named.values()
+        for releases in by_digest.values()
+        for release in releases
+    }
+    return sorted(read, key=lambda each: (numbers(each), each))
+
+
+def rewritten(library: str, old: str, new: str) -> list[str] | None:
+    """Return the functions that both releases have with another code.
+
+    Return None if the code of one of them was not read.
+    """
+    digests = {old: dict[str, str](), new: dict[str, str]()}
+    for path, named in known_code(library).code.items():
+        for name, by_digest in named.items():
+            for digest, releases in by_digest.items():
+                for release in digests.keys() & set(releases):
+                    digests[release][f"{path}: {name}"] = digest
+    before, after = digests[old], digests[new]
+    if not before or not after:
+        return None
+    return [name for name in before if name in after and before[name] != after[name]]
+
+
+def rewritten_text(library: str, old: str, new: str) -> str:
+    """Return a sentence on the functions whose code differs; empty for none."""
+    names = rewritten(library, old, new) or []
+    if not names:
+        return ""
+    of_all = [each.rpartition(": ")[2] for each in names]
+    return (
+        f"the code of {counted(len(names), 'function')} of the KL, the advantage or the loss is "
+        f"another one in {new} than in {old}: {', '.join(of_all)}. Only what stands above or below "
+        "was measured"
+    )
 
 
 def keep(library: str, version: str, source: Path) -> Path:
@@ -29,8 +73,12 @@ def keep(library: str, version: str, source: Path) -> Path:
     file = plugins.folder(library) / KEPT
     plain = json.loads(file.read_text(encoding="utf-8"))
     counts, code = re.compile(plain["names"]), plain["code"]
-    root = source if (source / library).is_dir() else source.parent
-    read = {path: root / path for path in plain["files"] if (root / path).is_file()}
+    read = {
+        path: root / path
+        for path in plain["files"]
+        for root in (source, source.parent)
+        if (root / path).is_file()
+    }
     if not read:
         raise FileNotFoundError(f"{source} has none of {', '.join(plain['files'])}")
     for named in code.values():
