@@ -167,8 +167,10 @@ NEVER = (
     ),
     (
         "the launch of TRL by `accelerate launch`, with vLLM",
-        "it needs GPUs; the same program runs without, and FSDP2 shards it over two CPU processes in "
-        "`tests/backends/trl/test_sharded.py`",
+        (
+            "it needs GPUs; the same program runs without, and FSDP2 shards it over two CPU "
+            "processes in `tests/backends/trl/test_sharded.py`"
+        ),
     ),
 )
 """What no test executes, and why."""
