@@ -197,7 +197,14 @@ def test_a_programs_own_trainer_is_named_with_its_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "version"), [("verl", "0.9.1"), ("verl", "0.8.0"), ("openrlhf", "0.11.2")]
+    ("library", "version"),
+    [
+        ("verl", "0.9.1"),
+        ("verl", "0.8.0"),
+        ("openrlhf", "0.11.2"),
+        ("trl", "1.16.0"),
+        ("skyrl", "0.4.0"),
+    ],
 )
 def test_the_kept_digests_are_those_of_the_release(
     library: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,3 +225,14 @@ def test_the_kept_digests_are_those_of_the_release(
     loss_code.keep(library, version, site)
     assert copy.read_text() == kept.read_text()
     checkout.known_code.cache_clear()
+
+
+def test_a_rewritten_function_is_named_between_releases() -> None:
+    """verl 0.9.1 gave GSPO's loss another aggregation, and changed no other code of a loss."""
+    core = "verl/trainer/ppo/core_algos.py"
+    assert loss_code.rewritten("verl", "0.9.0", "0.9.1") == [f"{core}: compute_policy_loss_gspo"]
+    assert loss_code.rewritten("verl", "0.9.0", "99.0") is None
+    said = loss_code.rewritten_text("verl", "0.9.0", "0.9.1")
+    assert "1 function of the KL, the advantage or the loss" in said
+    assert "compute_policy_loss_gspo" in said
+    assert loss_code.rewritten_text("verl", "0.7.0", "0.7.0") == ""
