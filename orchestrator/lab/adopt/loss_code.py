@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator import plugins
 from orchestrator.analysis.text import counted
 from orchestrator.audit.checkout import functions, known_code
+from orchestrator.errors import EnvironmentFault
 from orchestrator.library.key_tables import numbers
 
 KEPT = "audit/code.json"
@@ -67,7 +68,7 @@ def rewritten_text(library: str, old: str, new: str) -> str:
 def keep(library: str, version: str, source: Path) -> Path:
     """Read the code of a release, and keep it beside that of others. Return the file.
 
-    source: the folder that has the library's package, or the package. Raise FileNotFoundError if it
+    source: the folder that has the library's package, or the package. Raise EnvironmentFault if it
     has none of the files.
     """
     file = plugins.folder(library) / KEPT
@@ -80,7 +81,9 @@ def keep(library: str, version: str, source: Path) -> Path:
         if (root / path).is_file()
     }
     if not read:
-        raise FileNotFoundError(f"{source} has none of {', '.join(plain['files'])}")
+        raise EnvironmentFault(
+            f"{library} {version} cannot be asked: {source} has none of {', '.join(plain['files'])}"
+        )
     for named in code.values():
         for digests in named.values():
             for releases in digests.values():
