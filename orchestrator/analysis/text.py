@@ -92,3 +92,13 @@ def metric_title(name: str) -> str:
         kind = "" if parts[2] == "mean" else f" ({parts[2]})"
         return _DOMAINS.get(parts[1], f"accuracy on {parts[1]}") + kind
     return _SHORT.get(name, METRICS[name].meaning if name in METRICS else name)
+
+
+MOST_NAMED = 3
+"""Maximum number of names in a sentence."""
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names in words, and the number of the others."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

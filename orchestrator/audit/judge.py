@@ -3,19 +3,14 @@
 The result is an `AuditFinding`: verdict, reasons, problems, changes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from orchestrator.analysis.text import MOST_NAMED, few
 from orchestrator.audit.bounds import Bound, bound, bound_notes
-from orchestrator.audit.checkout import (
-    ComparedFunction,
-    compared,
-    known_code,
-    may_decide,
-    places,
-    that_count,
-)
+from orchestrator.audit.checkout import may_decide
+from orchestrator.audit.code_beside import CodeBeside
 from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.audit.surroundings import (
     Effect,
@@ -203,8 +198,6 @@ _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
 LABORATORY = "the laboratory's rollout policy, one tenth nearer the reference policy"
 """The setting in which the laboratory computed its off-policy numbers (derivation.py: NEAR)."""
-MOST_NAMED = 3
-"""Maximum number of keys that one sentence names."""
 
 
 def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
@@ -216,11 +209,11 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
     chosen = old if reading.regime.on_policy is False else on
     wrong_keys = tuple(key_findings(reading.held)) if reading.held is not None else ()
-    forks = _deciding(reading, wrong_keys)
+    forks, beside = _deciding(reading, wrong_keys), CodeBeside(reading, launch)
     if_left: tuple[ConditionalVerdict, ...] = ()
     if forks and chosen.name != "undetermined":
         if_left = (_if_left(reading, chosen, forks),)
-        on = old = chosen = Judgement("undetermined", _what_forks_do(forks, reading, launch))
+        on = old = chosen = Judgement("undetermined", beside.forks_decide(forks))
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
         old.name,
         old.measured,
@@ -237,14 +230,13 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         *wrong_keys,
     ]
     has_kl = chosen.name not in ("no_kl", "undetermined")
-    code = _code_beside(reading, launch)
     assumes = dict.fromkeys(
         (
             *reading.assumes,
             *launch.caveats,
             *_mended(launch, contradictions),
-            *_changed_code(code, reading),
-            *_assumed(wrong_keys, reading, launch),
+            *beside.changed(),
+            *_assumed(wrong_keys, beside),
             *(_unread(reading) if has_kl else ()),
             *_without_a_table(reading),
             *([_if_old(reading, old)] if depends else ()),
@@ -272,9 +264,9 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),
         rollout_kl=reading.rollout_kl,
         settings=reading.settings,
-        rules=(*reading.rules, *_equal_code(code, reading)),
+        rules=(*reading.rules, *beside.equal()),
         measured=sentence,
-        changes=tuple(each for each in reading.changes if _is_known(each, reading)),
+        changes=tuple(each for each in reading.changes if beside.takes(each)),
         change_note=reading.change_note,
         assumes=tuple(assumes),
         notes=notes,
@@ -306,64 +298,6 @@ def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, 
     return tuple(
         each.key for each in keys if each.fork and may_decide(each.key, given[each.key][-1])
     )
-
-
-def _what_forks_do(keys: Sequence[str], reading: LaunchReading, launch: Launch) -> str:
-    """Return what decides in a fork: its keys, with the lines of the checkout that read them."""
-    files = places(keys, launch.beside, _code_files(reading))
-    where = f"read {'; '.join(files)}" if files else "read where the checkout uses it"
-    return f"what {few(keys)} does: it is a fork's key, so {where}"
-
-
-def _code_files(reading: LaunchReading) -> tuple[str, ...]:
-    """Return the paths at which a checkout has the code of the KL, the advantage and the loss."""
-    return (*known_code(reading.library).files, *reading.code_files)
-
-
-def _code_beside(reading: LaunchReading, launch: Launch) -> list[ComparedFunction]:
-    """Return the functions of the launch that lie beside it, compared with the releases'."""
-    if not reading.version[:1].isdigit():  # a fork with a name of its own has no release to be of
-        return []
-    known = known_code(reading.library)
-    given = reading.held.given if reading.held is not None else {}
-    values = [each.text for several in given.values() for each in several]
-    if reading.advantage_estimator:
-        values.append(reading.advantage_estimator)
-    return list(that_count(compared(launch.beside, known), known, values))
-
-
-def _changed_code(code: Sequence[ComparedFunction], reading: LaunchReading) -> Iterator[str]:
-    """Yield what is taken for granted of functions that are as in no release."""
-    changed = [each for each in code if not each.releases]
-    if changed:
-        places_ = [f"{each.path}:{each.lines[0]}-{each.lines[1]}" for each in changed]
-        names = [each.name for each in changed]
-        does = "does" if len(changed) == 1 else "do"
-        yield (
-            f"{few(names)} beside it, as in no release of {reading.library} that orch read, {does} "
-            f"what the library's {does} (read {few(places_)})"
-        )
-
-
-def _equal_code(code: Sequence[ComparedFunction], reading: LaunchReading) -> Iterator[Rule]:
-    for each in code:
-        if each.releases:
-            first, last = each.releases[0], each.releases[-1]
-            span = first if first == last else f"{first} to {last}"
-            name = each.name.rpartition(".")[2]
-            yield Rule(f"{name} beside it is that of {reading.library} {span}", each.path)
-
-
-def _is_known(change: LaunchChange, reading: LaunchReading) -> bool:
-    """Return True if the checkout's own parser, where it is at hand, has each key of a change."""
-    keys = reading.held.checkout if reading.held is not None else frozenset()
-    return not keys or all(each.text is None or each.key in keys for each in change.edits)
-
-
-def few(names: Sequence[str]) -> str:
-    """Return the first names in words, and the number of the others."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _if_left(
@@ -501,23 +435,13 @@ def _mended(launch: Launch, contradictions: Iterable[AuditNote]) -> Iterator[str
         yield f"the blank after the `\\` before line {launch.cut_off.line} is taken out"
 
 
-def _assumed(
-    wrong_keys: tuple[KeyFinding, ...], reading: LaunchReading, launch: Launch
-) -> Iterator[str]:
+def _assumed(wrong_keys: tuple[KeyFinding, ...], beside: CodeBeside) -> Iterator[str]:
     """Yield the assumptions that a verdict makes about keys that the release does not accept."""
     unknown = [each.key for each in wrong_keys if each.consequence == "unknown"]
     if unknown:
-        code = _code_files(reading)
-        files = places(unknown, launch.beside, code)
-        if files:
-            why = f"(read {'; '.join(files)})"
-        elif any(path in launch.beside for path in code):
-            why = "(no file beside it that has the KL, the advantage or the loss names them)"
-        else:
-            why = ""
         yield (
             f"{few(unknown)}: not keys of this release; a fork that has them leaves the KL as "
-            f"the library has it {why}".rstrip()
+            f"the library has it {beside.names(unknown)}".rstrip()
         )
     refused = [each.key for each in wrong_keys if each.consequence == "would not start"]
     if refused:

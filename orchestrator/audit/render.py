@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from orchestrator.audit.judge import AuditFinding, ConditionalVerdict, few
+from orchestrator.analysis.text import few
+from orchestrator.audit.judge import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
 from orchestrator.library.launches import (
     AuditNote,

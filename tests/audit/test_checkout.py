@@ -57,7 +57,7 @@ def audited(
         (project / path).write_text(text)
     script = project / "run it.sh"
     script.write_text(TRAIN.format(more=more))
-    monkeypatch.setattr("orchestrator.audit.judge.known_code", lambda library: known)
+    monkeypatch.setattr("orchestrator.audit.code_beside.known_code", lambda library: known)
     _, (finding,) = audit_file(script, {"verl": "0.9.1 test"}, Projects())
     return finding
 

@@ -1,0 +1,65 @@
+"""What the code beside a script says of its launch, in sentences of a finding."""
+
+from collections.abc import Iterable, Iterator
+
+from orchestrator.analysis.text import few
+from orchestrator.audit.checkout import compared, known_code, places, that_count
+from orchestrator.library.launches import Launch, LaunchChange, LaunchReading, Rule
+
+
+class CodeBeside:
+    """The checkout around one launch: its parser's keys, and its functions against the releases."""
+
+    def __init__(self, reading: LaunchReading, launch: Launch):
+        known = known_code(reading.library)
+        self._library, self._files = reading.library, launch.beside
+        self._paths = (*known.files, *reading.code_files)
+        self._keys = reading.held.checkout if reading.held is not None else frozenset[str]()
+        given = reading.held.given if reading.held is not None else {}
+        values = [each.text for several in given.values() for each in several]
+        # A fork with a name of its own has no release to be of.
+        rows = compared(launch.beside, known) if reading.version[:1].isdigit() else []
+        self._functions = list(
+            that_count(rows, known, [*values, reading.advantage_estimator or ""])
+        )
+
+    def changed(self) -> Iterator[str]:
+        """Yield what is taken for granted of functions that are as in no release."""
+        changed = [each for each in self._functions if not each.releases]
+        if changed:
+            lines = [f"{each.path}:{each.lines[0]}-{each.lines[1]}" for each in changed]
+            does = "does" if len(changed) == 1 else "do"
+            yield (
+                f"{few([each.name for each in changed])} beside it, as in no release of "
+                f"{self._library} that orch read, {does} what the library's {does} (read "
+                f"{few(lines)})"
+            )
+
+    def equal(self) -> Iterator[Rule]:
+        """Yield the functions that are those of a release, with the first and the last one."""
+        for each in self._functions:
+            if each.releases:
+                first, last = each.releases[0], each.releases[-1]
+                span = first if first == last else f"{first} to {last}"
+                name = each.name.rpartition(".")[2]
+                yield Rule(f"{name} beside it is that of {self._library} {span}", each.path)
+
+    def forks_decide(self, keys: list[str] | tuple[str, ...]) -> str:
+        """Return what decides where a fork's keys do: the keys, with the lines that read them."""
+        files = places(keys, self._files, self._paths)
+        where = f"read {'; '.join(files)}" if files else "read where the checkout uses it"
+        return f"what {few(keys)} does: it is a fork's key, so {where}"
+
+    def names(self, keys: Iterable[str]) -> str:
+        """Return, in brackets, where the code names keys, or that it names none; else nothing."""
+        files = places(keys, self._files, self._paths)
+        if files:
+            return f"(read {'; '.join(files)})"
+        if any(path in self._files for path in self._paths):
+            return "(no file beside it that has the KL, the advantage or the loss names them)"
+        return ""
+
+    def takes(self, change: LaunchChange) -> bool:
+        """Return True if the checkout's own parser, where it is at hand, has a change's keys."""
+        has_all = all(each.text is None or each.key in self._keys for each in change.edits)
+        return not self._keys or has_all
