@@ -6,23 +6,34 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.errors import EnvironmentFault
+from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.adopt.adopting import Adopted, adopt
+from orchestrator.lab.adopt.new_releases import NewRelease, new_releases
 
 MOST_ROWS = 40
 
 
 @click.command(short_help="Read and measure a release of a library, and say what changed.")
-@click.argument("release", metavar="LIBRARY@VERSION")
+@click.argument("release", metavar="LIBRARY[@VERSION]", default="")
 @click.option(
     "--source",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A Python environment that has the release, or the folder of its source. Default: its "
     "environments are made.",
 )
+@click.option(
+    "--new",
+    "looking",
+    is_flag=True,
+    help="Look on the package index for releases that orch has not read, of LIBRARY or all, and "
+    "say what they changed in the code of the KL, the advantage and the loss. Exit code 3: "
+    "something.",
+)
 @click.option("--train", is_flag=True, help="Also train on the CPU, and replay that run.")
 @common.as_json
-def command(release: str, source: Path | None, train: bool, as_json: bool) -> int:
+def command(release: str, source: Path | None, looking: bool, train: bool, as_json: bool) -> int:
     """Write the tables of a release: its keys, defaults and closed values as its own parser has
     them, and what its own functions measure. Print what differs from the nearest known release.
 
@@ -38,6 +49,8 @@ def command(release: str, source: Path | None, train: bool, as_json: bool) -> in
 
     Exit code 1: it reached none, or --train did not end in *predicted*.
     """
+    if looking:
+        return _look(release, as_json=as_json)
     library, _, version = release.partition("@")
     if not version:
         raise click.UsageError(f"name a release as LIBRARY@VERSION, got '{release}'")
@@ -60,6 +73,40 @@ def command(release: str, source: Path | None, train: bool, as_json: bool) -> in
     else:
         _print(outcome)
     return int(not outcome.rung or (train and outcome.rung != "predicted"))
+
+
+def _look(library: str, *, as_json: bool) -> int:
+    """Print the releases that orch has not read. Return 3 if one changes code, else 0."""
+    known = loss_code.libraries()
+    if library and library not in known:
+        raise click.UsageError(
+            f"--new looks for releases of {', '.join(known)}, not of '{library}'"
+        )
+    set_next("")
+    rows: list[NewRelease] = []
+    for name in [library] if library else known:
+        newer = list(new_releases(name))
+        rows += newer
+        if not newer and not as_json:
+            click.echo(f"{name}: nothing newer than {loss_code.releases_of(name)[-1]}")
+        for each in newer if not as_json else ():
+            click.echo(f"{name} {each.version}, after {each.before}: {_code_text(each)}")
+    if as_json:
+        print_json([each._asdict() for each in rows])
+    return WOULD_CHANGE if any(each.changes for each in rows) else 0
+
+
+def _code_text(release: NewRelease) -> str:
+    parts = [
+        f"{what}: {', '.join(names)}"
+        for what, names in (
+            ("another code", release.rewritten),
+            ("new", release.added),
+            ("gone", release.dropped),
+        )
+        if names
+    ]
+    return "; ".join(parts) or "the code of the KL, the advantage and the loss is the same"
 
 
 def _print(outcome: Adopted) -> None:

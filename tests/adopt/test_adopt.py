@@ -20,6 +20,7 @@ from tests.backends.environments import contract_python, cpu_python, root
 ROOT = Path(__file__).parents[2]
 NEWEST, OLDER = "1.16.0", "1.9.2"
 KEYS = ("options.json", "history.json")
+CODE = "audit/code.json"
 WRITTEN = (*KEYS, "defaults.json", f"evidence/{NEWEST}.json", f"environments/{NEWEST}.contract.txt")
 COPIED = ("orch", "orchestrator", "backends", "dashboards", "experiments", "pyproject.toml")
 
@@ -59,6 +60,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tables / "defaults.json").write_text(json.dumps(defaults))
     for name in WRITTEN[3:]:
         (tables / name).unlink()
+    code = json.loads((tables / CODE).read_text())
+    for by_digest in (each for named in code["code"].values() for each in named.values()):
+        for releases in by_digest.values():
+            releases[:] = [each for each in releases if each != NEWEST]
+    (tables / CODE).write_text(json.dumps(code))
     return place
 
 
@@ -87,7 +93,7 @@ def test_a_release_whose_tables_are_deleted_is_adopted_as_it_was(house: Path) ->
     done = orch(house, "adopt", f"trl@{NEWEST}", tree=house)
     assert done.returncode == 0, done.stderr
     ours, theirs = ROOT / "backends" / "trl", house / "backends" / "trl"
-    for name in (*KEYS, f"environments/{NEWEST}.contract.txt"):
+    for name in (*KEYS, CODE, f"environments/{NEWEST}.contract.txt"):
         assert (theirs / name).read_text() == (ours / name).read_text(), name
     for name in ("defaults.json", f"evidence/{NEWEST}.json"):
         kept, found = (json.loads((folder / name).read_text()) for folder in (ours, theirs))

@@ -21,7 +21,7 @@ from orchestrator.environments import lock_of, make, root
 from orchestrator.environments.lock import Environment, Flavour, Lock
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
-from orchestrator.lab.adopt import keys
+from orchestrator.lab.adopt import keys, loss_code
 from orchestrator.lab.adopt.changes import ReleaseChanges, changes
 from orchestrator.lab.adopt.child import MeasuredRelease, ReleaseQuestion
 from orchestrator.lab.probes.protocol import probes_of
@@ -94,10 +94,13 @@ def adopt(
         into / HISTORY: _added(into / HISTORY, version, adoption.class_options(place.package)),
         **{into / "environments" / _name(lock): lock.text for lock in place.locks},
     }
-    with _kept_if_whole([*tables, into / "defaults.json", *_made(into, version)]):
+    code = [into / loss_code.KEPT] if into == own and library in loss_code.libraries() else []
+    with _kept_if_whole([*tables, *code, into / "defaults.json", *_made(into, version)]):
         for file, text in tables.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, text)
+        if code:
+            loss_code.keep(library, version, place.package)
         (into / "evidence").mkdir(exist_ok=True)
         above = str(place.above or "")
         measured = _measured(
@@ -115,7 +118,7 @@ def adopt(
     compared = changes(
         library, (neighbour, version), adoption.class_options(place.package), measured
     )
-    files = (*tables, *map(Path, measured.files))
+    files = (*tables, *code, *map(Path, measured.files))
     return Adopted(library, version, neighbour, compared, measured, files)
 
 

@@ -6,6 +6,7 @@ read, so that the audit can compare a checkout with the releases (orchestrator.a
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orchestrator import plugins
@@ -15,6 +16,8 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.library.key_tables import numbers
 
 KEPT = "audit/code.json"
+Digests = Mapping[str, Mapping[str, str]]
+"""Path in the library -> function -> digest of its code."""
 
 
 def libraries() -> tuple[str, ...]:
@@ -40,16 +43,14 @@ def rewritten(library: str, old: str, new: str) -> list[str] | None:
 
     Return None if the code of one of them was not read.
     """
-    digests = {old: dict[str, str](), new: dict[str, str]()}
-    for path, named in known_code(library).code.items():
-        for name, by_digest in named.items():
-            for digest, releases in by_digest.items():
-                for release in digests.keys() & set(releases):
-                    digests[release][f"{path}: {name}"] = digest
-    before, after = digests[old], digests[new]
+    before, after = (_flat(of_release(library, each)) for each in (old, new))
     if not before or not after:
         return None
     return [name for name in before if name in after and before[name] != after[name]]
+
+
+def _flat(digests: Digests) -> dict[str, str]:
+    return {f"{path}: {name}": d for path, own in digests.items() for name, d in own.items()}
 
 
 def rewritten_text(library: str, old: str, new: str) -> str:
@@ -65,6 +66,29 @@ def rewritten_text(library: str, old: str, new: str) -> str:
     )
 
 
+def of_source(library: str, text: Callable[[str], str | None]) -> Digests:
+    """Return the code of a release; {} if it has none of the files that count.
+
+    text: returns the text of a file by its path in the library, or None.
+    """
+    plain = json.loads((plugins.folder(library) / KEPT).read_text(encoding="utf-8"))
+    counts = re.compile(plain["names"])
+    texts = {path: read for path in plain["files"] if (read := text(path)) is not None}
+    return {
+        path: {n: each.digest for n, each in functions(read).items() if counts.search(n)}
+        for path, read in texts.items()
+    }
+
+
+def of_release(library: str, version: str) -> Digests:
+    """Return the code of a release that was read; {} if it was not."""
+    return {
+        path: own
+        for path, named in known_code(library).code.items()
+        if (own := {n: d for n, by in named.items() for d in by if version in by[d]})
+    }
+
+
 def keep(library: str, version: str, source: Path) -> Path:
     """Read the code of a release, and keep it beside that of others. Return the file.
 
@@ -73,27 +97,20 @@ def keep(library: str, version: str, source: Path) -> Path:
     """
     file = plugins.folder(library) / KEPT
     plain = json.loads(file.read_text(encoding="utf-8"))
-    counts, code = re.compile(plain["names"]), plain["code"]
-    read = {
-        path: root / path
-        for path in plain["files"]
-        for root in (source, source.parent)
-        if (root / path).is_file()
-    }
+    read = of_source(library, lambda path: _text(source, path))
     if not read:
         raise EnvironmentFault(
             f"{library} {version} cannot be asked: {source} has none of {', '.join(plain['files'])}"
         )
+    code = plain["code"]
     for named in code.values():
         for digests in named.values():
             for releases in digests.values():
                 releases[:] = [each for each in releases if each != version]
-    for path, code_file in read.items():
-        for name, function in functions(code_file.read_text(encoding="utf-8")).items():
-            if counts.search(name):
-                digests = code.setdefault(path, {}).setdefault(name, {})
-                releases = digests.setdefault(function.digest, [])
-                releases[:] = sorted([*releases, version], key=numbers)
+    for path, own in read.items():
+        for name, digest in own.items():
+            releases = code.setdefault(path, {}).setdefault(name, {}).setdefault(digest, [])
+            releases[:] = sorted([*releases, version], key=numbers)
     kept = {
         path: {
             name: {digest: releases for digest, releases in digests.items() if releases}
@@ -114,3 +131,9 @@ def keep(library: str, version: str, source: Path) -> Path:
     body = ",\n".join(lines)
     file.write_text(f'{{\n{head},\n "code": {{\n{body}\n }}\n}}\n', encoding="utf-8")
     return file
+
+
+def _text(source: Path, path: str) -> str | None:
+    files = (each / path for each in (source, source.parent))
+    file = next((each for each in files if each.is_file()), None)
+    return None if file is None else file.read_text(encoding="utf-8")

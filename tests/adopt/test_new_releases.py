@@ -1,0 +1,106 @@
+"""`orch adopt --new` against a fake index: wheels of releases that nobody published."""
+
+import json
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from orchestrator.lab.adopt import loss_code
+from orchestrator.lab.adopt.new_releases import new_releases
+from tests.backends.environments import contract_python
+from tests.command_line import orch
+
+CORE = "verl/trainer/ppo/core_algos.py"
+NEWEST = "0.9.1"
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """The source of the newest release of verl that was read."""
+    (site,) = contract_python("verl", NEWEST).parents[1].glob("lib/python3*/site-packages")
+    return site
+
+
+def wheel(index: Path, version: str, files: dict[str, str], *, inside: str = "") -> None:
+    """Write a wheel of verl; `inside`: the folder of its files in the archive."""
+    index.mkdir(exist_ok=True)
+    held = f"verl-{version}.dist-info"
+    with ZipFile(index / f"verl-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(inside + path, text)
+        archive.writestr(
+            f"{held}/METADATA", f"Metadata-Version: 2.1\nName: verl\nVersion: {version}\n"
+        )
+        archive.writestr(
+            f"{held}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{held}/RECORD", "")
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "an index"
+    folder.mkdir()
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", folder.as_uri())
+    return folder
+
+
+def sources(package: Path) -> dict[str, str]:
+    paths = json.loads(Path("backends/verl/audit/code.json").read_text())["files"]
+    return {path: (package / path).read_text() for path in paths if (package / path).is_file()}
+
+
+def test_each_new_release_is_compared_with_the_one_before(package: Path, index: Path) -> None:
+    same = sources(package)
+    wheel(index, NEWEST, same)  # it is known
+    wheel(index, "0.9.2", {**same, CORE: f"# only a comment\n{same[CORE]}"})
+    changed = same[CORE].replace("def agg_loss(", "def agg_loss(extra_argument, ", 1)
+    changed += "\n\ndef compute_policy_loss_tomorrow(log_prob):\n    return log_prob\n"
+    wheel(index, "0.10.0", {**same, CORE: changed}, inside="verl-0.10.0.data/purelib/")
+    one, two = new_releases("verl")
+    assert (one.version, one.before, one.changes) == ("0.9.2", NEWEST, False)
+    assert (two.version, two.before) == ("0.10.0", "0.9.2")
+    assert (two.rewritten, two.added, two.dropped) == (
+        ("agg_loss",),
+        ("compute_policy_loss_tomorrow",),
+        (),
+    )
+
+
+def test_the_command_says_it_and_its_exit_code_is_3(
+    package: Path, index: Path, tmp_path: Path
+) -> None:
+    same = sources(package)
+    wheel(index, NEWEST, same)
+    quiet = orch(tmp_path, "adopt", "--new", "verl")
+    assert (quiet.returncode, quiet.stdout) == (0, f"verl: nothing newer than {NEWEST}\n")
+    wheel(
+        index, "0.10.0", {**same, CORE: same[CORE].replace("def agg_loss(", "def agg_loss(x, ", 1)}
+    )
+    loud = orch(tmp_path, "adopt", "--new", "verl")
+    assert loud.returncode == 3
+    assert loud.stdout == f"verl 0.10.0, after {NEWEST}: another code: agg_loss\n"
+
+
+def test_nothing_compared_is_no_green(package: Path, index: Path, tmp_path: Path) -> None:
+    wheel(index, NEWEST, sources(package))
+    wheel(index, "0.11.0", {"verl/elsewhere.py": "def agg_loss(): ...\n"})
+    done = orch(tmp_path, "adopt", "--new", "verl")
+    assert done.returncode == 1
+    assert "verl 0.11.0 has none of the files" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_index_that_has_nothing_is_a_sentence(index: Path, tmp_path: Path) -> None:
+    done = orch(tmp_path, "adopt", "--new", "verl")
+    assert done.returncode == 1
+    assert "the package index cannot be asked" in done.stderr
+    other = orch(tmp_path, "adopt", "--new", "slime")
+    assert other.returncode == 2
+    assert "looks for releases of openrlhf, skyrl, trl, verl" in other.stderr
+    assert loss_code.libraries() == ("openrlhf", "skyrl", "trl", "verl")
