@@ -279,11 +279,17 @@ def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_
             stderr=file,
         )
     folder = RunFolder(runs / "real_smoke")
+    killed: list[int] = []
+
+    def kill_scorer() -> bool:
+        if job := scorers_job(folder):
+            os.kill(job, signal.SIGKILL)
+            killed.append(job)
+        return bool(killed) or command.poll() is not None
+
     try:
-        site.wait(
-            lambda: bool(scorers_job(folder)) or command.poll() is not None, told.read_text, 600
-        )
-        os.kill(scorers_job(folder), signal.SIGKILL)
+        site.wait(kill_scorer, told.read_text, 600)
+        assert killed, f"the run ended and no evaluation was seen\n{told.read_text()}"
         assert command.wait(600) == 0, told.read_text()
     finally:
         command.kill()
