@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool) -> int:
     """Print what a release changes for the cells of a spec, or for a script. Return the exit code:
-    3 something changes, 0 nothing does.
+    3 something changes, or the loss has another code that nothing measured compares; 0 nothing.
 
     For cells, orch compares the launches key by key, and the mathematics by measurements in
     both releases' own code. Raise SelectionError if nothing can be compared.
@@ -95,9 +95,13 @@ def _release(text: str) -> "Release":
 
 def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
     result = script_drift(path, old, new)
+    unmeasured = loss_code.unmeasured(old[0], old[1], new[1])
     if as_json:
-        print_json(script_drift_data(result, old, new))
+        data = script_drift_data(result, old, new)
+        print_json({**data, "rewritten_and_unmeasured": unmeasured})
     else:
+        if unmeasured and not result.changes:
+            click.echo("in what orch reads of the launch:")
         for line in script_drift_lines(result, path, old, new):
             click.echo(line)
-    return WOULD_CHANGE if result.changes else 0
+    return WOULD_CHANGE if result.changes or unmeasured else 0

@@ -15,6 +15,7 @@ from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
 from orchestrator.lab.adopt import loss_code
 from tests.backends.environments import contract_python
+from tests.command_line import orch
 
 PENALTY = """
 def kl_penalty(logprob, ref_logprob, kl_penalty):
@@ -236,3 +237,15 @@ def test_a_rewritten_function_is_named_between_releases() -> None:
     assert "1 function of the KL, the advantage or the loss" in said
     assert "compute_policy_loss_gspo" in said
     assert loss_code.rewritten_text("verl", "0.7.0", "0.7.0") == ""
+
+
+def test_a_rewritten_loss_that_nothing_measured_is_no_green(tmp_path: Path) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text("python3 -m openrlhf.cli.train_ppo_ray --actor.eps_clip 0.2\n")
+    releases = ("--from", "openrlhf@0.10.4", "--to", "openrlhf@0.11.0")
+    done = orch(tmp_path, "audit", *releases, script)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("in what orch reads of the launch:\nnothing changes")
+    assert "PolicyLoss.forward. Nothing measured says whether they compute the same" in done.stderr
+    same = orch(tmp_path, "audit", "--from", "openrlhf@0.11.0", "--to", "openrlhf@0.11.0", script)
+    assert same.returncode == 0

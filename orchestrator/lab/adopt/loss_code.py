@@ -13,6 +13,8 @@ from orchestrator import plugins
 from orchestrator.analysis.text import counted
 from orchestrator.audit.checkout import functions, known_code
 from orchestrator.errors import EnvironmentFault
+from orchestrator.lab.probes import functions as functions_of
+from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.library.key_tables import numbers
 
 KEPT = "audit/code.json"
@@ -53,16 +55,29 @@ def _flat(digests: Digests) -> dict[str, str]:
     return {f"{path}: {name}": d for path, own in digests.items() for name, d in own.items()}
 
 
+def unmeasured(library: str, old: str, new: str) -> list[str]:
+    """Return the functions with another code, where no measurement compares the two releases."""
+    names = rewritten(library, old, new)
+    if not names or functions_of.changed(library, old, new) is not None:
+        return []
+    defaults = read_defaults(library)
+    return [] if old in defaults and new in defaults else names
+
+
 def rewritten_text(library: str, old: str, new: str) -> str:
     """Return a sentence on the functions whose code differs; empty for none."""
     names = rewritten(library, old, new) or []
     if not names:
         return ""
     of_all = [each.rpartition(": ")[2] for each in names]
+    same = (
+        "Nothing measured says whether they compute the same"
+        if unmeasured(library, old, new)
+        else "Only what stands above or below was measured"
+    )
     return (
         f"the code of {counted(len(names), 'function')} of the KL, the advantage or the loss is "
-        f"another one in {new} than in {old}: {', '.join(of_all)}. Only what stands above or below "
-        "was measured"
+        f"another one in {new} than in {old}: {', '.join(of_all)}. {same}"
     )
 
 
