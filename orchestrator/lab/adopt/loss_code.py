@@ -13,8 +13,8 @@ from orchestrator import plugins
 from orchestrator.analysis.text import counted
 from orchestrator.audit.checkout import functions, known_code
 from orchestrator.errors import EnvironmentFault
+from orchestrator.files import read_json
 from orchestrator.lab.probes import functions as functions_of
-from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.library.key_tables import numbers
 
 KEPT = "audit/code.json"
@@ -60,8 +60,8 @@ def unmeasured(library: str, old: str, new: str) -> list[str]:
     names = rewritten(library, old, new)
     if not names or functions_of.changed(library, old, new) is not None:
         return []
-    defaults = read_defaults(library)
-    return [] if old in defaults and new in defaults else names
+    by_defaults = read_json(plugins.folder(library) / "defaults.json") or {}
+    return [] if old in by_defaults and new in by_defaults else names
 
 
 def rewritten_text(library: str, old: str, new: str) -> str:
