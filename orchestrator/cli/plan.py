@@ -15,7 +15,7 @@ from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
-from orchestrator.runs.cost import bill, measure
+from orchestrator.runs.cost import bill, evaluation_bill, measure
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
@@ -139,6 +139,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     click.echo(
         f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
     )
+    if (scoring := evaluation_bill(unfinished, spec.evaluation)) is not None:
+        click.echo(_filled(f"and to score: {scoring}"))
     if experiment.scale == "micro" and experiment.declared:
         click.echo(
             _filled(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")

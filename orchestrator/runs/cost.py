@@ -7,7 +7,8 @@ On GPUs, hours = FLOPs / (peak x utilisation), with, per token of prompt and res
 
 for a model of N parameters. Responses are assumed to fill half of max_response_tokens, prompts to
 have 200 tokens. Peaks are the vendor's for dense bf16. The utilisation of a whole RL loop, waiting
-included, is an ASSUMPTION between 0.1 and 0.4; the point value is their geometric mean. Embedded
+included, is an ASSUMPTION between 0.1 and 0.4; the point value is their geometric mean. Scoring a
+checkpoint is 2N a token, at the same utilisation. Embedded
 cells are counted in CPU seconds of one core.
 """
 
@@ -17,11 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import RunFolderError
+from orchestrator.evaluate.survey import seeds_of, tasks_of
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import submissions
+from orchestrator.library.memory import saves
 from orchestrator.library.model_size import declared_parameters
-from orchestrator.records import ENDED, Cell
+from orchestrator.records import ENDED, Cell, EvaluationSpec
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.watch import latest_metrics
@@ -259,11 +263,10 @@ def _rounded(value: float) -> str:
 
 
 def _modelled(cell: Cell) -> Cost:
-    size = declared_parameters(cell.settings.model)
-    gpu = cell.resources.gpu.lower()
-    peak = next((flops for name, flops in PEAK_FLOPS.items() if gpu.startswith(name)), None)
-    if size is None or peak is None:
+    machine = _machine(cell)
+    if machine is None:
         return Cost(basis="unknown")
+    size, peak = machine
     low, high = ASSUMED_UTILISATION
     used = cell.resources.num_nodes * cell.resources.gpus_per_node
     exact = _flops(cell, size) / peak / 3600 * (cell.resources.reserved_gpus / used if used else 1)
@@ -278,6 +281,57 @@ def _flops(cell: Cell, size: float) -> float:
     per_token = (2 + 2 + (0 if s.kl.estimator == "none" else 2) + 6) * size
     rollout_batches = s.num_train_steps / s.batch.num_minibatches
     return rollout_batches * s.batch.num_prompts * s.rollout.group_size * tokens * per_token
+
+
+class EvaluationBill(NamedTuple):
+    """The cost of evaluation jobs under the model: 2N FLOPs a token of prompt and response."""
+
+    gpu_hours: float
+    low: float
+    high: float
+    uncounted: tuple[str, ...]
+    """Tasks whose number of items no file declares."""
+
+    def __str__(self) -> str:
+        hours = f"{_rounded(self.gpu_hours)} GPU-hours"
+        span = f" ({_rounded(self.low)} to {_rounded(self.high)})"
+        without = f", without {', '.join(self.uncounted)} (items not known)"
+        return f"{hours}{span} by the cost model{without if self.uncounted else ''}"
+
+
+def evaluation_bill(cells: Iterable[Cell], evaluation: EvaluationSpec) -> EvaluationBill | None:
+    """Return the cost of scoring the checkpoints of cells; None where nothing can be priced."""
+    low, high = ASSUMED_UTILISATION
+    hours, uncounted = 0.0, dict[str, None]()
+    for cell in cells:
+        machine = _machine(cell) if cell.scale == "full" else None
+        if machine is None:
+            continue
+        size, peak = machine
+        prompt = min(ASSUMED_PROMPT_TOKENS, cell.settings.data.max_prompt_tokens)
+        tokens = prompt + ASSUMED_RESPONSE_SHARE * evaluation.sampling.max_response_tokens
+        is_all = evaluation.checkpoints == "all"
+        checkpoints = saves(cell.cadence, cell.settings.num_train_steps) if is_all else 1
+        for task in tasks_of(cell, evaluation):
+            items = plugins.task_items(task.name)
+            items = task.max_items if items is None else min(items, task.max_items or items)
+            if items is None:
+                uncounted[task.name] = None
+                continue
+            responses = items * task.repeats * len(seeds_of(evaluation)) * checkpoints
+            hours += responses * tokens * 2 * size / peak / 3600
+    if not hours:
+        return None
+    mean = math.sqrt(low * high)
+    return EvaluationBill(hours / mean, hours / high, hours / low, tuple(uncounted))
+
+
+def _machine(cell: Cell) -> tuple[float, float] | None:
+    """Return the parameters of the model and the FLOP/s of the GPU; None if one is not known."""
+    size = declared_parameters(cell.settings.model)
+    gpu = cell.resources.gpu.lower()
+    peak = next((flops for name, flops in PEAK_FLOPS.items() if gpu.startswith(name)), None)
+    return None if size is None or peak is None else (size, peak)
 
 
 def _means(values: Mapping[CellShape, list[float]]) -> dict[CellShape, float]:

@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from orchestrator.library.model_size import declared_parameters
-from orchestrator.records import Cell, Outcome
+from orchestrator.records import Cell, EvalTask, EvaluationSpec, Outcome, Sampling
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import (
     ASSUMED_UTILISATION,
     CPU_SECONDS_PER_UPDATE,
     bill,
     cost,
+    evaluation_bill,
     gpu_hours,
     measure,
     used_cpu_seconds,
 )
 from orchestrator.runs.plan import plan
-from orchestrator.settings import BackendRef, Batch, Kl, Model, Resources, Rollout
+from orchestrator.settings import BackendRef, Batch, Cadence, Kl, Model, Resources, Rollout
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -49,6 +50,37 @@ def test_gpu_hours_by_hand() -> None:
     assert priced.high == pytest.approx(flops / (312e12 * low) / 3600)
     assert priced.gpu_hours == pytest.approx(math.sqrt(priced.low * priced.high))
     assert gpu_hours(paper()) == priced.gpu_hours
+
+
+def test_scoring_by_hand() -> None:
+    low, high = ASSUMED_UTILISATION
+    evaluation = EvaluationSpec(
+        tasks=(
+            EvalTask(name="math500", domain="in", repeats=4),
+            EvalTask(name="math2", repeats=1, max_items=10),
+        ),
+        sampling=Sampling(temperature=1.0, max_response_tokens=1000),
+        seeds=(0, 1),
+    )
+    flops = 2 * (500 * 4 + 10) * (200 + 500) * 2 * 7e9
+    once = evaluation_bill([paper(), paper()], evaluation)
+    assert once is not None
+    assert once.low == pytest.approx(2 * flops / (312e12 * high) / 3600)
+    assert once.high == pytest.approx(2 * flops / (312e12 * low) / 3600)
+    assert once.uncounted == ()
+    cell = paper().model_copy(update={"cadence": Cadence(checkpoint_every_steps=50)})
+    every = evaluation_bill([cell], evaluation.model_copy(update={"checkpoints": "all"}))
+    assert every is not None
+    assert every.low == pytest.approx(5 * once.low / 2)
+
+
+def test_a_task_of_unknown_size_is_named_and_not_priced() -> None:
+    named = EvaluationSpec(tasks=(EvalTask(name="math500"), EvalTask(name="aime25")))
+    price = evaluation_bill([paper()], named)
+    assert price is not None
+    assert "without aime25 (items not known)" in str(price)
+    assert evaluation_bill([paper()], EvaluationSpec(tasks=(EvalTask(name="aime25"),))) is None
+    assert evaluation_bill([micro()], named) is None
 
 
 def test_what_the_price_depends_on() -> None:
