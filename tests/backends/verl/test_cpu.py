@@ -107,7 +107,8 @@ def test_ray_is_given_the_cpus_that_verls_actors_claim() -> None:
 
 def test_a_site_that_gives_ray_too_few_is_named(tmp_path: Path) -> None:
     folder = RunFolder.of(tmp_path, "mine", "full")
-    chosen = [cell({"backend.version": "0.9.1"}, nodes=1, gpus=1)]
+    small = {"model.name": "qwen2.5-1.5b", "model.path": "Qwen/Qwen2.5-1.5B"}  # it fits one GPU
+    chosen = [cell({"backend.version": "0.9.1", **small}, nodes=1, gpus=1)]
     (shortage,) = ray_shortages(chosen, folder, {"ray_cpus_per_node": 8})
     assert "claims 13 CPUs" in shortage.sentence
     assert "wait for ever" in shortage.sentence
