@@ -801,7 +801,10 @@ RUN = (
         "seed",
         "seed",
         offer=Number(least=0, whole=True),
-        account=("exact", "the order of prompts; vLLM's own seed is the number of its process"),
+        account=(
+            "approximated",
+            "the order of prompts; with vLLM not the samples: its seed is its process's number",
+        ),
     ),
 )
 PRECISION = (

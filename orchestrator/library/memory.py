@@ -5,7 +5,7 @@ Sources. Weights, gradients and optimizer: bytes a parameter, divided by the GPU
 16-bit, without the attention scores, which flash attention does not keep (Korthikanti et al. 2022,
 Reducing Activation Recomputation, §4.1); with checkpointing 2 bytes a layer, and one layer whole.
 Logits: tokens x vocabulary in 16-bit, in fp32, and the fp32 gradient. vLLM takes the share that it
-is told. Buffers of collectives, the CUDA context and fragments are not counted.
+is given. Buffers of collectives, the CUDA context and fragments are not counted.
 """
 
 import re
