@@ -6,6 +6,7 @@ cannot train as asked: machines, batches, constants.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
@@ -120,7 +121,9 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **extra_file(settings),
         },
         env={
-            "HF_DATASETS_CACHE": str(paths.attempt_dir / "datasets"),
+            # From the folder of the plan, where a launch starts: datasets makes one file name of
+            # the path, and a whole path may be too long for one.
+            "HF_DATASETS_CACHE": os.path.relpath(paths.attempt_dir / "datasets", paths.plan_dir),
             **_dump(cell.cadence, paths, layout),
             **loggers.variables(cell, paths),
         },

@@ -76,7 +76,9 @@ def trainers() -> list[str]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a run that was killed and gone on with, and what the second command said."""
     cpu_python("trl", RELEASE)
-    folder = tmp_path_factory.mktemp("it's a run ü")
+    folder = tmp_path_factory.mktemp(
+        "it's a run " + "ü" * 100
+    )  # more bytes than a file name may have
     first = line(folder)
     deadline = time.monotonic() + 400
     while not any(len(logged(cell, 1)) >= KILLED_AFTER for cell in cells(folder)):

@@ -257,12 +257,12 @@ def scorers_job(folder: RunFolder) -> int:
 
 
 @pytest.mark.long(300)
-def test_trl_trains(site: Site, tmp_path: Path) -> None:
+def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_path: Path) -> None:
     """TRL in its own environment: a cell of experiments/real_smoke.yaml, from spec to page. The job
     of its evaluation is killed -9 while it scores: the same command scores it, once."""
     cpu_python("trl", "1.16.0")
-    # datasets makes one file name of the whole path: with a longer test name it is too long
-    runs = tmp_path / "ü"
+    # datasets makes one file name of a path: this one has more bytes than a file name may have
+    runs = tmp_path / ("ü" * 100)
     changes = [
         f"studies.placement.base.{name}=4" for name in ("num_train_steps", "batch.num_prompts")
     ]
