@@ -11,9 +11,10 @@ from orchestrator.runs.operations import cancel, would_cancel
 
 @click.command(short_help="Stop cells, and leave them alone until a retry.")
 @common.cells
+@common.pilot
 @common.dry_run
 @common.as_json
-def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
+def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
     Cells that have succeeded or failed do not change. On a cluster, the address in
@@ -21,7 +22,7 @@ def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
     """
 
     operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _notify_end)
-    return change(operation, choice, as_json=as_json, dry_run=dry_run)
+    return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)
 
 
 def _notify_end(experiment: Experiment) -> None:

@@ -17,6 +17,7 @@ from orchestrator.pipeline.messages import say as say  # every command prints by
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import open_experiment
+from orchestrator.runs.pilot import pilot_of
 
 if TYPE_CHECKING:
     from orchestrator.runs.experiment import Experiment
@@ -45,14 +46,18 @@ class CellChoice(NamedTuple):
     spec: str
     overrides: tuple[str, ...]
     where: tuple[str, ...]
+    pilot: bool = False
+    """The experiment's pilot is meant."""
 
     def experiment(self) -> "Experiment":
         """Return the experiment with all its cells."""
-        return open_experiment(self.spec, self.overrides)
+        experiment = open_experiment(self.spec, self.overrides)
+        return pilot_of(experiment.chosen(self.where)) if self.pilot else experiment
 
     def chosen(self) -> "Experiment":
         """Return the experiment with only the cells that the filters select."""
-        return self.experiment().chosen(self.where)
+        everything = self.experiment()
+        return everything if self.pilot else everything.chosen(self.where)
 
 
 def cells(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -67,6 +72,12 @@ def cells(command: Callable[..., Result]) -> Callable[..., Result]:
     return spec(overrides(where(with_choice)))
 
 
+pilot = click.option(
+    "--pilot",
+    is_flag=True,
+    help="Of each library and shape one short cell, in a folder beside the experiment's: two "
+    "rollout batches and a few scored items, whose cost `orch plan` then takes.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run = click.option(
     "--dry-run",

@@ -17,6 +17,7 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import bill, evaluation_bill, measure
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.pilot import pilot_costs
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
@@ -137,7 +138,9 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     if (checkpoints := disk_use(unfinished)) is not None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
     click.echo(
-        f"still to spend: {bill(unfinished, measure(plan.rows))}" if unfinished else "nothing to do"
+        f"still to spend: {bill(unfinished, measure(plan.rows, pilot_costs(experiment.folder)))}"
+        if unfinished
+        else "nothing to do"
     )
     if (scoring := evaluation_bill(unfinished, spec.evaluation)) is not None:
         click.echo(_filled(f"and to score: {scoring}"))

@@ -9,12 +9,13 @@ from orchestrator.runs.operations import retry, would_retry
 
 @click.command(short_help="Make failed and cancelled cells run again.")
 @common.cells
+@common.pilot
 @common.dry_run
 @common.as_json
-def command(choice: CellChoice, dry_run: bool, as_json: bool) -> int:
+def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> int:
     """Let failed and cancelled cells run again: the next `orch run` continues them, from the last
     checkpoint if there is one.
     """
 
     operation = CellOperation(retry, would_retry, "will run again", "would run again")
-    return change(operation, choice, as_json=as_json, dry_run=dry_run)
+    return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)

@@ -8,13 +8,16 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.compare import print_review
+from orchestrator.cli.manners import set_next
 from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.messages import counted
 from orchestrator.pipeline.training import scripts_of
+from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.logs import unsent_runs
+from orchestrator.runs.pilot import pilot_lines
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
 
@@ -43,6 +46,7 @@ from orchestrator.runs.status import counted_faults
     type=click.FloatRange(min=0),
     help="Start no cell with which the experiment would use more GPU-hours than this.",
 )
+@common.pilot
 @common.as_json
 def command(
     choice: CellChoice,
@@ -51,6 +55,7 @@ def command(
     wait: bool,
     take_over: bool,
     budget: float | None,
+    pilot: bool,
     as_json: bool,
 ) -> int:
     """Train every cell of SPEC that is not trained yet, then evaluate, copy to MLflow and report.
@@ -59,13 +64,14 @@ def command(
     again to do only what is missing, also after Ctrl-C or a kill. On a SLURM cluster the
     command submits the cells and returns. Run it again, or with --wait, to evaluate and report.
     """
+    choice = choice._replace(pilot=pilot)
     everything = choice.experiment()
-    chosen = everything.chosen(choice.where)
+    chosen = everything if pilot else everything.chosen(choice.where)
     if chosen.scale == "micro":
         say(MICRO_BANNER)
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
-    plan = stages.plan_of(everything, chosen, choice.where)
+    plan = stages.plan_of(everything, chosen, () if pilot else choice.where)
     for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
@@ -82,7 +88,7 @@ def command(
         everything,
         chosen,
         plan,
-        train_only=train_only,
+        train_only=train_only or pilot,
         wait=wait,
         take_over=take_over,
         budget=budget,
@@ -90,11 +96,31 @@ def command(
     if unsent := unsent_runs(plan.rows):
         folders = " ".join(shlex.quote(str(folder)) for folder in unsent)
         say(f"W&B kept {counted(len(unsent), 'run')} offline; with a network: wandb sync {folders}")
+    if pilot:
+        return _end_pilot(choice, chosen, result, as_json=as_json)
     if as_json:
         print_json(stages.run_data(everything, chosen, choice.where, result))
     elif result.review is not None:
         print_review(result.review, everything.spec.question)
     return result.code
+
+
+def _end_pilot(
+    choice: CellChoice, pilot: Experiment, result: stages.PipelineResult, *, as_json: bool
+) -> int:
+    """Score a pilot that ran on this machine, and print what pilots have measured. Return the exit
+    code."""
+    code = result.code
+    if pilot.where == "local" and code == 0:
+        code = stages.evaluate_missing(pilot, stages.collect_records(pilot))
+    lines = pilot_lines(pilot.folder)
+    if as_json:
+        print_json({"directory": str(pilot.folder.path), "code": code, "measured": lines})
+    for line in () if as_json else lines:
+        click.echo(line)
+    if lines:
+        set_next(shlex.join(["orch", "plan", choice.spec, *choice.overrides]))
+    return code
 
 
 def print_scripts(scripts: Sequence[str]) -> None:

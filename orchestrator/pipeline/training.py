@@ -21,6 +21,7 @@ from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import afford, evaluation_spending
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.pilot import pilot_costs
 from orchestrator.runs.plan import plan as read_plan
 from orchestrator.runs.state import one_look
 from orchestrator.runs.wait import evaluation_states, num_waiting
@@ -176,7 +177,8 @@ def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cel
         nonlocal last
         now = read_plan(experiment.cells, experiment.folder)
         scored = evaluation_spending(experiment.folder)
-        afforded = afford(now.only({cell.id for cell in cells}), budget, now, scored)
+        pilots = pilot_costs(experiment.folder)
+        afforded = afford(now.only({cell.id for cell in cells}), budget, now, scored, pilots)
         if afforded.sentence != last:
             say(afforded.sentence)
             last = afforded.sentence
@@ -292,7 +294,8 @@ def paid_part(
         return experiment
     wanted = {row.cell.id for row in plan.pending if row.cell is not None}
     every = read_plan(whole.cells, whole.folder)
-    afforded = afford(plan.only(wanted), budget, every, evaluation_spending(whole.folder))
+    scored, pilots = evaluation_spending(whole.folder), pilot_costs(whole.folder)
+    afforded = afford(plan.only(wanted), budget, every, scored, pilots)
     say(afforded.sentence)
     unpaid = {cell.id for cell in afforded.unpaid}
     return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))

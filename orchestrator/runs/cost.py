@@ -49,7 +49,7 @@ CPU_SECONDS_PER_UPDATE = 0.0033
 the C kernels. Where there is no compiler, torch takes several times as long. Only for cells of
 shapes not run yet."""
 
-Basis = Literal["measured", "declared", "model", "unknown"]
+Basis = Literal["measured", "piloted", "declared", "model", "unknown"]
 
 CellShape = tuple[object, ...]
 
@@ -74,12 +74,24 @@ class Cost(NamedTuple):
         )
 
 
+class PilotCost(NamedTuple):
+    """What a pilot measured of one shape of cells."""
+
+    start_seconds: float
+    """From the launch to the first train step, and from the last one to the end."""
+    step_seconds: float
+    cores: float
+    """CPU seconds in a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Mean costs over the succeeded cells of a folder, per train step and shape."""
 
     gpu_hours: Mapping[CellShape, float]
     cpu_seconds: Mapping[CellShape, float]
+    pilots: Mapping[CellShape, PilotCost]
+    """Of shapes that only a pilot has run."""
 
 
 class Bill(NamedTuple):
@@ -103,6 +115,7 @@ class Bill(NamedTuple):
             parts.append(f"{_rounded(self.cpu_seconds)} CPU-seconds")
         words = {
             "measured": "measured here",
+            "piloted": "by the pilot",
             "declared": "declared",
             "model": "by the cost model",
             "unknown": "of unknown size, left out",
@@ -128,11 +141,18 @@ def cost_shape(cell: Cell) -> CellShape:
     )
 
 
-def measure(rows: Iterable[PlanRow]) -> Measured:
+def pilot_shape(cell: Cell) -> CellShape:
+    """Return the settings and the layout that decide the cost of a train step on its nodes."""
+    return (*cost_shape(cell), cell.settings.backend.version, cell.resources)
+
+
+def measure(
+    rows: Iterable[PlanRow], pilots: Mapping[CellShape, PilotCost] | None = None
+) -> Measured:
     """Return the mean cost of a train step, from the cells that succeeded in one attempt.
 
     Cells that collapsed or were retried are left out: their cost is not that of their train
-    steps.
+    steps. pilots: what a pilot measured (runs/pilot.py).
     """
     gpu: dict[CellShape, list[float]] = {}
     cpu: dict[CellShape, list[float]] = {}
@@ -144,7 +164,7 @@ def measure(rows: Iterable[PlanRow]) -> Measured:
         steps, shape = row.cell.settings.num_train_steps, cost_shape(row.cell)
         gpu.setdefault(shape, []).append(row.exit.gpu_hours / steps)
         cpu.setdefault(shape, []).append(row.exit.cpu_seconds / steps)
-    return Measured(_means(gpu), _means(cpu))
+    return Measured(_means(gpu), _means(cpu), pilots or {})
 
 
 def cost(cell: Cell, measured: Measured | None = None) -> Cost:
@@ -156,6 +176,11 @@ def cost(cell: Cell, measured: Measured | None = None) -> Cost:
     if cell.scale == "micro":
         return Cost(cpu_seconds=CPU_SECONDS_PER_UPDATE * steps)
     resources = cell.resources
+    if measured is not None and (pilot := measured.pilots.get(pilot_shape(cell))) is not None:
+        seconds = pilot.start_seconds + pilot.step_seconds * steps
+        hours = seconds * resources.reserved_gpus / 3600
+        cpu = 0.0 if hours else seconds * pilot.cores
+        return Cost(hours, cpu, "piloted", hours, hours)
     if resources.hours is not None:
         hours = resources.hours * resources.reserved_gpus
         return Cost(hours, basis="declared", low=hours, high=hours)
@@ -401,7 +426,11 @@ def remaining_gpu_hours(cell: Cell, directory: CellDir, measured: Measured | Non
 
 
 def afford(
-    wanted: Plan, budget: float, whole: Plan, scored: EvaluationSpending = NO_EVALUATIONS
+    wanted: Plan,
+    budget: float,
+    whole: Plan,
+    scored: EvaluationSpending = NO_EVALUATIONS,
+    pilots: Mapping[CellShape, PilotCost] | None = None,
 ) -> Afforded:
     """Return which cells of `wanted` fit into a budget for the whole experiment.
 
@@ -409,9 +438,10 @@ def afford(
     size is never paid for: its size would be a guess.
 
     wanted: cells to train or to try again; rows at work or over are left out. scored:
-    evaluations that have ended; each cell is expected to need another like them.
+    evaluations that have ended; each cell is expected to need another like them. pilots: what a
+    pilot measured.
     """
-    measured = measure(whole.rows)
+    measured = measure(whole.rows, pilots)
     spent = used_gpu_hours(whole.rows) + scored.used
     committed = _sum(
         remaining_gpu_hours(row.cell, row.directory, measured)

@@ -20,6 +20,7 @@ from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import Cost, bill, cost, measure
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.pilot import pilot_costs
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import BackendRef, Settings, without_seed
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
@@ -265,7 +266,7 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
 
 def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
     """Return a plan as plain data: counts, cost, a row a cell."""
-    measured = measure(plan.rows)
+    measured = measure(plan.rows, pilot_costs(experiment.folder))
     pending = [row.cell for row in plan.pending if row.cell is not None]
     evaluation = experiment.spec.evaluation
     scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks

@@ -25,6 +25,7 @@ from orchestrator.runs.cost import (
 )
 from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentences
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.pilot import pilot_costs
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.watch import (
@@ -61,7 +62,7 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     yield ", ".join([whole, *states])
     spent = used_cpu_seconds(plan.rows)
     rows = [row for row in plan.rows if row.cell and row.state in _LEFT]
-    remaining = remaining_bill(rows, measure(plan.rows))
+    remaining = remaining_bill(rows, measure(plan.rows, pilot_costs(experiment.folder)))
     collapsed = sum(map(_is_collapsed, plan.rows))
     yield f"  {collapsed} collapsed; spent {_number(spent)} CPU-seconds; left {remaining}"
     if line := _hours_text(plan, experiment.folder):
@@ -133,7 +134,7 @@ def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
     ):
         return None
-    measured = measure(plan.rows)
+    measured = measure(plan.rows, pilot_costs(folder))
     remaining = [
         remaining_gpu_hours(r.cell, r.directory, measured)
         for r in plan.rows

@@ -26,9 +26,10 @@ NVIDIA_SMI = """\
 answer="{base}/gpus.$SLURMD_NODENAME"
 [ -e "$answer" ] && exec cat "$answer"
 IFS=,
+case "$*" in *memory.used*) for gpu in ${{CUDA_VISIBLE_DEVICES}}; do echo 61440; done; exit;; esac
 for gpu in ${{CUDA_VISIBLE_DEVICES}}; do echo "$gpu, 81153, 81920, 0"; done
 """
-"""Answers the one question that orch asks, for the job's GPUs: index, free and all memory, errors.
+"""Answers what orch asks of the job's GPUs: index, free and all memory, errors; used memory.
 GPUs here are device files."""
 
 

@@ -5,6 +5,7 @@ import os
 import secrets as tokens
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -15,7 +16,7 @@ from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.agent import SCRATCH, end_processes
 from orchestrator.launch.node.environment import environment_for, read_secrets
-from orchestrator.launch.node.gpus import gpu_fault
+from orchestrator.launch.node.gpus import gpu_fault, peak_memory
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
 from orchestrator.library import loggers
@@ -175,15 +176,17 @@ def _with_ranks(launched: _Launched) -> Ending:
 def _program(launched: _Launched) -> Ending:
     setup, group = launched.setup, launched.group
     variables = {**setup.environment.variables(launched.env), TOKEN: f"{group.token}.driver"}
-    ending = program.run(
-        setup.command(launched.plan.argv, launched.env),
-        launched.attempt,
-        cwd=setup.cwd,
-        env=variables,
-        claim=launched.claim,
-        patience_seconds=setup.options.hung_after_minutes * 60,
-        watch=group.ending,
-    )
+    watching = peak_memory(launched.attempt.path) if setup.gpus_checked else nullcontext()
+    with watching:
+        ending = program.run(
+            setup.command(launched.plan.argv, launched.env),
+            launched.attempt,
+            cwd=setup.cwd,
+            env=variables,
+            claim=launched.claim,
+            patience_seconds=setup.options.hung_after_minutes * 60,
+            watch=group.ending,
+        )
     if ending.state != "failed" or ending.failure not in ("error", "node"):
         return ending
     return (_ending_of_failed_node(group.ending) if group.members else None) or ending

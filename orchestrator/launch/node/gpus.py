@@ -1,9 +1,15 @@
 """Check the health of a node's GPUs, before a trainer starts. A node with a bad GPU is avoided."""
 
+import json
 import os
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from orchestrator.files import write_text
 from orchestrator.launch import processes
 
 _ASK_SECONDS = 60.0
@@ -13,6 +19,9 @@ _FREE_SHARE = 0.9
 it."""
 _QUERIED = ("index", "memory.free", "memory.total", "ecc.errors.uncorrected.volatile.total")
 _NO_VALUE = frozenset({"N/A", "[N/A]", "[Not Supported]"})
+_LOOK_SECONDS = 10.0
+PEAK = "gpu_memory.json"
+"""In an attempt's folder: {"peak_mib": the most memory that one GPU of the first node used}."""
 
 
 def gpu_fault(count: int) -> str:
@@ -30,10 +39,8 @@ def gpu_fault(count: int) -> str:
             f"nvidia-smi is not on PATH, and {count} GPUs are wanted (site.options.gpu_check=false "
             "where GPUs are not NVIDIA's)"
         )
-    argv = ["nvidia-smi", f"--query-gpu={','.join(_QUERIED)}", "--format=csv,noheader,nounits"]
-    argv += [f"--id={visible}"] if visible[:1].isdigit() or visible.startswith("GPU-") else []
     try:
-        done = processes.finished(argv, _ASK_SECONDS)
+        done = processes.finished(_query(_QUERIED), _ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"nvidia-smi does not answer ({error})"
     lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -44,6 +51,38 @@ def gpu_fault(count: int) -> str:
     if len(lines) < count:
         faults.append(f"nvidia-smi lists {len(lines)} of the {count} GPUs of this run")
     return "; ".join(faults)
+
+
+@contextmanager
+def peak_memory(attempt_dir: Path) -> Iterator[None]:
+    """Write, while the context lasts, the most memory that one of this job's GPUs used.
+
+    Write nothing where nvidia-smi does not answer.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        peak = 0
+        while not over.wait(_LOOK_SECONDS):
+            with suppress(OSError, subprocess.TimeoutExpired):
+                done = processes.finished(_query(("memory.used",)), _ASK_SECONDS)
+                used = [int(word) for word in done.stdout.split() if word.isdigit()]
+                if max(used, default=0) > peak:
+                    peak = max(used)
+                    write_text(attempt_dir / PEAK, json.dumps({"peak_mib": peak}) + "\n")
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _query(names: Iterable[str]) -> list[str]:
+    """Return the command that asks for values of this job's GPUs, a line a GPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    argv = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
+    return argv + ([f"--id={visible}"] if visible[:1].isdigit() or visible[:4] == "GPU-" else [])
 
 
 def _fault(line: str) -> str:
