@@ -100,8 +100,8 @@ def explain(
     except ValidationError as error:
         (first, *_) = error.errors()
         raise OrchError(sentence(first, ".".join(map(str, first["loc"])))) from None
-    if group_size is not None and group_size < 1:
-        raise OrchError(f"group_size must be >= 1, got {group_size}")
+    if group_size is not None and group_size < 2:  # a mean of one rollout leaves nothing
+        raise OrchError(f"group_size must be >= 2, got {group_size}")
     return verdict(
         term,
         on_policy=not off_policy,

@@ -24,6 +24,7 @@ from orchestrator.estimators import TABLE, entry
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import Ratio, clamped_value, slope, vocabulary_kl, vocabulary_slope
 from orchestrator.kl.table import TermRow, stored_rows, term_key
+from orchestrator.lab.exact.derivation import ROUNDING
 from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
 from orchestrator.lab.exact.objectives import gradients
 
@@ -254,10 +255,17 @@ class _Walked:
         return self.expected(factor)
 
 
-def pulls(model: RandomModel, rows: tuple[TermRow, ...]) -> list[float]:
-    """Return the part of each term's expected gradient along the reverse KL's, in its lengths."""
+def pulls(model: RandomModel, rows: tuple[TermRow, ...]) -> list[tuple[float, float]]:
+    """Return the pull and the bias of each term, in lengths of the reverse KL's gradient.
+
+    The pull is the part of its expected gradient along the reverse KL's, the bias the distance.
+    """
     means, true = means_and_truth(model, rows)
-    return [float(mean @ true / (true @ true)) for mean in means]
+    length = float(np.linalg.norm(true))
+    return [
+        (float(mean @ true) / length**2, float(np.linalg.norm(mean - true)) / length)
+        for mean in means
+    ]
 
 
 def means_and_truth(
@@ -309,13 +317,13 @@ def measure(models: int = MODELS, seed: int = SEED) -> dict[str, Any]:
         "least_pull": LEAST_PULL,
         "facts": {regime: _of_trees(models, regime, seed) for regime in REGIMES},
         "terms": {
-            term_key(row): {regime: _shares(pulled[regime][:, i]) for regime in REGIMES}
+            term_key(row): {regime: _shares(*pulled[regime][:, i].T) for regime in REGIMES}
             for i, row in enumerate(rows)
         },
     }
 
 
-def _shares(pull: FloatTable) -> dict[str, float]:
+def _shares(pull: FloatTable, bias: FloatTable) -> dict[str, float]:
     attracts, repels = (pull > LEAST_PULL).mean(), (pull < -LEAST_PULL).mean()
     low, middle, high = np.quantile(pull, (0.05, 0.5, 0.95))
     return {
@@ -325,6 +333,7 @@ def _shares(pull: FloatTable) -> dict[str, float]:
         "low": _rounded(low),
         "median": _rounded(middle),
         "high": _rounded(high),
+        "bias": _rounded(0.0 if np.median(bias) < ROUNDING else np.median(bias)),
     }
 
 

@@ -61,9 +61,8 @@ def chosen(
 
 
 def _order(after: AuditFinding) -> tuple[float, float]:
-    """Return bias far and near of a launch; infinite if the laboratory has no number."""
-    near, far = (math.inf if each is None else each for each in after.bias or (None, None))
-    return round(far, 3), round(near, 3)
+    """Return bias far and near of a launch; infinite if nothing has a number."""
+    return after.order or (math.inf, math.inf)
 
 
 def _regularises(after: AuditFinding) -> bool:

@@ -107,6 +107,10 @@ class AuditFinding:
     """The distance of the KL's gradient from that of the reverse KL, near the reference policy and
     far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
 
+    order: tuple[float, float] | None = None
+    """What the order of advice compares (kl.table): the KL's bias far and near, as medians over
+    random models or in the laboratory. None: each prompt has its own, or there is no number."""
+
     moving_reference: str = ""
     """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
@@ -278,6 +282,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
         bias=_bias(chosen.measured),
+        order=_order(chosen.measured),
         conditional=if_left,
         moving_reference=_moving_reference(reading),
         bound=bound(reading),
@@ -381,6 +386,10 @@ def _bias(measured: Judged | None) -> tuple[float | None, float | None] | None:
     if measured.by_prompt:
         return None, None
     return measured.row.bias_near, measured.row.bias_far
+
+
+def _order(measured: Judged | None) -> tuple[float, float] | None:
+    return None if measured is None or measured.by_prompt else measured.order()[:2]
 
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:

@@ -137,13 +137,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def hanging(name: str, text: str) -> str:
     """Return a label and its text within 100 columns, the text in a column of its own."""
+    return wrapped(text, f"{name:<11}")
+
+
+def wrapped(text: str, label: str = "") -> str:
+    """Return a text within 100 columns, below its label if it has one."""
     import textwrap
 
     return textwrap.fill(
         text,
         100,
-        initial_indent=f"{name:<11}",
-        subsequent_indent=" " * 11,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
         break_long_words=False,
         break_on_hyphens=False,
     )

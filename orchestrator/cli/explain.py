@@ -26,6 +26,7 @@ from orchestrator.kl.verdicts import (
     summary_row,
 )
 from orchestrator.losses.table import POLICY_LOSSES, policy_loss_entry
+from orchestrator.pipeline.messages import is_verbose
 from orchestrator.settings import AdvantageEstimator
 
 ASKED = tuple(sentences("questions"))
@@ -176,7 +177,7 @@ def command(
     **how: Any,
 ) -> None:
     """Say which objective a KL term's gradient belongs to, how biased it is, and what to use
-    instead.
+    instead. -v prints the equation, the numbers and what they were checked under.
 
     Or answer one of the questions that people ask most, with numbers that are computed now:
     deepseek-v3.2, kl-twice, tis+kl, opd-top-k, clamps, same-settings, collapse,
@@ -250,7 +251,7 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
     words = {"asks": question.asks, "answer": question.answer, "instead": question.instead}
     if as_json:
         rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in answers]
-        more = {"checked": question.checked, "settings": SETTINGS}
+        more = {"checked": question.checked, "settings": SETTINGS if question.terms else None}
         print_json({"name": name, **words, "tables": rows, **more})
         return
     for label, text in words.items():
@@ -259,12 +260,15 @@ def _answer(name: str, picture: Path | None, as_json: bool) -> None:
         click.echo()
         print_table(columns, each)
     click.echo()
-    for condition in question.checked:
-        click.echo(common.hanging("checked", condition))
-    click.echo(f"\n{SYMBOLS}\n{SETTINGS}")
+    if is_verbose():
+        for condition in question.checked:
+            click.echo(common.hanging("checked", condition))
+        click.echo()
+    if question.terms:
+        click.echo(f"{SYMBOLS}\n{common.wrapped(SETTINGS)}")
 
 
-_OLD = "the policy that sampled, or with loss.correction the proximal policy"
+_OLD = "the policy that sampled (with loss.correction: to the proximal policy)"
 
 
 def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_json: bool) -> None:
@@ -276,13 +280,13 @@ def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_jso
     if picture is not None:
         draw_curves(policy_losses.curves(loss), picture)
         common.say(f"drawn: {picture}")
-    pull = "yes: far from it the gradient points back" if loss.pulls_back else "no"
+    pull = f"the gradient points back to {_OLD}" if loss.pulls_back else f"none to {_OLD}"
     bounds = loss.usual
     texts = {
         "is": loss.title,
         "loss": loss.formula,
         "keeps": loss.keeps,
-        "pull back": f"to {_OLD}: {pull}",
+        "pull back": pull,
         "bounds": "none" if bounds is None else f"{bounds.low:g} and {bounds.high:g}, usually",
         "aggregated": loss.aggregation or "as loss.aggregation says",
         "instead": loss.instead,
@@ -327,11 +331,16 @@ def _draw(estimator: str, path: Path) -> None:
 
 
 def _print_one(explained: Mapping[str, Any]) -> None:
-    click.echo(explained["summary"])
-    click.echo(f"In plain words: {explained['plain']}\n")
-    for label, text in labelled_sentences(explained):
+    """Print the answer, and with -v what is behind it."""
+    everything = is_verbose()
+    click.echo(common.wrapped(explained["summary"]))
+    click.echo(common.wrapped(f"In plain words: {explained['plain']}"))
+    for label, text in labelled_sentences(explained, everything=everything):
         click.echo(common.hanging(label, text))
-    click.echo("\n" + SYMBOLS)
+    if everything:
+        click.echo("\n" + SYMBOLS)
+    else:
+        click.echo("-v: equation, bias, noise, reasons, and what each sentence was checked under")
 
 
 def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
@@ -343,5 +352,7 @@ def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
         return
     print_table(COLUMNS, map(summary_row, explanations))
     click.echo("\n" + SYMBOLS)
+    if how["advantage"] == "grpo":
+        click.echo("Noise of a KL in the reward is that before the group's deviation divides it.")
     for condition in dict.fromkeys(text for each in explanations for text in each["checked"]):
         click.echo(common.hanging("checked", condition))

@@ -46,7 +46,7 @@ def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool)
         )
     if around := changed_text(old[0], old[1], new[1]):
         say(around)
-    if read := loss_code.rewritten_text(old[0], old[1], new[1]):
+    if read := loss_code.differing_code_text(old[0], old[1], new[1]):
         say(read)
     if of_script:
         set_next(shlex.join(["orch", "audit", choice.spec]))

@@ -129,7 +129,8 @@ def _surrogates(plain: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str, str
             formula = f"Σ_t E_(c~{states}) E_(y~q(·|c)) ({k.symbol})' ∇ log q"
             yield f"slope_{k.name}{at}", words, formula
     for key, cost, whose in _ppo_costs(plain):
-        words = f"PPO's local surrogate with cost {cost}{' of the rollout policy' if whose else ''}"
+        of = " of the rollout policy" if whose else ""
+        words = f"PPO's local surrogate with cost {cost.replace('w ', 'ratio × ')}{of}"
         formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [sg({cost}{whose}) + future under μ]"
         yield key, words, formula
 
@@ -146,7 +147,8 @@ def _over_vocabulary(over: Sequence[EstimatorEntry]) -> Iterator[tuple[str, str,
         label = f"mean of the {k.symbol} the rollout policy had, held fixed"
         yield f"frozen_{k.name}", label, f"∇ E_q Σ_t sg({k.name}(μ))"
         for key, cost in ((f"ppo_{k.name}", "q"), (f"ppo_{k.name}@rollout_kl", "μ")):
-            ppo = f"PPO's local surrogate with cost {k.symbol}{' of μ' if cost == 'μ' else ''}"
+            whose = " of the rollout policy" if cost == "μ" else ""
+            ppo = f"PPO's local surrogate with cost {k.symbol}{whose}"
             formula = f"Σ_t E_(c~μ) ∇ E_(y~q(·|c)) [future {k.name}({cost}) under μ]"
             yield key, ppo, formula
     if over:

@@ -1,8 +1,8 @@
 """The paper's observations of training with each KL configuration, and its equation numbers.
 
 The paper is A Comedy of Estimators (arXiv 2512.21852). On-policy: Qwen2.5-7B and
-Llama-3.1-8B-Instruct on MATH, β 0.05 to 1 (§4.1). Minibatches: Qwen2.5-7B, four updates a batch
-(Fig. 2 centre, Fig. 11). Async: level 10, β 0.005 (§4.2).
+Llama-3.1-8B-Instruct on MATH, β 0.05 to 1, RLOO (§4.1). Minibatches: Qwen2.5-7B, four updates a
+batch (Fig. 2 centre, Fig. 11). Async: level 10, β 0.005, Dr. GRPO (§4.2).
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,13 @@ from typing import Literal
 
 Regime = Literal["on_policy", "minibatches", "async"]
 Behaviour = Literal["stable", "unstable", "collapse", "not studied"]
+
+TRAINED_WITH: Mapping[Regime, str] = {
+    "on_policy": "rloo",
+    "minibatches": "rloo",
+    "async": "dr_grpo",
+}
+"""Experiment -> the advantage of its runs."""
 
 SEVERITY: tuple[Behaviour, ...] = ("not studied", "stable", "unstable", "collapse")
 
@@ -24,15 +31,27 @@ class Observation:
     where: str
     of: str = ""
     """The estimator that the paper trained, if it is another with the same gradient."""
+    under: str = ""
+    """The advantages that the paper trained with, if they are not the one asked for."""
+
+    @property
+    def source(self) -> str:
+        """Return what the paper trained, if it is not what was asked for, and where it says so."""
+        trained = (self.of and f"as {self.of}", self.under and f"under {self.under}")
+        return ", ".join(filter(None, (*trained, self.where)))
 
     def __str__(self) -> str:
-        alike = f"as {self.of}" if self.of else ""
-        source = ", ".join(filter(None, (alike, self.where)))
-        return f"{self.behaviour} ({source})" if source else self.behaviour
+        return f"{self.behaviour} ({self.source})" if self.source else self.behaviour
 
     def inherited_from(self, estimator: str) -> "Observation":
         """Return the observation as one of another estimator, which the paper did train."""
         return self if self is NOT_STUDIED else replace(self, of=estimator)
+
+    def asked_under(self, advantage: str, regimes: tuple[Regime, ...]) -> "Observation":
+        """Return the observation with the paper's advantages, if `advantage` is another."""
+        trained = " and ".join(dict.fromkeys(TRAINED_WITH[each] for each in regimes))
+        same = self is NOT_STUDIED or trained == advantage
+        return self if same else replace(self, under=trained)
 
 
 NOT_STUDIED = Observation("not studied", "The paper does not train with this configuration.", "")

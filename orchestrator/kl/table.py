@@ -2,7 +2,8 @@
 
 `judged` computes the row of the configuration that was asked for: estimator, placement, sampling,
 ratio, and the advantage that rescales the reward's part. `advised` and `best` rank terms by one
-order: bias far from the reference policy, then bias near it, then noise. `orch explain`, `orch
+order: bias far from the reference policy, then bias near it, then noise. The biases that they
+compare are medians over random models, as on one model two errors may cancel. `orch explain`, `orch
 audit`, `orch plan` and the advice of a refusal read this table. verdicts.json holds the rows as
 expected gradients, so a sum of parts with other weights needs no laboratory. The module does not
 import NumPy, because `orch plan` needs thousands of rows quickly.
@@ -23,8 +24,6 @@ from orchestrator.settings import AdvantageEstimator, Placement
 
 GROUP_SIZE = 8
 """The group size where none is given."""
-PRINTED = 3
-"""Significant digits with which two numbers are compared: no advice stands on the fourth."""
 
 
 class Case(NamedTuple):
@@ -149,17 +148,27 @@ class Judged:
     the row's gradient is what is divided."""
 
     @property
-    def order(self) -> tuple[float, float, float]:
-        """Return what the order of advice compares, the most important first."""
-        return (
-            _printed(self.row.bias_far),
-            _printed(self.row.bias_near),
-            _printed(self.row.noise_near),
-        )
+    def over_models(self) -> tuple[float, float] | None:
+        """Return the medians of the bias far and near over random models.
+
+        Return None for a term that the ensemble does not have.
+        """
+        shares = None if self.is_mixed else signs(self.row)
+        return shares and (shares["far"]["bias"], shares["near"]["bias"])
+
+    def order(self, *, over_models: bool = True) -> tuple[float, float, float]:
+        """Return what the order of advice compares, the most important first.
+
+        The biases are medians over random models, or the laboratory's if `over_models` is False or
+        the ensemble does not have the term. Two numbers with one printed text are equal.
+        """
+        of_laboratory = self.row.bias_far, self.row.bias_near
+        far, near = (self.over_models if over_models else None) or of_laboratory
+        return _printed(far), _printed(near), float(f"{self.row.noise_near:.2g}")
 
 
-def _printed(number: float) -> float:
-    return float(f"{number:.{PRINTED}g}")
+def _printed(bias: float) -> float:
+    return round(bias, 2) if bias >= 0.1 else float(f"{bias:.2g}")
 
 
 @lru_cache(maxsize=4096)
@@ -265,15 +274,16 @@ ADVISABLE = (
 """The forms that advice chooses from. Others equal one of them, or serve another divergence."""
 
 ORDER = ("bias far", "bias near", "noise")
-"""The order of advice. The first number that differs decides."""
+"""The order of advice. The first number that differs as it is printed decides."""
 
 
 @lru_cache(maxsize=4096)
-def advised(case: Case) -> tuple[tuple[Judged, str], ...]:
+def advised(case: Case, *, over_models: bool = True) -> tuple[tuple[Judged, str], ...]:
     """Return the forms of ADVISABLE with what they need, the best first.
 
     A form that the sequence ratio does not apply to has the token ratio. Leave out forms that the
-    group's deviation gives a factor of each prompt's own: they have no one bias.
+    group's deviation gives a factor of each prompt's own, as they have no one bias, and sums whose
+    parts the group's mean weights unequally. `over_models` is that of Judged.order.
     """
     forms = []
     for form in ADVISABLE:
@@ -282,10 +292,10 @@ def advised(case: Case) -> tuple[tuple[Judged, str], ...]:
                 each = judged(form.estimator, form.placement, case._replace(ratio=ratio))
             except LaboratoryError:
                 continue
-            if not each.by_prompt:
+            if not (each.by_prompt or each.is_mixed):
                 forms.append((each, form.needs))
             break
-    return tuple(sorted(forms, key=lambda each: each[0].order))
+    return tuple(sorted(forms, key=lambda each: each[0].order(over_models=over_models)))
 
 
 def best(offered: Iterable[tuple[str, Placement]], case: Case) -> Judged | None:
@@ -301,12 +311,14 @@ def best(offered: Iterable[tuple[str, Placement]], case: Case) -> Judged | None:
         except (LaboratoryError, LookupError):
             continue
     sound = [each for each in rows if max(each.row.bias_near, each.row.bias_far) < 1]
-    return min(sound, key=lambda each: each.order, default=None)
+    over = all(each.over_models for each in sound)
+    return min(sound, key=lambda each: each.order(over_models=over), default=None)
 
 
-def decides(one: Judged, other: Judged) -> str:
+def decides(one: Judged, other: Judged, *, over_models: bool = True) -> str:
     """Return the part of ORDER in which two terms differ first, or an empty text."""
-    pairs = zip(ORDER, one.order, other.order, strict=True)
+    orders = (each.order(over_models=over_models) for each in (one, other))
+    pairs = zip(ORDER, *orders, strict=True)
     return next((name for name, a, b in pairs if a != b), "")
 
 

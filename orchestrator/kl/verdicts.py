@@ -20,7 +20,14 @@ from orchestrator.kl import table
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.groups import group_std
 from orchestrator.kl.library_semantics import PLAIN, Dialect
-from orchestrator.kl.paper import EQUATIONS, NOT_STUDIED, Observation, Regime, observation
+from orchestrator.kl.paper import (
+    EQUATIONS,
+    NOT_STUDIED,
+    OBSERVATIONS,
+    Observation,
+    Regime,
+    observation,
+)
 from orchestrator.kl.table import GROUP_SIZE, Case, Judged
 from orchestrator.settings import (
     AdvantageEstimator,
@@ -69,6 +76,8 @@ class GradientVerdict:
     advice: Remedy
     notes: tuple[str, ...] = ()
     """The effects of the advantage, the group, the clip and the correction on the term."""
+    reasons: tuple[str, ...] = ()
+    """What stands behind the notes: conditions, and how an effect comes about."""
     terms: tuple[tuple[int, str], ...] = ()
     """The signed candidates (catalogue.py) whose sum is the expected gradient, before a group's
     mean or deviation rescales a part of it."""
@@ -89,11 +98,15 @@ class _Page:
 
     def __init__(self) -> None:
         self._conditions: dict[str, None] = {}
+        self.reasons: list[str] = []
+        """What stands behind the sentences so far."""
 
     def say(self, part: str, name: str, **slots: object) -> str:
-        """Return a sentence of sentences.yaml with its slots filled."""
+        """Return a sentence of sentences.yaml with its slots filled, and keep its reason."""
         sentence = sentences()[part][name]
         self._conditions |= dict.fromkeys(sentence["checked"])
+        if why := sentence.get("why"):
+            self.reasons.append(why.format(**slots))
         return str(sentence["text"]).format(**slots)
 
     @property
@@ -137,12 +150,18 @@ def verdict(
     """
     like = regimes or (("on_policy",) if on_policy else ("minibatches", "async"))
     if kl.placement is None or kl.beta == 0:
-        return _no_kl(kl, observation("none", like))
+        return _no_kl(kl, _studied("none", advantage, like))
     case = Case(on_policy, ratio, reward_kl_of, advantage, group_size)
     term, page = table.judged(kl.estimator, kl.placement, case), _Page()
-    paper = _observed(kl, on_policy, like) if ratio == "token" else NOT_STUDIED
+    paper = _observed(kl, case, like) if ratio == "token" else NOT_STUDIED
     headline = _headline(term, page)
     by_prompt, row = term.by_prompt, term.row
+    said = (
+        *_advantage_notes(kl, case, page),
+        *(() if on_policy else _off_policy_notes(kl, clip, case, page)),
+        *_other_notes(kl, correction, page),
+    )
+    notes = tuple(filter(None, said))
     return GradientVerdict(
         objective=row.objective,
         summary=f"{_asked(kl, case)}: {headline}. Paper: {paper}",
@@ -152,11 +171,8 @@ def verdict(
         paper=paper,
         equation=equation(term, kl.estimator, kl.placement),
         advice=advice(term, page),
-        notes=(
-            *_advantage_notes(kl, case, page),
-            *(() if on_policy else _off_policy_notes(kl, clip, case, page)),
-            *_other_notes(kl, correction, page),
-        ),
+        notes=notes,
+        reasons=tuple(page.reasons),
         terms=row.terms,
         plain=_plain(term, page),
         pull=row.pull_near,
@@ -206,7 +222,7 @@ def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
     why = "no KL term" if kl.estimator == NONE else f"{kl.label} with β = 0: no KL term"
     return GradientVerdict(
         objective=ObjectiveKind.NONE,
-        summary=page.say("headline", "none", why=why),
+        summary=f"{page.say('headline', 'none', why=why)}. Paper: {paper}",
         bias=Bias(page.say("bias", "none"), 0.0, 0.0),
         paper=paper,
         equation="0",
@@ -216,17 +232,23 @@ def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
     )
 
 
-def _observed(kl: Kl, on_policy: bool, regimes: tuple[Regime, ...]) -> Observation:
+def _observed(kl: Kl, case: Case, regimes: tuple[Regime, ...]) -> Observation:
     """Return the paper's observation of the term, or of the term that has the same gradient.
 
     In the reward, `k3+` equals k3. On-policy in the reward, every ratio is 1.
     """
     form, place = entry(kl.estimator), kl.label.rpartition(".")[2]
-    own = observation(kl.label, regimes)
-    alike = form.is_straight_through or (on_policy and form.is_weighted)
+    own = _studied(kl.label, case.advantage, regimes)
+    alike = form.is_straight_through or (case.on_policy and form.is_weighted)
     if own is not NOT_STUDIED or kl.placement != "reward" or not alike:
         return own
-    return observation(f"{form.base}.{place}", regimes).inherited_from(form.base)
+    return _studied(f"{form.base}.{place}", case.advantage, regimes).inherited_from(form.base)
+
+
+def _studied(label: str, advantage: str, regimes: tuple[Regime, ...]) -> Observation:
+    """Return the paper's observation of a term, and under which advantage if it is another."""
+    of = tuple(each for each in regimes if (label, each) in OBSERVATIONS)
+    return observation(label, regimes).asked_under(advantage, of)
 
 
 def _asked(kl: Kl, case: Case) -> str:
@@ -244,19 +266,23 @@ def _asked(kl: Kl, case: Case) -> str:
 def _kept(case: Case) -> str:
     """Return the share that the group's mean leaves: `1 - 1/8 = 0.875`."""
     if case.group_size is None:
-        return "1 - 1/G"
+        return f"1 - 1/G ({case.kept:.3g}{_assumed(case)})"
     return f"1 - 1/{case.group_size} = {case.kept:.3g}"
+
+
+def _assumed(case: Case) -> str:
+    """Return the group size behind a number, if none was given."""
+    return "" if case.group_size else f" with G = {GROUP_SIZE}"
 
 
 def _headline(term: Judged, page: _Page) -> str:
     row, case = term.row, term.case
-    biased = f"; biased by {percent(row.bias_near)} near the reference policy"
+    near, far = percent(row.bias_near), percent(row.bias_far)
+    biased = f"; in the laboratory {near} off near the reference policy and {far} far from it"
     slots = {"words": term.words, "bias": ", unbiased" if row.is_unbiased else biased}
-    slots |= {"kept": _kept(case), "more": f"{1 / case.kept:.3g}"}
+    slots |= {"kept": _kept(case), "more": f"{1 / case.kept:.3g}{_assumed(case)}"}
     if row.is_noise:
         return page.say("headline", "noise")
-    if term.is_mixed and case.group_size is None:
-        slots["kept"] = f"1 - 1/G (here with G = {GROUP_SIZE})"
     if term.by_prompt:
         name = "mixed_by_prompt" if term.is_mixed else "by_prompt"
     elif term.is_mixed:
@@ -280,14 +306,18 @@ def _bias(term: Judged, page: _Page) -> str:
         slots = {name: percent(getattr(row, name)) for name in ("pull_near", "pull_far")}
         slots |= {"near": percent(row.bias_near), "far": percent(row.bias_far)}
         text = page.say("bias", "biased", **slots)
+        if (medians := term.over_models) is not None:
+            far, near = map(percent, medians)
+            models = f"{table.models():,}"
+            text += page.say("bias", "over_models", near=near, far=far, models=models)
     return page.say("bias", "by_prompt", before=text, **_with_a(term)) if term.by_prompt else text
 
 
 MOST = 0.9
 """A sign is stated as a rule if it holds in this share of the random models or more."""
 _SIGNS = {
-    "attracts": ("it pulls towards it", 1),
-    "repels": ("it pushes away from it", -1),
+    "attracts": ("it pulls back", 1),
+    "repels": ("it pushes away", -1),
     "neither": ("it does not pull", 0),
 }
 
@@ -305,7 +335,8 @@ def _plain(term: Judged, page: _Page) -> str:
 
 def _with_a(term: Judged) -> dict[str, str]:
     """Return the weight of the reward's part that the group's mean leaves, where one is needed."""
-    return {"with_a": f", with a = {term.case.kept:.3g}" if term.is_mixed else ""}
+    share = f" (a = {term.case.kept:.3g}{_assumed(term.case)})"
+    return {"with_a": share if term.is_mixed else ""}
 
 
 def _signs(term: Judged, page: _Page) -> str:
@@ -329,8 +360,9 @@ def _sign(shares: Mapping[str, float], in_laboratory: float) -> tuple[str, str]:
     for name, (words, sign) in _SIGNS.items():
         if shares[name] >= MOST and in_laboratory * sign >= 0:
             return words, percent(shares[name])
-    both = f"towards it in {percent(shares['attracts'])}, away in {percent(shares['repels'])}"
-    return "its sign depends on the model", both
+    told = (("back", "attracts"), ("away", "repels"), ("neither", "neither"))
+    listed = ", ".join(f"{word} in {percent(shares[name])}" for word, name in told)
+    return "its pull depends on the model", listed
 
 
 def percent(share: float) -> str:
@@ -363,44 +395,136 @@ def equation(term: Judged, estimator: str, placement: Placement) -> str:
 # Advice: the first of table.ORDER in which the best form differs decides, and is named.
 
 
+class _Choice(NamedTuple):
+    """The forms that advice may name, the best first, and the measure that ranks them."""
+
+    term: Judged
+    forms: tuple[tuple[Judged, str], ...]
+    over_models: bool
+
+    @classmethod
+    def of(cls, term: Judged, case: Case) -> "_Choice":
+        """Return the forms of a case, ranked by a measure that the term has too."""
+        over = term.over_models is not None
+        return cls(term, table.advised(case, over_models=over), over)
+
+    def order(self, each: Judged) -> tuple[float, ...]:
+        """Return what the order of advice compares."""
+        return each.order(over_models=self.over_models)
+
+    @property
+    def best(self) -> Judged:
+        """Return the best form."""
+        return self.forms[0][0]
+
+    @property
+    def equal(self) -> list[tuple[Judged, str]]:
+        """Return the forms that only noise tells from the best."""
+        return [each for each in self.forms if self.order(each[0])[:2] == self.order(self.best)[:2]]
+
+    @property
+    def listed(self) -> str:
+        """Return the best forms in words."""
+        return _either([_form(*each) for each in self.equal])
+
+    @property
+    def keeps(self) -> bool:
+        """Return True if no form has less bias than the term."""
+        return self.order(self.term)[:2] <= self.order(self.best)[:2]
+
+    @property
+    def where(self) -> str:
+        """Return the measure in words."""
+        if self.over_models:
+            return f" (medians of {table.models():,} random models)"
+        return " (in the laboratory)"
+
+
 def advice(term: Judged, page: _Page | None = None) -> Remedy:
     """Return advice on a term: keep it, or the best forms by the order of advice, and why."""
-    page, row = page or _Page(), term.row
-    forms = table.advised(term.case)
-    best = forms[0][0]
-    equal = [each for each in forms if each[0].order[:2] == best.order[:2]]
-    labels = tuple(each.row.label for each, _ in equal)
-    listed = _either([_form(*each) for each in equal])
+    page = page or _Page()
     if term.by_prompt:
-        return Remedy(page.say("advice", "other_advantage", use=listed), labels, table.ORDER[0])
-    own_kl = _own_kl(term, page)
-    if term.order[:2] <= best.order[:2]:
-        quieter = [_form(*each) for each in equal if each[0].order < term.order]
-        more = f" With less noise than its {row.noise_near:.2g}: {_either(quieter)}."
-        reason = f"no form that orch advises has less bias far from it ({percent(row.bias_far)})"
-        slots = {
-            "while": " while training stays on-policy" if term.case.on_policy else "",
-            "reason": "it is unbiased" if row.is_unbiased else reason,
-            "quieter": more if quieter else "",
-            "own_kl": own_kl,
-        }
-        return Remedy(page.say("advice", "keep", **slots), ())
-    by = table.decides(best, term)
-    slots = {"reason": _reason(by, best, term), "trade": _trade(by, best, term), "own_kl": own_kl}
-    text = page.say("advice", "use", first=_first(term, page), use=f" {listed}", **slots)
-    return Remedy(text, labels, by)
+        return _without_deviation(term, page)
+    choice, own_kl = _Choice.of(term, term.case), _own_kl(term, page)
+    if choice.keeps:
+        return Remedy(_keep(choice, page, own_kl), ())
+    more = _trade(choice) + _simpler(choice, page) + _under_rloo(term, page)
+    slots = {"reason": _reason(choice), "trade": more, "own_kl": own_kl}
+    text = page.say("advice", "use", first=_first(term, page), use=f" {choice.listed}", **slots)
+    by = table.decides(choice.best, term, over_models=choice.over_models)
+    return Remedy(text, tuple(each.row.label for each, _ in choice.equal), by)
+
+
+def _keep(choice: _Choice, page: _Page, own_kl: str) -> str:
+    term = choice.term
+    quieter = [_form(*each) for each in choice.equal if choice.order(each[0]) < choice.order(term)]
+    more = f" With less noise than its {term.row.noise_near:.2g}: {_either(quieter)}."
+    bias = percent(choice.order(term)[0])
+    reason = f"no form that orch advises has less bias far from it ({bias}{choice.where})"
+    slots = {
+        "while": " while training stays on-policy" if term.case.on_policy else "",
+        "reason": "it is unbiased" if term.row.is_unbiased else reason,
+        "quieter": more if quieter else "",
+        "own_kl": own_kl,
+    }
+    return page.say("advice", "keep", **slots)
+
+
+def _without_deviation(term: Judged, page: _Page) -> Remedy:
+    """Return advice on a term that the group's deviation divides: what to use under rloo."""
+    row = term.row
+    plain = table.judged(row.estimator, row.placement, term.case._replace(advantage="rloo"))
+    instead, divided = _Choice.of(plain, plain.case), _Choice.of(term, term.case)
+    if plain.row.is_unbiased:
+        text = page.say("advice", "undivided", reason="then it is unbiased, with one β")
+    elif instead.keeps:
+        bias = percent(instead.order(plain)[0])
+        far = f"then it has one β, and is off by {bias} far from the reference policy"
+        text = page.say("advice", "undivided", reason=far + instead.where)
+    else:
+        text = page.say("advice", "other", use=instead.listed, reason=_reason(instead))
+    text += page.say("advice", "under_grpo", use=divided.listed)
+    return Remedy(text, tuple(each.row.label for each, _ in divided.equal), table.ORDER[0])
+
+
+def _simpler(choice: _Choice, page: _Page) -> str:
+    """Return the best forms that need nothing, if the best of all need something."""
+    order = choice.order
+    free = [e for e, needs in choice.forms if not needs and order(e)[:2] < order(choice.term)[:2]]
+    if not free or not all(needs for _, needs in choice.equal):
+        return ""
+    equal = [_form(each, "") for each in free if order(each)[:2] == order(free[0])[:2]]
+    return page.say("advice", "simpler", use=_either(equal), far=percent(order(free[0])[0]))
+
+
+def _under_rloo(term: Judged, page: _Page) -> str:
+    """Return what a sum of unequal parts is where the group's mean leaves its parts whole."""
+    if not term.is_mixed:
+        return ""
+    row = term.row
+    plain = table.judged(row.estimator, row.placement, term.case._replace(advantage="rloo"))
+    if not plain.row.is_unbiased:
+        return ""
+    instead = f"{row.estimator} in {_place(row.placement)} is unbiased"
+    return page.say("advice", "under_rloo", instead=instead)
 
 
 def _own_kl(term: Judged, page: _Page) -> str:
-    """Return what the policy's own KL in the reward makes of a term with the sampler's KL."""
+    """Return what the policy's own KL in the reward makes of a term with the sampler's KL.
+
+    It is empty unless the bias far from the reference policy is less.
+    """
     case, row = term.case, term.row
     if case.on_policy or row.reward_kl_of != "rollout":
         return ""
     own = table.judged(row.estimator, row.placement, case._replace(reward_kl_of="policy"))
-    if own.order >= term.order:
+    now, then = _Choice.of(term, case), _Choice.of(own, own.case)
+    if then.order(own)[0] >= now.order(term)[0]:
         return ""
-    instead = f"off by {percent(own.row.bias_far)} far from the reference policy"
-    return page.say("advice", "own_kl", instead="unbiased" if own.row.is_unbiased else instead)
+    less = f"off by {percent(then.order(own)[0])} far from the reference policy"
+    words = f"{row.estimator} in {_place(row.placement)} is"
+    instead = f"{words} {'unbiased' if own.row.is_unbiased else less}"
+    return page.say("advice", "own_kl", instead=instead)
 
 
 def _first(term: Judged, page: _Page) -> str:
@@ -417,9 +541,12 @@ def _first(term: Judged, page: _Page) -> str:
 
 def _form(each: Judged, needs: str) -> str:
     """Return `rb in both (noise 0.33; needs the vocabulary's probabilities)`."""
-    place = "both" if each.row.placement == "reward_and_loss" else f"the {each.row.placement}"
-    more = f"; needs {needs}" if needs else ""
-    return f"{each.row.estimator} in {place} (noise {each.row.noise_near:.2g}{more})"
+    row, more = each.row, f"; needs {needs}" if needs else ""
+    return f"{row.estimator} in {_place(row.placement)} (noise {row.noise_near:.2g}{more})"
+
+
+def _place(placement: Placement) -> str:
+    return "both" if placement == "reward_and_loss" else f"the {placement}"
 
 
 def _either(texts: Sequence[str]) -> str:
@@ -427,25 +554,28 @@ def _either(texts: Sequence[str]) -> str:
 
 
 _MEASURES = {
-    "bias far": ("bias_far", "off by {} far from the reference policy"),
-    "bias near": ("bias_near", "off by {} near the reference policy"),
-    "noise": ("noise_near", "of noise {}"),
+    "bias far": "off by {} far from the reference policy",
+    "bias near": "off by {} near the reference policy",
 }
 
 
-def _reason(by: str, best: Judged, term: Judged) -> str:
-    name, words = _MEASURES[by]
-    ours, theirs = (getattr(each.row, name) for each in (best, term))
+def _reason(choice: _Choice) -> str:
+    """Return the number that decides, of the best form and of the term."""
+    best, term = choice.best, choice.term
+    by = table.decides(best, term, over_models=choice.over_models)
+    at = table.ORDER.index(by)
+    ours, theirs = (percent(choice.order(each)[at]) for each in (best, term))
     if best.row.is_unbiased:
-        return f"unbiased, where this is {words.format(percent(theirs))}"
-    return f"{words.format(percent(ours))}, where this is off by {percent(theirs)}"
+        return f"unbiased, where this is {_MEASURES[by].format(theirs)}{choice.where}"
+    return f"{_MEASURES[by].format(ours)}, where this is off by {theirs}{choice.where}"
 
 
-def _trade(by: str, best: Judged, term: Judged) -> str:
+def _trade(choice: _Choice) -> str:
     """Return what the advice costs by the next number of the order."""
-    if by == "bias far" and best.order[1] > term.order[1]:
-        ours, theirs = percent(best.row.bias_near), percent(term.row.bias_near)
-        return f" Near it, it is off by {ours}, and this by {theirs}."
+    ours, theirs = (choice.order(each)[1] for each in (choice.best, choice.term))
+    by = table.decides(choice.best, choice.term, over_models=choice.over_models)
+    if by == "bias far" and ours > theirs:
+        return f" Near it, it is off by {percent(ours)}, and this by {percent(theirs)}."
     return ""
 
 
@@ -457,10 +587,10 @@ def _advantage_notes(kl: Kl, case: Case, page: _Page) -> Iterator[str]:
     in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
     if case.advantage == "reinforce" and in_reward:
         yield page.say("note", "no_baseline")
-    if case.kept != 1 and in_reward:
-        yield page.say("note", "mean_in_reward", kept=_kept(case))
-    if case.kept != 1 and in_loss:
-        yield page.say("note", "mean_in_loss", kept=_kept(case))
+    if case.kept != 1:
+        places = {(True, False): "reward", (False, True): "loss"}
+        name = f"mean_in_{places.get((in_reward, in_loss), 'both')}"
+        yield page.say("note", name, kept=_kept(case))
     if case.advantage != "grpo":
         return
     size = case.group_size or GROUP_SIZE
@@ -482,7 +612,9 @@ def _advantage_notes(kl: Kl, case: Case, page: _Page) -> Iterator[str]:
         yield page.say("note", "std_in_loss", group=size, **numbers)
     cosines = (table.fact(f"length_cosine_{name}") for name in ("reward", "loss"))
     texts = [f"{median:.2g} ({worst:.2g} in one of twenty)" for median, worst in cosines]
-    yield page.say("note", "lengths", reward=texts[0], loss=texts[1])
+    which = {"reward": f"{texts[0]} for k1 in the reward", "loss": f"{texts[1]} for k3 in the loss"}
+    asked = [which[each] for each in which if kl.placement in (each, "reward_and_loss")]
+    yield page.say("note", "lengths", asked=", ".join(asked))
 
 
 def _off_policy_notes(kl: Kl, clip: Clip | None, case: Case, page: _Page) -> Iterator[str]:
@@ -534,6 +666,8 @@ _NOISE = (
     "near the reference policy one sequence's gradient scatters by {:.2g} lengths of the "
     "sequence-level reverse KL's"
 )
+_TRAINED = {"of": "as", "under": "under"}
+"""What the paper trained, if it is not what was asked for -> the word before it."""
 COLUMNS = ("estimator", "in", "policy", "gradient of", "bias near", "far", "noise", "paper")
 """The columns of `summary_row`."""
 
@@ -570,7 +704,9 @@ def explanation(
     if kl.placement is not None:
         case = Case(not off_policy, ratio, reward_kl_of, advantage, group_size)
         words = table.judged(kl.estimator, kl.placement, case).words
-    return term | asdict(result) | {"bias": result.bias._asdict(), "gradient_of": words}
+    paper = asdict(result.paper) | {"source": result.paper.source}
+    own = {"bias": result.bias._asdict(), "gradient_of": words, "paper": paper}
+    return term | asdict(result) | own
 
 
 def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any]]:
@@ -587,8 +723,21 @@ def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any
     ]
 
 
-def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each part of an explanation, in the order to print."""
+def labelled_sentences(
+    explained: Mapping[str, Any], *, everything: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each part of an explanation, in the order to print.
+
+    The answer comes first: advice and notes. `everything`: what is behind it follows.
+    """
+    yield "advice", explained["advice"]["text"]
+    for note in explained["notes"]:
+        yield "note", note
+    if everything:
+        yield from _behind(explained)
+
+
+def _behind(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if explained["placement"]:
         form = TABLE[explained["estimator"]]
         yield "estimator", f"{form.name} = {form.formula}, with r = p/q ({form.source})"
@@ -596,14 +745,13 @@ def labelled_sentences(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]
     if explained["placement"]:
         yield "equation", explained["equation"]
         yield "bias", explained["bias"]["text"]
-        yield "noise", _NOISE.format(explained["noise"])
+        divided = ", before the deviation divides it" if explained["bias"]["near"] is None else ""
+        yield "noise", _NOISE.format(explained["noise"]) + divided
     paper = explained["paper"]
-    source = ", ".join(filter(None, (paper["of"] and f"as {paper['of']}", paper["where"])))
-    where = f" ({source})" if source else ""
-    yield "paper", f"{paper['behaviour']}: {paper['text']}{where}"
-    yield "advice", explained["advice"]["text"]
-    for note in explained["notes"]:
-        yield "note", note
+    source = f" ({paper['source']})" if paper["source"] else ""
+    yield "paper", f"{paper['behaviour']}: {paper['text']}{source}"
+    for reason in explained["reasons"]:
+        yield "because", reason
     for condition in explained["checked"]:
         yield "checked", condition
 
@@ -619,5 +767,10 @@ def summary_row(explained: Mapping[str, Any]) -> tuple[str, ...]:
         explained["gradient_of"] or "-",
         *("by prompt" if bias is None else percent(bias) for bias in biases),
         f"{explained['noise']:.2g}",
-        paper["behaviour"] + (f", as {paper['of']}" if paper["of"] else ""),
+        ", ".join(
+            (
+                paper["behaviour"],
+                *(f"{word} {paper[each]}" for each, word in _TRAINED.items() if paper[each]),
+            )
+        ),
     )

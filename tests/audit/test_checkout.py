@@ -233,10 +233,10 @@ def test_a_rewritten_function_is_named_between_releases() -> None:
     core = "verl/trainer/ppo/core_algos.py"
     assert loss_code.rewritten("verl", "0.9.0", "0.9.1") == [f"{core}: compute_policy_loss_gspo"]
     assert loss_code.rewritten("verl", "0.9.0", "99.0") is None
-    said = loss_code.rewritten_text("verl", "0.9.0", "0.9.1")
+    said = loss_code.differing_code_text("verl", "0.9.0", "0.9.1")
     assert "1 function of the KL, the advantage or the loss" in said
     assert "compute_policy_loss_gspo" in said
-    assert loss_code.rewritten_text("verl", "0.7.0", "0.7.0") == ""
+    assert loss_code.differing_code_text("verl", "0.7.0", "0.7.0") == ""
 
 
 def test_a_rewritten_loss_that_nothing_measured_is_no_green(tmp_path: Path) -> None:

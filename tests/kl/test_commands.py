@@ -12,23 +12,50 @@ from orchestrator.cli.lab import command as lab
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices, names
 from orchestrator.kl.table import stored_rows
-from orchestrator.pipeline.messages import set_quiet
+from orchestrator.pipeline.messages import set_quiet, set_verbose
 
 QUICK = ("--trials", "3", "--sequences", "20")
 
 
-def run(command: Any, *words: str) -> Result:
+def run(command: Any, *words: str, verbose: bool = False) -> Result:
     set_quiet(False)  # a command of an earlier test may have been quiet
-    return CliRunner().invoke(command, list(words), catch_exceptions=False)
+    set_verbose(verbose)
+    try:
+        return CliRunner().invoke(command, list(words), catch_exceptions=False)
+    finally:
+        set_verbose(False)
 
 
 def test_explain_one() -> None:
-    found = run(explain, "k3", "loss")
-    assert found.exit_code == 0
-    for part in ("token_forward_kl", "paper eq. 16, 41", "§4.1", "k1 in the reward", "0.87%"):
-        assert part in found.output
-    _, _, *below = found.stdout.split("\n")
-    assert max(map(len, below)) <= 100
+    short, long = run(explain, "k3", "loss"), run(explain, "k3", "loss", verbose=True)
+    assert short.exit_code == 0
+    for part in ("token-level forward KL", "§4.1", "k1 in the reward", "0.87%"):
+        assert part in short.output
+    for part in ("token_forward_kl", "paper eq. 16, 41", "checked    signs"):
+        assert part in long.output
+        assert part not in short.output
+    assert max(map(len, (short.stdout + long.stdout).split("\n"))) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("k3", "loss"), 10),
+        (("k1", "reward"), 10),
+        (("k2", "loss", "--off-policy"), 10),
+        (("k1", "reward", "--advantage", "grpo"), 12),
+        (("k3", "both", "--advantage", "grpo"), 18),
+    ],
+)
+def test_the_answer_comes_before_what_is_behind_it(words: tuple[str, ...], lines: int) -> None:
+    """The first screen was 38 lines, of which 14 said what was checked."""
+    short = run(explain, *words).stdout.strip().split("\n")
+    assert len(short) <= lines
+    text = " ".join(short)
+    assert text.index("In plain words") < text.index("advice")
+    assert "note" not in text or text.index("advice") < text.index("note")
+    assert "model of two parameters" in text or words[:2] == ("k1", "reward")
+    assert short[-1].startswith("-v: equation")
 
 
 def test_explain_options_change_the_answer() -> None:
@@ -43,14 +70,14 @@ def test_explain_options_change_the_answer() -> None:
     paper = run(explain, "k1", "reward", "--off-policy", "--reward-kl-of", "policy", "--json")
     assert json.loads(paper.stdout)["terms"] == [[1, "ppo_k1"]]
     grpo = run(explain, "k1", "reward", "--advantage", "grpo", "--group-size", "8")
-    assert "1 - 1/8 = 0.875" in " ".join(grpo.output.split())
+    assert "in groups of 8" in " ".join(grpo.output.split())
     assert run(explain, "k3", "both").output == run(explain, "k3", "reward_and_loss").output
 
 
 def test_explain_none() -> None:
     found = run(explain, "none", "--off-policy")
     assert "no KL term" in found.output
-    assert "§4.2, Fig. 7" in found.output
+    assert "(under dr_grpo, §4.2, Fig. 7)" in " ".join(found.output.split())
 
 
 def test_explain_all_extends_table_1() -> None:

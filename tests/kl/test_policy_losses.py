@@ -8,7 +8,13 @@ import pytest
 
 from orchestrator.kl.estimators import EngineWeight
 from orchestrator.lab.exact.laboratory import ToyPolicy
-from orchestrator.lab.exact.policy_losses import counts, effect, policies
+from orchestrator.lab.exact.policy_losses import (
+    STALENESS,
+    counts,
+    effect,
+    policies,
+    rows,
+)
 from orchestrator.losses.table import POLICY_LOSSES, Bounds
 
 T = 10
@@ -84,4 +90,24 @@ def test_what_is_cut_from_the_reward_makes_beta_count_more() -> None:
     )
     assert tight.dropped_positive > 0.5
     assert wide.dropped_positive == wide.dropped_negative == 0.0
-    assert counts(POLICY_LOSSES["gspo"], "k3", stale) > counts(POLICY_LOSSES["cispo"], "k3", stale)
+    weights = [counts(POLICY_LOSSES[name], "k3", stale) for name in ("cispo", "gspo")]
+    assert None not in weights
+    assert weights == sorted(weights, key=lambda each: each or 0.0)
+
+
+@pytest.mark.parametrize("name", list(POLICY_LOSSES))
+def test_beta_weighs_against_a_gain_only(name: str) -> None:
+    """`ipo+k3` said that β counts × -121, where the policy loss lowers the task reward."""
+    for staleness in STALENESS:
+        who = policies(staleness)
+        factor = counts(POLICY_LOSSES[name], "k3", who)
+        assert (factor is None) == (effect(POLICY_LOSSES[name], who).pull <= 0)
+        assert factor is None or factor > 0
+    told = [row[-1] for row in rows(POLICY_LOSSES[name], "k3")]
+    assert not any(each.startswith("-") and "reward falls" not in each for each in told)
+
+
+def test_gspo_at_the_clip_of_ppo_cuts_hardly_anything_and_not_nothing() -> None:
+    at = [effect(POLICY_LOSSES["gspo"], policies(s), Bounds(0.2, 0.2)) for s in (1.0, 2.0, 4.0)]
+    assert [max(e.dropped_positive, e.dropped_negative) > 0.1 for e in at] == [False, False, True]
+    assert "hardly" in POLICY_LOSSES["gspo"].instead

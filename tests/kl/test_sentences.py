@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any, get_args
 
@@ -51,8 +52,29 @@ def every_option(estimator: str) -> Iterator[tuple[Kl, dict[str, Any]]]:
         yield kl, case._asdict() | {"correction": correction}
 
 
-def percents(text: str) -> set[str]:
-    return set(re.findall(r"-?\d+(?:\.\d+)?%", text))
+NUMBER = r"(-?\d+(?:\.\d+)?%)"
+IN_HEADLINE = rf"in the laboratory {NUMBER} off near the reference policy and {NUMBER} far from it"
+IN_BIAS = (
+    rf"has {NUMBER} of the pull of .* reference policy and {NUMBER} far from it; it is off by "
+    rf"{NUMBER} and {NUMBER} of"
+)
+OVER_MODELS = rf"models it is off by {NUMBER} near and {NUMBER} far"
+IN_PLAIN = (
+    rf"of two parameters it has {NUMBER} of the true pull near the reference policy and {NUMBER}"
+    rf"|of two parameters it has {NUMBER} and {NUMBER} of the true pull"
+)
+THIS = rf"where this is off by {NUMBER}"
+OWN = rf"\(--reward-kl-of policy\) .* is (?:off by {NUMBER}|unbiased)"
+
+
+def told(pattern: str, text: str) -> list[str] | None:
+    """Return the numbers of a sentence in order, or None if the text does not have it."""
+    match = re.search(pattern, text)
+    return None if match is None else [each for each in match.groups() if each and "%" in each]
+
+
+def of(row: Any, *names: str) -> list[str]:
+    return [percent(getattr(row, each)) for each in names]
 
 
 def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[str]:
@@ -60,31 +82,65 @@ def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[s
     case = Case(**{name: how[name] for name in Case._fields})
     term = judged(kl.estimator, kl.placement, case)
     row, headline = term.row, said.summary.partition(". Paper")[0]
-    numbers = {percent(getattr(row, each)) for each in ("bias_near", "bias_far")}
-    numbers |= {percent(getattr(row, each)) for each in ("pull_near", "pull_far")}
     calls_unbiased = "unbiased" in headline
+    numbers, biased = told(IN_HEADLINE, headline), not (row.is_unbiased or row.is_noise)
+    medians = term.over_models
     faults = {
         "unbiased, and a bias is printed": calls_unbiased and (said.bias.near or said.bias.far),
         "unbiased, and scaled for each prompt": calls_unbiased and term.by_prompt,
-        "unbiased, and the bias is not": calls_unbiased and "nbiased" not in said.bias.text,
-        "no bias, and the headline has one": (said.bias.near, said.bias.far) == (0, 0)
-        and not calls_unbiased,
+        "unbiased, and the bias is not": calls_unbiased != row.is_unbiased and not term.by_prompt,
+        "another objective": not row.is_noise
+        and not re.match(rf"{re.escape(term.words)}($|[;,])", headline.partition(": ")[2]),
+        "no gradient, and a gradient": row.is_noise != ("no gradient in expectation" in headline),
+        "other numbers than the row's": numbers
+        != (of(row, "bias_near", "bias_far") if biased and not term.by_prompt else None),
         "the factor of the group's mean is not in the headline": case.kept != 1
         and not row.is_noise
         and not term.by_prompt
         and not any(word in headline for word in ("1 - 1/", "β counts ×", "divided by")),
+        "a factor that is none": case.kept == 1
+        and any(word in headline for word in ("1 - 1/", "β counts ×", "deviation", "own a")),
+        "β counts more, and it does not": ("β counts ×" in headline)
+        != (case.advantage == "dr_grpo" and kl.placement == "loss" and not row.is_noise),
+        "divided, and it is not": ("deviation" in headline)
+        != (case.advantage == "grpo" and not row.is_noise),
+        "a factor in the headline, and none in the bias": ("up to a factor" in said.bias.text)
+        != ("up to the factor" in headline),
         "a name without its factor": case.advantage == "grpo"
         and not row.is_noise
         and "group's deviation" not in headline,
-        "a number of the headline is not below": not percents(headline) <= percents(said.bias.text),
-        "a number of the bias is not the row's": not percents(said.bias.text) <= numbers,
+        "each prompt has its own, and has not": ("each prompt" in headline)
+        != (term.by_prompt and not row.is_noise),
+        "a sum that is none": ("a ×" in headline) != term.is_mixed,
+        "the bias has other numbers": told(IN_BIAS, said.bias.text)
+        != (None if row.is_unbiased else of(row, "pull_near", "pull_far", "bias_near", "bias_far")),
+        "the medians are others": told(OVER_MODELS, said.bias.text)
+        != (
+            [percent(each) for each in reversed(medians)]
+            if medians is not None and not row.is_unbiased
+            else None
+        ),
+        "the bias is unbiased, and the row is not": ("nbiased" in said.bias.text)
+        != row.is_unbiased,
         "by prompt, and a number": term.by_prompt != (said.bias.near is None),
-        "pulls as the true KL, and does not": "Pulls as the true KL" in said.plain
-        and not row.is_unbiased,
-        "one strength, and each prompt has its own": term.by_prompt
-        and not row.is_noise
-        and "each prompt's own" not in said.plain,
+        "by prompt, and the bias does not say so": term.by_prompt
+        != said.bias.text.startswith("No one number"),
+        "pulls as the true KL, and does not": ("Pulls as the true KL" in said.plain)
+        != row.is_unbiased,
+        "one strength, and each prompt has its own": ("each prompt's own" in said.plain)
+        != (term.by_prompt and not row.is_noise),
         "no pull, and a pull": said.plain.startswith("Does not pull") != row.is_noise,
+        "other pulls than the row's": told(IN_PLAIN, said.plain)
+        != (of(row, "pull_near", "pull_far") if biased else None),
+        "a number of eight rollouts that nobody asked for": case.group_size is None
+        and any(
+            f"{number:.3g}" in text and "G = 8" not in text
+            for number in ((case.kept, 1 / case.kept) if case.kept != 1 else ())
+            for text in (headline, said.bias.text, said.plain, *said.notes, *said.reasons)
+        ),
+        "the paper's training under another advantage": said.paper.where
+        and "under" not in str(said.paper)
+        and not _trained_under(said, case),
         "advised to itself": row.label in said.advice.use,
         "the table's row says another thing": summary_row(_as_data(kl, how, said, term))[4:6]
         != _cells(said),
@@ -95,7 +151,15 @@ def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[s
     ]
 
 
+def _trained_under(said: GradientVerdict, case: Case) -> bool:
+    """Return True if the paper trained what it is cited for with the advantage asked for."""
+    async_ = "§4.2" in said.paper.where
+    others = bool(re.search(r"§4\.[13]|App\. D", said.paper.where))
+    return {"rloo": not async_, "dr_grpo": async_ and not others}.get(case.advantage, False)
+
+
 def _as_data(kl: Kl, how: dict[str, Any], said: GradientVerdict, term: Any) -> dict[str, Any]:
+    paper = {"behaviour": said.paper.behaviour, "of": said.paper.of, "under": said.paper.under}
     return {
         "estimator": kl.estimator,
         "placement": kl.placement,
@@ -103,7 +167,7 @@ def _as_data(kl: Kl, how: dict[str, Any], said: GradientVerdict, term: Any) -> d
         "gradient_of": term.words,
         "bias": said.bias._asdict(),
         "noise": said.noise,
-        "paper": {"behaviour": said.paper.behaviour, "of": said.paper.of},
+        "paper": paper,
     }
 
 
@@ -114,50 +178,96 @@ def _cells(said: GradientVerdict) -> tuple[str, ...]:
 
 
 RULES = {
-    "it pulls towards it": lambda pull: pull > 0,
-    "it pushes away from it": lambda pull: pull < 0,
-    "it does not pull": lambda pull: abs(pull) < 0.15,
+    "it pulls back": ("attracts", lambda pull: pull > 0),
+    "it pushes away": ("repels", lambda pull: pull < 0),
+    "it does not pull": ("neither", lambda pull: abs(pull) < 0.15),
 }
 
 
 def _of_signs(said: GradientVerdict, term: Any) -> Iterator[str]:
     """Yield signs that are stated without most models, or against the laboratory's number."""
-    shares = table.signs(term.row)
-    if "random models" not in said.plain:
+    shares = None if term.is_mixed or term.row.is_noise else table.signs(term.row)
+    counted = shares is not None and not term.row.is_unbiased
+    if counted != ("random models" in said.plain):
+        yield "signs that nobody counted, or no signs"
+    if not counted or shares is None:
         return
-    assert shares is not None
-    assert not term.is_mixed
-    near, _, far = said.plain.partition("random models)")
+    from_sampler, _, rest = said.plain.rpartition("wherever that is. ")
+    if bool(from_sampler) != any(key == "sampled_k1" for _, key in term.row.terms):
+        yield "a push from the rollout policy that is none, or one unsaid"
+    near, _, far = rest.partition("random models)")
     parts = {"near": near, "far": near + far if "too" in far else far}
     for at, text in parts.items():
-        for words, holds in RULES.items():
-            if words not in text:
-                continue
-            if max(shares[at][each] for each in ("attracts", "repels", "neither")) < MOST:
-                yield f"{words} {at}, which few models show"
-            if not holds(getattr(term.row, f"pull_{at}")):
-                yield f"{words} {at}, and in the laboratory it does not"
-    stated = {percent(each) for at in shares.values() for each in at.values()}
-    lab = {percent(term.row.pull_near), percent(term.row.pull_far)}
-    if not percents(said.plain) <= stated | lab:
-        yield "a share that is not the ensemble's"
+        stated = [words for words in RULES if words in text]
+        rules = [
+            words
+            for words, (name, holds) in RULES.items()
+            if shares[at][name] >= MOST and holds(getattr(term.row, f"pull_{at}"))
+        ]
+        if stated != rules:
+            yield f"{at}: {stated} is stated, and {rules} holds"
+        if ("depends on the model" in text) == bool(rules):
+            yield f"{at}: a sign and none"
+        own = text if "too" not in far else (near if at == "near" else far)
+        counted_as = [RULES[rules[0]][0]] if rules else ["attracts", "repels", "neither"]
+        for share in (percent(shares[at][name]) for name in counted_as):
+            if share not in own:
+                yield f"{at}: not the share {share}"
 
 
 def _of_advice(said: GradientVerdict, term: Any) -> Iterator[str]:
-    forms = {each.row.label: each for each, _ in table.advised(term.case)}
-    if any(label not in forms for label in said.advice.use):
-        yield "advises what the table does not"
-    elif not term.by_prompt and said.advice.use:
-        best = forms[said.advice.use[0]]
-        if best.order >= term.order:
-            yield "advises what is worse by its own numbers"
-        own = term.case._replace(reward_kl_of="policy")
-        measures = [best.row, term.row, judged(term.row.estimator, term.row.placement, own).row]
-        known = {
-            percent(getattr(row, name)) for row in measures for name in ("bias_far", "bias_near")
-        }
-        if not percents(said.advice.text) <= known | {percent(term.row.bias_far)}:
-            yield "a number of the advice is in no row"
+    if term.by_prompt:
+        yield from _of_advice_by_prompt(said, term)
+        return
+    text, over = said.advice.text, term.over_models is not None
+    forms = {each.row.label: each for each, _ in table.advised(term.case, over_models=over)}
+    orders = {label: each.order(over_models=over)[:2] for label, each in forms.items()}
+    mine, least = term.order(over_models=over)[:2], min(orders.values())
+    equal = {label for label in orders if orders[label] == least}
+    if (mine > least) != bool(said.advice.use):
+        yield "advises what has no less bias, or keeps what has more"
+    if said.advice.use and set(said.advice.use) != equal:
+        yield "advises what is worse by its own numbers, or not all that is as good"
+    if any(f"{label.split('.')[0]} in" not in text for label in said.advice.use):
+        yield "advises without a name"
+    if said.advice.use and mine > least:
+        yield from _of_numbers(text, forms[min(equal)], least, mine, over_models=over)
+    yield from _of_own_kl(text, term, mine[0])
+
+
+def _of_numbers(text: str, best: Any, least: Any, mine: Any, *, over_models: bool) -> Iterator[str]:
+    by = 0 if least[0] != mine[0] else 1
+    if told(THIS, text) != [percent(mine[by])]:
+        yield "another number of this"
+    if not best.row.is_unbiased and told(rf": off by {NUMBER}", text) != [percent(least[by])]:
+        yield "another number of the best"
+    if ("random models" in text) != over_models or ("in the laboratory" in text) == over_models:
+        yield "the measure is another"
+
+
+def _of_own_kl(text: str, term: Any, mine: float) -> Iterator[str]:
+    own, row = told(OWN, text), term.row
+    if own is None and "--reward-kl-of policy" not in text:
+        return
+    plain = judged(row.estimator, row.placement, term.case._replace(reward_kl_of="policy"))
+    far = plain.order()[0]
+    if far >= mine or own != ([] if plain.row.is_unbiased else [percent(far)]):
+        yield "the policy's own KL is no better"
+
+
+def _of_advice_by_prompt(said: GradientVerdict, term: Any) -> Iterator[str]:
+    """Yield what is wrong with advice to leave the group's deviation."""
+    case, row, text = term.case._replace(advantage="rloo"), term.row, said.advice.text
+    plain = judged(row.estimator, row.placement, case)
+    over = plain.over_models is not None
+    forms = [each for each, _ in table.advised(case, over_models=over)]
+    least = min(each.order(over_models=over)[:2] for each in forms)
+    keeps = plain.order(over_models=over)[:2] <= least
+    if (f"advantage rloo{':' if keeps else ' with '}" not in text) or "nder grpo" not in text:
+        yield "keeps a term that is worse by its own numbers, or leaves one that is not"
+    under = {each.row.label: each for each, _ in table.advised(term.case)}
+    if not said.advice.use or any(label not in under for label in said.advice.use):
+        yield "advises under grpo what the deviation divides"
 
 
 @pytest.mark.parametrize("estimator", names())
@@ -169,24 +279,80 @@ def test_no_sentence_contradicts_a_number_under_any_option(estimator: str) -> No
         assert not contradictions(kl, how, said), (kl.label, how, said.summary, said.plain)
 
 
-def test_the_check_sees_what_it_is_to_see() -> None:
-    """The headlines of the old version, each with its numbers."""
-    from dataclasses import replace
+SAMPLED: list[tuple[str, Placement, dict[str, Any]]] = [
+    ("k1", "reward", {}),
+    ("k1", "loss", {}),
+    ("k1", "loss", {"on_policy": False}),
+    ("k1", "reward", {"on_policy": False}),
+    ("k1", "reward", {"on_policy": False, "ratio": "sequence"}),
+    ("k1", "reward", {"advantage": "grpo"}),
+    ("k1", "reward", {"advantage": "dr_grpo"}),
+    ("k1", "reward_and_loss", {"on_policy": False}),
+    ("k2", "loss", {}),
+    ("k2", "loss", {"on_policy": False}),
+    ("k3", "reward", {}),
+    ("k3", "reward", {"advantage": "grpo"}),
+    ("k3", "loss", {}),
+    ("k3", "loss", {"advantage": "dr_grpo"}),
+    ("k3", "loss", {"advantage": "grpo"}),
+    ("k3", "reward_and_loss", {"advantage": "dr_grpo", "group_size": 2}),
+    ("k3", "reward_and_loss", {"advantage": "grpo"}),
+    ("rho_k3", "loss", {"on_policy": False}),
+    ("rho_k3", "loss", {"on_policy": False, "ratio": "sequence"}),
+    ("rb", "reward", {}),
+    ("top4", "loss", {}),
+]
 
+
+def test_the_check_sees_every_sentence_that_is_of_another_configuration() -> None:
+    """Headline, bias, plain words and advice of one configuration under the numbers of another."""
+    known = []
+    for estimator, placement, options in SAMPLED:
+        kl = Kl(estimator=estimator, placement=placement, beta=1.0)
+        how = Case(**options)._asdict() | {"correction": None}
+        known.append((kl, how, verdict(kl, **how)))
+    compared = 0
+    for kl, how, said in known:
+        assert not contradictions(kl, how, said), (kl.label, how)
+        for _, _, other in known:
+            for wrong in _with_a_sentence_of(said, other):
+                assert contradictions(kl, how, wrong), (kl.label, how, other.summary, wrong)
+                compared += 1
+    assert compared > 1000
+
+
+def _with_a_sentence_of(said: GradientVerdict, other: GradientVerdict) -> Iterator[GradientVerdict]:
+    ours, theirs = (
+        each.summary.partition(": ")[2].partition(". Paper")[0] for each in (said, other)
+    )
+    if ours != theirs:
+        yield replace(said, summary=said.summary.replace(ours, theirs))
+    if said.plain != other.plain:
+        yield replace(said, plain=other.plain)
+    if said.bias.text != other.bias.text:
+        yield replace(said, bias=said.bias._replace(text=other.bias.text))
+    if set(said.advice.use) != set(other.advice.use):
+        yield replace(said, advice=other.advice)
+
+
+def test_the_check_sees_the_headlines_of_the_old_version() -> None:
     kl = Kl(estimator="k3", placement="reward_and_loss", beta=1.0)
     how = Case(advantage="dr_grpo", group_size=2)._asdict() | {"correction": None}
-    said = verdict(kl, **how)
-    assert not contradictions(kl, how, said)
     old = "k3 in reward and loss: sequence-level reverse KL, unbiased. Paper: stable"
-    assert "unbiased, and a bias is printed" in contradictions(kl, how, replace(said, summary=old))
-    pulls = "Pulls as the true KL does, near the reference policy and far from it."
-    assert contradictions(kl, how, replace(said, plain=pulls)) == [
-        "pulls as the true KL, and does not"
-    ]
+    assert "unbiased, and a bias is printed" in contradictions(
+        kl, how, replace(verdict(kl, **how), summary=old)
+    )
     grpo = how | {"advantage": "grpo"}
     k1 = Kl(estimator="k1", placement="reward", beta=1.0)
     old = "k1 in reward: sequence-level reverse KL, unbiased. Paper: stable"
     assert contradictions(k1, grpo, replace(verdict(k1, **grpo), summary=old))
+    assumed = how | {"advantage": "dr_grpo", "group_size": None}
+    k3 = Kl(estimator="k3", placement="loss", beta=1.0)
+    said = verdict(k3, **assumed)
+    unsaid = replace(said, summary=said.summary.replace(" with G = 8", ""))
+    assert contradictions(k3, assumed, unsaid) == [
+        "a number of eight rollouts that nobody asked for"
+    ]
 
 
 def test_every_sentence_lists_what_it_was_checked_under() -> None:
@@ -195,7 +361,7 @@ def test_every_sentence_lists_what_it_was_checked_under() -> None:
         if part == "conditions":
             continue
         for name, sentence in each.items():
-            assert sentence["text"].strip(), name
+            assert (sentence["text"] or sentence.get("why", "")).strip(), name
             assert sentence["checked"], f"{part}.{name} was checked under nothing"
             assert set(sentence["checked"]) <= set(known), name
     for name, question in sentences("questions").items():
@@ -225,17 +391,21 @@ def test_numbers_of_the_referee() -> None:
     both = Kl(estimator="k3", placement="reward_and_loss", beta=1.0)
     halved = verdict(both, on_policy=True, advantage="dr_grpo", group_size=2)
     assert "124% far from it" in halved.bias.text
+    assert "24% far from it" in halved.summary
     assert "a × sequence-level reverse KL + (1 - a) × token-level forward KL" in halved.summary
     asked = Kl(estimator="k2", placement="loss", beta=1.0)
     stale = verdict(asked, on_policy=False)
-    assert stale.advice.use[0].startswith("k1")
-    assert "1.6% far from the reference policy, where this is off by 54%" in stale.advice.text
-    assert "Near it, it is off by 11%, and this by 2%." in stale.advice.text
+    assert "2% and 54%" in stale.bias.text
+    assert stale.advice.use == ("rb.both",)
+    assert (
+        "off by 4.6% far from the reference policy, where this is off by 33%" in stale.advice.text
+    )
+    assert "Where a library lacks that, use k1_to_go in the reward" in stale.advice.text
     rb = verdict(Kl(estimator="rb", placement="reward", beta=1.0), on_policy=True)
     assert "rb is made for the reward and the loss together" in rb.advice.text
     whole = verdict(
         Kl(estimator="k1", placement="reward", beta=1.0), on_policy=False, ratio="sequence"
     )
-    assert "--reward-kl-of policy) it is unbiased" in whole.advice.text
+    assert "--reward-kl-of policy) k1 in the reward is unbiased" in whole.advice.text
     assert "sequence-level reverse KL - that to the rollout policy" in whole.summary
     assert "token ratio" not in whole.advice.text

@@ -29,6 +29,7 @@ from orchestrator.kl.table import row_of, stored_rows
 from orchestrator.kl.verdicts import verdict
 from orchestrator.lab.exact.derivation import derive, problems
 from orchestrator.lab.exact.figures import figure1
+from orchestrator.pipeline.messages import set_verbose
 from orchestrator.settings import Kl
 from orchestrator.spec.schema import schema
 
@@ -136,7 +137,9 @@ def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     on = verdict(kl, on_policy=True)
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
+    set_verbose(True)
     output = CliRunner().invoke(explain, ["toy", "loss"], catch_exceptions=False).output
+    set_verbose(False)
     assert "toy = (1 - 1/r)^2 / 2" in output
     assert "token by token, the slope of toy itself" in output
     assert {"token_toy", "mean_toy", "ppo_toy", "sampled_toy"} <= catalogue().keys()

@@ -64,7 +64,7 @@ def unmeasured(library: str, old: str, new: str) -> list[str]:
     return [] if old in by_defaults and new in by_defaults else names
 
 
-def rewritten_text(library: str, old: str, new: str) -> str:
+def differing_code_text(library: str, old: str, new: str) -> str:
     """Return a sentence on the functions whose code differs; empty for none."""
     names = rewritten(library, old, new) or []
     if not names:

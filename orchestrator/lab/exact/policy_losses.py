@@ -103,10 +103,13 @@ def effect(
     )
 
 
-def counts(entry: PolicyLossEntry, estimator: str, who: ThreePolicies) -> float:
-    """Return the effective beta of a KL in the loss over the configured one."""
-    of_kl = forces(who, PolicyLoss(), estimator, "loss").kl.pull
-    return of_kl / effect(entry, who).pull
+def counts(entry: PolicyLossEntry, estimator: str, who: ThreePolicies) -> float | None:
+    """Return the effective beta of a KL in the loss over the configured one.
+
+    Return None where the policy loss lowers the task reward: beta is a weight against its gain.
+    """
+    of_kl, of_reward = forces(who, PolicyLoss(), estimator, "loss").kl.pull, effect(entry, who).pull
+    return of_kl / of_reward if of_reward > 0 else None
 
 
 def rows(entry: PolicyLossEntry, estimator: str | None = None) -> Iterator[Sequence[str]]:
@@ -114,7 +117,7 @@ def rows(entry: PolicyLossEntry, estimator: str | None = None) -> Iterator[Seque
     for staleness in STALENESS:
         who = policies(staleness)
         of = effect(entry, who)
-        beta = () if estimator is None else (f"{counts(entry, estimator, who):.3g}",)
+        beta = () if estimator is None else (_counted(counts(entry, estimator, who)),)
         shares = (of.off, of.dropped_positive, of.dropped_negative)
         off, positive, negative = (f"{100 * share:.3g}%" for share in shares)
         yield (
@@ -127,6 +130,10 @@ def rows(entry: PolicyLossEntry, estimator: str | None = None) -> Iterator[Seque
             negative,
             *beta,
         )
+
+
+def _counted(factor: float | None) -> str:
+    return "- (reward falls)" if factor is None else f"{factor:.3g}"
 
 
 COLUMNS = ("staleness", "nats", "pull", "bias", "noise", "dropped, A > 0", "dropped, A < 0")
