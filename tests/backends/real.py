@@ -119,7 +119,8 @@ def cell(library: str, version: str, model: Path, data: Path, changes: Mapping[s
         settings=validated,
         resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
         cadence=Cadence(
-            checkpoint_every_steps=STEPS // 2, dump_rollouts=plugins.load(library).dumps_rollouts
+            checkpoint_every_steps=STEPS // 2,
+            dump_rollouts=plugins.load(library).dumps_rollouts and validated.lora is None,
         ),
     )
 
