@@ -213,6 +213,27 @@ def dtypes(checkpoint: Path) -> set[str]:
     return {tensor["dtype"] for name, tensor in header.items() if name != "__metadata__"}
 
 
+def distances(python: Path, base: Path, adapter: Path, merged: Path) -> dict[str, float]:
+    """The largest difference of a logit from what PEFT makes of an adapter: of the merged policy,
+    and of the base."""
+    program = f"""
+import json, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+ids = torch.arange(3, 13)[None]
+load = lambda path: AutoModelForCausalLM.from_pretrained(path).float()
+with torch.no_grad():
+    of = {{name: load(path)(ids).logits for name, path in
+          (("merged", {str(merged)!r}), ("base", {str(base)!r}))}}
+    wanted = PeftModel.from_pretrained(load({str(base)!r}), {str(adapter)!r})(ids).logits
+print(json.dumps({{name: (each - wanted).abs().max().item() for name, each in of.items()}}))
+"""
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
 def scores(policies: Sequence[Path], python: Path, count: int = 64) -> list[float]:
     """The mean probability that each saved policy gives to the right answer, by transformers in an
     environment: of words that no prompt has, and without sampling."""
