@@ -36,6 +36,7 @@ BIRTH_VALUES: Mapping[str, object] = {
     "kl.controller": None,
     "loss.entropy_bonus": 0.0,
     "backend.extra": {},
+    "lora": None,
 }
 """Dotted field -> the value that reproduces what orch did before the field existed.
 

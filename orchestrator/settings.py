@@ -134,6 +134,53 @@ class Model(Frozen):
     """default: prompts go through the model's own template; none: as they are."""
 
 
+ALL_LINEAR = "all-linear"
+
+
+def _targets(value: object) -> str:
+    """Return the adapted modules as one text: `all-linear`, or their names, sorted."""
+    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        plain = sorted({name.strip() for name in names})
+        if all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", name) for name in plain):
+            return ",".join(plain)
+        if plain == [ALL_LINEAR]:
+            return ALL_LINEAR
+    raise PydanticCustomError(
+        "targets", "targets are all-linear, or names of modules such as [q_proj, v_proj]"
+    )
+
+
+_NAMES: dict[str, object] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+Targets = Annotated[
+    str,
+    PlainValidator(_targets),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _NAMES]}),
+]
+"""Modules by the last part of their names: one text, so that axes and filters can name it."""
+
+
+class Lora(Frozen):
+    """Low-rank adapters that train in place of the weights (Hu et al. 2022, arXiv 2106.09685).
+
+    A weight W acts as W + alpha / rank * B A; only A and B train. A begins random and B at 0, so
+    that the policy begins as the model. There is no dropout.
+    """
+
+    rank: PositiveInt
+    """Rows of A and columns of B."""
+    alpha: PositiveInt
+    """The update is scaled by alpha / rank."""
+    targets: Targets = ALL_LINEAR
+    """The weights with an adapter: all-linear (every linear layer but the head), or names of
+    modules."""
+
+    @property
+    def modules(self) -> list[str]:
+        """Return the names of `targets`."""
+        return self.targets.split(",")
+
+
 class RewardRule:
     """Holds a reward to the rules of orchestrator/scoring, and to files of the user's own.
 
@@ -615,6 +662,8 @@ class Settings(Frozen):
     seed: NonNegativeInt = 0
     """Seed of everything random in the run."""
     precision: Precision = Precision()
+    lora: Lora | None = None
+    """Low-rank adapters that train; None: all weights train."""
 
     @model_validator(mode="after")
     def _one_ratio_has_one_charge(self) -> Self:

@@ -111,6 +111,7 @@ CHANGES: dict[str, Any] = {
     "kl.controller": {"target": 0.1, "horizon": 1000},
     "loss.correction": {"kind": "tis_token", "most": 2.0},
     "loss.entropy_bonus": 0.01,
+    "lora": {"rank": 8, "alpha": 16},
 }
 """Another value for every leaf that changes the result."""
 

@@ -82,6 +82,7 @@ OFFERS: dict[str, Offer] = {
     "model.name": TEXT,
     "model.path": same(*(PREFIX + name for name in names())),
     "model.chat_template": same("default", "none"),
+    "lora": same(None),
     "data.name": TEXT,
     "data.path": same(*(PREFIX + skill for skill in SKILLS)),
     "data.split": same("train"),
@@ -143,6 +144,8 @@ OFFERS: dict[str, Offer] = {
 _FP32 = "The embedded trainer computes and saves in fp32 only: leave it out."
 _ADVICE = {
     "model.path": "Leave backend.name to the site: a rehearsal chooses the policy by itself.",
+    "lora": "The embedded trainer has no adapters and trains its small policies whole: leave lora "
+    "out.",
     "data.path": "Leave backend.name to the site: a rehearsal chooses the skill by itself.",
     "data.reward": "Set data.reward=exact: an embedded answer is right or wrong as a whole.",
     "data.max_prompt_tokens": f"Set data.max_prompt_tokens={PROMPT_TOKENS} or more.",

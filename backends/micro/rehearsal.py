@@ -112,6 +112,7 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
             ),
             "num_train_steps": steps,
             "precision": Precision(rollout=_engine_format(declared, dialect)),
+            "lora": None,  # the small policy trains whole
         }
     )
     backend = BackendRef(name="micro", version=version_for(dialect, small))

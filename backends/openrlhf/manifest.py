@@ -11,6 +11,7 @@ from typing import Any
 from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_table, spelled, words
 from backends.openrlhf.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.errors import Fault, SpecError
+from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -739,6 +740,13 @@ ENTROPY = (
     ),
 )
 
+NO_LORA = lora.none(
+    "ds.lora.rank, which is 0",
+    "OpenRLHF has ds.lora, but sends vLLM each weight under PEFT's name, and the adapter's too "
+    "(ppo_actor.py, broadcast_to_vllm), which vLLM does not have: leave lora out, or set "
+    "backend=trl, verl or skyrl.",
+)
+
 MANIFEST = Manifest(
     library="openrlhf",
     versions=VERSIONS,
@@ -755,6 +763,7 @@ MANIFEST = Manifest(
         *RUN,
         *PRECISION,
         *ENTROPY,
+        NO_LORA,
     ),
     tables={version: release_table(version) for version in VERSIONS},
     show=_show,

@@ -29,6 +29,7 @@ class PrimeRl(Backend):
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    export_command = staticmethod(checkpoints.export_command)
     checkpoint_companions = staticmethod(checkpoints.companions)
 
 

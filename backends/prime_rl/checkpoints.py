@@ -7,12 +7,28 @@ run_default/{checkpoints,broadcasts}/step_<n>   the orchestrator's state; weight
 
 from pathlib import Path
 
+from orchestrator.library import lora
 from orchestrator.records import Checkpoint
+
+ADAPTERS = "lora_adapters"
+"""In a policy with `lora`: the adapter. The weights beside it are the model before training."""
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return the complete policies, oldest first. A policy that is being written has no STABLE."""
-    return [each for each in _weights(checkpoints_dir) if _is_whole(each.path)]
+    return [
+        each._replace(needs_export=(each.path / ADAPTERS).exists())
+        for each in _weights(checkpoints_dir)
+        if _is_whole(each.path)
+    ]
+
+
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+    """Return the argv that merges an adapter with its model; None for a whole policy."""
+    if not checkpoint.needs_export:
+        return None
+    adapter, home = checkpoint.path / ADAPTERS, checkpoint.path.parents[1]
+    return lora.merge_command(adapter, home, target, precision="bf16", base=checkpoint.path)
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:

@@ -215,6 +215,9 @@ def _addresses(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
     """Yield the keys with addresses and models of the second node's servers."""
     server, name = f"http://{SERVER_HOST}", cell.settings.model.path
     yield "inference.model.name", name
+    if (adapter := cell.settings.lora) is not None:  # rl.toml says it to a server of its own only
+        yield "inference.enable_lora", True
+        yield "inference.max_lora_rank", adapter.rank
     if version == CURRENT:
         yield "inference.backend_port", ENGINE_PORT
         yield "orchestrator.model.client.base_url", [f"{server}:{PORT}/v1"]

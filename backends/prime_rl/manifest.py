@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS, keys
 from backends.prime_rl.system import FIELDS_OF_KEYS, SYSTEM
+from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -622,6 +623,22 @@ PRECISION: tuple[Row, ...] = (
 )
 
 
+ADAPTER = "trainer.model.lora"
+LORA = lora.rows(
+    f"{ADAPTER}.rank",
+    f"{ADAPTER}.alpha",
+    f"{ADAPTER}.target_modules",
+    is_on=lambda launch: f"{ADAPTER}.rank" in launch,
+    off="no table [trainer.model.lora]",
+    adds={f"{ADAPTER}.dropout": 0.0, "trainer.ckpt.weights.save_adapter_separately": True},
+    write=lambda adapter: adapter.modules,
+    note="its own adapter in fp32, begun as PEFT's, without dropout; alpha / rank is rounded to "
+    "bf16; the reference policy is the model; vLLM samples with the adapter; evaluation "
+    "merges it with its model",
+    of_targets="modules by any part of their names",
+    offer=lora.Targets(whole=False),
+    advice="Prime-RL takes names of modules, such as lora.targets=[q_proj, v_proj].",
+)
 ENVIRONMENT, LAUNCHER = "orch_prime_rl_environment", "orch_prime_rl_launch"
 ENVIRONMENT_ID = ENVIRONMENT.replace("_", "-")
 CONSTANTS = (
@@ -691,7 +708,7 @@ def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
 MANIFEST = Manifest(
     NAME,
     (CURRENT, OLD),
-    (*ROWS, *PRECISION),
+    (*ROWS, *PRECISION, *LORA),
     {version: table_of(version) for version in VERSIONS},
     default=OLD,
     constants=CONSTANTS,

@@ -13,15 +13,17 @@ def gpu_memory(cell: Cell) -> GpuUse:
     """Return what a launch holds on a GPU that trains: fp32 weights, gradients and AdamW (FSDP2).
 
     vLLM and the reference policy have GPUs of their own. Offloaded, AdamW's moments wait in the
-    node's memory, and are copied back before the optimizer's step.
+    node's memory, and are copied back before the optimizer's step. With `lora` the weights have no
+    gradients and no moments, and the adapter is not counted.
     """
     settings, system = cell.settings, cell.system
+    trains_all = settings.lora is None
     longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
     return GpuUse(
         gpus=trainer_gpus(cell, MANIFEST.version_of(settings)),
         weights=4,
-        gradients=4,
-        optimizer=8,
+        gradients=4 * trains_all,
+        optimizer=8 * trains_all,
         tokens=longest,
         checkpointing=system.gradient_checkpointing is not False,
         engine_share=system.engine_memory or ENGINE_MEMORY,
@@ -33,4 +35,5 @@ def gpu_memory(cell: Cell) -> GpuUse:
 def checkpoint_use(cell: Cell) -> CheckpointUse:
     """Return what checkpoints take: bf16 policies, and fp32 states of the trainer; all stay."""
     number = saves(cell.cadence, cell.settings.num_train_steps)
-    return CheckpointUse(policies=number, policy=2, states=number, state=12)
+    state = 12 if cell.settings.lora is None else 4
+    return CheckpointUse(policies=number, policy=2, states=number, state=state)

@@ -15,7 +15,7 @@ from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, R
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, without_evaluation
 from orchestrator.library.needs import extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
@@ -63,6 +63,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **scoring.files(cell.settings.data.reward, cell.reward_code),
             **prompt_recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
             **extra_file(cell.settings),
+            **lora.file(cell.settings),
         },
         env={rollout_dump.VARIABLE: folder} if dumps else {},
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)

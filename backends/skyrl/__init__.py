@@ -31,6 +31,7 @@ class SkyRL(Backend):
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
+    export_command = staticmethod(checkpoints.export_command)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
 

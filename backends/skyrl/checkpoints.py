@@ -3,6 +3,8 @@
     checkpoints/exports-x<m>/global_step_<n>/policy   after n rollout batches of m train steps each
     checkpoints/state                                 the state from which SkyRL resumes
 
+With `lora` an export is the adapter and the model's config; evaluation reads both merged.
+
 A step of SkyRL is a rollout batch. The folder's name has the train steps of a batch, so that a
 reader needs no other file.
 """
@@ -12,7 +14,8 @@ import os
 import re
 from pathlib import Path
 
-from orchestrator.library.checkpoints import is_complete
+from orchestrator.library import lora
+from orchestrator.library.checkpoints import TEXTS, is_complete
 from orchestrator.records import Checkpoint
 
 _STEP = "global_step_"
@@ -37,7 +40,27 @@ def updates_of(folder: Path) -> int | None:
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return the complete exports, oldest first, by train steps."""
-    return sorted(each for each in _exports(checkpoints_dir) if is_complete(each.path))
+    exports = _exports(checkpoints_dir)
+    adapters = (each for each in exports if _is_adapter(each.path))
+    return sorted(
+        [
+            each
+            for each in exports
+            if not (each.path / lora.CONFIG).exists() and is_complete(each.path)
+        ]
+        + [each._replace(needs_export=True) for each in adapters]
+    )
+
+
+def _is_adapter(export: Path) -> bool:
+    return lora.is_adapter(export) and all((export / name).is_file() for name in TEXTS)
+
+
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+    """Return the argv that merges an adapter with its model; None for a whole policy."""
+    if not checkpoint.needs_export:
+        return None
+    return lora.merge_command(checkpoint.path, checkpoint.path.parents[2], target, precision="fp32")
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
-from orchestrator.library import key_tables
+from orchestrator.library import key_tables, lora
 from orchestrator.library.key_tables import numbers
 from orchestrator.library.manifest import (
     ABSENT,
@@ -847,6 +847,24 @@ ENTROPY = (
     ),
 )
 
+ADAPTER = "trainer.policy.model.lora"
+LORA = lora.rows(
+    f"{ADAPTER}.rank",
+    f"{ADAPTER}.alpha",
+    f"{ADAPTER}.target_modules",
+    is_on=lambda launch: bool(launch.get(f"{ADAPTER}.rank")),
+    off="rank, which is 0",
+    adds={f"{ADAPTER}.dropout": 0.0, f"{ADAPTER}.init_method": "kaiming"},
+    write=lambda adapter: adapter.targets,
+    note="PEFT's adapter in fp32, without dropout; the reference policy is the model, a copy "
+    "of its own; vLLM samples with the adapter, which it reads from lora_sync_path; "
+    "an export is the adapter, which evaluation merges with its model",
+    of_targets="every linear layer but the head (PEFT)",
+    offer=lora.Targets(named=False),
+    advice="SkyRL's key is one text, which PEFT would match with whole names of modules: set "
+    "lora.targets=all-linear.",
+)
+
 MANIFEST = Manifest(
     library="skyrl",
     versions=VERSIONS,
@@ -864,6 +882,7 @@ MANIFEST = Manifest(
         *OPTIMIZATION,
         *RUN,
         *PRECISION,
+        *LORA,
     ),
     tables=tables(),
     extensions={ADVANTAGE: ("orch_reinforce",), LOSS_TYPE: LOSSES[2:]},

@@ -12,7 +12,8 @@ def gpu_memory(cell: Cell) -> GpuUse:
     """Return what a launch holds on a GPU: fp32 weights, gradients and AdamW, sharded by FSDP.
 
     The reference policy is bf16. Both are moved to the node's memory while vLLM samples on the
-    same GPUs. Offloaded, both are there always.
+    same GPUs. Offloaded, both are there always. With `lora` the weights have no gradients and no
+    moments, and the adapter is not counted.
     """
     settings, system = cell.settings, cell.system
     asynchronous = bool(settings.max_staleness_steps)
@@ -23,11 +24,12 @@ def gpu_memory(cell: Cell) -> GpuUse:
     sequences = sequences_per_gpu(settings, layout)
     tokens = (system.micro_batch or micro_batch(sequences, longest)) * longest
     share = 0.0 if system.offload else 1.0
+    trains_all = settings.lora is None
     return GpuUse(
         gpus=layout.ranks,
         weights=share * 4,
-        gradients=share * 4,
-        optimizer=share * 8,
+        gradients=share * 4 * trains_all,
+        optimizer=share * 8 * trains_all,
         tokens=system.tokens_per_gpu or tokens,
         reference=0.0 if settings.kl.estimator == "none" else share * 2,
         checkpointing=system.gradient_checkpointing is not False,
@@ -41,7 +43,8 @@ def checkpoint_use(cell: Cell) -> CheckpointUse:
     """Return what checkpoints take: fp32 exports, and two states (max_ckpts_to_keep).
 
     A release that counts no steps exports after each pass through the prompts too, which is not
-    counted here.
+    counted here. With `lora` an export is what evaluation merges, and a state has the model.
     """
     number = saves(cell.cadence, cell.settings.num_train_steps)
-    return CheckpointUse(policies=number, policy=4, states=2, state=12)
+    state = 12 if cell.settings.lora is None else 4
+    return CheckpointUse(policies=number, policy=4, states=2, state=state)

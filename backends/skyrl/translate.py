@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from backends.skyrl.checkpoints import exports_of, state_of
 from backends.skyrl.manifest import (
+    ADAPTER,
     ENGINE,
     EVAL_SAMPLING,
     FIXED,
@@ -25,7 +26,7 @@ from backends.skyrl.overrides import write
 from backends.skyrl.system import MICRO
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
 from orchestrator.library.needs import NEEDS, extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Resources, Settings, System
@@ -97,6 +98,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **(_dump_files() if cell.cadence.dump_rollouts else {}),
             **extra_file(settings),
+            **lora.file(settings),
         },
         env={
             "TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates)),
@@ -156,7 +158,10 @@ def _needs(
 
 def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
     data, updates = paths.plan_dir / "data", settings.batch.num_minibatches
+    # SkyRL's own place for adapters is one of /tmp, which two cells of a node would share.
+    synced = {f"{ADAPTER}.lora_sync_path": str(paths.checkpoints_dir / "adapter")}
     return {
+        **(synced if settings.lora is not None else {}),
         "data.train_data": [str(data / "train.parquet")],
         "data.val_data": [str(data / "validation.parquet")],
         "trainer.ckpt_path": str(state_of(paths.checkpoints_dir)),

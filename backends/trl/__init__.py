@@ -53,6 +53,7 @@ class TRL(Backend):
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)
     begun_checkpoints = staticmethod(checkpoints.begun_checkpoints)
     spent_states = staticmethod(checkpoints.spent_states)
+    export_command = staticmethod(checkpoints.export_command)
     values_of_anybody = staticmethod(parse.values_of_anybody)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)

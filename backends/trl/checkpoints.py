@@ -1,12 +1,14 @@
 """Find the policies that a run saved: checkpoints/checkpoint-<train step>.
 
 Each is a Hugging Face directory with its tokenizer and the state to resume from. TRL saves the last
-policy again in checkpoints/ itself; orch does not read that copy.
+policy again in checkpoints/ itself; orch does not read that copy. With `lora` it is an adapter,
+which evaluation reads merged with its model.
 """
 
 from pathlib import Path
 
 from backends.trl.launch.orch_trl import SHARDED_STATES, STATES, has_policy, is_whole, newest, saved
+from orchestrator.library import lora
 from orchestrator.records import Checkpoint
 
 
@@ -17,7 +19,18 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """
     folders = saved(checkpoints_dir)
     last = max((step for step, path in folders if is_whole(path)), default=-1)
-    return [Checkpoint(step, path) for step, path in folders if step <= last and has_policy(path)]
+    return [
+        Checkpoint(step, path, needs_export=(path / lora.CONFIG).exists())
+        for step, path in folders
+        if step <= last and has_policy(path)
+    ]
+
+
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
+    """Return the argv that merges an adapter with its model; None for a whole policy."""
+    if not checkpoint.needs_export:
+        return None
+    return lora.merge_command(checkpoint.path, checkpoint.path.parent, target, precision="fp32")
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:

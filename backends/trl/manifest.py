@@ -13,6 +13,7 @@ from typing import Any
 
 from backends.trl.options import VERSIONS, Script, release_table
 from backends.trl.system import FIELDS_OF_KEYS, SYSTEM
+from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
     REWARD_RULES,
@@ -32,7 +33,7 @@ from orchestrator.library.manifest import (
 from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.library.quiet_kl import ESTIMATORS, IN_REWARD_ONLY, OVER_VOCABULARY
 from orchestrator.losses.table import SAPO_TEMPERATURES, VESPO_SHAPE
-from orchestrator.settings import Settings
+from orchestrator.settings import ALL_LINEAR, Lora, Settings
 
 PROMPTS = "data/train.jsonl"
 SCRIPT, CHAT, PROCESSES = "SCRIPT", "CHAT", "PROCESSES"
@@ -844,6 +845,28 @@ PRECISION = (
         advice="It saves its fp32 weights as they are. Set precision.checkpoint=fp32.",
     ),
 )
+
+
+def _lora_targets(adapter: Lora) -> list[str]:
+    """Return the modules as TRL takes them. It makes one name a text, which PEFT would match with
+    a module's whole name (trl/trainer/model_config.py): twice, it stays a list."""
+    names = adapter.modules
+    return names * 2 if len(names) == 1 and adapter.targets != ALL_LINEAR else names
+
+
+LORA = lora.rows(
+    "lora_r",
+    "lora_alpha",
+    "lora_target_modules",
+    is_on=lambda launch: bool(launch.get("use_peft")),
+    off="use_peft, which is off",
+    adds={"use_peft": True, "lora_dropout": 0.0},
+    write=_lora_targets,
+    note="PEFT's adapter in fp32, without dropout (TRL's default is 0.05); the reference policy "
+    "is the model with its adapter off; vLLM samples from both merged; a checkpoint is the "
+    "adapter, which evaluation merges with its model",
+    of_targets="all-linear is every linear layer but the head (PEFT)",
+)
 CONSTANTS = (
     Constant("reward_funcs", [REWARD]),
     Constant("num_iterations", 1, accepts=(1,)),
@@ -872,6 +895,7 @@ MANIFEST = Manifest(
         *OPTIMIZER,
         *RUN,
         *PRECISION,
+        *LORA,
     ),
     system=SYSTEM,
     passes_keys=True,

@@ -10,26 +10,28 @@ def gpu_memory(cell: Cell) -> GpuUse:
 
     FSDP2 shards them. All of it stays while vLLM samples. Offloaded, it is in the node's memory. A
     forward pass of the reference policy gathers it in one piece (models/utils.py, prepare_fsdp), in
-    bf16 and before there are gradients and activations, which take more.
+    bf16 and before there are gradients and activations, which take more. With `lora` the weights
+    have no gradients, no moments and are the reference policy too; the adapter is not counted.
     """
     settings, system = cell.settings, cell.system
     layout = rank_layout(settings, cell.resources, system)
     sharded = is_sharded(settings, layout.processes)
     longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-    has_reference = settings.kl.estimator != "none" and settings.kl.beta > 0
+    trains_all = settings.lora is None
+    has_reference = trains_all and settings.kl.estimator != "none" and settings.kl.beta > 0
     share = 0.0 if system.offload else 1.0
     reference = share * 4 * has_reference
     return GpuUse(
         gpus=layout.processes if sharded else 1,
         weights=share * 4,
-        gradients=share * 4,
-        optimizer=share * 8,
+        gradients=share * 4 * trains_all,
+        optimizer=share * 8 * trains_all,
         tokens=layout.per_device * longest,
         reference=reference,
         checkpointing=system.gradient_checkpointing is not False,
         engine_share=(system.engine_memory or ENGINE_MEMORY) * samples_by_engine(cell),
         engine_gpus=system.tensor_parallel or 1,
-        kept_while_sampling=share * 12 + reference,
+        kept_while_sampling=share * (12 if trains_all else 4) + reference,
     )
 
 
@@ -37,8 +39,10 @@ def checkpoint_use(cell: Cell) -> CheckpointUse:
     """Return what checkpoints take: fp32 weights and AdamW's moments; sharded, the weights twice.
 
     TRL keeps all, and the last policy once more; orch's worker removes the states of all but the
-    newest.
+    newest. With `lora` they are adapters, which are not counted, and what evaluation merges.
     """
     sharded = is_sharded(cell.settings, max(cell.resources.gpus_per_node, 1))
     number = saves(cell.cadence, cell.settings.num_train_steps)
+    if cell.settings.lora is not None:
+        return CheckpointUse(policies=number, policy=4, states=0, state=0)
     return CheckpointUse(policies=number + 1, policy=4, states=2, state=12 if sharded else 8)

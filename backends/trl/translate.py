@@ -28,7 +28,7 @@ from backends.trl.manifest import (
 from backends.trl.options import script_table, since
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, prompt_recipe, quiet_kl, rollout_dump
+from orchestrator.library import loggers, lora, prompt_recipe, quiet_kl, rollout_dump
 from orchestrator.library.manifest import ManifestError, Values
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -119,12 +119,13 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **scoring.files(settings.data.reward, cell.reward_code),
             **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
             **extra_file(settings),
+            **lora.file(settings),
         },
         env={
             # From the folder of the plan, where a launch starts: datasets makes one file name of
             # the path, and a whole path may be too long for one.
             "HF_DATASETS_CACHE": os.path.relpath(paths.attempt_dir / "datasets", paths.plan_dir),
-            **_dump(cell.cadence, paths, layout),
+            **_dump(cell.cadence, paths, layout, has_adapter=settings.lora is not None),
             **loggers.variables(cell, paths),
         },
         ledger=MANIFEST.ledger(settings, launch, carried)
@@ -144,11 +145,18 @@ def shipped_kl(settings: Settings) -> dict[str, str]:
 def is_sharded(settings: Settings, processes: int) -> bool:
     """Return True if a launch shards weights, gradients and optimizer over its processes by FSDP2.
 
-    A shipped KL calls the head of the model outside its forward pass, and TRL moves a reference
-    policy parameter by parameter: these launches keep the whole model on each GPU.
+    A shipped KL calls the head of the model outside its forward pass, TRL moves a reference policy
+    parameter by parameter, and merges adapters for vLLM in place, which its source doubts under
+    FSDP (vllm_generation.py): these launches keep the whole model on each GPU.
     """
-    moves = settings.kl.reference is not None or settings.kl.reset_reference_every_steps is not None
-    return processes > 1 and not shipped_kl(settings) and not moves
+    whole = bool(shipped_kl(settings)) or moves_reference(settings) or settings.lora is not None
+    return processes > 1 and not whole
+
+
+def moves_reference(settings: Settings) -> bool:
+    """Return True if the reference policy does not stay the model before training."""
+    kl = settings.kl
+    return kl.reference is not None or kl.reset_reference_every_steps is not None
 
 
 def samples_by_engine(cell: Cell) -> bool:
@@ -312,21 +320,22 @@ def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
     return texts
 
 
-def _dump(cadence: Cadence, paths: AttemptPaths, layout: ProcessShares) -> Mapping[str, str]:
+def _dump(
+    cadence: Cadence, paths: AttemptPaths, layout: ProcessShares, *, has_adapter: bool
+) -> Mapping[str, str]:
     """Return the environment variable that makes orch_trl.py write rollouts, if the cell asks.
 
-    Raise UnsupportedSetting for several processes, because each has only a part of a batch.
+    Raise UnsupportedSetting for several processes and for an adapter.
     """
     if not cadence.dump_rollouts:
         return {}
+    why = ""
     if layout.processes > 1:
-        raise UnsupportedSetting(
-            "trl",
-            "cadence.dump_rollouts",
-            True,
-            (False,),
-            "Of several processes none has a whole batch: set resources.gpus_per_node to 0 or 1.",
-        )
+        why = "Of several processes none has a whole batch: set resources.gpus_per_node to 0 or 1."
+    elif has_adapter:
+        why = "The hook tells policy and reference by their models, and an adapter's are one."
+    if why:
+        raise UnsupportedSetting("trl", "cadence.dump_rollouts", True, (False,), why)
     return {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
 
 
@@ -404,8 +413,20 @@ def rank_layout(
 
 def check(settings: Settings, version: str) -> None:
     """Raise UnsupportedSetting for the first rule that a cell breaks."""
-    for refusal in _refusals(settings, version):
+    for refusal in (*_of_adapters(settings), *_refusals(settings, version)):
         raise refusal
+
+
+def _of_adapters(settings: Settings) -> Iterator[UnsupportedSetting]:
+    if settings.lora is None:
+        return
+    why = ""
+    if moves_reference(settings):
+        why = "TRL's reference policy is then the model without its adapter, which cannot move"
+    elif shipped_kl(settings):
+        why = f"orch's {settings.kl.estimator} in TRL wants a reference policy of its own"
+    if why:
+        yield _refused("lora.rank", settings.lora.rank, "no lora", f"{why}: leave one of them out.")
 
 
 def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:

@@ -3,15 +3,20 @@
 checkpoints/x<M>/latest_checkpointed_iteration.txt   the newest complete one; written last
 checkpoints/x<M>/global_step_<N>/actor/              shards, and huggingface/ (config, tokenizer)
 
+With `lora` a shard holds model and adapter, which verl's merger writes apart; orch merges them.
+
 A step of verl is a rollout batch, that is, M train steps. orch puts M into the directory's name.
 """
 
 import re
 from pathlib import Path
 
+from orchestrator.library import lora
 from orchestrator.records import Checkpoint
 
 OPTIMIZER = "optim_world_size_"
+OF_ADAPTER = "lora_train_meta.json"
+"""What both releases write beside the shards of a model with an adapter, and only there."""
 LATEST = "latest_checkpointed_iteration.txt"
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
@@ -66,17 +71,19 @@ def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | No
     """Return the argv of verl's merger, for verl's environment; None if no export is needed."""
     if not checkpoint.needs_export:
         return None
-    return (
-        "python",
-        "-m",
-        "verl.model_merger",
-        "merge",
-        "--backend",
-        "fsdp",
-        "--local_dir",
-        str(checkpoint.path / "actor"),
-        "--target_dir",
-        str(target),
+    actor, apart = checkpoint.path / "actor", target.with_name("apart")
+    has_adapter = (actor / OF_ADAPTER).exists()
+    command: tuple[str, ...] = ("python", "-m", "verl.model_merger", "merge", "--backend", "fsdp")
+    command += ("--local_dir", str(actor), "--target_dir", str(apart if has_adapter else target))
+    if not has_adapter:
+        return command
+    return lora.merge_command(
+        apart / "lora_adapter",
+        checkpoint.path.parents[1],
+        target,
+        precision="bf16",
+        base=apart,
+        first=command,
     )
 
 

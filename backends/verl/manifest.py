@@ -14,7 +14,7 @@ from pathlib import Path
 from backends.verl import extension
 from backends.verl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.estimators import TABLE
-from orchestrator.library import key_tables
+from orchestrator.library import key_tables, lora
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -36,7 +36,7 @@ from orchestrator.library.manifest import (
     sampling_rows,
 )
 from orchestrator.losses.table import SAPO_TEMPERATURES
-from orchestrator.settings import Settings
+from orchestrator.settings import ALL_LINEAR, Settings
 
 NEWEST, OLDEST = "0.9.1", "0.8.0"
 VERSIONS = (NEWEST, OLDEST)
@@ -1048,6 +1048,22 @@ ENTROPY_ROWS = (
     ),
 )
 
+LORA_ROWS = lora.rows(
+    f"{MODEL}.lora_rank",
+    f"{MODEL}.lora_alpha",
+    f"{MODEL}.target_modules",
+    is_on=lambda values: bool(values.get(f"{MODEL}.lora_rank")),
+    off="lora_rank, which is 0",
+    # As verl's own examples have it (examples/grpo_trainer, *_lora.sh): vLLM reads the model from
+    # its files, and adapters are gathered layer by layer.
+    adds={f"{ROLLOUT}.load_format": "safetensors", f"{ROLLOUT}.layered_summon": True},
+    write=lambda adapter: adapter.modules if adapter.targets != ALL_LINEAR else ALL_LINEAR,
+    note="PEFT's adapter in the weights' format, without dropout; the reference policy is the "
+    "actor with its adapter off (ref_in_actor); vLLM samples with the adapter; "
+    "evaluation merges it with its model",
+    of_targets="all-linear is every linear layer but the head (PEFT)",
+)
+
 CONSTANTS = (
     Constant("data.filter_overlong_prompts", True),
     Constant("data.shuffle", True),
@@ -1090,6 +1106,7 @@ MANIFEST = Manifest(
         *STEP_ROWS,
         *PRECISION_ROWS,
         *ENTROPY_ROWS,
+        *LORA_ROWS,
     ),
     system=SYSTEM,
     passes_keys=True,

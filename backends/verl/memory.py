@@ -11,9 +11,11 @@ def gpu_memory(cell: Cell) -> GpuUse:
     """Return what a launch holds on a GPU: fp32 weights, gradients and AdamW, sharded by FSDP.
 
     The trainer's state stays on the GPU while vLLM samples, unless it is offloaded. verl keeps the
-    reference policy in the node's memory always (forward_only).
+    reference policy in the node's memory always (forward_only). With `lora` the weights have no
+    gradients and no moments, and the adapter is not counted.
     """
     settings, system = cell.settings, cell.system
+    trains_all = settings.lora is None
     gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
     if settings.max_staleness_steps:
         split = split_gpus(cell.resources)
@@ -25,22 +27,24 @@ def gpu_memory(cell: Cell) -> GpuUse:
     return GpuUse(
         gpus=gpus,
         weights=4,
-        gradients=4,
-        optimizer=8,
+        gradients=4 * trains_all,
+        optimizer=8 * trains_all,
         tokens=tokens,
         checkpointing=system.gradient_checkpointing is not False,
         engine_share=system.engine_memory or ENGINE_MEMORY,
         engine_gpus=system.tensor_parallel or 1,
         together=not settings.max_staleness_steps,
-        kept_while_sampling=0.0 if system.offload else 12,
+        kept_while_sampling=0.0 if system.offload else 12 if trains_all else 4,
     )
 
 
 def checkpoint_use(cell: Cell) -> CheckpointUse:
     """Return what checkpoints take: fp32 shards and AdamW's moments, and an export in bf16.
 
+    With `lora` the shards have the model too, and the adapter's moments are not counted.
+
     verl keeps all; orch's worker removes the optimizer of all but the newest.
     """
-    return CheckpointUse(
-        policies=saves(cell.cadence, cell.settings.num_train_steps), policy=4 + 2, states=2, state=8
-    )
+    state = 8 if cell.settings.lora is None else 0
+    policies = saves(cell.cadence, cell.settings.num_train_steps)
+    return CheckpointUse(policies=policies, policy=4 + 2, states=2, state=state)

@@ -66,7 +66,7 @@ from backends.verl.manifest import (
 from backends.verl.overrides import write
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
 from orchestrator.library.needs import extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data, Resources, Settings
@@ -203,7 +203,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     )
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
-    files |= extra_file(settings)
+    files |= extra_file(settings) | lora.file(settings)
     extra: dict[str, object] = {DATA: settings.data.model_dump()}
     if (checkpoint := settings.precision.checkpoint) is not None:
         extra[ASKED] = {"precision.checkpoint": checkpoint}
@@ -383,8 +383,21 @@ def _broken(cell: Cell) -> Iterator[UnsupportedSetting]:
     yield from _staleness(settings)
     yield from _correction(settings)
     yield from _controller(settings)
+    yield from _adapters(settings)
     yield from _enough_gpus(cell)
     yield from _even_minibatches(cell)
+
+
+def _adapters(settings: Settings) -> Iterator[UnsupportedSetting]:
+    if settings.lora is not None and settings.max_staleness_steps > 0:
+        yield _refusal(
+            "lora.rank",
+            settings.lora.rank,
+            "no lora, where max_staleness_steps is above 0",
+            "verl's asynchronous trainer sends its engines the weights without the adapter "
+            "(engine_workers.py, update_weights), so they would sample from the model before "
+            "training: set max_staleness_steps=0, or leave lora out.",
+        )
 
 
 def _controller(settings: Settings) -> Iterator[UnsupportedSetting]:

@@ -114,12 +114,13 @@ def _convert(
             f"backend '{backend.name}' has no command that converts {checkpoint.path}"
         )
     plan = _plan(cell_dir)
-    environment = environment_for(plan, options)
+    gpus = cell.resources.gpus_per_node > 0
+    environment = environment_for(plan, options, gpus=gpus)
     began = time.time()
     log = cell_dir.exports / f"{_name(checkpoint)}.log"
     fault = _run(argv, environment, cell_dir, log, options)
     if fault:
-        raise ExportError(_sentence(checkpoint, plan, fault, log, options))
+        raise ExportError(_sentence(checkpoint, plan, fault, log, options, gpus=gpus))
     if fault := _incomplete(target):
         raise ExportError(f"{checkpoint.path}: its export ended well and {fault}; {log} says more")
     # export.json is the last file that is written, and the rename in `export` makes all files
@@ -193,15 +194,21 @@ def _run(
 
 
 def _sentence(
-    checkpoint: Checkpoint, plan: LaunchPlan, fault: str, log: Path, options: NodeOptions
+    checkpoint: Checkpoint,
+    plan: LaunchPlan,
+    fault: str,
+    log: Path,
+    options: NodeOptions,
+    *,
+    gpus: bool,
 ) -> str:
     name = f"{plan.backend}@{plan.version}"
     advice = f"{log} has all it printed"
     if (
         failure_of(fault) == "config"
-        and find_environment(plan.backend, plan.version, options) is None
+        and find_environment(plan.backend, plan.version, options, gpus=gpus) is None
     ):
-        advice = environment_fault(plan.backend, plan.version, options)
+        advice = environment_fault(plan.backend, plan.version, options, gpus=gpus)
     elif failure_of(fault) == "disk":
         advice = "free some room and evaluate again"
     elif failure_of(fault) == "out_of_memory" or "SIGKILL" in fault:

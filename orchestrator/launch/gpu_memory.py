@@ -100,10 +100,9 @@ def _sentence(cell: Cell, memory: CellMemory) -> str:
     needed, settings = memory.estimate, cell.settings
     of = "of a GPU of unknown size" if needed.gpu is None else f"of {needed.gpu:.0f} GiB"
     training, sampling = (sum(each.values()) for each in (needed.training, needed.sampling))
-    text = (
-        f"{settings.backend.name} {settings.model.name}: {training:.0f} {of} a GPU while it "
-        f"trains, {sampling:.0f} while it samples"
-    )
+    policy = f"{settings.backend.name} {settings.model.name}"
+    policy += "" if settings.lora is None else " with lora (the adapter is not counted)"
+    text = f"{policy}: {training:.0f} {of} a GPU while it trains, {sampling:.0f} while it samples"
     if needed.gpu is None:
         return text
     if needed.peak > needed.gpu:

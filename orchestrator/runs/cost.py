@@ -138,6 +138,7 @@ def cost_shape(cell: Cell) -> CellShape:
         s.rollout.group_size,
         s.rollout.max_response_tokens,
         s.kl.estimator == "none",
+        s.lora,
     )
 
 

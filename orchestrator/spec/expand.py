@@ -668,6 +668,11 @@ OUTSIDE = ("resources", "cadence", "system")
 SCALARS = tuple(name for name in Settings.model_fields if name not in SECTIONS)
 
 
+class _Null(Frozen):
+    """The content of a section that a cell does not have."""
+
+
+_NULL = _Null()
 _MISSING = " is missing: give it in the recipe, in `base` or as an axis"
 
 
@@ -719,7 +724,7 @@ class Builder:
                 self._sections[key] = self._section(name, row)
             section = self._sections[key]
             if section is not None:
-                parts[name] = section
+                parts[name] = None if section is _NULL else section
         for name in SCALARS:
             if name in scalars or name in self.base:
                 parts[name] = scalars.get(name, self.base.get(name))
@@ -770,6 +775,8 @@ class Builder:
         assigned = [a for choice in row for a in choice.assign if a.section == name]
         for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
             put(tree, assignment)
+        if FIELDS[name].nullable and tree.get(name) is None:
+            return _NULL
         if name in OUTSIDE or not Settings.model_fields[name].is_required():
             tree.setdefault(name, {})
         if name not in tree:

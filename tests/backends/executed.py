@@ -18,6 +18,7 @@ from orchestrator import plugins, scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.lab import launches
+from orchestrator.library import lora
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Cadence, Resources, Settings
 from tests.backends import real
@@ -35,6 +36,8 @@ VERL_OVER_RAY = (
 )
 VERL_KILLED = f"{HERE}/verl/test_real.py::test_a_killed_run_goes_on_and_is_exported"
 REPLAYED = f"{HERE}/trl/test_replay.py::test_the_dialect_predicts_what_the_library_does"
+ADAPTED = f"{HERE}/trl/test_real.py::test_the_adapter_and_not_its_base_is_scored"
+MERGED = f"{HERE}/test_lora.py::test_what_the_library_saves_is_merged"
 LINE = f"{HERE}/trl/test_real.py::test_a_kill_loses_and_changes_nothing"
 PRIME_RL = "0.5.0, CPU, with a checkout"
 
@@ -96,6 +99,13 @@ EXECUTED: dict[tuple[str, str], Execution] = {
             "orch_quiet_kl.py",
         )
     },
+    ("trl", lora.MERGE): Execution("1.16.0, CPU", (ADAPTED,)),
+    ("verl", lora.MERGE): Execution("0.9.1, CPU", (MERGED,)),
+    ("skyrl", lora.MERGE): Execution("0.4.0, CPU", (MERGED,)),
+    ("prime_rl", lora.MERGE): Execution(
+        "TRL 1.16.0's, CPU; an adapter as Prime-RL's source writes it",
+        (f"{HERE}/test_lora.py::test_an_adapter_beside_its_base_is_merged",),
+    ),
     ("trl", "orch_trl_script.py"): Execution(
         "1.16.0 and 1.9.2, CPU",
         (f"{HERE}/trl/test_program.py::test_a_program_is_run_and_predicted",),
@@ -237,6 +247,10 @@ def _varied(library: str, version: str) -> Iterator[Cell]:
         changes += [{"model.chat_template": each, "kl": kl} for each in ("none", "default")]
         changes += [{"precision": {"checkpoint": each}, "kl": kl} for each in ("bf16", "fp32")]
         changes += [{"max_staleness_steps": each, "kl": kl} for each in (1, 2)]
+    changes += [
+        {"lora": {"rank": 4, "alpha": 8, "targets": each}, "kl": {"estimator": "none"}}
+        for each in ("all-linear", "q_proj")
+    ]
     machines = (Resources(num_nodes=1, gpus_per_node=1), Resources(num_nodes=1, gpus_per_node=4))
     machines += (Resources(num_nodes=2, gpus_per_node=8),)
     cell = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), {"kl": kls[0]})

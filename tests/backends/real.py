@@ -119,7 +119,8 @@ def cell(library: str, version: str, model: Path, data: Path, changes: Mapping[s
         settings=validated,
         resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
         cadence=Cadence(
-            checkpoint_every_steps=STEPS // 2, dump_rollouts=plugins.load(library).dumps_rollouts
+            checkpoint_every_steps=STEPS // 2,
+            dump_rollouts=plugins.load(library).dumps_rollouts and validated.lora is None,
         ),
     )
 
@@ -210,6 +211,27 @@ def dtypes(checkpoint: Path) -> set[str]:
     raw = (checkpoint / "model.safetensors").read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     return {tensor["dtype"] for name, tensor in header.items() if name != "__metadata__"}
+
+
+def distances(python: Path, base: Path, adapter: Path, merged: Path) -> dict[str, float]:
+    """The largest difference of a logit from what PEFT makes of an adapter: of the merged policy,
+    and of the base."""
+    program = f"""
+import json, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+ids = torch.arange(3, 13)[None]
+load = lambda path: AutoModelForCausalLM.from_pretrained(path).float()
+with torch.no_grad():
+    of = {{name: load(path)(ids).logits for name, path in
+          (("merged", {str(merged)!r}), ("base", {str(base)!r}))}}
+    wanted = PeftModel.from_pretrained(load({str(base)!r}), {str(adapter)!r})(ids).logits
+print(json.dumps({{name: (each - wanted).abs().max().item() for name, each in of.items()}}))
+"""
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def scores(policies: Sequence[Path], python: Path, count: int = 64) -> list[float]:

@@ -17,7 +17,7 @@ from backends.openrlhf.flags import VERSIONS as OPENRLHF
 from backends.skyrl.manifest import VERSIONS as SKYRL
 from orchestrator import plugins
 from orchestrator.identity import fingerprint
-from orchestrator.records import Cell
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.settings import Resources, Settings
 from tests.backends import child
 from tests.backends.environments import cpu_python
@@ -278,7 +278,7 @@ def verl_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Want
     return answer["values"], wanted
 
 
-_PARSE_TRL = """
+PARSE_TRL = """
 import dataclasses, importlib, json, os, sys
 for line in sys.stdin:
     script, folder = json.loads(line)
@@ -288,6 +288,18 @@ for line in sys.stdin:
     found = {k: v for each in parts for k, v in dataclasses.asdict(each).items()}
     print("ANSWER " + json.dumps(found, default=str), flush=True)
 """
+
+
+def parsed_by_trl(version: str, plan: LaunchPlan, script: str, folder: Path) -> dict[str, Any]:
+    """What a script's own parser makes of a launch, on a CPU."""
+    file = folder / f"{script}.yaml"
+    cpu = plan.files[file.name].replace("use_cpu: false", "use_cpu: true")
+    file.write_text(cpu.replace(f"{PLACE.checkpoints_dir}".replace("\n", "\\n"), "out"))
+    (folder / "orch_reward.py").write_text("def task_reward(**_): ...\n")
+    resolved: dict[str, Any] = child.ask(
+        (cpu_python("trl", version), "-c", PARSE_TRL), [script, str(folder)]
+    )
+    return resolved
 
 
 def trl_resolved(
@@ -300,12 +312,7 @@ def trl_resolved(
     one = asked.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=1)})
     plan = plugins.load("trl").translate(one, PLACE)
     script = "rloo" if placement == "reward" else "grpo"
-    file = folder / f"{script}.yaml"
-    cpu = plan.files[file.name].replace("use_cpu: false", "use_cpu: true")
-    file.write_text(cpu.replace(f"{PLACE.checkpoints_dir}".replace("\n", "\\n"), "out"))
-    (folder / "orch_reward.py").write_text("def task_reward(**_): ...\n")
-    command = (cpu_python("trl", version), "-c", _PARSE_TRL)
-    resolved = child.ask(command, [script, str(folder)])
+    resolved = parsed_by_trl(version, plan, script, folder)
     kl = {"beta": 0.0 if placement == "none" else BETA, "learning_rate": RATE}
     if placement == "loss" and version == "1.16.0":
         kl["use_bias_correction_kl"] = False

@@ -26,6 +26,8 @@ STATES = ("optimizer.pt", "scheduler.pt")
 SHARDED_STATES = ("optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt")
 """Of a launch that shards: its optimizer, and the weights that its resumed run reads."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER, OF_ADAPTER = "adapter_model.safetensors", "adapter_config.json"
+"""Of a policy that is an adapter: its weights, and what stands in place of the model's config."""
 REFERENCE = "orch_reference.pt"
 """In a checkpoint: the weights of a reference policy that is an average."""
 _NAME = re.compile(r"checkpoint-([0-9]+)")
@@ -44,9 +46,10 @@ def saved(folder: "str | os.PathLike[str]") -> "list[tuple[int, Path]]":
 def has_policy(checkpoint: Path) -> bool:
     """Return True if a checkpoint has its policy and its tokenizer, each to its last byte."""
     try:
-        for name in NEEDED:
+        adapter = (checkpoint / OF_ADAPTER).exists()
+        for name in (OF_ADAPTER, *NEEDED[1:]) if adapter else NEEDED:
             json.loads((checkpoint / name).read_bytes())
-        shards = {WEIGHTS}
+        shards = {ADAPTER if adapter else WEIGHTS}
         if (checkpoint / INDEX).exists():
             shards = set(json.loads((checkpoint / INDEX).read_bytes())["weight_map"].values())
         return bool(shards) and all(_is_whole_tensors(checkpoint / shard) for shard in shards)

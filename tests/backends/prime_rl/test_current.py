@@ -16,7 +16,7 @@ from backends.prime_rl import BACKEND, hooks, parse
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Resources
+from orchestrator.settings import Lora, Resources
 from tests.backends.prime_rl.test_configuration import DRAWN, PLACE, kind
 from tests.backends.prime_rl.test_hooks import Anything, inputs
 
@@ -276,3 +276,36 @@ def test_its_own_code_runs_our_loss(current_source: Path, monkeypatch: pytest.Mo
         gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
         ours = ours - (gain * weight[kept]).sum() / 8
     torch.testing.assert_close(value, ours)
+
+
+ADAPTER = {"rank": 12, "alpha": 24, "targets": ["q_proj", "v_proj"]}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("version", ["0.8.0", "0.5.0"])
+def test_an_adapter_is_what_its_processes_read(
+    request: Any, version: str, nodes: int, place: AttemptPaths
+) -> None:
+    """The trainer, the orchestrator, which names the adapter, and the engine, also of a node of its
+    own."""
+    ask = request.getfixturevalue("prime_rl" if version == "0.5.0" else "prime_rl_current")
+    cell = request.getfixturevalue("base" if version == "0.5.0" else "current")
+    settings = cell.settings.model_copy(update={"lora": Lora.model_validate(ADAPTER)})
+    resources = cell.resources.model_copy(update={"num_nodes": nodes})
+    plan = BACKEND.translate(cell.but(settings=settings, resources=resources), place)
+    tables = [("rl", "rl.toml"), *[("inference", "inference.toml")] * (nodes == 2)]
+    main, *apart = ask([(kind_, plan.files[name]) for kind_, name in tables])
+    assert main["ok"], main["error"]
+    resolved = main["resolved"]
+    trainer, orchestrator = resolved["trainer"], resolved["orchestrator"]
+    wanted = {"rank": 12, "alpha": 24.0, "dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
+    assert trainer["model"]["lora"] == {**wanted, "modules_to_save": []}
+    assert trainer["ckpt"]["weights"]["save_adapter_separately"] is True
+    assert trainer["weight_broadcast"]["type"] == "filesystem"
+    assert (orchestrator["model"]["lora"]["rank"], orchestrator["model"]["lora"]["alpha"]) == (
+        12,
+        24,
+    )
+    engine = apart[0]["resolved"] if apart else resolved["inference"]
+    assert engine["enable_lora"] is True
+    assert engine["max_lora_rank"] == 16, "vLLM's next"

@@ -1,7 +1,7 @@
 """TRL itself, in its own environment: what orch emits trains, survives a kill, and is scored.
 
-One run of the line is shared: three KL configurations of experiments/real_smoke.yaml, killed with
-SIGKILL while they train, and gone on with by the same command.
+One run of the line is shared: three KL configurations of experiments/real_smoke.yaml, one of them
+also with an adapter, killed with SIGKILL while they train, and gone on with by the same command.
 """
 
 import json
@@ -20,6 +20,7 @@ import pytest
 from backends.trl import BACKEND
 from orchestrator.rundir import RunFolder
 from tests.backends.environments import cpu_python, root
+from tests.backends.real import distances
 from tests.backends.trained import hold
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(100)]
@@ -34,6 +35,11 @@ CHANGES = [
     f"studies.placement.base.num_train_steps={STEPS}",
     f"studies.placement.base.cadence.checkpoint_every_steps={EVERY}",
 ]
+ADAPTED = "rank8-alpha16"
+CHANGES.append(
+    "studies.placement.include=[{kl: {estimator: k3, placement: loss, beta: 0.3}, "
+    "lora: {rank: 8, alpha: 16}}]"
+)
 WHERE = ["--where", "beta=0.3"]
 
 
@@ -127,7 +133,7 @@ def test_orch_reads_what_the_library_left(run: tuple[Path, str]) -> None:
     folder, _ = run
     home = RunFolder(folder / "runs" / "real_smoke")
     records = collect([each.read_cell() for each in home.cells()], home)
-    assert len(records) == 3
+    assert len(records) == 4
     for record in records:
         assert record.state == "succeeded"
         assert not record.faults
@@ -160,6 +166,8 @@ def test_three_configurations_begin_alike_and_part(run: tuple[Path, str]) -> Non
     folder, _ = run
     first, later = ([], [])  # type: ignore[var-annotated]  # lists of numbers
     for cell in cells(folder):
+        if ADAPTED in cell.name:  # its random matrices come before the samples
+            continue
         steps = {each["step"]: each["values"] for each in (*logged(cell, 1), *logged(cell, 2))}
         first.append((steps[1]["rewards/task_reward/mean"], steps[1]["grad_norm"]))
         later.append(steps[STEPS]["grad_norm"])
@@ -173,13 +181,29 @@ def test_the_rest_of_the_line_follows(run: tuple[Path, str]) -> None:
     """Scored by lm-eval, mirrored to MLflow, compared and reported."""
     folder, said = run
     scores = list((folder / "runs" / "real_smoke" / "cells").glob("*/eval/*.json"))
-    assert len(scores) >= 3, said
+    assert len(scores) >= 4, said
     assert (folder / "runs" / "real_smoke" / "report" / "index.html").is_file()
     assert "every_cell_learns" in said, said
     assert "MICRO SCALE" not in said
     with closing(sqlite3.connect(folder / "runs" / "mlflow.db")) as store:
         mirrored = store.execute("select count(distinct run_uuid) from latest_metrics").fetchone()
     assert mirrored[0] >= 3
+
+
+def test_the_adapter_and_not_its_base_is_scored(run: tuple[Path, str]) -> None:
+    """What lm-eval read is another policy than the model, and the one that PEFT makes of the
+    adapter."""
+    folder, _ = run
+    [cell] = [each for each in cells(folder) if ADAPTED in each.name]
+    *_, last = BACKEND.find_checkpoints(cell / "checkpoints")
+    assert last.needs_export
+    [export] = cell.glob("exports/*/huggingface")
+    assert (export / "model.safetensors").is_file()
+    [score] = cell.glob("eval/*.json")
+    assert json.loads(score.read_text())["files"]
+    base = Path(ROOT / "backends" / "micro" / "policies" / "elder")
+    apart = distances(cpu_python("trl", RELEASE), base, last.path, export)
+    assert apart["merged"] < 1e-4 < 0.1 < apart["base"], apart
 
 
 def test_the_newest_checkpoint_resumes_and_none_is_half(run: tuple[Path, str]) -> None:

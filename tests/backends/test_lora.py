@@ -1,0 +1,289 @@
+"""`lora` in every library: sent, read by the library's own parser and back, refused, and scored."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from backends.skyrl.manifest import VERSIONS as SKYRL
+from backends.trl.options import VERSIONS as TRL
+from backends.verl.manifest import VERSIONS as VERL
+from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import fingerprint
+from orchestrator.library import lora
+from orchestrator.settings import Cadence, Lora, Resources
+from tests.backends.environments import cpu_python
+from tests.backends.openrlhf.cells import PLACE
+from tests.backends.real import POLICY
+from tests.backends.skyrl import library as skyrl
+from tests.backends.test_resolved import cell, parsed_by_trl
+from tests.backends.test_system import launched, refusal
+from tests.backends.verl import library as verl
+from tests.backends.verl.cells import overrides
+
+ASKED: dict[str, Any] = {"rank": 8, "alpha": 32, "targets": ["v_proj", "q_proj"]}
+ALL: dict[str, Any] = {"rank": 8, "alpha": 32}
+NAMED = {"verl": ASKED, "trl": ASKED, "skyrl": ALL, "prime_rl": ASKED}
+
+
+@pytest.mark.parametrize("library", NAMED)
+def test_an_adapter_reaches_the_library_and_is_read_back(library: str) -> None:
+    plan, settings = launched(library, lora=NAMED[library])
+    whole, full = launched(library)
+    entries = {each.field for each in plan.ledger if each.field.startswith("lora")}
+    assert entries == {"lora.rank", "lora.alpha", "lora.targets"}
+    assert plugins.load(library).parse(plan.argv, plan.files).lora == settings.lora
+    assert plugins.load(library).parse(whole.argv, whole.files).lora is None
+    assert lora.MERGE in plan.files
+    assert lora.MERGE not in whole.files
+    assert fingerprint(settings) != fingerprint(full)
+
+
+# Prime-RL's own classes are asked in prime_rl/test_current.py.
+
+
+@pytest.mark.parametrize(
+    ("targets", "sent"), [("all-linear", "all-linear"), (["q_proj"], ["q_proj"])]
+)
+@pytest.mark.parametrize("version", VERL)
+def test_verl_reads_it(version: str, targets: Any, sent: Any) -> None:
+    """As its own example has it: the engine loads the model from its files."""
+    plan, _ = launched("verl", version=version, lora={**ALL, "targets": targets})
+    model, rollout = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+    wanted = {
+        f"{model}.lora_rank": 8,
+        f"{model}.lora_alpha": 32,
+        f"{model}.target_modules": sent,
+        f"{rollout}.load_format": "safetensors",
+        f"{rollout}.layered_summon": True,
+    }
+    [answer] = verl.compose(version, [overrides(plan)], sorted(wanted))
+    assert answer["values"] == wanted
+
+
+@pytest.mark.parametrize("version", SKYRL)
+def test_skyrl_reads_it(version: str) -> None:
+    plan, _ = launched("skyrl", version=version, lora=ALL)
+    [answer] = skyrl.ask(version, [plan.argv[2:]])
+    adapter = answer["config"]["trainer"]["policy"]["model"]["lora"]
+    assert (adapter["rank"], adapter["alpha"], adapter["dropout"]) == (8, 32, 0.0)
+    assert adapter["target_modules"] == "all-linear"
+    assert adapter["lora_sync_path"].startswith(str(PLACE.checkpoints_dir)), "not one of /tmp"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("version", TRL)
+@pytest.mark.parametrize(
+    ("targets", "taken"), [("all-linear", "all-linear"), (["q_proj"], ["q_proj", "q_proj"])]
+)
+def test_trl_reads_it(version: str, targets: Any, taken: Any, tmp_path: Path) -> None:
+    one = cell("trl", version, "loss", lora={**ALL, "targets": targets})
+    one = one.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=1)})
+    plan = plugins.load("trl").translate(one, PLACE)
+    resolved = parsed_by_trl(version, plan, "grpo", tmp_path)
+    assert resolved["use_peft"] is True
+    assert (resolved["lora_r"], resolved["lora_alpha"], resolved["lora_dropout"]) == (8, 32, 0.0)
+    assert resolved["lora_target_modules"] == taken, "one name alone would be a pattern of PEFT's"
+    assert resolved["use_rslora"] is False
+
+
+@pytest.mark.parametrize(
+    ("library", "more", "words"),
+    [
+        ("openrlhf", {}, "broadcast_to_vllm"),
+        ("verl", {"max_staleness_steps": 1}, "sample from the model before training"),
+        ("skyrl", {"lora": ASKED}, "set lora.targets=all-linear"),
+        ("prime_rl", {"lora": ALL}, "lora.targets=[q_proj, v_proj]"),
+        (
+            "trl",
+            {
+                "kl": {
+                    "estimator": "k3",
+                    "placement": "loss",
+                    "beta": 0.1,
+                    "reset_reference_every_steps": 2,
+                }
+            },
+            "which cannot move",
+        ),
+        (
+            "trl",
+            {"kl": {"estimator": "kl_full", "placement": "loss", "beta": 0.1}},
+            "wants a reference policy of its own",
+        ),
+    ],
+)
+def test_what_would_not_train_the_adapter_is_refused(
+    library: str, more: dict[str, Any], words: str
+) -> None:
+    said = refusal(library, **{"lora": ALL, **more})
+    assert "lora" in said
+    assert words in said
+
+
+def test_trl_dumps_no_rollouts_of_an_adapter() -> None:
+    one = cell("trl", "1.16.0", "loss", lora=ALL).model_copy(
+        update={"cadence": Cadence(dump_rollouts=True), "resources": Resources()}
+    )
+    with pytest.raises(UnsupportedSetting, match="an adapter's are one"):
+        plugins.load("trl").translate(one, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("library", "key"),
+    [
+        ("verl", "actor_rollout_ref.model.lora_rank"),
+        ("trl", "lora_r"),
+        ("skyrl", "trainer.policy.model.lora.alpha"),
+        ("prime_rl", "trainer.model.lora.rank"),
+    ],
+)
+def test_the_librarys_own_key_is_the_field(library: str, key: str) -> None:
+    assert "Set lora." in refusal(library, extra={key: 8})
+
+
+def test_targets_are_one_text_whatever_their_order() -> None:
+    assert Lora(**ASKED) == Lora(rank=8, alpha=32, targets="v_proj, q_proj,q_proj")
+    assert Lora(**ASKED).modules == ["q_proj", "v_proj"]
+    for wrong in ([], "", ".*", ["all-linear", "q_proj"], 3):
+        with pytest.raises(ValidationError, match=r"targets are all-linear, or names"):
+            Lora.model_validate({**ALL, "targets": wrong})
+
+
+def test_frozen_weights_have_no_gradient_and_no_moments() -> None:
+    for library, asked in NAMED.items():
+        version = {"verl": "0.9.1", "trl": "1.16.0", "skyrl": "0.4.0", "prime_rl": "0.5.0"}[library]
+        more = {"rollout": {"group_size": 4, "max_response_tokens": 222}}
+        placement = "reward" if library == "prime_rl" else "loss"
+        backend = plugins.load(library)
+        use = backend.gpu_memory(cell(library, version, placement, lora=asked, **more))
+        full = backend.gpu_memory(cell(library, version, placement, **more))
+        assert use is not None
+        assert full is not None
+        assert (use.weights, use.gradients, use.optimizer) == (4, 0, 0)
+        assert (full.weights, full.gradients, full.optimizer) == (4, 4, 8)
+
+
+def save_adapter(folder: Path, *, whole: bool = True) -> None:
+    folder.mkdir(parents=True)
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    body = len(header).to_bytes(8, "little") + header + b"\0" * (4 if whole else 3)
+    (folder / lora.ADAPTER).write_bytes(body)
+    for name in (lora.CONFIG, "config.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+
+
+def test_an_adapter_is_never_taken_for_a_policy(tmp_path: Path) -> None:
+    """SkyRL's export has a config.json beside it; Prime-RL's is in the folder of its base."""
+    save_adapter(tmp_path / "exports-x2" / "global_step_3" / "policy")
+    save_adapter(tmp_path / "exports-x2" / "global_step_4" / "policy", whole=False)
+    backend = plugins.load("skyrl")
+    [export] = backend.find_checkpoints(tmp_path)
+    assert (export.step, export.needs_export) == (6, True)
+    save_adapter(tmp_path / "weights" / "step_5")
+    save_adapter(tmp_path / "weights" / "step_5" / "lora_adapters")
+    (tmp_path / "weights" / "step_5" / "STABLE").touch()
+    [policy] = plugins.load("prime_rl").find_checkpoints(tmp_path)
+    assert policy.needs_export
+    command = plugins.load("prime_rl").export_command(policy, tmp_path / "target")
+    assert command is not None
+    assert str(policy.path / "lora_adapters") in command
+
+
+@pytest.mark.real
+def test_an_adapter_beside_its_base_is_merged(tmp_path: Path) -> None:
+    """As Prime-RL's trainer writes both (trainer/ckpt.py, trainer/lora.py), read in its source. An
+    adapter that its base does not take, or of another kind, is not merged."""
+    home = tmp_path / "checkpoints"
+    policy, adapter = home / "weights" / "step_5", home / "weights" / "step_5" / "lora_adapters"
+    shutil.copytree(POLICY, policy)
+    adapter.mkdir()
+    (policy / "STABLE").touch()
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / lora.MERGE).write_text(lora.source())
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": "elsewhere",
+        "r": 2,
+        "lora_alpha": 6.0,
+    }
+    (adapter / lora.CONFIG).write_text(json.dumps(config))
+    layer = "model.layers.0.self_attn.q_proj"
+    write = f"""
+import sys, torch
+from safetensors.torch import load_file, save_file
+weight = load_file({str(policy / "model.safetensors")!r})[{layer + ".weight"!r}].float()
+rows, columns = weight.shape
+a, b = torch.randn(2, columns), torch.randn(rows, 2)
+name = "base_model.model." + sys.argv[1]
+parts = {{name + ".lora_A.weight": a, name + ".lora_B.weight": b}}
+save_file(parts, {str(adapter / lora.ADAPTER)!r})
+torch.save(weight + 3 * b @ a, {str(tmp_path / "wanted.pt")!r})
+"""
+    python = cpu_python("trl", "1.16.0")
+    _run([python, "-c", write, layer], tmp_path)
+    backend = plugins.load("prime_rl")
+    [checkpoint] = backend.find_checkpoints(home)
+    merged = tmp_path / "huggingface"
+    command = backend.export_command(checkpoint, merged)
+    assert command is not None
+    _run([python, *command[1:]], tmp_path)
+    read = f"""
+import torch
+from safetensors.torch import load_file
+merged = load_file({str(merged / "model.safetensors")!r})[{layer + ".weight"!r}]
+wanted = torch.load({str(tmp_path / "wanted.pt")!r})
+print(merged.dtype, torch.equal(merged, wanted.bfloat16()))
+"""
+    assert _run([python, "-c", read], tmp_path).split() == ["torch.bfloat16", "True"]
+    _run([python, "-c", write, "model.layers.0.nothing"], tmp_path)
+    with pytest.raises(AssertionError, match=r"has no model.layers.0.nothing.weight"):
+        _run([python, *command[1:]], tmp_path)
+    (adapter / lora.CONFIG).write_text(json.dumps({**config, "use_rslora": True}))
+    with pytest.raises(AssertionError, match="use_rslora, which orch does not merge"):
+        _run([python, *command[1:]], tmp_path)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "version", "bound"), [("verl", "0.9.1", 0.1), ("skyrl", "0.4.0", 1e-4)]
+)
+def test_what_the_library_saves_is_merged(
+    library: str, version: str, bound: float, tmp_path: Path
+) -> None:
+    """Its own code saves, the backend's own command exports. verl's export is bf16."""
+    python = cpu_python(library, version)
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / lora.MERGE).write_text(lora.source())
+    program = Path(__file__).with_name("lora_saved.py")
+    _run([python, program, library, POLICY, tmp_path], tmp_path)
+    backend = plugins.load(library)
+    [checkpoint] = backend.find_checkpoints(tmp_path / "checkpoints")
+    merged = tmp_path / "export" / "huggingface"
+    merged.parent.mkdir()
+    command = backend.export_command(checkpoint, merged)
+    assert command is not None
+    _run([python, *command[1:]], tmp_path)
+    assert [each.name for each in merged.parent.iterdir()] == ["huggingface"]
+    read = f"""
+import json, torch
+from transformers import AutoModelForCausalLM
+wanted = torch.load({str(tmp_path / "wanted.pt")!r})
+for path in ({str(merged)!r}, {str(POLICY)!r}):
+    model = AutoModelForCausalLM.from_pretrained(path).float()
+    print((model(torch.arange(3, 13)[None]).logits - wanted).abs().max().item())
+"""
+    apart, of_base = map(float, _run([python, "-c", read], tmp_path).split())
+    assert apart < bound < 1 < of_base
+
+
+def _run(command: list[Any], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
