@@ -29,11 +29,13 @@ from orchestrator.library.manifest import (
     ReleaseTable,
     Row,
     Values,
+    equal,
     named,
     same,
     sampling_rows,
 )
 from orchestrator.library.needs import NEEDS, name_of, needed
+from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import Clip, Settings
 
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
@@ -41,8 +43,8 @@ VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
 gradient, and the last that trains asynchronously with its plain PPO loss."""
 NEWEST = VERSIONS[0]
 COUNTS_STEPS = "0.3.0"
-"""The first release that counts train steps, and whose asynchronous trainer refuses its own PPO
-losses."""
+"""The first release that counts train steps, that has DPPO, and whose asynchronous trainer refuses
+its own PPO losses."""
 
 ALGORITHM, OPTIMIZER = "trainer.algorithm", "trainer.policy.optimizer_config"
 PLACEMENT, ASYNC = "trainer.placement", "trainer.fully_async"
@@ -52,6 +54,10 @@ ADVANTAGE, BY_STD = f"{ALGORITHM}.advantage_estimator", f"{ALGORITHM}.grpo_norm_
 REDUCTION, DIVISOR = f"{ALGORITHM}.loss_reduction", f"{ALGORITHM}.max_seq_len"
 LOSS_TYPE, DUAL = f"{ALGORITHM}.policy_loss_type", f"{ALGORITHM}.clip_ratio_c"
 CLIP_LOW, CLIP_HIGH = f"{ALGORITHM}.eps_clip_low", f"{ALGORITHM}.eps_clip_high"
+CISPO, DPPO = f"{ALGORITHM}.cispo", f"{ALGORITHM}.dppo"
+CISPO_LOW, CISPO_HIGH = f"{CISPO}.cispo_eps_clip_low", f"{CISPO}.cispo_eps_clip_high"
+ANCHOR, DPPO_TYPE = f"{CISPO}.cispo_anchor", f"{DPPO}.dppo_type"
+DELTA_LOW, DELTA_HIGH = f"{DPPO}.delta_low", f"{DPPO}.delta_high"
 IN_REWARD, IN_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
 KL_TYPE, KL_COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"
 BETAS = f"{OPTIMIZER}.adam_betas"
@@ -106,7 +112,30 @@ HELD: Values = {
 }
 """Keys that would change the training data, with the values that orch always sends."""
 LOSSES = ("regular", "dual_clip", "orch_rollout_ppo", "orch_rollout_dual_clip")
-"""Policy losses of cells, without and with a dual clip: first SkyRL's, then orch_skyrl.py's."""
+"""PPO's loss, without and with a dual clip: first SkyRL's, then orch_skyrl.py's."""
+SAPO_TAU = dict(
+    zip((f"{ALGORITHM}.sapo.tau_pos", f"{ALGORITHM}.sapo.tau_neg"), SAPO_TEMPERATURES, strict=True)
+)
+"""The keys of SAPO's temperatures, and their values in the table of losses."""
+POLICIES: Mapping[str, tuple[str, Values]] = {
+    "gspo": ("gspo", {}),
+    "sapo": ("sapo", SAPO_TAU),
+    "cispo": ("cispo", {}),
+    "dppo_tv": ("dppo", {DPPO_TYPE: "binary_tv"}),
+    "dppo_kl": ("dppo", {DPPO_TYPE: "binary_kl"}),
+    "rollout_is": ("rollout_is", {}),
+}
+"""loss.policy, other than ppo -> policy_loss_type, and the keys that belong to it."""
+BOUNDS_OF: Mapping[str, tuple[str, str]] = {
+    "gspo": (CLIP_LOW, CLIP_HIGH),
+    "cispo": (CISPO_LOW, CISPO_HIGH),
+    "dppo_tv": (DELTA_LOW, DELTA_HIGH),
+    "dppo_kl": (DELTA_LOW, DELTA_HIGH),
+    "rollout_is": (CLIP_LOW, CLIP_HIGH),
+}
+"""loss.policy -> the keys of its two bounds."""
+TO_ENGINE = ("dppo_tv", "dppo_kl", "rollout_is")
+"""Policy losses whose ratio is to the engine's probabilities, in every launch."""
 
 
 @cache
@@ -134,6 +163,16 @@ class _Clips:
 
     def __str__(self) -> str:
         return "null, or a clip"
+
+
+class _Bounds:
+    """An offer: two bounds, without the one of a dual clip."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, Clip) and value.dual is None
+
+    def __str__(self) -> str:
+        return "low and high, without dual"
 
 
 class _Given:
@@ -196,6 +235,27 @@ def _clip(launch: Any) -> Clip | None:
     if (low, high) == NO_CLIP:
         return None
     return Clip(low=low, high=high, dual=float(launch[DUAL]) if kind in LOSSES[1::2] else None)
+
+
+def _policy(launch: Any) -> str:
+    """Return the policy loss of a launch. Raise KeyError for one that is not in orch's table."""
+    kind = launch[LOSS_TYPE]
+    if kind in LOSSES:
+        return "ppo"
+    to_engine = launch.get(ANCHOR) == "rollout"
+    if kind == "cispo" and to_engine != is_asynchronous(launch):
+        raise KeyError(f"cispo with {ANCHOR}={launch.get(ANCHOR)}")
+    for name, (theirs, more) in POLICIES.items():
+        if kind == theirs and all(equal(launch.get(key), value) for key, value in more.items()):
+            return name
+    raise KeyError(kind)
+
+
+def _bounds(low: str, high: str) -> Callable[[Values], object]:
+    def read(launch: Any) -> object:
+        return Clip(low=float(launch[low]), high=float(launch[high]))
+
+    return read
 
 
 def _minibatches(launch: Any) -> int:
@@ -402,6 +462,102 @@ _COUNT = Number(least=1, whole=True, null=True)
 _WHOLE, _POSITIVE = Number(least=0, whole=True), Number(least=1, whole=True)
 _SYNCHRONOUS: Mapping[str, Any] = {"max_staleness_steps": (0,)}
 _STALE: Mapping[str, Any] = {"max_staleness_steps": _POSITIVE}
+_PPO: Mapping[str, Any] = {"loss.policy": ("ppo",)}
+_OLD = "the ratio is to the policy as it was when the rollout batch was sampled"
+_TO_ENGINE = "the ratio is to the engine's probabilities of the tokens it sampled"
+
+
+def _only_to_engine(settings: Settings) -> str:
+    if settings.loss.policy not in POLICIES or not settings.max_staleness_steps:
+        return ""
+    return (
+        "SkyRL's asynchronous trainer keeps no old policy for the ratio of this loss: set "
+        "loss.policy=rollout_is, whose ratio is to the policy that sampled, or "
+        "max_staleness_steps=0."
+    )
+
+
+def _losses(*names: str, note: str = _OLD, **more: Any) -> tuple[Meaning, ...]:
+    """Return the meanings of policy losses; `more`: a key that all of them send, and its value."""
+    return tuple(
+        Meaning(name, POLICIES[name][0], note=note, also={**POLICIES[name][1], **more})
+        for name in names
+    )
+
+
+POLICY_LOSSES = (
+    Row(
+        "loss.policy",
+        carried_by=f"{LOSS_TYPE}, which loss.clip sends",
+        offer=same("ppo"),
+        read=_policy,
+    ),
+    Row(
+        "loss.policy",
+        LOSS_TYPE,
+        offer=_losses("gspo", "sapo"),
+        read=_policy,
+        when=_SYNCHRONOUS,
+        advice=_only_to_engine,
+    ),
+    Row(
+        "loss.policy",
+        LOSS_TYPE,
+        offer=_losses("cispo"),
+        read=_policy,
+        when=_SYNCHRONOUS,
+        until=NEWEST,
+    ),
+    Row(
+        "loss.policy",
+        LOSS_TYPE,
+        offer=_losses("cispo", **{ANCHOR: "old"}),
+        read=_policy,
+        when=_SYNCHRONOUS,
+        since=NEWEST,
+    ),
+    Row(
+        "loss.policy",
+        LOSS_TYPE,
+        offer=_losses("cispo", note=_TO_ENGINE, **{ANCHOR: "rollout"}),
+        read=_policy,
+        when=_STALE,
+        since=NEWEST,
+    ),
+    Row(
+        "loss.policy",
+        LOSS_TYPE,
+        offer=_losses("rollout_is", note=_TO_ENGINE),
+        read=_policy,
+    ),
+    Row(
+        "loss.policy",
+        LOSS_TYPE,
+        offer=_losses("dppo_tv", "dppo_kl", note=_TO_ENGINE),
+        read=_policy,
+        since=COUNTS_STEPS,
+    ),
+)
+
+
+def _bounded(name: str, low: str, high: str) -> Row:
+    """Return the row of the bounds of a policy loss, which both keys send."""
+
+    def more(settings: Settings) -> Values:
+        return {high: settings.loss.clip.high} if settings.loss.clip else {}
+
+    return Row(
+        "loss.clip",
+        low,
+        offer=_Bounds(),
+        write=lambda s: s.loss.clip.low if s.loss.clip else None,
+        adds=more,
+        read=_bounds(low, high),
+        when={"loss.policy": (name,)},
+        since=COUNTS_STEPS if name.startswith("dppo") else "",
+        advice=f"SkyRL's {POLICIES[name][0]} has no further bound: leave loss.clip.dual out.",
+    )
+
 
 MODEL_AND_DATA = (
     Row(
@@ -480,11 +636,8 @@ OBJECTIVE = (
         write=_own_loss,
         adds=_clip_keys,
         read=_clip,
-        when=_SYNCHRONOUS,
-        account=(
-            "exact",
-            "the ratio is to the policy as it was when the rollout batch was sampled",
-        ),
+        when={**_SYNCHRONOUS, **_PPO},
+        account=("exact", _OLD),
         advice=f"SkyRL is asked for no clip by {NO_CLIP}: set loss.clip=null.",
     ),
     Row(
@@ -494,7 +647,7 @@ OBJECTIVE = (
         write=_own_loss,
         adds=_clip_keys,
         read=_clip,
-        when=_STALE,
+        when={**_STALE, **_PPO},
         until=COUNTS_STEPS,
         account=("approximated", _NO_RATIO),
     ),
@@ -505,9 +658,17 @@ OBJECTIVE = (
         write=_rollout_loss,
         adds=_clip_keys,
         read=_clip,
-        when=_STALE,
+        when={**_STALE, **_PPO},
         since=COUNTS_STEPS,
         account=("extension", _ROLLOUT_RATIO),
+    ),
+    *(_bounded(name, *keys) for name, keys in BOUNDS_OF.items()),
+    Row(
+        "loss.clip",
+        carried_by="the loss, which reads no bound",
+        offer=(Meaning(None, ABSENT),),
+        read=lambda _: None,
+        when={"loss.policy": ("sapo",)},
     ),
 )
 _OFF = "the ratio of the trainer's probability before the first minibatch to the engine's"
@@ -875,6 +1036,7 @@ MANIFEST = Manifest(
     rows=(
         *ENTROPY,
         *MODEL_AND_DATA,
+        *POLICY_LOSSES,
         *OBJECTIVE,
         *CORRECTION,
         *KL,

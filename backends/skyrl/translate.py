@@ -19,6 +19,7 @@ from backends.skyrl.manifest import (
     MANIFEST,
     NEWEST,
     PLACEMENT,
+    TO_ENGINE,
     counts_steps,
 )
 from backends.skyrl.metrics import tensorboard_of
@@ -206,11 +207,14 @@ def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
 def _engine_probabilities(settings: Settings) -> dict[str, object]:
     """Return the key with which vLLM reports probabilities at the rollout's temperature.
 
-    An asynchronous launch, and `loss.correction`, have ratios to the engine. vLLM's default is the
-    model's raw probability, the trainer's is at the temperature: at 0.6, an unchanged policy's
-    token of 0.2 had ratio 0.66.
+    An asynchronous launch, `loss.correction` and the losses TO_ENGINE have ratios to the engine.
+    vLLM's default is the model's raw probability, the trainer's is at the temperature: at 0.6, an
+    unchanged policy's token of 0.2 had ratio 0.66.
     """
-    to_engine = settings.max_staleness_steps or settings.loss.correction is not None
+    loss = settings.loss
+    to_engine = (
+        settings.max_staleness_steps or loss.correction is not None or loss.policy in TO_ENGINE
+    )
     if not to_engine or settings.rollout.temperature == 1:
         return {}
     return {f"{ENGINE}.engine_init_kwargs.logprobs_mode": "processed_logprobs"}
@@ -325,6 +329,14 @@ def check(settings: Settings, version: str) -> None:
             "orch's asynchronous launches of SkyRL have ratios to the policy that sampled, which "
             "leave nothing to correct: leave it out, or set backend=openrlhf, whose ratios are to "
             "the trainer's own policy.",
+        )
+    if correction is not None and settings.loss.policy in TO_ENGINE:
+        raise _refused(
+            "loss.correction",
+            correction.kind,
+            f"none, where loss.policy is {settings.loss.policy}",
+            "The ratio of this loss is to the engine already, and SkyRL would count it twice: "
+            "leave it out, or set loss.policy=cispo, whose ratio is to the trainer's own policy.",
         )
     if settings.max_staleness_steps and settings.batch.num_minibatches > 1:
         raise _refused(

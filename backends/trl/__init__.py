@@ -38,6 +38,7 @@ class TRL(Backend):
         ),
         configuration_classes=(
             "GRPOConfig",
+            "GMPOConfig",
             "RLOOConfig",
             "grpo_defaults",
             "get_default_grpo_config",

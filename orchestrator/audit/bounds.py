@@ -16,6 +16,9 @@ NEVER_CUTS = 0.05
 """A bound on a response's geometric mean ratio from which on next to no response is cut: the
 GSPO paper has 3e-4 and 4e-4 (arXiv 2507.18071, section 5.1)."""
 
+UNCLIPPED, REMOVES_CLIP = "PPO's loss without its clip", "loss_remove_clip"
+"""Its name, and the key by which LUFFY's fork of verl, and its own forks, take the clip away."""
+
 
 class PolicyBound(NamedTuple):
     """What a policy loss does as a step grows.
@@ -30,6 +33,10 @@ class PolicyBound(NamedTuple):
     returns: bool = False
 
 
+_UNCAPPED = (
+    "the weight of a rare token has no cap; that KL is the log-ratio squared without its half, so "
+    "a weight w counts as k2 with β 2 w"
+)
 BOUNDS: dict[str, PolicyBound] = {
     "": PolicyBound(
         "the clip {span} stops the gradient of a token beyond it",
@@ -40,10 +47,21 @@ BOUNDS: dict[str, PolicyBound] = {
         "a response whose geometric mean ratio leaves {span} loses its gradient",
         "whole responses",
     ),
+    "LUSPO": PolicyBound(
+        "the clip {span} stops the gradient beyond it",
+        "tokens or responses beyond the clip the way their advantage asks",
+    ),
     "CISPO": PolicyBound(
         "a token's weight is cut to its bound, and its gradient goes on",
         "",
-        "tokens that a clip would stop move on (arXiv 2506.13585)",
+        "tokens that a clip would stop move on (arXiv 2506.13585); the loss that is logged is a "
+        "weight times a log-probability, and tells no progress",
+    ),
+    "REINFORCE with weights": PolicyBound(
+        "a token's weight is its ratio, taken anew in each minibatch and cut to its bound; its "
+        "gradient goes on",
+        "",
+        "tokens that a clip would stop move on",
     ),
     "SAPO": PolicyBound(
         "a token's weight decays as its ratio leaves 1 (arXiv 2511.20347)",
@@ -68,16 +86,41 @@ BOUNDS: dict[str, PolicyBound] = {
         returns=True,
     ),
     "DRO": PolicyBound(
-        "the log-ratio squared moves each token back to the policy before the step", returns=True
+        "half the log-ratio squared, times its β, moves each token back to the policy before the "
+        "step",
+        "",
+        "no ratio weighs old samples",
+        returns=True,
     ),
     "rollout_is": PolicyBound(
         "a token whose ratio leaves {span} loses its gradient, either way",
         "tokens outside the bounds, those that moved against their advantage too",
     ),
-    "VESPO": PolicyBound("a response's weight goes to 0 as its ratio leaves 1 on either side"),
+    "VESPO": PolicyBound(
+        "a response's weight goes to 0 as its ratio leaves 1 on either side",
+        "",
+        "of negative advantage the weight grows until the ratio is 1.5 (arXiv 2602.10693)",
+    ),
+    "DPPO with a KL": PolicyBound(
+        "a token whose probability moved further than {high} the way its advantage asks has only "
+        "that KL",
+        "the task's gradient of such tokens",
+        _UNCAPPED,
+        returns=True,
+    ),
+    "IPO": PolicyBound(
+        "a token whose probability moved further than {high}, either way, loses its gradient",
+        "tokens that moved further than that, against their advantage too",
+    ),
+    "IPO with a KL": PolicyBound(
+        "a token whose probability moved further than {high}, either way, has only that KL",
+        "the task's gradient of such tokens, those that moved against their advantage too",
+        _UNCAPPED,
+        returns=True,
+    ),
 }
 """Policy loss, by the name that a reader gives it -> what bounds a step."""
-UNBOUNDED_LOSSES = ("GPG", "importance_sampling", "cross_entropy")
+UNBOUNDED_LOSSES = ("GPG", "importance_sampling", "cross_entropy", UNCLIPPED)
 """Policy losses without a bound: their gradient is the same, or grows, however far a token moved"""
 
 
@@ -101,7 +144,13 @@ def bound(reading: LaunchReading) -> Bound | None:
     around = reading.surroundings
     if reading.rollout_kl:
         words = f"a KL to the policy that sampled (weight {reading.rollout_kl:g}) moves it back"
-        return Bound("the policy that sampled", f"{words}; tokens beyond its mask still have it")
+        own = BOUNDS.get(around.loss_mode) if around is not None else None
+        if own is None or not own.returns or around is None or around.clip is None:
+            return Bound(
+                "the policy that sampled", f"{words}; tokens beyond its mask still have it"
+            )
+        acts = own.acts.format(high=f"{around.clip[1]:g}")
+        return Bound("the policy that sampled", f"{words}; {acts}", own.drops, own.failure)
     if around is None or reading.decided is not None:
         return None
     own = _of_loss(around, reading.regime.on_policy)
@@ -117,7 +166,7 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     name = around.loss_mode
     if name in UNBOUNDED_LOSSES:
         return Bound("nothing", f"{name} has no bound: a token moves however far its ratio is")
-    if around.ratio == "none":
+    if around.ratio == "none" and not (name in BOUNDS and BOUNDS[name].returns):
         why = "no ratio to the policy that sampled: nothing weighs or stops old samples"
         if on_policy:
             why = "no ratio, and one update a batch: the learning rate alone bounds a step"
@@ -144,7 +193,8 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
         text += "; it moves nothing back"
     if on_policy is None and not around.old_is_sampler:
         text += " (with one update a batch it never acts)"
-    return Bound(to, text, own.drops, own.failure)
+    drops = "; ".join(filter(None, [own.drops, around.also_drops]))
+    return Bound(to, text, drops, own.failure)
 
 
 def _low_precision(reading: LaunchReading) -> Iterator[str]:
@@ -168,6 +218,13 @@ def bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
         return
     yield from around.bound_notes
     lows = around.clip
+    if around.loss_mode == UNCLIPPED:
+        keys = reading.held.given if reading.held is not None else {}
+        given = next((key for key in keys if key.endswith(REMOVES_CLIP)), REMOVES_CLIP)
+        yield BoundNote(
+            f"{given} is on: nothing at all bounds a step or the drift, but for the learning rate",
+            f"{given}=False",
+        )
     if around.loss_mode == "GSPO" and lows is not None and min(lows) >= NEVER_CUTS:
         yield BoundNote(
             f"GSPO's bounds are {lows[0]:g} and {lows[1]:g}: a geometric mean over a response "
@@ -175,7 +232,7 @@ def bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
             "bounds of about 3e-4 below and 4e-4 above",
         )
     weight = around.engine_weight
-    if weight is not None and weight.kind == "mis_sequence":
+    if weight is not None and weight.kind in ("mis_sequence", "reject_sequence"):
         yield BoundNote(
             f"{around.correction}: the product of a long response's ratios leaves any fixed bound, "
             "so long responses are nearly all dropped",

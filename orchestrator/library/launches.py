@@ -276,6 +276,8 @@ class Surroundings:
     mean over the sequence, or none."""
     clip: tuple[float, float] | None = None
     """PPO's clip (low, high), as distances from 1."""
+    also_drops: str = ""
+    """What the policy loss drops besides, a clause with the key; empty: nothing."""
     old_is_sampler: bool = False
     """True if the ratio is to the engine's probabilities; False: to the trainer's own, computed
     anew before the first update of a batch."""

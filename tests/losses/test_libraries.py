@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
+from backends.skyrl import manifest as skyrl_manifest
 from backends.verl.overrides import read as read_hydra
 from orchestrator import plugins
 from orchestrator.losses.table import Bounds, Tokens, policy_loss_entry
@@ -23,6 +24,7 @@ from orchestrator.settings import Loss
 from tests.backends import real
 from tests.backends.child import Imported, forked
 from tests.backends.environments import cpu_python
+from tests.backends.skyrl import library as skyrl
 
 pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own
 
@@ -169,6 +171,34 @@ def options(plan: LaunchPlan) -> Mapping[str, object]:
     return dict(yaml.safe_load(plan.files["grpo.yaml"]))
 
 
+ELSEWHERE = OLD - RNG.exponential(0.3, MASK.shape)
+"""Log-probabilities of the policy that a loss must not read."""
+
+
+def of_skyrl(release: str) -> list[tuple[float, list[list[float]]]]:
+    """Return loss and gradient of each launch by SkyRL's function, from the configuration that
+    SkyRL makes of it. The probabilities that the loss must not read are others."""
+    version = release.partition("@")[2]
+    made = skyrl.ask(version, [plan.argv[2:] for plan in launches(release)])
+    questions = []
+    for case, each in zip(cases(release), made, strict=True):
+        assert "error" not in each, each
+        to_engine = case["policy"] in skyrl_manifest.TO_ENGINE or "max_staleness_steps" in case
+        old, engine = (ELSEWHERE, OLD) if to_engine else (OLD, ELSEWHERE)
+        questions.append(
+            {
+                "call": "policy",
+                "config": each["config"]["trainer"]["algorithm"],
+                "logp": LOGP.tolist(),
+                "old": old.tolist(),
+                "engine": engine.tolist(),
+                "advantages": (ADVANTAGE + 0 * OLD).tolist(),
+                "mask": MASK.tolist(),
+            }
+        )
+    return list(skyrl.compute(version, questions))
+
+
 LIBRARIES: Mapping[str, Library] = {
     "openrlhf@0.11.2": Library(("torch",), OPENRLHF, flags),
     "trl@1.16.0": Library(("torch", "trl.trainer.grpo_trainer"), TRL, options),
@@ -183,6 +213,20 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         for policy, aggregations in (("ppo", BOTH), ("gspo", ("sequence_mean",)))
         for aggregation in aggregations
         for bounds in ({}, {"clip": NEAR}, {"clip": {**NEAR, "dual": 1.4}})
+    ],
+    "skyrl": [
+        {"policy": policy, "aggregation": aggregation, **more}
+        for policy, mores in (
+            ("ppo", ({}, {"clip": {**NEAR, "dual": 1.4}})),
+            ("gspo", ({}, {"clip": NEAR})),
+            ("cispo", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
+            ("sapo", ({},)),
+            ("rollout_is", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
+            ("dppo_tv", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
+            ("dppo_kl", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
+        )
+        for aggregation in BOTH
+        for more in mores
     ],
     "trl": [
         {"policy": policy, "aggregation": aggregation, **bounds}
@@ -214,10 +258,29 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
 }
 
 
-def cell_of(release: str, loss: Mapping[str, Any]) -> Cell:
+def cases(release: str) -> list[Mapping[str, Any]]:
+    """Return the cases that a release has."""
     library, _, version = release.partition("@")
+    kept = list(CASES[library])
+    if library == "skyrl" and version == "0.2.0":
+        kept = [each for each in kept if not each["policy"].startswith("dppo")]
+    if library == "skyrl" and version != "0.4.0":
+        kept = [each for each in kept if (each["policy"], len(each)) != ("cispo", 4)]
+    return kept
+
+
+def cell_of(release: str, case: Mapping[str, Any]) -> Cell:
+    library, _, version = release.partition("@")
+    loss = {name: value for name, value in case.items() if name in Loss.model_fields}
     asked = real.cell(
-        library, version, Path("/models/m"), Path("d.jsonl"), {"kl": {"estimator": "none"}}
+        library,
+        version,
+        Path("/models/m"),
+        Path("d.jsonl"),
+        {
+            "kl": {"estimator": "none"},
+            **{name: value for name, value in case.items() if name not in loss},
+        },
     )
     settings = asked.settings.model_copy(update={"loss": Loss.model_validate(loss)})
     return asked.model_copy(update={"settings": settings})
@@ -228,12 +291,14 @@ def launches(release: str) -> list[LaunchPlan]:
     place = AttemptPaths(Path("/r/plan"), Path("/r/attempts/1"), Path("/r/checkpoints"))
     name = release.partition("@")[0]
     translate = plugins.load(name).translate
-    return [translate(cell_of(release, loss), place) for loss in CASES[name]]
+    return [translate(cell_of(release, case), place) for case in cases(release)]
 
 
 @cache
 def answers(release: str, folder: Path) -> list[tuple[float, list[list[float]]]]:
     """Return the library's loss and gradient of each case, all in one process."""
+    if release not in LIBRARIES:
+        return of_skyrl(release)
     of = LIBRARIES[release]
     given = {
         "cases": [dict(of.sent(plan)) for plan in launches(release)],
@@ -265,19 +330,22 @@ def of_table(loss: Loss) -> tuple[float, np.ndarray]:
     return float((value * share).sum()), slope * share
 
 
+RELEASES = (*LIBRARIES, *(f"skyrl@{version}" for version in skyrl_manifest.VERSIONS))
+
+
 @pytest.mark.parametrize(
-    ("release", "at"),
-    [(name, at) for name in LIBRARIES for at in range(len(CASES[name.partition("@")[0]]))],
+    ("release", "at"), [(name, at) for name in RELEASES for at in range(len(cases(name)))]
 )
 def test_the_librarys_own_function_is_the_loss_of_the_table(
     release: str, at: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    loss = Loss.model_validate(CASES[release.partition("@")[0]][at])
+    loss = cell_of(release, cases(release)[at]).settings.loss
     value, gradient = of_table(loss)
     theirs, slope = answers(release, tmp_path_factory.getbasetemp())[at]
     np.testing.assert_allclose(slope, gradient, atol=1e-7)
     assert np.abs(gradient).sum() > 0
-    if loss.policy not in VALUE_DIFFERS or (loss.clip is not None and loss.clip.dual is not None):
+    bounded = loss.clip is not None and loss.clip.dual is not None
+    if not release.startswith("verl") or loss.policy not in VALUE_DIFFERS or bounded:
         assert theirs == pytest.approx(value, abs=1e-7)
 
 

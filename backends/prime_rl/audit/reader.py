@@ -95,6 +95,11 @@ _SINCE_TAU_ON = (
     "dppo_mask_high",
 )
 """Keys of the loss that came with or after the commit that set kl_tau to 0.001 by default."""
+MASKS: Mapping[str, tuple[str, str, str, float]] = {
+    "default": ("DPPO", "dppo_mask_low", "dppo_mask_high", 0.2),
+    "ipo": ("IPO", "ipo_threshold", "ipo_threshold", 0.1),
+}
+"""loss.type since 0.6.0 -> the policy loss, the keys of its two bounds and their default."""
 _BEFORE_TAU_ON = (
     *("ratio_type", "sequence_clip_high", "token_mask_low", "token_mask_high"),
     *("geo_mask_low", "geo_mask_high", "sequence_mask_low", "sequence_mask_high"),
@@ -420,7 +425,7 @@ class _Judge:
             no_gradient=dead,
             decided=decided,
             regime=self._regime(),
-            surroundings=self._surroundings(),
+            surroundings=self._surroundings(pulls=bool(rollout)),
         )
 
     def _refused(self) -> Iterator[AuditNote]:
@@ -464,19 +469,40 @@ class _Judge:
         given = key or f"{LEVEL_NAMES[0]}, its default,"
         return TrainingRegime(False, f"rollouts lag by up to {level:g} steps ({given} {level:g})")
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self, *, pulls: bool) -> Surroundings:
         """Return the surroundings of teacher_tau. The loss masks and weighs both terms alike."""
         if self.at <= OLD:
             return Surroundings()
         scale = self._find("trainer.loss.adv_tau", "loss.adv_tau")
         tau = self.keys.number(scale) if scale else 1.0
         unread = (self.keys.why_unknown(scale),) if scale and not tau else ()
+        name, clip = self._policy_loss(pulls=pulls)
         return Surroundings(
+            loss_mode=name,
+            clip=clip,
+            old_is_sampler=bool(name),
             own_rollout_in_mean=True,
             kl_loss_factor=1 / tau if tau else None,
             aggregation_because=f"{scale} {tau:g}" if scale and tau else "",
             unread=(*unread, *self._truncated()),
         )
+
+    def _policy_loss(self, *, pulls: bool) -> tuple[str, tuple[float, float] | None]:
+        """Return the policy loss and its bounds since 0.6.0; empty and None for others.
+
+        `pulls`: kl_tau is not 0.
+        """
+        kind = self._find("trainer.loss.type", LOSS_TYPE)
+        name = self.keys.text(kind) if kind else "default"
+        if self.at < _FIRST_PATHS or name not in MASKS:
+            return "", None
+        title, low, high, default = MASKS[name]
+        title += " with a KL" if pulls else ""
+        keys = [self._find(f"trainer.loss.{key}", f"loss.{key}") for key in (low, high)]
+        bounds = [self.keys.number(key) if key else default for key in keys]
+        if bounds[0] is None or bounds[1] is None:
+            return title, None
+        return title, (bounds[0], bounds[1])
 
     def _truncated(self) -> Iterator[str]:
         """Yield what is assumed of a sampler without all tokens.

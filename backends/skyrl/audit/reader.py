@@ -108,7 +108,17 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
     "cross_entropy": ("cross_entropy", "none"),
 }
 """policy_loss_type -> its name, and the ratio that multiplies the advantage."""
-WITH_OLD = ("regular", "dual_clip", "gspo", "clip_cov", "kl_cov", "sapo")
+WITH_OLD = (
+    "regular",
+    "dual_clip",
+    "gspo",
+    "cispo",
+    "clip_cov",
+    "kl_cov",
+    "sapo",
+    "cross_entropy",
+    "importance_sampling",
+)
 """Policy losses that the fully asynchronous trainer refuses from 0.3.0 on, the default among them:
 their ratio is to old log-probabilities, which it does not keep (fully_async_trainer.py)."""
 ENGINE_MODES = (
@@ -118,8 +128,18 @@ ENGINE_MODES = (
 """Where a launch sets vLLM's logprobs_mode; SkyRL itself leaves vLLM's default, raw_logprobs."""
 ENGINES = ("generator.inference_engine.backend", "generator.backend")
 COLOCATED, MOVES = "trainer.placement.colocate_all", "trainer.update_ref_every_epoch"
-TO_SAMPLER = ("rollout_is", "dppo", "importance_sampling")
-"""Policy losses whose ratio is to the rollout engine's policy, even if that policy is older."""
+TO_SAMPLER = ("rollout_is", "dppo")
+"""Policy losses whose ratio is to the rollout engine's policy, even if that policy is older. CISPO
+is one with cispo_anchor=rollout (0.4.0)."""
+ANCHOR, DUAL = f"{ALGORITHM}.cispo.cispo_anchor", f"{ALGORITHM}.clip_ratio_c"
+OWN_BOUNDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
+    "cispo": (
+        (f"{ALGORITHM}.cispo.cispo_eps_clip_low", 1.0),
+        (f"{ALGORITHM}.cispo.cispo_eps_clip_high", 4.0),
+    ),
+    "dppo": ((f"{ALGORITHM}.dppo.delta_low", 0.2), (f"{ALGORITHM}.dppo.delta_high", 0.2)),
+}
+"""Policy losses that do not read eps_clip_low and _high -> their keys and defaults."""
 _ASYNC = re.compile(r"async")
 """Entry points that sample while the policy is updated: examples/train/{async,fully_async}."""
 DEFAULTS = {
@@ -355,7 +375,7 @@ class _Judge:
         if not is_fully or self.old or numbers(self.version) < (0, 3):
             return
         source = "train/fully_async_trainer.py"
-        if (loss := keys.text(LOSS_MODE)) in WITH_OLD:
+        if (loss := keys.text(LOSS_MODE)) in WITH_OLD and not self._to_sampler(loss or ""):
             why = f"{LOSS_MODE} {loss} needs old log-probabilities; rollout_is and dppo do not"
             yield will_not_start(keys, why, source, LOSS_MODE)
         if not keys.has(COLOCATED) or keys.switch(COLOCATED):
@@ -364,7 +384,7 @@ class _Judge:
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if ratios are to raw probabilities of the engine, at a temperature."""
         keys = self.keys
-        if keys.text(LOSS_MODE) not in TO_SAMPLER and not self._correction()[0]:
+        if not self._to_sampler(keys.text(LOSS_MODE) or "") and not self._correction()[0]:
             return
         mode = next((key for key in ENGINE_MODES if keys.has(key)), None)
         engine = next((keys.text(key) for key in ENGINES if keys.has(key)), "vllm")
@@ -375,6 +395,30 @@ class _Judge:
             yield from two_temperatures(
                 keys, "generator.sampling_params.temperature", because, instead, *ENGINE_MODES
             )
+
+    def _to_sampler(self, mode: str) -> bool:
+        """Return True if the ratio of a policy loss is to the engine's probabilities."""
+        anchored = self.keys.has(ANCHOR) and self.keys.text(ANCHOR) == "rollout"
+        return mode in TO_SAMPLER or (mode == "cispo" and anchored)
+
+    def _clip(self, mode: str) -> tuple[float, float] | None:
+        """Return the bounds that a policy loss reads, or None if one is unknown."""
+        keys = self.keys
+        if mode not in OWN_BOUNDS:
+            low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
+        else:
+            low, high = (
+                keys.number(key) if keys.has(key) else default for key, default in OWN_BOUNDS[mode]
+            )
+        return (low, high) if low is not None and high is not None else None
+
+    def _dual(self, mode: str) -> str:
+        """Return what the second clip of `dual_clip` drops."""
+        if mode != "dual_clip":
+            return ""
+        given = self.keys.number(DUAL) if self.keys.has(DUAL) else 3.0
+        most = "c" if given is None else f"{given:g}"
+        return f"tokens of negative advantage whose ratio is above {most} ({DUAL})"
 
     def _moving_reference(self) -> str:
         moves = self.keys.has(MOVES) and self.keys.switch(MOVES)
@@ -439,17 +483,19 @@ class _Judge:
         if ratio is None:
             unread.append(f"the policy loss '{shown(mode)}' has PPO's ratio: orch does not know it")
         correction, weight = self._correction()
-        if self._samples_ahead() and ratio == "token" and not correction and mode not in TO_SAMPLER:
+        to_sampler = self._to_sampler(mode)
+        if self._samples_ahead() and ratio == "token" and not correction and not to_sampler:
             ratio = "none"
         entropy = keys.number(ENTROPY) if read(USE_ENTROPY) == "true" else 0.0
-        low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
         return Surroundings(
             advantage_divided_by=divided,
             divided_because=because,
             own_rollout_in_mean=advantage == "grpo",
             loss_mode=name,
             ratio=ratio,
-            clip=(low, high) if low is not None and high is not None else None,
+            clip=self._clip(mode),
+            also_drops=self._dual(mode),
+            old_is_sampler=to_sampler,
             correction=correction,
             engine_weight=weight,
             length_weighted=reduction == "sequence_mean",
@@ -467,6 +513,40 @@ class _Judge:
     def _bound_notes(self, mode: str, reduction: str, correction: str) -> Iterator[BoundNote]:
         """Yield where a policy loss or a mask is not what its name says (ppo_utils.py)."""
         lines = self.keys.lines(LOSS_MODE)
+        if mode == "regular" and self.keys.has(DUAL):
+            yield BoundNote(
+                f"{LOSS_MODE} regular does not read clip_ratio_c: there is no second clip",
+                f"{LOSS_MODE}=dual_clip",
+                self.keys.lines(DUAL),
+            )
+        if mode == "importance_sampling":
+            yield BoundNote(
+                "importance_sampling has no bound and no mask against the engine, and its ratio is "
+                "to the trainer's own probabilities",
+                f"{LOSS_MODE}=rollout_is, whose ratio is to the engine",
+                lines,
+            )
+        if mode in OWN_BOUNDS and (given := [k for k in (CLIP_LOW, CLIP_HIGH) if self.keys.has(k)]):
+            low, high = (key for key, _ in OWN_BOUNDS[mode])
+            yield BoundNote(
+                f"{mode} does not read eps_clip_low and eps_clip_high",
+                f"{low} and {high}",
+                self.keys.lines(*given),
+            )
+        if "sequence-level" in correction and "token-level importance masks" in correction:
+            yield BoundNote(
+                "the weight of a response is the product of its kept tokens' ratios only: the "
+                "tokens that the mask took are not in it",
+                f"{TIS}=token",
+                self.keys.lines(TIS),
+            )
+        elif correction == "token-level importance masks":
+            yield BoundNote(
+                "a mask alone keeps tokens at weight 1: IcePop, with the same bounds, weighs them "
+                "by their ratio",
+                f"{TIS}=token",
+                self.keys.lines(f"{TOKENS}_low", f"{TOKENS}_high"),
+            )
         if mode in ("gspo", "sapo") and reduction != "sequence_mean":
             yield BoundNote(
                 f"{mode} is the mean over responses, and {REDUCTION} {reduction} is not: SkyRL "

@@ -57,6 +57,7 @@ from orchestrator.library.manifest import ReleaseTable
 
 CLASSES: Mapping[str, Script] = {
     "GRPOConfig": "grpo",
+    "GMPOConfig": "grpo",
     "RLOOConfig": "rloo",
     "grpo_defaults": "grpo",
     "get_default_grpo_config": "grpo",
@@ -132,8 +133,17 @@ class Fork:
     """The first and the last release of TRL that it uses."""
     ahead: str = ""
     """The key that lets it sample ahead of training, on by default; empty if it has none."""
+    loss: str = ""
+    """The name of its policy loss; empty: the one that loss_type says."""
 
 
+GMPO = Fork(
+    "TRL's GMPOTrainer",
+    "trl/experimental/gmpo/gmpo_trainer.py",
+    {"epsilon": "0.4"},
+    ((1, 16), (99,)),
+    loss="GMPO",
+)
 UNSLOTH = Fork(
     "Unsloth",
     "unsloth_zoo/rl_replacements.py (grpo_compute_loss), unsloth/models/rl.py; it asks for TRL up "
@@ -252,6 +262,8 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
     assumes: tuple[str, ...] = ()
     fork = UNSLOTH if "unsloth" in document.imports else None
     unknown = ""
+    if document.name == "GMPOConfig":
+        fork = GMPO
     if owner == "verifiers" or document.name in ("grpo_defaults", "get_default_grpo_config"):
         fork = VERIFIERS
         if document.name == "get_default_grpo_config":
@@ -877,17 +889,18 @@ class _Facts:
         clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
         swapped = self.at[:3] in SWAPPED and self.request.fork is None
         padded = named == "luspo" and self.at < (1, 10)
+        own = self.request.fork.loss if self.request.fork is not None else ""
         return Surroundings(
             advantage_divided_by=divided.get(scale or "", "group_std"),
             divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
             + (f", which TRL {self.version} reads the other way" if swapped else ""),
             own_rollout_in_mean=True,
-            loss_mode=_LOSS_MODES.get(named, "GSPO" if level == "sequence" else ""),
-            ratio="sequence_mean" if level == "sequence" or named == "vespo" else "token",
+            loss_mode=own or _LOSS_MODES.get(named, "GSPO" if level == "sequence" else ""),
+            ratio="sequence_mean" if level == "sequence" or named == "vespo" or own else "token",
             clip=self._clip() if clips else None,
             bound_notes=tuple(self._bound_notes(named, level)),
-            correction=self._correction(),
-            engine_weight=self._engine_weight(),
+            correction="" if own else self._correction(),
+            engine_weight=None if own else self._engine_weight(),
             length_weighted=named in ("grpo", "sapo"),
             kl_loss_factor=None if padded else 1.0,
             aggregation_because=f"loss_type {named}",
@@ -943,6 +956,38 @@ class _Facts:
                     lines,
                     wrong=True,
                 )
+        own = self.request.fork.loss if self.request.fork is not None else ""
+        if own == "GMPO" and self._is_on("use_vllm"):
+            yield BoundNote(
+                "GMPOTrainer does not multiply by the weights against vLLM, which it computes by "
+                "default",
+                "vllm_importance_sampling_correction False, or loss_type grpo of GRPOTrainer with "
+                "importance_sampling_level sequence",
+                keys.lines("use_vllm"),
+            )
+        delta = keys.number("delta") if keys.has("delta") else None
+        clip = self._clip()
+        if delta is not None and clip is not None and delta <= 1 + clip[1]:
+            yield BoundNote(
+                f"delta {delta:g} is within the clip: it cuts the ratio of every sign of the "
+                f"advantage, and 1 + epsilon_high {1 + clip[1]:g} cuts nothing",
+                f"delta above {1 + clip[1]:g}, for the second clip of negative advantages alone",
+                keys.lines("delta"),
+            )
+        if keys.has("off_policy_mask_threshold") and keys.number("off_policy_mask_threshold"):
+            yield BoundNote(
+                "off_policy_mask_threshold drops responses of negative advantage only, by a "
+                "sampled KL that can be below 0 for a response that is far: what is kept pushes up",
+                "vllm_importance_sampling_mode token_truncate, which weighs both signs",
+                keys.lines("off_policy_mask_threshold"),
+            )
+        if named == "vespo" and "masks" in self._correction():
+            yield BoundNote(
+                "VESPO takes the weights against vLLM into the response's own: one masked token "
+                "counts as 1e-8, and the response is gone",
+                "vllm_importance_sampling_mode token_truncate",
+                keys.lines("vllm_importance_sampling_mode"),
+            )
         if level == "sequence" and named in ("bnpo", "dr_grpo", "dapo"):
             yield BoundNote(
                 f"GSPO is the mean over responses, and loss_type {named} is not", "loss_type grpo"

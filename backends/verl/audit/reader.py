@@ -42,6 +42,7 @@ from backends.verl.manifest import (
     USE_REWARD,
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
+from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
 from orchestrator.audit.checkout import functions, yaml_keys
 from orchestrator.audit.reading import (
     KL_WEIGHTS,
@@ -128,6 +129,8 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
     "dro": ("DRO", "none"),
 }
 """policy_loss.loss_mode -> its name, and the ratio that multiplies the advantage."""
+DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
+BYPASS_LOSS = "algorithm.rollout_correction.loss_type"
 _CAP = f"{ACTOR}.tis_imp_ratio_cap"
 """The key of the cap of importance weights from 0.5.0 to 0.6.0."""
 _OLD_WEIGHTS = "algorithm.rollout_is"
@@ -812,10 +815,8 @@ class _Judge:
         aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean") or ""
         entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY) or "")
         correction, weight, bypass = self._correction(read)
-        name, ratio = LOSS_MODES.get(mode, (mode, None))
-        if mode == "bypass_mode":
-            name, ratio = "", "token"
-        elif ratio is None:
+        name, ratio = self._policy_loss(mode, weighed=bool(correction), bypass=bool(bypass))
+        if ratio is None:
             unread.append(f"the loss mode '{shown(mode)}' has PPO's ratio: orch does not know it")
         unread += self._raw(to_engine=bool(correction or bypass or mode == "bypass_mode"))
         ahead = self._samples_ahead()
@@ -846,6 +847,7 @@ class _Judge:
             controller=self._controller() if in_reward.active else "",
             clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
             clamp_of=("k3",),
+            also_drops="" if name or ratio != "token" else self._dual(),
             old_is_sampler=bool(bypass) or mode == "bypass_mode",
             bound_notes=tuple(self._bound_notes(mode, aggregation, bypass)),
             rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
@@ -945,6 +947,35 @@ class _Judge:
                 "reference on one token, its gradient is not a number"
             )
 
+    def _policy_loss(
+        self, mode: str, *, weighed: bool, bypass: bool
+    ) -> tuple[str, Literal["token", "sequence_mean", "none"] | None]:
+        """Return the name of the policy loss and its ratio; None for one that orch does not know.
+
+        `weighed`: it has weights against the engine. `bypass`: verl takes the engine's old
+        log-probabilities, and then one of two losses, whatever `mode` says.
+        """
+        keys = self.keys
+        unclipped = next((key for key in keys.given if key.endswith(f".{REMOVES_CLIP}")), None)
+        if unclipped is not None and keys.switch(unclipped):
+            return UNCLIPPED, "token"
+        if mode == "bypass_mode" or (bypass and keys.has(BYPASS_LOSS)):
+            if not keys.has(BYPASS_LOSS) or keys.text(BYPASS_LOSS) != "reinforce":
+                return "", "token"
+            return ("REINFORCE with weights", "token") if weighed else ("REINFORCE", "none")
+        return LOSS_MODES.get(mode, (mode, None))
+
+    def _dual(self) -> str:
+        """Return what the second clip drops, which verl always has."""
+        given = self.keys.number(DUAL) if self.keys.has(DUAL) else DUAL_DEFAULT
+        if given is not None and given >= LARGE:
+            return ""
+        most = "c" if given is None else f"{given:g}"
+        return (
+            f"tokens of negative advantage whose ratio is above {most} (the dual clip, always on; "
+            f"{DUAL}=1e9 turns it off)"
+        )
+
     def _bound_notes(self, mode: str, aggregation: str, bypass: bool | None) -> Iterator[BoundNote]:
         """Yield where a policy loss or a mask of verl is not what its name says (core_algos.py)."""
         keys = self.keys
@@ -975,6 +1006,38 @@ class _Judge:
                 "CISPO of verl has a lower bound too, which the paper has not: a token that fell "
                 "counts more than its ratio",
                 f"{CLIP_LOW}=1",
+                lines,
+            )
+        if mode == "sapo" and aggregation != "seq-mean-token-mean":
+            yield BoundNote(
+                f"SAPO is averaged by response, whatever {AGGREGATION} says; a KL in the loss is "
+                f"averaged by it ({aggregation})",
+                f"{AGGREGATION}=seq-mean-token-mean",
+                lines,
+            )
+        weights = (keys.text(IS_WEIGHTS) or "").lower() if keys.has(IS_WEIGHTS) else ""
+        weighed = weights not in ("", "null", "none", "false")
+        if mode == "geo_mean" and weighed:
+            yield BoundNote(
+                "geo_mean takes the weights against the engine as their geometric mean over the "
+                "response, and a masked token as 1e-10: one of 100 tokens scales the whole "
+                "response by 0.79",
+                f"{IS_WEIGHTS}=null",
+                keys.lines(IS_WEIGHTS),
+            )
+        normalized = f"{IS_WEIGHTS}_batch_normalize"
+        if weighed and keys.has(normalized) and keys.switch(normalized):
+            yield BoundNote(
+                "the weights against the engine are divided by their mean: none is bounded by "
+                f"{IS_THRESHOLD} any more",
+                f"{normalized}=False",
+                keys.lines(normalized),
+            )
+        if mode in ("dppo_tv", "dppo_kl") and not keys.has(DUAL):
+            yield BoundNote(
+                f"DPPO's weight is cut to {DUAL}, by default 3: verl's own comment asks for a "
+                "large one, 20",
+                f"{DUAL}=20",
                 lines,
             )
         if mode in ("dppo_tv", "dppo_kl") and not bypass:

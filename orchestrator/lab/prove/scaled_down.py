@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from json import dumps, loads
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data import prepared
@@ -344,7 +344,8 @@ def stop_after(seconds: float) -> Callable[[], Ending | None]:
     return lambda: late if time.monotonic() >= deadline else None
 
 
-# The cells that prove a release: each place of the KL, and several train steps for each batch.
+# The cells that prove a release: each place of the KL, several train steps for each batch, and
+# policy losses whose bounds act in those steps.
 
 
 BETA = 0.05
@@ -361,6 +362,20 @@ WANTED: dict[str, dict[str, object]] = {
         "advantage": {"estimator": "grpo"},
     },
     "k1_to_go.reward": {"kl": {"estimator": "k1_to_go", "placement": "reward", "beta": BETA}},
+    **{
+        f"{policy}.x4": {
+            "kl": {"estimator": "none"},
+            "loss": {"policy": policy, **loss},
+            "batch": {"num_prompts": 8, "num_minibatches": 4},
+            "num_train_steps": 32,
+        }
+        for policy, loss in (
+            ("gspo", {"clip": {"low": 0.02, "high": 0.02}, "aggregation": "sequence_mean"}),
+            ("cispo", {"clip": {"low": 1.0, "high": 0.02}}),
+            # Without a bound on the weight verl's loss has another value, and the same gradient.
+            ("dppo_tv", {"clip": {"low": 0.02, "high": 0.02, "dual": 20.0}}),
+        )
+    },
 }
 """Name -> sections of Settings."""
 _LOSSES: tuple[dict[str, object], ...] = (
@@ -368,7 +383,7 @@ _LOSSES: tuple[dict[str, object], ...] = (
     {"aggregation": "sequence_mean"},
     {"aggregation": "constant", "constant_tokens": 1},
 )
-"""Sections for the loss, tried in order, because a library may accept only some of them."""
+"""Aggregations of the loss, tried in order, because a library may accept only some of them."""
 
 
 def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
@@ -384,7 +399,7 @@ def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
     count = 0
     refused = ""
     for name, settings in WANTED.items():
-        for loss in _LOSSES:
+        for loss in _losses(settings):
             cell, fault = _accepted(library, version, {**settings, "loss": loss})
             refused = refused or fault
             if cell is not None:
@@ -393,6 +408,16 @@ def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
                 break
     if not count:
         raise EnvironmentFault(f"{library} {version} takes none of the proof's cells: {refused}")
+
+
+def _losses(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the sections for the loss of a wanted cell, in the order in which they are tried."""
+    own = settings.get("loss", {})
+    clips = [own["clip"]] if "clip" in own else []
+    clips += [{"low": clip["low"], "high": clip["high"]} for clip in clips if "dual" in clip]
+    for aggregation in _LOSSES:
+        for clip in [{"clip": each} for each in clips] or [{}]:
+            yield {**aggregation, **own, **clip}
 
 
 def _accepted(library: str, version: str, settings: dict[str, object]) -> tuple[Cell | None, str]:

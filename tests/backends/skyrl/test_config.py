@@ -223,6 +223,10 @@ def test_prompts_that_skyrl_would_drop_are_refused() -> None:
     assert "error" not in answer
 
 
+OF_OTHER_LOSSES = tuple(f"trainer.algorithm.{name}." for name in ("cispo", "dppo", "sapo"))
+"""Keys that only the policy losses of these names read; policy_loss_type is always sent."""
+
+
 def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> None:
     cell = onpolicy("0.4.0")
     none = changed(cell, kl=cell.settings.kl.model_validate({"estimator": "none"}))
@@ -230,7 +234,7 @@ def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> Non
     assert told["trainer.algorithm.use_kl_loss"] is False
     assert told["trainer.algorithm.use_kl_in_reward"] is False
     for key in MANIFEST.keys("0.4.0"):
-        if not key.startswith("orch.") and key not in (
+        if not key.startswith(("orch.", *OF_OTHER_LOSSES)) and key not in (
             "trainer.algorithm.kl_estimator_type",
             "trainer.algorithm.max_seq_len",
             "trainer.algorithm.clip_ratio_c",

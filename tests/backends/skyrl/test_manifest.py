@@ -108,4 +108,4 @@ def test_what_two_releases_carry_differently() -> None:
         return {field for field, _, _ in MANIFEST.differences(old, new)}
 
     assert changes("0.2.0", "0.3.0") >= {"num_train_steps", "max_staleness_steps"}
-    assert changes("0.3.0", "0.4.0") == {"backend.version"}
+    assert changes("0.3.0", "0.4.0") == {"backend.version", "loss.policy"}

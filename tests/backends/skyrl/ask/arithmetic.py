@@ -56,6 +56,34 @@ def loss(lib, asked):
     return {"value": value.item(), "slope": slope.tolist(), "metrics": metrics}
 
 
+def named(plain):
+    """Return nested mappings as objects with attributes."""
+    if isinstance(plain, dict):
+        return types.SimpleNamespace(**{name: named(value) for name, value in plain.items()})
+    return plain
+
+
+def policy(lib, asked):
+    """Return a policy loss in double precision; `config`: what SkyRL made of a launch."""
+    config = named(asked["config"])
+    logp, old, engine, gained, mask = (
+        torch.tensor(asked[name], dtype=torch.float64)
+        for name in ("logp", "old", "engine", "advantages", "mask")
+    )
+    share = lib.apply_loss_reduction_to_advantages_minibatch(
+        gained,
+        mask,
+        config.loss_reduction,
+        micro_batch_size=len(mask),
+        max_seq_len=config.max_seq_len,
+    )
+    value, _ = lib.PolicyLossRegistry.get(config.policy_loss_type)(
+        logp.requires_grad_(), old, share, config, loss_mask=mask, rollout_logprobs=engine
+    )
+    (slope,) = torch.autograd.grad(value, logp)
+    return value.item(), slope.tolist()
+
+
 def advantages(lib, asked):
     function = getattr(lib, asked["function"])
     value, _ = function(
@@ -77,7 +105,7 @@ def scaled(lib, asked):
     ).tolist()
 
 
-CALLS = {"kl": kl, "loss": loss, "advantages": advantages, "scaled": scaled}
+CALLS = {"kl": kl, "loss": loss, "policy": policy, "advantages": advantages, "scaled": scaled}
 library = ppo_utils(sys.argv[1])
 answers = [CALLS[asked["call"]](library, asked) for asked in json.load(sys.stdin)]
 print("ANSWER " + json.dumps(answers))
