@@ -85,6 +85,7 @@ NOT_KNOWN = "a loss not read"
 SAMPLER_KL = "KL to the sampler"
 CLIP = "PPO's clip"
 NEVER_ACTS = "a bound that never acts"
+MAY_ACT = "a bound that may never act"
 NO_BOUND = "no bound"
 ENGINE_WEIGHT = "engine weights alone"
 """What bounds a step, where it has no name as a policy loss."""
@@ -145,7 +146,8 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
         low, most = around.clip
         span, high = f"[{1 - low:g}, {1 + most:g}]", f"{most:g}"
     to: To = "the policy that sampled" if around.old_is_sampler else "the policy before the step"
-    if on_policy and not around.old_is_sampler and not own.returns:
+    of_one_update = around.one_update or (on_policy and not around.old_is_sampler)
+    if of_one_update and not own.returns:
         what = name or f"the clip {span}"
         text = (
             f"one update a batch, so each ratio is 1 and {what} never acts: the learning rate "
@@ -155,9 +157,11 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     text = own.acts.format(span=span, high=high)
     if not own.returns:
         text += "; it moves nothing back"
+    by = name or CLIP
     if on_policy is None and not around.old_is_sampler:
         text += " (with one update a batch it never acts)"
-    return Bound(to, text, own.drops, own.failure, by=name or CLIP)
+        by = MAY_ACT
+    return Bound(to, text, own.drops, own.failure, by=by)
 
 
 def _low_precision(reading: LaunchReading) -> Iterator[str]:

@@ -15,6 +15,7 @@ from orchestrator.audit.render import WORDS
 from orchestrator.library.launches import AuditVerdict
 
 REFERENCE = "KL to a reference"
+OTHER = "another objective, such as a teacher's"
 UNDETERMINED = "not determined"
 NO_TERM = "no KL term"
 STOPS = "will not start"
@@ -60,7 +61,7 @@ def facts(finding: AuditFinding) -> LaunchFacts:
     active = [(place, term) for place, term in places if term.active]
     names = [f"{term.estimator or 'not known'} in the {place}" for place, term in active]
     bound = finding.bound.by if finding.bound is not None else NOT_KNOWN
-    anchor = REFERENCE
+    anchor = REFERENCE if active else OTHER
     if finding.verdict == "undetermined":
         anchor = UNDETERMINED
     elif finding.verdict in WITHOUT_KL:

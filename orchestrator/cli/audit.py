@@ -149,18 +149,16 @@ def command(
         if fix:
             _write_diff(path, changes, by_hand)
     output = "sarif" if as_sarif else "json" if as_json else output
-    shown = [each for each in findings if each.problem or not hook]
     if counted:
-        _print_counts(findings, as_data=output == "json")
-    elif output in ("json", "sarif"):
+        return _print_counts(findings, unreadable, as_data=output == "json")
+    shown = [each for each in findings if each.problem or not hook]
+    if output in ("json", "sarif"):
         _print_data(findings, unreadable, output)
     else:
         short = quiet or hook or any(path.is_dir() for path in paths)
         _print(shown, output or ("concise" if short else "full"), verbose)
     for name, why in unreadable:
         say(f"{name}: {why}")
-    if counted:
-        return int(not findings)
     if STDIN not in paths:
         set_next(_next_step(findings, fixable, fix))
     return _exit_code(findings, bool(unreadable), bool(missing), hook=hook)
@@ -244,15 +242,19 @@ def _print_data(
     print_json({"findings": [finding_as_json(each) for each in findings], "unreadable": whys})
 
 
-def _print_counts(findings: "list[AuditFinding]", *, as_data: bool) -> None:
-    """Print how many launches have what, one launch for each command of a file."""
+def _print_counts(
+    findings: "list[AuditFinding]", unreadable: list[tuple[str, str]], *, as_data: bool
+) -> int:
+    """Print how many launches have what, one for each command of a file. Return the exit code."""
+    for name, why in unreadable:
+        say(f"{name}: {why}")
     of_commands = launches(findings)
     every = [facts(each) for each in of_commands]
     first = headline(every, len({each.file for each in of_commands}))
     shown = list(tables(every))
     if as_data:
         print_json({"launches": len(every), "says": first, "tables": [x._asdict() for x in shown]})
-        return
+        return int(not every)
     click.echo(first)
     width = max((len(row[0]) for table in shown for row in table.rows), default=0)
     width = max(width, *(len(table.title) for table in shown))
@@ -261,6 +263,7 @@ def _print_counts(findings: "list[AuditFinding]", *, as_data: bool) -> None:
             click.echo(f"\n{table.title:<{width}}  launches  {table.more}".rstrip())
         for name, number, more in table.rows:
             click.echo(f"{name:<{width}}  {number:>8}  {more}".rstrip())
+    return int(not every)
 
 
 def _print(findings: "list[AuditFinding]", output: str, verbose: int) -> None:

@@ -7,9 +7,17 @@ import pytest
 from click.testing import CliRunner
 
 from audit.scripts import COEFFICIENT, IN_REWARD, ON_POLICY, TYPE, USE_LOSS, VERL, only
-from orchestrator.audit import audit
+from orchestrator.audit import UnreadableScript, audit
 from orchestrator.audit.bounds import CLIP, ENGINE_WEIGHT, NEVER_ACTS, NO_BOUND, SAMPLER_KL
-from orchestrator.audit.counts import REFERENCE, UNDETERMINED, facts, headline, launches, tables
+from orchestrator.audit.counts import (
+    OTHER,
+    REFERENCE,
+    UNDETERMINED,
+    facts,
+    headline,
+    launches,
+    tables,
+)
 from orchestrator.cli.audit import command
 
 ACTOR = "actor_rollout_ref.actor"
@@ -17,6 +25,9 @@ NONE = f"{VERL} {IN_REWARD}=False"
 SMALL = f"{NONE} data.train_batch_size=512 {ACTOR}.ppo_mini_batch_size=128"
 K3 = f"{VERL} {IN_REWARD}=False {USE_LOSS}=True {TYPE}=low_var_kl {COEFFICIENT}"
 CORRECTED = "algorithm.rollout_correction.rollout_is=token"
+
+
+TEACHER = '[orchestrator]\nbatch_size = 128\ngroup_size = 16\n[orchestrator.algo]\ntype = "opd"\n'
 
 
 @pytest.mark.parametrize(
@@ -31,10 +42,17 @@ CORRECTED = "algorithm.rollout_correction.rollout_is=token"
         (f"{SMALL} {ACTOR}.policy_loss.loss_mode=gspo", "GSPO", "x.sh"),
         (f"{SMALL} {ACTOR}.policy_loss.loss_mode=gpg", NO_BOUND, "x.sh"),
         ("[trainer.loss]\nkl_tau = 0.001\n[orchestrator]\nbatch_size = 4\n", SAMPLER_KL, "x.toml"),
+        (TEACHER, OTHER, "x.toml"),
     ],
 )
 def test_what_holds_a_launch_has_a_name(text: str, anchor: str, name: str) -> None:
     assert facts(only(text, name)).anchor == anchor
+
+
+def test_the_file_of_an_inference_server_is_no_launch() -> None:
+    server = '[vllm]\nmodel = "m"\n[deployment]\ntype = "disaggregated"\n[slurm]\njob_name = "s"\n'
+    with pytest.raises(UnreadableScript, match="no launch"):
+        audit(server, "infer.toml")
 
 
 def test_a_command_counts_once_whatever_its_cases() -> None:
@@ -49,7 +67,7 @@ def test_the_tables_add_up() -> None:
     every = [facts(only(text)) for text in texts]
     assert "1 (25 %) have no KL to a reference policy" in headline(every, 5)
     anchors, terms, *_ = tables(every)
-    assert dict((name, n) for name, n, _ in anchors.rows) == {
+    assert {name: n for name, n, _ in anchors.rows} == {
         REFERENCE: 3,
         CLIP: 1,
         UNDETERMINED: 1,
