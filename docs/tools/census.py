@@ -19,9 +19,10 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 
 from docs.tools.kl_in_libraries import markdown_table
-from orchestrator.audit.bounds import NEVER_ACTS, NO_BOUND
+from orchestrator.audit.bounds import MAY_ACT, NEVER_ACTS, NO_BOUND, NOT_KNOWN
 from orchestrator.audit.commands import LARGEST
 from orchestrator.audit.counts import (
+    NO_TERM,
     NOT_ITS_NAME,
     REFERENCE,
     UNDETERMINED,
@@ -64,10 +65,8 @@ COMPOSED = ("verl", "skyrl")
 """Libraries whose launches are commands; a YAML of theirs alone is what a command builds on."""
 CONFIGURED = ("nemo_rl", "roll", "areal", "prime_rl")
 """Libraries whose launches are configurations; a command of theirs starts one of these."""
-LEFT_OUT = {"tests", "test", "ci", ".github", "docker", "docs"}
+LEFT_OUT = {"tests", "test", "trainer", "ci", ".github", "docker", "docs"}
 """Folders whose launches are tests of a library, or its documentation."""
-SAMPLE = {True: 105, False: 45}
-"""How many launches were read by hand: of the libraries' own repositories, and of others."""
 SEED, DRAWS = 38, 4000
 
 
@@ -156,7 +155,7 @@ def rows_of(repository: str, folder: Path, commit: str, copies: set[str]) -> Ite
 def answers_of(path: Path, projects: Projects) -> list[AuditFinding]:
     """Return the findings on a file's launches, without the search for a change of each."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    if len(text) > LARGEST:
+    if len(text) > LARGEST or (path.suffix == ".py" and not any(name in text for name in PYTHON)):
         return []
     files, name = NeighbourFiles(path, projects), str(path)
     try:
@@ -234,26 +233,21 @@ def read(path: Path) -> list[Row]:
 
 
 QUESTIONS = ("anchor", "placement", "estimator", "beta")
-
-
-def sample(rows: Sequence[Row]) -> list[Row]:
-    """Return launches at random: so many of the libraries' own, and so many of research."""
-    chosen: list[Row] = []
-    for is_library, number in SAMPLE.items():
-        group = [each for each in rows if each.is_library == is_library]
-        group.sort(key=lambda each: (each.repository, each.path))
-        drawn = np.random.default_rng(SEED).choice(len(group), number, replace=False)
-        chosen += [group[at] for at in drawn]
-    return chosen
+ALL = "all four"
 
 
 def answers(counted: LaunchFacts) -> dict[str, object]:
-    """Return orch's answers to the questions of a label."""
+    """Return orch's answers to the questions of a label; none where the KL is not determined.
+
+    A label names the estimator of a KL and not the ratio that weighs it (`rho_`).
+    """
+    if counted.anchor == UNDETERMINED:
+        return dict.fromkeys(QUESTIONS, UNDETERMINED)
     terms = [each.split(" in the ") for each in counted.terms.split(" and ") if " in the " in each]
     return {
         "anchor": counted.anchor,
         "placement": " and ".join(place for _, place in terms) or "none",
-        "estimator": " and ".join(name for name, _ in terms) or "none",
+        "estimator": " and ".join(name.removeprefix("rho_") for name, _ in terms) or "none",
         "beta": counted.beta,
     }
 
@@ -324,6 +318,24 @@ RULES = """## How it was counted
 - **Interval**: whole repositories are drawn anew ({draws} times), because the files of one are
   much alike. It says how much the numbers hang on these repositories, not what others do.
 - **Not determined**: the file alone does not fix its KL. Such launches are in no share of a KL.
+"""
+
+HAND_READ = """Drawn at random: {own} of the libraries' own launches and {research} of research. One
+reader wrote down anchor, place, estimator and β of each before looking at orch's answer, from the
+lines of the file that set KL, loss, clip, weights and batches, from the files that it builds on,
+and from the library's defaults. *No answer*: orch says that the file alone, or a fork's own keys,
+do not fix it. What orch had wrong led to changes of orch. *Now* is with them, so only *at first*
+was measured on launches that had not corrected orch. One drawn file was the configuration of an
+inference server, which orch took for a launch; it no longer does, and it is in neither column.
+Where the two differ, the reader may be the one who is wrong.
+
+"""
+
+TREND_TEXT = """The four repositories with most launches, at the last commit before each date: the
+share without a KL to a reference, and how many launches there were. *Dead*: the KL is switched on
+and its release computes it without a gradient (SkyRL before 0.2.0), so it holds nothing. Between
+the second and the third date verl's recipes moved to a repository of their own, the fourth row.
+
 """
 
 LIMITS = """## What this cannot show
@@ -449,27 +461,19 @@ def _regimes(rows: Sequence[Row]) -> str:
 
 
 def _trend(rows: Sequence[Row]) -> str:
-    text = (
-        "Launches of the four repositories with most of them that have a history here, at the last "
-        "commit before each date: the share without a KL to a reference, and how many launches "
-        "there were.\n\n"
-    )
     lines = []
     for name, group in by_repository(rows).items():
         cells = []
         for date in QUARTERS:
             then = [each for each in group if each.date == date]
-            cells.append(f"{percent(*without_reference(then))} of {len(then)}" if then else "-")
-        first, last = (
-            {each.path for each in group if each.date == date}
-            for date in (QUARTERS[0], QUARTERS[-1])
-        )
-        new = [each for each in group if each.date == QUARTERS[-1] and each.path not in first]
-        gone = [each for each in group if each.date == QUARTERS[0] and each.path not in last]
-        cells += [f"{percent(*without_reference(each))} of {len(each)}" for each in (new, gone)]
+            dead = sum(
+                each.facts.anchor not in (REFERENCE, UNDETERMINED) and each.facts.terms != NO_TERM
+                for each in then
+            )
+            cell = f"{percent(*without_reference(then))} of {len(then)}" if then else "-"
+            cells.append(f"{cell}, {dead} of them dead" if dead else cell)
         lines.append((name, *cells))
-    titles = ("repository", *QUARTERS, "new since the first", "gone since the first")
-    return text + markdown_table([titles, *lines])
+    return TREND_TEXT + markdown_table([("repository", *QUARTERS), *lines])
 
 
 def _faults(rows: Sequence[Row]) -> str:
@@ -486,34 +490,47 @@ def _faults(rows: Sequence[Row]) -> str:
 
 
 def _hand_read(labels: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
-    text = (
-        f"Drawn at random (seed {SEED}): {SAMPLE[True]} of the libraries' own and {SAMPLE[False]} "
-        "of research. One reader wrote down anchor, place, estimator and β of each from the file, "
-        "the files it builds on and the library's defaults, before looking at orch's answer. A "
-        "file that does not fix its KL was labelled so.\n\n"
-    )
-    known = {(each.repository, each.path): answers(each.facts) for each in rows}
-    lines, wrong = [], []
-    rights = []
+    known = {(each.repository, each.path): each for each in rows}
+    own = sum(known[each["repository"], each["path"]].is_library for each in labels)
+    text = HAND_READ.format(own=own, research=len(labels) - own)
+    lines, different = [], []
+    for name in (*QUESTIONS, ALL):
+        cells = []
+        for now in (False, True):
+            marks = Counter(_mark(each, name, known, now=now) for each in labels)
+            low, high = wilson(marks["right"], len(labels))
+            answered = marks["right"] + marks["wrong"]
+            of_answers = wilson(marks["right"], answered)
+            of_these = f"{percent(marks['right'], answered)} {span(*of_answers)}"
+            cells += [
+                f"{marks['right']}: {percent(marks['right'], len(labels))} {span(low, high)}",
+                f"{marks['right']} of {answered}: {of_these}",
+                str(marks["no answer"]),
+            ]
+        lines.append((name, *cells[:3], *cells[3:5]))
+    titles = ("question", "right at first", "of what it answered", "no answer", "right now")
+    text += markdown_table([(*titles, "of what it answers now"), *lines])
     for each in labels:
-        own = known[each["repository"], each["path"]]
-        rights.append({name: each[name] == own[name] for name in QUESTIONS})
-        wrong += [
-            (f"`{each['repository']}` {each['path']}", name, str(each[name]), str(own[name]))
-            for name in QUESTIONS
-            if each[name] != own[name]
-        ]
-    for name in (*QUESTIONS, "all four"):
-        right = sum(all(e.values()) if name == "all four" else e[name] for e in rights)
-        low, high = wilson(right, len(rights))
-        lines.append(
-            (name, f"{right} of {len(rights)}", f"{percent(right, len(rights))} {span(low, high)}")
-        )
-    text += markdown_table([("question", "right", "share [Wilson, 95 %]"), *lines])
-    if wrong:
-        titles = ("launch", "question", "by hand", "orch")
-        text += "\nWhere the two differ:\n\n" + markdown_table([titles, *wrong])
-    return text
+        row = known[each["repository"], each["path"]]
+        for name in QUESTIONS:
+            if _mark(each, name, known, now=True) == "wrong":
+                said = str(answers(row.facts)[name])
+                label = f"`{each['repository']}` {each['path']}"
+                different.append((label, name, str(each[name]), said))
+    titles_ = ("launch", "question", "by hand", "orch")
+    return f"{text}\nWhere the two still differ:\n\n" + markdown_table([titles_, *different])
+
+
+def _mark(label: dict[str, Any], name: str, known: dict[tuple[str, str], Row], *, now: bool) -> str:
+    """Return whether orch's answer to a question, or to all of them, is that of the label."""
+    said = label["first"]
+    if now:
+        said = answers(known[label["repository"], label["path"]].facts)
+    names = QUESTIONS if name == ALL else (name,)
+    if all(label[each] == said[each] for each in names):
+        return "right"
+    silent = {UNDETERMINED, NOT_KNOWN, MAY_ACT}
+    return "no answer" if any(said[each] in silent for each in names) else "wrong"
 
 
 def _repositories(groups: dict[str, list[Row]]) -> str:
