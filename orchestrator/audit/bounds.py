@@ -6,7 +6,7 @@ bringing back what is beyond the bound. Sources: the papers that BOUNDS names.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from orchestrator.library.launches import BoundNote, LaunchReading, Surroundings
@@ -124,12 +124,23 @@ UNBOUNDED_LOSSES = ("GPG", "importance_sampling", "cross_entropy", UNCLIPPED)
 """Policy losses without a bound: their gradient is the same, or grows, however far a token moved"""
 
 
+NOT_KNOWN = "a loss not read"
+SAMPLER_KL = "KL to the sampler"
+CLIP = "PPO's clip"
+NEVER_ACTS = "a bound that never acts"
+MAY_ACT = "a bound that may never act"
+NO_BOUND = "no bound"
+ENGINE_WEIGHT = "engine weights alone"
+"""What bounds a step, where it has no name as a policy loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """What bounds a launch's policy, beside a KL to a reference policy.
 
     `to`: the policy that it is bound to in one step. `step`: how, in a clause. `dropped`: what
     loses its gradient without a word, empty if nothing. `failure`: what is known to go wrong.
+    `by`: what bounds it, in two or three words, by which launches are counted.
     """
 
     to: To
@@ -137,6 +148,7 @@ class Bound:
     dropped: str = ""
     failure: str = ""
     in_all: str = "no bound"
+    by: str = NOT_KNOWN
 
 
 def bound(reading: LaunchReading) -> Bound | None:
@@ -146,31 +158,32 @@ def bound(reading: LaunchReading) -> Bound | None:
         words = f"a KL to the policy that sampled (weight {reading.rollout_kl:g}) moves it back"
         own = BOUNDS.get(around.loss_mode) if around is not None else None
         if own is None or not own.returns or around is None or around.clip is None:
-            return Bound(
-                "the policy that sampled", f"{words}; tokens beyond its mask still have it"
-            )
+            step = f"{words}; tokens beyond its mask still have it"
+            return Bound("the policy that sampled", step, by=SAMPLER_KL)
         acts = own.acts.format(high=f"{around.clip[1]:g}")
-        return Bound("the policy that sampled", f"{words}; {acts}", own.drops, own.failure)
+        step = f"{words}; {acts}"
+        return Bound("the policy that sampled", step, own.drops, own.failure, by=SAMPLER_KL)
     if around is None or reading.decided is not None:
         return None
     own = _of_loss(around, reading.regime.on_policy)
     against = [f"against the engine {around.correction}"] if around.correction else []
     engine = "; ".join([*against, *_low_precision(reading)])
-    to: To = own.to
+    own = replace(own, step=f"{own.step}; {engine}" if engine else own.step)
     if around.correction and own.to == "nothing":
-        to = "the policy that sampled"
-    return Bound(to, f"{own.step}; {engine}" if engine else own.step, own.dropped, own.failure)
+        return replace(own, to="the policy that sampled", by=ENGINE_WEIGHT)
+    return own
 
 
 def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     name = around.loss_mode
     if name in UNBOUNDED_LOSSES:
-        return Bound("nothing", f"{name} has no bound: a token moves however far its ratio is")
+        step = f"{name} has no bound: a token moves however far its ratio is"
+        return Bound("nothing", step, by=NO_BOUND)
     if around.ratio == "none" and not (name in BOUNDS and BOUNDS[name].returns):
         why = "no ratio to the policy that sampled: nothing weighs or stops old samples"
         if on_policy:
             why = "no ratio, and one update a batch: the learning rate alone bounds a step"
-        return Bound("nothing", why)
+        return Bound("nothing", why, by=NO_BOUND)
     if name not in BOUNDS or (not name and around.ratio is None):
         return Bound("not known", f"the policy loss {name or 'of this launch'} is not one orch has")
     if not name and around.clip is None:
@@ -181,20 +194,23 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
         low, most = around.clip
         span, high = f"[{1 - low:g}, {1 + most:g}]", f"{most:g}"
     to: To = "the policy that sampled" if around.old_is_sampler else "the policy before the step"
-    if on_policy and not around.old_is_sampler and not own.returns:
+    of_one_update = around.one_update or (on_policy and not around.old_is_sampler)
+    if of_one_update and not own.returns:
         what = name or f"the clip {span}"
         text = (
             f"one update a batch, so each ratio is 1 and {what} never acts: the learning rate "
             "alone bounds a step"
         )
-        return Bound("nothing", text)
+        return Bound("nothing", text, by=NEVER_ACTS)
     text = own.acts.format(span=span, high=high)
     if not own.returns:
         text += "; it moves nothing back"
+    by = name or CLIP
     if on_policy is None and not around.old_is_sampler:
         text += " (with one update a batch it never acts)"
+        by = MAY_ACT
     drops = "; ".join(filter(None, [own.drops, around.also_drops]))
-    return Bound(to, text, drops, own.failure)
+    return Bound(to, text, drops, own.failure, by=by)
 
 
 def _low_precision(reading: LaunchReading) -> Iterator[str]:

@@ -69,6 +69,7 @@ class OwnTrainer(NamedTuple):
     lines: tuple[int, int]
 
 
+@lru_cache(maxsize=16)
 def yaml_keys(text: str) -> frozenset[str]:
     """Return the dotted keys of a YAML configuration, sections among them; none if unreadable."""
     try:

@@ -281,6 +281,9 @@ class Surroundings:
     old_is_sampler: bool = False
     """True if the ratio is to the engine's probabilities; False: to the trainer's own, computed
     anew before the first update of a batch."""
+    one_update: bool = False
+    """True if the old probabilities are computed anew for every batch and a batch has one update,
+    however old its samples are: each ratio is 1."""
     bound_notes: tuple[BoundNote, ...] = ()
     """Where a bound of this release does not do what its name says."""
     correction: str = ""

@@ -8,7 +8,8 @@ import pytest
 
 from audit.scripts import IN_REWARD, ON_POLICY, OPENRLHF, USE_LOSS, VERL, only
 from orchestrator.audit import AuditFinding, audit
-from orchestrator.audit.libraries import NeighbourFiles
+from orchestrator.audit.bounds import CLIP, ENGINE_WEIGHT, MAY_ACT, NEVER_ACTS
+from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.summary import instead, mark, summary
 
 ACTOR = "actor_rollout_ref.actor"
@@ -196,3 +197,73 @@ def test_a_checkout_whose_actor_reads_no_weight_has_no_kl_in_the_loss(
     (finding,) = audit(text, str(script), files=NeighbourFiles(script), versions=NEWEST)
     assert bool(finding.kl_in_loss.active) is reads
     assert finding.problem
+
+
+AREAL = """actor:
+  eps_clip: 0.4
+  kl_ctl: 0.0
+  ppo_n_minibatches: {parts}
+  use_decoupled_loss: true
+  prox_logp_method: {method}
+rollout:
+  max_head_offpolicyness: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "method", "by"),
+    [
+        (1, "recompute", ENGINE_WEIGHT),
+        (2, "recompute", CLIP),
+        (1, "loglinear", CLIP),
+    ],
+)
+def test_a_clip_around_probabilities_computed_anew_never_acts_in_one_update_however_old(
+    parts: int, method: str, by: str
+) -> None:
+    finding = only(AREAL.format(parts=parts, method=method), "x.yaml")
+    assert finding.regime.on_policy is False
+    assert finding.bound is not None
+    assert finding.bound.by == by
+
+
+def test_nemos_batch_may_be_a_product_of_two_keys() -> None:
+    text = """loss_fn:
+  reference_policy_kl_penalty: 0
+grpo:
+  num_prompts_per_step: 64
+  num_generations_per_prompt: 16
+  async_grpo: {enabled: false}
+policy:
+  train_global_batch_size: ${mul:${grpo.num_prompts_per_step}, ${grpo.num_generations_per_prompt}}
+"""
+    finding = only(text, "x.yaml")
+    assert finding.regime.on_policy is True
+    assert finding.bound is not None
+    assert finding.bound.by == NEVER_ACTS
+    (half,) = audit(text.replace("${mul:${grpo.num_prompts_per_step}, ", "${mul:2, "), "x.yaml")
+    assert half.regime.on_policy is None
+    assert half.bound is not None
+    assert half.bound.by == MAY_ACT
+
+
+def test_open_instructs_checkout_tells_its_release_by_a_setting(tmp_path: Path) -> None:
+    script = tmp_path / "scripts" / "run.sh"
+    script.parent.mkdir()
+    script.write_text(
+        "python open_instruct/grpo_fast.py --beta 0.0 --async_steps 4 --num_mini_batches 1"
+    )
+    (tmp_path / "open_instruct").mkdir()
+    code = tmp_path / "open_instruct" / "grpo_utils.py"
+    for field, is_named in (("use_rho_correction", True), ("beta", False)):
+        code.write_text(f"class GRPOExperimentConfig:\n    {field}: bool = True\n")
+        projects = Projects()
+        (finding,) = audit(
+            script.read_text(),
+            str(script),
+            files=NeighbourFiles(script, projects),
+            versions=projects.versions(script),
+        )
+        assert ("has use_rho_correction" in finding.version_because) is is_named
+        assert finding.bound is not None
+        assert finding.bound.by == ENGINE_WEIGHT

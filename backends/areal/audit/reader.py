@@ -38,6 +38,7 @@ from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 
 BETA, TYPE = "actor.kl_ctl", "actor.kl_estimator"
 LAG, MINIBATCHES = "rollout.max_head_offpolicyness", "actor.ppo_n_minibatches"
+PROXIMAL = "actor.prox_logp_method"
 DECOUPLED, RECOMPUTED = "actor.use_decoupled_loss", "actor.recompute_logprob"
 GROUP = "gconfig.n_samples"
 ESTIMATORS = {"k1": "k1", "k2": "k2", "k3": "k3"}
@@ -219,6 +220,9 @@ class _Reader(ReleaseReader):
             loss_mode="SAPO" if sapo else "GSPO" if sequence else "",
             ratio=ratio,
             clip=clip_range(low, high, symmetric=True),
+            one_update=bool(decoupled or recomputed)
+            and keys.number(MINIBATCHES) == 1
+            and (not keys.given.get(PROXIMAL) or keys.text(PROXIMAL) == "recompute"),
             correction="the weights of the decoupled loss against the rollout engine"
             if decoupled
             else "",

@@ -58,6 +58,7 @@ FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = (0, 7), (0, 5), (0, 5)
 ROOT = "grpo_math_1B.yaml"
 FIRST_TYPED = (0, 7)
 """First release whose configuration pydantic reads (algorithms/grpo.py: MasterConfig)."""
+_PRODUCT = re.compile(r"\$\{mul:\s*\$\{([\w.]+)\}\s*,\s*\$\{([\w.]+)\}\s*\}")
 _ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$")
 _SCORE = re.compile(
     r"kl_importance_weights\s*=\s*torch\.exp\(\s*curr_logprobs\w*\s*-\s*curr_logprobs\w*\.detach\(\)"
@@ -281,13 +282,22 @@ class _Reader(ReleaseReader):
         if self._on(ASYNC):
             age = keys.text("grpo.async_grpo.max_trajectory_age_steps") or "…"
             return TrainingRegime(False, f"rollouts lag by up to {shown(age)} steps ({ASYNC})")
-        prompts, group, batch = (keys.number(key) for key in (PROMPTS, GROUP, BATCH))
+        prompts, group, batch = (self._size(key) for key in (PROMPTS, GROUP, BATCH))
         if not prompts or not group or not batch:
-            unread = [key for key in (PROMPTS, GROUP, BATCH) if not keys.number(key)]
+            unread = [key for key in (PROMPTS, GROUP, BATCH) if not self._size(key)]
             return TrainingRegime.unread(unread)
         steps = max(prompts * group // batch, 1)
         sizes = f"{PROMPTS} {prompts:g} × {GROUP} {group:g}, {BATCH} {batch:g}"
         return TrainingRegime.of_steps(steps, sizes)
+
+    def _size(self, key: str) -> float | None:
+        """Return a number, also where it is the product of two other keys (`${mul:${a}, ${b}}`)."""
+        given = self.keys.last(key)
+        product = None if given is None else _PRODUCT.fullmatch(given.text)
+        if product is None:
+            return self.keys.number(key)
+        sizes = [self.keys.number(name) for name in product.groups()]
+        return sizes[0] * sizes[1] if sizes[0] and sizes[1] else None
 
     def _surroundings(self, advantage: str) -> Surroundings:
         keys, unread = self.keys, []

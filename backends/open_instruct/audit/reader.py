@@ -6,7 +6,7 @@ argument classes. Before 0.1.0 the estimators were named kl1 to kl4.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -187,6 +187,8 @@ class _Reader(ReleaseReader):
             loss_mode="CISPO" if keys.text("loss_fn") == "cispo" else "",
             ratio=ratio,
             clip=clip_range(low, high),
+            one_update=not sampled
+            and (keys.number("num_epochs") or 1) * (keys.number("num_mini_batches") or 0) == 1,
             correction="truncated importance sampling against the rollout engine"
             if corrected
             else "",
@@ -253,6 +255,16 @@ LOGGED = LoggedMetrics(
 )
 """The metrics that open-instruct's grpo_fast.py logs."""
 
+
+def _unnamed(
+    text: Callable[[str], str | None], releases: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the release of a checkout whose version only git knows: 0.3.0, by a setting of it."""
+    source = "open_instruct/grpo_utils.py"
+    if "open_instruct" not in releases and "use_rho_correction" in (text(source) or ""):
+        yield "open_instruct", f"0.3.0 {source} beside it has use_rho_correction"
+
+
 READER = ReadLibrary(
     "open_instruct",
     "open-instruct",
@@ -261,6 +273,7 @@ READER = ReadLibrary(
         aliases=("open-instruct",),
         repositories=("open-instruct",),
         files=(ReleaseFile("open_instruct", "pyproject.toml", needs="open_instruct"),),
+        amended=_unnamed,
     ),
     ESTIMATORS,
     audit,

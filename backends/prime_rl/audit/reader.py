@@ -80,6 +80,8 @@ _MARKS = {
     "kl_coef",
     "max_async_level",
 }
+_SERVER = {"vllm", "server", "kv_cache_offload"}
+"""Sections of the file of an inference server alone, which trains nothing."""
 _TRAINER_HEADS = re.compile(
     r"bench|ckpt|clean_output_dir|data|dist_timeout_seconds|enable_router_replay|heartbeat|log|loss"
     r"|max_async_level|max_concurrent_runs|max_steps|memory_profiler_path|metrics_server|model"
@@ -239,14 +241,15 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
     """Return True if a TOML file belongs to Prime-RL and to no other tool.
 
     It belongs to Prime-RL if it has one of the library's marking sections, or the keys of fine-
-    tuning, of the orchestrator or of the trainer.
+    tuning, of the orchestrator or of the trainer, and is not the file of a server alone.
     """
     heads = {key.partition(".")[0] for key in values}
     foreign = any(
         key.startswith(("project.", "tool.", "build_system.", "package.", "dependencies."))
         for key in values
     )
-    return not foreign and (
+    server = bool(heads & _SERVER) and not heads & {"orchestrator", "trainer", "inference"}
+    return not (foreign or server) and (
         bool(heads & _MARKS) or _is_sft(values) or _is_orchestrator(values) or _is_trainer(values)
     )
 
