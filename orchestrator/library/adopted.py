@@ -7,7 +7,13 @@ In a checkout of orch they are written into `backends/<library>`. Elsewhere they
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.library.key_tables import Options, load_options, numbers
+from orchestrator.library.key_tables import (
+    Options,
+    Releases,
+    load_options,
+    numbers,
+    with_release,
+)
 
 FOLDER = "adopted"
 
@@ -50,3 +56,11 @@ def versions(file: Path) -> tuple[str, ...]:
     own = load_options(file)
     every = sorted(options(file), key=numbers, reverse=True)
     return tuple(sorted(every, key=lambda version: version not in own))
+
+
+def releases(known: Releases, file: Path) -> Releases:
+    """Return the names of keys of every release: those of a library's history, and each release
+    that has its keys in `file`, as `options` reads it."""
+    for version, own in options(file).items():
+        known = with_release(known, version, own)
+    return known

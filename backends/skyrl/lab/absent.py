@@ -44,20 +44,24 @@ class Stand(types.ModuleType):
         return value
 
 
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class AbsentModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds whatever nothing else found, or only the packages named."""
 
     def __init__(self, only: Container[str] | None = None):
         self.only = only
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(
+        self, name: str, _path: object, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the specification of a module of anything."""
         package = name.split(".")[0]
         if package in {"skyrl", "skyrl_gym"} or (self.only and package not in self.only):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec):
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Stand:
+        """Return a module of anything."""
         return Stand(spec.name)
 
-    def exec_module(self, module):
-        pass
+    def exec_module(self, _module: types.ModuleType) -> None:
+        """Do nothing."""

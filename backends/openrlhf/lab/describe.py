@@ -15,6 +15,7 @@ import re
 import sys
 import types
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 STAND_INS = (
@@ -33,7 +34,37 @@ class Described(BaseException):
     """The parser is complete."""
 
 
+ACTIONS: list[argparse.Action] = []
+add_argument = argparse.ArgumentParser.add_argument
+
+
+def recorded(parser: argparse.ArgumentParser, *args: Any, **options: Any) -> argparse.Action:
+    """Add a flag to a parser, and keep it."""
+    ACTIONS.append(add_argument(parser, *args, **options))
+    return ACTIONS[-1]
+
+
+def end(*_: object, **__: object) -> Any:
+    """End the script in place of parsing."""
+    raise Described
+
+
+def described() -> dict[str, object]:
+    """Return what is known of each flag, by its name."""
+    flags: dict[str, object] = {}
+    for action in ACTIONS:
+        if action.dest == "help":
+            continue
+        of_the_hour = re.search(r"_\d{4}T\d\d:\d\d$", str(action.default))
+        facts = {"kind": kind(action), "default": None if of_the_hour else action.default}
+        if action.choices is not None:
+            facts["values"] = list(action.choices)
+        flags.update({name.removeprefix("--"): facts for name in action.option_strings})
+    return flags
+
+
 def kind(action: argparse.Action) -> str:
+    """Return the kind of a flag."""
     if action.nargs == 0:
         return "switch"
     name = getattr(action.type, "__name__", "str")
@@ -41,36 +72,23 @@ def kind(action: argparse.Action) -> str:
 
 
 def main() -> None:
+    """Run the script up to its parser, and print its flags."""
     spec = importlib.util.find_spec("openrlhf")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    package = Path(spec.submodule_search_locations[0])
+    (folder,) = (spec and spec.submodule_search_locations) or ()
+    package = Path(folder)
     for name in STAND_INS:
         sys.modules[name] = MagicMock()
     utils = types.ModuleType("openrlhf.utils")
     utils.__path__ = [str(package / "utils")]
     utils.get_strategy = MagicMock()
     sys.modules["openrlhf.utils"] = utils
-    flags: dict[str, object] = {}
-
-    def describe(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        for action in parser._actions:
-            if action.dest == "help":
-                continue
-            of_the_hour = re.search(r"_\d{4}T\d\d:\d\d$", str(action.default))
-            default = None if of_the_hour else action.default
-            facts = {"kind": kind(action), "default": default}
-            if action.choices is not None:
-                facts["values"] = list(action.choices)
-            flags.update({name.removeprefix("--"): facts for name in action.option_strings})
-        raise Described
-
-    argparse.ArgumentParser.parse_args = describe  # type: ignore[method-assign, assignment]  # the library calls it: it describes in place of parsing
+    argparse.ArgumentParser.add_argument = recorded  # type: ignore[method-assign]  # the library calls it
+    argparse.ArgumentParser.parse_args = end  # type: ignore[method-assign]  # likewise
     script = package / "cli" / "train_ppo_ray.py"
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
     with contextlib.suppress(Described):
-        exec(code, {"__name__": "__main__"})  # noqa: S102  (what a test of ours asks)
-    print("ANSWER " + json.dumps(flags))
+        exec(code, {"__name__": "__main__"})  # noqa: S102  (the library is what is asked)
+    sys.stdout.write("ANSWER " + json.dumps(described()) + "\n")
 
 
 main()
