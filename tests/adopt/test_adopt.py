@@ -16,6 +16,8 @@ from orchestrator.lab.adopt.changes import changes, of_evidence
 from orchestrator.lab.adopt.child import MeasuredRelease
 from orchestrator.lab.probes import functions
 from orchestrator.library.key_tables import load_options, written_options
+from orchestrator.pipeline.training import keep_spec
+from orchestrator.runs.experiment import open_experiment
 from tests.backends.environments import contract_python, cpu_python, root
 
 ROOT = Path(__file__).parents[2]
@@ -219,3 +221,26 @@ def test_a_release_adopted_in_the_projects_folder_is_driven_there(tmp_path: Path
     after = orch(tmp_path, "plan", "spec.yaml", "-v")
     assert after.returncode == 3
     assert "unverified" not in after.stdout + after.stderr
+
+
+def test_what_the_project_adopted_is_kept_beside_the_spec_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("1.17.0", NEWEST))
+    experiment = open_experiment(spec)
+    kept = experiment.folder.adopted("trl")
+    keep_spec(experiment)
+    assert not kept.exists(), "nothing was adopted"
+    for name, text in {"options.json": "{}", "environments/1.17.0.cpu.txt": "trl==1.17.0"}.items():
+        for library in ("trl", "verl"):
+            file = tmp_path / "adopted" / library / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    keep_spec(experiment)
+    assert {str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()} == {
+        "options.json",
+        "environments/1.17.0.cpu.txt",
+    }
+    assert not experiment.folder.adopted("verl").exists(), "the experiment does not train with it"

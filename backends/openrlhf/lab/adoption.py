@@ -8,7 +8,7 @@ from pathlib import Path
 
 from backends.openrlhf.flags import FLAT_NAMES, MODULE, is_flat, read
 from orchestrator.errors import Fault
-from orchestrator.library.key_tables import Options
+from orchestrator.library.key_tables import Option, Options, flags
 from orchestrator.records import LaunchPlan
 
 PARSER_IN = "contract"
@@ -21,9 +21,22 @@ SPLIT = ("reward.remote_url", "remote_rm_url")
 """Flags whose text the parser splits at commas."""
 
 
+DECIDE = ("algo.", "actor.", "reward.", "rollout.")
+
+
 def own_options(_package: Path, options: Options) -> Options:
-    """Return the keys in which a difference is a row to look at."""
-    return options
+    """Return the flags in which a difference is a row to look at: of what is optimised, and every
+    flag without a dot, whose name does not say of what it is."""
+    return {
+        key: option for key, option in options.items() if key.startswith(DECIDE) or "." not in key
+    }
+
+
+def source_options(package: Path) -> Options:
+    """Return the flags that its script names in full; those made in a loop are not among them."""
+    script = package / "cli" / "train_ppo_ray.py"
+    text = script.read_text(encoding="utf-8") if script.is_file() else ""
+    return {key: Option(each.kind, each.default) for key, each in flags(text).items()}
 
 
 def configuration(plan: LaunchPlan) -> list[str]:

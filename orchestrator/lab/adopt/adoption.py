@@ -32,6 +32,10 @@ class Adoption(Protocol):
         package: the folder of the release's source. options: all of its keys.
         """
 
+    def source_options(self, package: Path) -> Options:
+        """Return the keys as they can be read in the source, without running it; {} if they are
+        not where they were. Kinds, closed values and some keys may be missing."""
+
     def configuration(self, plan: LaunchPlan) -> object:
         """Return what PARSER takes of a launch, as JSON has it."""
 

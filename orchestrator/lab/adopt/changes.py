@@ -47,7 +47,7 @@ def changes(
     before, after = (releases[each] for each in pair)
     stored.read.cache_clear()
     evidence = [stored.read(library, each) or {"sources": {}} for each in pair]
-    differing = list(_keys(before, after))
+    differing = list(differing_keys(before, after))
     matter = [row for row in differing if _matters(row.what, own, measured.sent)]
     defaults = read_defaults(library)
     return ReleaseChanges(
@@ -70,7 +70,8 @@ def _matters(key: str, own: Collection[str], sent: Sequence[str]) -> bool:
     return key in own or key.rpartition(".")[2] in sent or key in sent
 
 
-def _keys(before: Options, after: Options) -> Iterator[ChangedRow]:
+def differing_keys(before: Options, after: Options) -> Iterator[ChangedRow]:
+    """Yield the keys that differ, or that one release has alone."""
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if old != new:

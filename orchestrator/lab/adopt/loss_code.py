@@ -112,7 +112,7 @@ def keep(library: str, version: str, source: Path) -> Path:
     """
     file = plugins.folder(library) / KEPT
     plain = json.loads(file.read_text(encoding="utf-8"))
-    read = of_source(library, lambda path: _text(source, path))
+    read = of_source(library, lambda path: text_of(source, path))
     if not read:
         raise EnvironmentFault(
             f"{library} {version} cannot be asked: {source} has none of {', '.join(plain['files'])}"
@@ -148,7 +148,11 @@ def keep(library: str, version: str, source: Path) -> Path:
     return file
 
 
-def _text(source: Path, path: str) -> str | None:
+def text_of(source: Path, path: str) -> str | None:
+    """Return the text of a file by its path in the library, or None.
+
+    source: the folder that has the library's package, or the package.
+    """
     files = (each / path for each in (source, source.parent))
     file = next((each for each in files if each.is_file()), None)
     return None if file is None else file.read_text(encoding="utf-8")
