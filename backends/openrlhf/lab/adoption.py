@@ -3,6 +3,7 @@
 `describe.py` asks its own parser for all flags, `resolve.py` what it makes of launches.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,13 +23,18 @@ SPLIT = ("reward.remote_url", "remote_rm_url")
 
 
 DECIDE = ("algo.", "actor.", "reward.", "rollout.")
+FLAT_DECIDE = re.compile(
+    "(^|_)(kl|advantage|clip|loss|reward|entropy|gamma|lambd|temperature|n_samples|is)(_|$)"
+)
+"""The same, of flags without a dot."""
 
 
 def own_options(_package: Path, options: Options) -> Options:
-    """Return the flags in which a difference is a row to look at: of what is optimised, and every
-    flag without a dot, whose name does not say of what it is."""
+    """Return the flags in which a difference is a row to look at: of what is optimised."""
     return {
-        key: option for key, option in options.items() if key.startswith(DECIDE) or "." not in key
+        key: option
+        for key, option in options.items()
+        if key.startswith(DECIDE) or ("." not in key and FLAT_DECIDE.search(key))
     }
 
 

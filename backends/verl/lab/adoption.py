@@ -20,7 +20,7 @@ PARSER_IN = "contract"
 PARSER = "resolve.py"
 """Asks its configuration what it makes of launches."""
 DECIDE = ("algorithm.", "actor_rollout_ref.actor.")
-OF_THE_MACHINE = (".megatron", ".fsdp_config", ".profiler", ".checkpoint", ".optim")
+OF_THE_MACHINE = (".megatron", ".fsdp_config", ".profiler", ".checkpoint", ".optim", "_target_")
 
 
 def own_options(_package: Path, options: Options) -> Options:

@@ -15,14 +15,17 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zipfile import ZipFile
 
+from orchestrator import plugins
 from orchestrator.audit.libraries import marks
 from orchestrator.errors import EnvironmentFault
 from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.adopt.adoption import adoption_of
 from orchestrator.lab.adopt.changes import ChangedRow, differing_keys
 from orchestrator.lab.probes import functions
-from orchestrator.lab.probes.protocol import probes_of
 from orchestrator.library.key_tables import Options, numbers
+
+ANY_PYTHON = ("--ignore-requires-python",)
+"""A wheel is only read: SkyRL's wants another Python than orch may have."""
 
 
 class NewRelease(NamedTuple):
@@ -68,7 +71,7 @@ def new_releases(library: str) -> Iterator[NewRelease]:
     """
     before = loss_code.releases_of(library)[-1]
     (name, *_) = marks()[library].distributions
-    answer = _pip("index", "versions", name, "--json")
+    answer = _pip("index", "versions", name, "--json", *ANY_PYTHON)
     newer = [each for each in json.loads(answer)["versions"] if numbers(each) > numbers(before)]
     if not newer:
         return
@@ -109,15 +112,13 @@ def _of_wheel(library: str, name: str, version: str) -> _Wheel:
     """Return what is in a release's wheel. Its files are read as text; where orch's own Python has
     torch and the library's probes can, its functions are run on numbers."""
     with TemporaryDirectory() as folder:
-        _pip(
-            "download", "-q", "--no-deps", "--only-binary=:all:", "-d", folder, f"{name}=={version}"
-        )
+        options = ("-q", "--no-deps", "--only-binary=:all:", *ANY_PYTHON)
+        _pip("download", *options, "-d", folder, f"{name}=={version}")
         (wheel,) = Path(folder).iterdir()
         unpacked = Path(folder) / "unpacked"
         with ZipFile(wheel) as archive:
             archive.extractall(unpacked)
-        adoption = adoption_of(library)
-        root = probes_of(library).PACKAGE
+        root = loss_code.package_of(library)
         package = min(unpacked.rglob(root), key=lambda each: len(each.parts), default=unpacked)
         digests = loss_code.of_source(library, lambda path: loss_code.text_of(package, path))
         if not digests:
@@ -126,13 +127,23 @@ def _of_wheel(library: str, name: str, version: str) -> _Wheel:
                 "was compared; look where it went, and add it to "
                 f"backends/{library}/{loss_code.KEPT}"
             )
-        keys = adoption.source_options(package)
+        keys, own = _keys(library, package)
         return _Wheel(
             {name: digest for own in digests.values() for name, digest in own.items()},
             keys,
-            tuple(adoption.own_options(package, keys)),
+            own,
             _measured(library, version, package),
         )
+
+
+def _keys(library: str, package: Path) -> tuple[Options, Collection[str]]:
+    """Return the keys in a release's source, and those of the objective; none for a library that
+    is only read."""
+    if library in plugins.only_read():
+        return {}, ()
+    adoption = adoption_of(library)
+    keys = adoption.source_options(package)
+    return keys, tuple(adoption.own_options(package, keys))
 
 
 def _measured(library: str, version: str, package: Path) -> functions.Functions | None:
