@@ -148,7 +148,7 @@ def options(version: str) -> Mapping[str, Option]:
     """Return a release's facts about the flags that orch gives, by their dotted names."""
     known = _release_options()[version]
     named = {name: flat if is_flat(version) else name for name, flat in FLAT_NAMES.items()}
-    return {name: known[own] for name, own in named.items() if own in known}
+    return {name: known[own] for name, own in named.items() if own is not None and own in known}
 
 
 def default(name: str, version: str) -> object:

@@ -143,7 +143,8 @@ def _print(outcome: Adopted) -> None:
         click.echo(f"probed functions with another text: {', '.join(texts)}")
     if others:
         click.echo(
-            f"{len(others)} more keys differ; orch sends none of them, and none says what is optimised: --json lists them"
+            f"{len(others)} more keys differ; orch sends none of them, and none says what is "
+            "optimised: --json lists them"
         )
     for sentence in outcome.measured.refused:
         click.echo(f"its parser: {sentence}")

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.adopt.new_releases import new_releases
+from tests.backends.child import probes_fork
 from tests.backends.environments import contract_python
 from tests.command_line import orch
 
@@ -37,6 +38,11 @@ def wheel(index: Path, version: str, files: dict[str, str], *, inside: str = "")
             f"{held}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         archive.writestr(f"{held}/RECORD", "")
+
+
+@pytest.fixture(autouse=True)
+def probes_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes_fork(monkeypatch)
 
 
 @pytest.fixture

@@ -3,31 +3,19 @@
 {name: {"kind", "default", "values"}}: a `switch` takes no word, `float x 2` two, most others one;
 `values` is there where the parser takes these only.
 
-`openrlhf.cli.train_ppo_ray` builds its parser under `if __name__ == "__main__"`: the file is run as
-that, with stand-ins for what it imports, up to the parser's first use.
+The script `openrlhf.cli.train_ppo_ray` runs, with stand-ins for what it imports (stood_in.py), up
+to the parser's first use.
 """
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import re
 import sys
-import types
-from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-STAND_INS = (
-    "ray",
-    "ray.util",
-    "ray.util.placement_group",
-    "openrlhf.trainer",
-    "openrlhf.trainer.ray",
-    "openrlhf.trainer.ray.launcher",
-    "openrlhf.trainer.ray.ppo_actor",
-    "openrlhf.trainer.ray.ppo_critic",
-)
+from stood_in import script
 
 
 class Described(BaseException):
@@ -73,21 +61,10 @@ def kind(action: argparse.Action) -> str:
 
 def main() -> None:
     """Run the script up to its parser, and print its flags."""
-    spec = importlib.util.find_spec("openrlhf")
-    (folder,) = (spec and spec.submodule_search_locations) or ()
-    package = Path(folder)
-    for name in STAND_INS:
-        sys.modules[name] = MagicMock()
-    utils = types.ModuleType("openrlhf.utils")
-    utils.__path__ = [str(package / "utils")]
-    utils.get_strategy = MagicMock()
-    sys.modules["openrlhf.utils"] = utils
-    argparse.ArgumentParser.add_argument = recorded  # type: ignore[method-assign]  # the library calls it
-    argparse.ArgumentParser.parse_args = end  # type: ignore[method-assign]  # likewise
-    script = package / "cli" / "train_ppo_ray.py"
-    code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
+    parser: Any = argparse.ArgumentParser
+    parser.add_argument, parser.parse_args = recorded, end  # the library's script calls them
     with contextlib.suppress(Described):
-        exec(code, {"__name__": "__main__"})  # noqa: S102  (the library is what is asked)
+        script(MagicMock())()
     sys.stdout.write("ANSWER " + json.dumps(described()) + "\n")
 
 

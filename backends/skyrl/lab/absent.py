@@ -5,7 +5,6 @@ import importlib.abc
 import importlib.machinery
 import types
 from collections.abc import Container
-from typing import ClassVar
 from unittest.mock import MagicMock
 
 
@@ -34,7 +33,7 @@ class Anything(MagicMock, metaclass=Kind):
 class Stand(types.ModuleType):
     """A module of anything: a name with a capital is a class, every other one a function."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: list[str] = []  # noqa: RUF012  (it is a package: any import below it is asked for)
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

@@ -30,8 +30,9 @@ def main() -> None:
     from omegaconf import OmegaConf
 
     spec = importlib.util.find_spec("verl")
-    (folder,) = (spec and spec.submodule_search_locations) or ()
-    root = Path(folder)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("verl")
+    root = Path(spec.submodule_search_locations[0])
     config = root / "trainer" / "config"
     with initialize_config_dir(config_dir=str(config), version_base=None):
         composed: Any = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)

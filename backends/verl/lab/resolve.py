@@ -52,10 +52,12 @@ def answers(question: Any) -> list[Any]:
 
 def main() -> None:
     """Answer the questions on standard input."""
-    yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half of composing is parsing
+    # half of composing is parsing
+    vars(yaml)["SafeLoader"] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     spec = importlib.util.find_spec("verl")
-    (folder,) = (spec and spec.submodule_search_locations) or ()
-    config = Path(folder) / "trainer" / "config"
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("verl")
+    config = Path(spec.submodule_search_locations[0]) / "trainer" / "config"
     with initialize_config_dir(config_dir=str(config), version_base=None):
         for line in sys.stdin:
             sys.stdout.write("ANSWER " + json.dumps(answers(json.loads(line))) + "\n")
