@@ -7,7 +7,7 @@ models/loss.py (PolicyLoss, aggregate_loss), trainer/ppo_utils/experience_maker.
 
 from functools import cache
 
-from backends.openrlhf.flags import FLAT, NEWEST
+from backends.openrlhf.flags import is_flat
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS, PROMPT_ORDER, SHUFFLED
 from backends.openrlhf.translate import LARGEST_MICRO_BATCH
 from orchestrator.kl.estimators import Clamp
@@ -20,7 +20,7 @@ KL_RATIO_MAX = 10.0
 LOG_RATIO_BOUND = 20.0
 """Since 0.11 PolicyLoss clamps the log-ratio to plus and minus this before the exponential."""
 
-_NEWEST = Dialect(
+_DOTTED = Dialect(
     kl_clamp=KL_CLAMP,
     kl_clamp_of=PLAIN_ESTIMATORS,
     kl_ratio_max=KL_RATIO_MAX,
@@ -35,7 +35,7 @@ _NEWEST = Dialect(
     staleness="up_to",
     precision=("bf16", "bf16", "bf16"),
 )
-_FLAT = _NEWEST.model_copy(
+_FLAT = _DOTTED.model_copy(
     update={
         "kl_ratio_max": None,
         "kl_loss_mean": "as_policy",
@@ -55,4 +55,4 @@ def semantics(version: str | None) -> Semantics:
 
     Raise UnsupportedSetting for any other.
     """
-    return Semantics({NEWEST: _NEWEST, FLAT: _FLAT}[MANIFEST.release(version)], _OMITS)
+    return Semantics(_FLAT if is_flat(MANIFEST.release(version)) else _DOTTED, _OMITS)

@@ -12,12 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Fault, did_you_mean
-from orchestrator.library import key_tables
-from orchestrator.library.key_tables import Option, Options, completed
+from orchestrator.library import adopted, key_tables
+from orchestrator.library.key_tables import Option, Options, completed, numbers
 from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
 
-NEWEST, FLAT = "0.11.2", "0.10.1.post2"
-VERSIONS = (NEWEST, FLAT)
+FACTS = Path(__file__).with_name("options.json")
+VERSIONS = adopted.versions(FACTS)
+"""The releases that orch drives, newest first; after them those that the project adopted."""
+NEWEST = VERSIONS[0]
+FIRST_DOTTED = "0.10.2"
+"""The first release whose flags have dotted names."""
+READ = "0.11.2"
+"""The release since which orch has read what rules of this folder say, in 0.11's trainer."""
+
+
+def is_flat(version: str) -> bool:
+    """Return True for a release whose flags have flat names."""
+    return numbers(version) < numbers(FIRST_DOTTED)
+
+
+def is_read(version: str) -> bool:
+    """Return True for READ and the releases after it."""
+    return numbers(version) >= numbers(READ)
+
+
+FLAT = next(version for version in VERSIONS if is_flat(version))
 MODULE = "openrlhf.cli.train_ppo_ray"
 
 MANY = " x +"
@@ -106,7 +125,7 @@ _SETTLED: Values = {"actor.eps_clip_low_high": (0.2, 0.2)}
 
 @cache
 def _release_options() -> Mapping[str, Options]:
-    return key_tables.load_options(Path(__file__).with_name("options.json"))
+    return adopted.options(FACTS)
 
 
 @cache
@@ -119,7 +138,7 @@ def own_tables() -> Mapping[str, ReleaseTable]:
 @cache
 def dotted_names(version: str) -> Mapping[str, str]:
     """Return the dotted name of each flag of a release that has another name there."""
-    if version != FLAT:
+    if not is_flat(version):
         return {}
     return {flat: name for name, flat in FLAT_NAMES.items() if flat is not None}
 
@@ -128,8 +147,8 @@ def dotted_names(version: str) -> Mapping[str, str]:
 def options(version: str) -> Mapping[str, Option]:
     """Return a release's facts about the flags that orch gives, by their dotted names."""
     known = _release_options()[version]
-    named = {name: name if version != FLAT else flat for name, flat in FLAT_NAMES.items()}
-    return {name: known[own] for name, own in named.items() if own is not None}
+    named = {name: flat if is_flat(version) else name for name, flat in FLAT_NAMES.items()}
+    return {name: known[own] for name, own in named.items() if own is not None and own in known}
 
 
 def default(name: str, version: str) -> object:
@@ -155,10 +174,8 @@ def release_table(version: str) -> ReleaseTable:
 @cache
 def spelled(name: str, version: str) -> str | None:
     """Return `--name` as a release spells it, or None if the release lacks the flag."""
-    flat = FLAT_NAMES[name]
-    if version != FLAT:
-        return f"--{name}"
-    return None if flat is None else f"--{flat}"
+    own = FLAT_NAMES[name] if is_flat(version) else name
+    return f"--{own}" if own in _release_options()[version] else None
 
 
 @cache

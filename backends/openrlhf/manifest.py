@@ -8,7 +8,17 @@ import math
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from backends.openrlhf.flags import FLAT, NEWEST, VERSIONS, is_given, release_table, spelled, words
+from backends.openrlhf.flags import (
+    FLAT,
+    NEWEST,
+    READ,
+    VERSIONS,
+    is_flat,
+    is_given,
+    release_table,
+    spelled,
+    words,
+)
 from backends.openrlhf.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.errors import Fault, SpecError
 from orchestrator.library import lora
@@ -215,7 +225,7 @@ def _estimator_advice(settings: Settings) -> str:
     """Return why OpenRLHF lacks an estimator, as far as it is known."""
     estimator = settings.kl.estimator
     if settings.kl.placement == "loss":
-        if settings.backend.version == FLAT:
+        if is_flat(MANIFEST.version_of(settings)):
             return f"backend.version={NEWEST} has {estimator}." if estimator in UNBIASED else ""
         # The ratio of its weighted estimators is not the one to a stale rollout policy.
         return "Set kl.estimator=k2." if settings.max_staleness_steps else ""
@@ -315,12 +325,12 @@ OBJECTIVE = (
         advice="Its `reinforce` subtracts the batch mean and whitens by default, which is "
         "REINFORCE++; the nearest with a baseline per prompt is advantage.estimator=rloo.",
     ),
-    Row("loss.policy", _POLICY_LOSS, offer=(_PPO, Meaning("gspo", "gspo")), since=NEWEST),
+    Row("loss.policy", _POLICY_LOSS, offer=(_PPO, Meaning("gspo", "gspo")), since=READ),
     Row(
         "loss.policy",
         _POLICY_LOSS,
         offer=(_PPO,),
-        until=NEWEST,
+        until=READ,
         advice=f"orch has read OpenRLHF's gspo of {NEWEST} only: set backend.version={NEWEST}.",
     ),
     Row(
@@ -330,7 +340,7 @@ OBJECTIVE = (
             # PolicyLoss of gspo averages by response and does not read the key.
             Meaning("sequence_mean", "seq-mean-token-mean", spellings=("token-mean",)),
         ),
-        since=NEWEST,
+        since=READ,
         when=GSPO,
         account=lambda s: _differs(s.kl.placement == "loss", KL_BY_TOKENS),
         advice="OpenRLHF averages gspo by response always: set loss.aggregation=sequence_mean.",
@@ -340,7 +350,7 @@ OBJECTIVE = (
         "loss.aggregation",
         "actor.loss_agg_mode",
         offer=named({"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}),
-        since=NEWEST,
+        since=READ,
         when=NOT_GSPO,
         account=lambda s: _differs(
             s.loss.aggregation == "sequence_mean" and s.kl.placement == "loss", KL_BY_TOKENS
@@ -352,7 +362,7 @@ OBJECTIVE = (
         "loss.aggregation",
         "train.micro_batch_size",
         offer=named({"sequence_mean": 1}),
-        until=NEWEST,
+        until=READ,
         advice=_NO_CONSTANT,
         shows=_AGGREGATION,
     ),
@@ -361,7 +371,7 @@ OBJECTIVE = (
         carried_by="micro-batches of several sequences",
         offer=same("token_mean", status="approximated", note=MICRO_BATCHES),
         read=lambda _: "token_mean",
-        until=NEWEST,
+        until=READ,
         shows=_AGGREGATION,
     ),
     Row(
@@ -454,7 +464,7 @@ CORRECTION = (
         offer=named(_BY_TOKEN),
         adds=lambda _: {LEVEL: "token", GATING: "ratio"},
         read=_kind(_BY_TOKEN),
-        since=NEWEST,
+        since=READ,
         account=("exact", _WEIGHTS),
         advice=_corrected_by,
         shows=_OF_CORRECTION,
@@ -465,7 +475,7 @@ CORRECTION = (
         offer=named(_BY_TOKEN_FLAT),
         adds=lambda _: {LEVEL: True},
         read=_kind(_BY_TOKEN_FLAT),
-        until=NEWEST,
+        until=READ,
         account=("exact", _WEIGHTS),
         advice=_corrected_by,
         shows=_OF_CORRECTION,
@@ -506,7 +516,7 @@ KL = (
         ),
         read=_unbiased_estimator,
         when={"kl.placement": ("loss",)},
-        since=NEWEST,
+        since=READ,
         account=_kl_estimator_account,
         shows=_ESTIMATOR,
     ),
@@ -589,12 +599,12 @@ OPTIMIZER = (
         )
         for at in (0, 1)
     ),
-    Row("optimizer.epsilon", "actor.adam.eps", offer=Number(), since=NEWEST),
+    Row("optimizer.epsilon", "actor.adam.eps", offer=Number(), since=READ),
     Row(
         "optimizer.epsilon",
         carried_by="DeepSpeed's own default",
         offer=same(1e-8),
-        until=NEWEST,
+        until=READ,
         advice=f"{FLAT} has no flag for it; backend.version={NEWEST} has --actor.adam.eps.",
     ),
     Row(
@@ -603,12 +613,12 @@ OPTIMIZER = (
         offer=Number(null=True, off=0.0),
         account=("exact", "0 turns it off"),
     ),
-    Row("optimizer.schedule", "actor.lr_scheduler", offer=named(_SCHEDULES), since=NEWEST),
+    Row("optimizer.schedule", "actor.lr_scheduler", offer=named(_SCHEDULES), since=READ),
     Row(
         "optimizer.schedule",
         "actor.lr_scheduler",
         offer=named({"constant": _SCHEDULES["constant"]}),
-        until=NEWEST,
+        until=READ,
         advice=f"{FLAT} gives every schedule a min_lr that this one refuses once training starts; "
         f"backend.version={NEWEST} runs it.",
     ),
@@ -719,7 +729,7 @@ def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
 def _of_tokens(settings: Settings) -> Account:
     """Return how exactly the entropy bonus is the policy loss's aggregate."""
     notes = []
-    if settings.backend.version == FLAT:
+    if is_flat(MANIFEST.version_of(settings)):
         notes.append("the mean over the tokens of each micro-batch")
     elif settings.loss.aggregation != "token_mean":
         notes.append("the mean over tokens, whatever the policy loss has")

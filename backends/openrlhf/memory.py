@@ -1,6 +1,6 @@
 """What a launch of OpenRLHF holds on a GPU, by its source and DeepSpeed's (ZeRO-3, bf16)."""
 
-from backends.openrlhf.flags import NEWEST
+from backends.openrlhf.manifest import MANIFEST
 from backends.openrlhf.translate import rank_layout
 from orchestrator.library.memory import CheckpointUse, GpuUse, saves
 from orchestrator.records import Cell
@@ -13,7 +13,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     policy, bf16, does not. Offloaded, AdamW and the reference policy are in the node's memory.
     """
     settings, system = cell.settings, cell.system
-    version = settings.backend.version or NEWEST
+    version = MANIFEST.version_of(settings)
     layout = rank_layout(settings, cell.resources, version, system)
     longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
     synchronous = settings.max_staleness_steps == 0

@@ -4,10 +4,10 @@ By its source (trainer/ray/ppo_actor.py): 0.11.2 divides by the tokens of the ac
 all GPUs; 0.10.1.post2 divides each micro batch by its own tokens, so that its size is mathematics.
 """
 
+from backends.openrlhf.flags import NEWEST, is_read
 from orchestrator.library.manifest import SystemRow, Values
 from orchestrator.settings import Settings
 
-NEWEST = "0.11.2"
 TOKENS = ("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu")
 DYNAMIC = "train.dynamic_batch_enable"
 OFFLOADED = ("ds.adam_offload", "ref.offload")
@@ -16,7 +16,8 @@ _ENGINE = "vLLM's own; it moves no probability but by rounding"
 
 
 def _own_tokens(settings: Settings) -> str:
-    if settings.backend.version not in (None, NEWEST) and settings.loss.aggregation == "token_mean":
+    version = settings.backend.version or NEWEST
+    if not is_read(version) and settings.loss.aggregation == "token_mean":
         return "This release divides each micro batch (micro_train_batch_size) by its own tokens"
     return ""
 

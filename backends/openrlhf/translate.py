@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
-from backends.openrlhf.flags import FLAT, NEWEST, argv, dotted_names, own_tables, spelled
+from backends.openrlhf.flags import (
+    FLAT,
+    NEWEST,
+    READ,
+    argv,
+    dotted_names,
+    is_flat,
+    is_read,
+    own_tables,
+    spelled,
+)
 from backends.openrlhf.manifest import (
     MANIFEST,
     PLAIN_ESTIMATORS,
@@ -134,13 +144,13 @@ def _dump(
     """
     if not cell.cadence.dump_rollouts:
         return {}, {}
-    if version != NEWEST:
+    if not is_read(version):
         raise UnsupportedSetting(
             "openrlhf",
             "cadence.dump_rollouts",
             True,
             (False,),
-            f"The hook that writes rollouts is for {NEWEST}: set backend.version={NEWEST}.",
+            f"The hook that writes rollouts is for {READ} and later: set backend.version={NEWEST}.",
         )
     text = (Path(__file__).parent / "launch" / DUMP).read_text(encoding="utf-8")
     files = {DUMP: text, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
@@ -279,7 +289,7 @@ def rank_layout(
         )
     share = per_minibatch // workers
     micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
-    by_sequence = version == FLAT and settings.loss.aggregation == "sequence_mean"
+    by_sequence = is_flat(version) and settings.loss.aggregation == "sequence_mean"
     key = spelled("train.micro_batch_size", version) or ""
     declared = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))
     if declared is not None and share % declared:
@@ -356,7 +366,7 @@ def _refusals(
             "OpenRLHF's gspo with a correction takes its ratio to the engine and weights nothing "
             "(openrlhf/models/loss.py, PolicyLoss): leave it out, or set loss.policy=ppo.",
         )
-    if version == FLAT and settings.loss.aggregation == "token_mean" and layout.micro_train == 1:
+    if is_flat(version) and settings.loss.aggregation == "token_mean" and layout.micro_train == 1:
         yield _refused(
             "loss.aggregation",
             "token_mean",

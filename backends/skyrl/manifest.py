@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
-from orchestrator.library import key_tables, lora
+from orchestrator.library import adopted, key_tables, lora
 from orchestrator.library.key_tables import numbers
 from orchestrator.library.manifest import (
     ABSENT,
@@ -38,10 +38,15 @@ from orchestrator.library.needs import NEEDS, name_of, needed
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import Clip, Settings
 
-VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
-"""0.4.0 is the newest; 0.3.0 the newest for Python 3.11; 0.2.0 the first whose KL in the loss has a
-gradient, and the last that trains asynchronously with its plain PPO loss."""
+FACTS = Path(__file__).with_name("options.json")
+VERSIONS = adopted.versions(FACTS)
+"""The releases that orch drives, newest first; after them those that the project adopted. 0.3.0 is
+the newest for Python 3.11; 0.2.0 the first whose KL in the loss has a gradient, and the last that
+trains asynchronously with its plain PPO loss."""
 NEWEST = VERSIONS[0]
+READ = "0.4.0"
+"""The release since which orch has read what SkyRL claims of Ray, and runs it without a GPU."""
+_NEWEST_FIRST = sorted(VERSIONS, key=numbers, reverse=True)
 COUNTS_STEPS = "0.3.0"
 """The first release that counts train steps, that has DPPO, and whose asynchronous trainer refuses
 its own PPO losses."""
@@ -145,7 +150,7 @@ def tables() -> dict[str, ReleaseTable]:
     `trainer.fully_async.enabled` has no default here, because some entry points train
     asynchronously without it.
     """
-    releases = key_tables.load_options(Path(__file__).with_name("options.json"))
+    releases = adopted.options(FACTS)
     return {
         version: replace(
             key_tables.option_table(version, options, added=("orch.",)),
@@ -888,7 +893,7 @@ RUN = (
             until=newer,
             account=("exact", f"SkyRL {version}"),
         )
-        for version, newer in zip(VERSIONS, ("", *VERSIONS), strict=False)
+        for version, newer in zip(_NEWEST_FIRST, ("", *_NEWEST_FIRST), strict=False)
     ),
     Row(
         "max_staleness_steps",
@@ -1051,6 +1056,11 @@ MANIFEST = Manifest(
     show=_show,
     version_advice=f"Set backend=skyrl@{NEWEST}, or leave the version out.",
 )
+
+
+def is_read(version: str) -> bool:
+    """Return True for READ and the releases after it."""
+    return numbers(version) >= numbers(READ)
 
 
 def counts_steps(version: str) -> bool:

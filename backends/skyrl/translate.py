@@ -17,10 +17,10 @@ from backends.skyrl.manifest import (
     EVAL_SAMPLING,
     FIXED,
     MANIFEST,
-    NEWEST,
     PLACEMENT,
     TO_ENGINE,
     counts_steps,
+    is_read,
 )
 from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
@@ -120,7 +120,7 @@ def _claimed_cpus(resources: Resources, version: str) -> int | None:
     servers), and a part of one on each node, by the task that removes old checkpoints
     (run_on_each_node). ENTRY trains in a task, which claims one.
     """
-    if version != NEWEST:
+    if not is_read(version):
         return None
     return resources.num_nodes * (resources.gpus_per_node + 1) + 1
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backends.verl import checkpoints, dialect, memory, metrics, parse, translate
-from backends.verl.manifest import MANIFEST
+from backends.verl.manifest import FACTS, MANIFEST
 from backends.verl.releases import MARKS
+from orchestrator.library import adopted
 from orchestrator.library.key_tables import load_releases
 from orchestrator.library.protocol import Backend
 from orchestrator.records import LaunchPlan
@@ -40,7 +41,8 @@ class VerlBackend(Backend):
         audit/keys.json has the keys of every release, as Hydra composes them. `+` adds a key.
         """
         history = Path(__file__).parent / "audit" / "keys.json"
-        table = load_releases(history).table(version) if history.is_file() else None
+        known = adopted.releases(load_releases(history), FACTS) if history.is_file() else None
+        table = None if known is None else known.table(version)
         if table is None:
             return None
         own = MANIFEST.tables[self.neighbour(version)].keys  # without Hydra's, and added ones

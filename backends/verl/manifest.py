@@ -14,7 +14,8 @@ from pathlib import Path
 from backends.verl import extension
 from backends.verl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.estimators import TABLE
-from orchestrator.library import key_tables, lora
+from orchestrator.library import adopted, key_tables, lora
+from orchestrator.library.key_tables import numbers
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -38,8 +39,14 @@ from orchestrator.library.manifest import (
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Settings
 
-NEWEST, OLDEST = "0.9.1", "0.8.0"
-VERSIONS = (NEWEST, OLDEST)
+FACTS = Path(__file__).with_name("options.json")
+VERSIONS = adopted.versions(FACTS)
+"""The releases that orch drives, newest first; after them those that the project adopted."""
+NEWEST = VERSIONS[0]
+V1 = "0.9.0"
+"""The first release with the trainer (V1) that has modes."""
+READ = "0.9.1"
+"""The release since which orch has read and wrapped the trainer."""
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MODEL, OPTIMIZER = "actor_rollout_ref.model", "actor_rollout_ref.actor.optim"
@@ -97,9 +104,7 @@ TABLES: Mapping[str, ReleaseTable] = {
         key_tables.option_table(version, options, added=ADDED),
         defaults={key: option.default for key, option in options.items()},
     )
-    for version, options in key_tables.load_options(
-        Path(__file__).with_name("options.json")
-    ).items()
+    for version, options in adopted.options(FACTS).items()
 }
 
 IN_REWARD = {"kl.placement": ("reward",)}
@@ -107,6 +112,16 @@ IN_LOSS = {"kl.placement": ("loss",)}
 IN_BOTH = {"kl.placement": ("reward_and_loss",)}
 NO_KL = {"kl.placement": (None,)}
 STALE = {"max_staleness_steps": Number(least=1)}
+
+
+def is_read(version: str) -> bool:
+    """Return True for READ and the releases after it."""
+    return numbers(version) >= numbers(READ)
+
+
+def has_v1(version: str) -> bool:
+    """Return True for a release with the trainer V1."""
+    return numbers(version) >= numbers(V1)
 
 
 def updates_per_tick(settings: Settings) -> int:

@@ -29,7 +29,6 @@ from backends.verl.manifest import (
     MODE,
     MODEL,
     NEWEST,
-    OLDEST,
     OPTIMIZER,
     PARTS,
     PENALTY,
@@ -43,6 +42,7 @@ from backends.verl.manifest import (
     USE_REWARD,
     VERSIONS,
     WORKER_ENV,
+    has_v1,
     unweighted,
 )
 from backends.verl.overrides import read
@@ -187,7 +187,7 @@ def _loggers(launch: LaunchValues) -> KeyFaults:
 
 def _reward(launch: LaunchValues) -> KeyFaults:
     for key in launch.given:
-        if key.startswith(OUTDATED_REWARD_KEYS) and launch.version == NEWEST:
+        if key.startswith(OUTDATED_REWARD_KEYS) and has_v1(launch.version):
             yield key, f"is ignored by verl {launch.version}: write reward.{key}"
 
 
@@ -270,7 +270,7 @@ def _correction(launch: LaunchValues) -> KeyFaults:
     for key in (f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"):
         if values[key] is not None and bypass:
             yield key, "is ignored with bypass_mode=True and policy_loss.loss_mode=vanilla"
-        elif values[key] is not None and (key.endswith("rs") or launch.version == OLDEST):
+        elif values[key] is not None and (key.endswith("rs") or not has_v1(launch.version)):
             yield key, "no cell has this correction: leave it out, or set rollout_is of 0.9.1"
     if values.get(MODE) == "separate_async" and not bypass:
         message = "set it, or ratios are to the trainer's policy, not to the one that sampled"

@@ -46,6 +46,7 @@ from backends.verl.manifest import (
     PARTS,
     PENALTY,
     PROJECT,
+    READ,
     REFERENCE_IN,
     REWARD,
     REWARD_BETA,
@@ -62,6 +63,7 @@ from backends.verl.manifest import (
     USE_REWARD,
     WARMUP,
     WORKER_ENV,
+    is_read,
 )
 from backends.verl.overrides import write
 from orchestrator import scoring
@@ -78,8 +80,6 @@ MODULE = "orch_verl"
 EXTENSION = f"extension/{MODULE}.py"
 ROLLOUT_MODULE = "orch_verl_rollouts"
 ROLLOUT_HOOK = f"extension/{ROLLOUT_MODULE}.py"
-DUMPING = ("0.9.1",)
-"""Releases with the trainer (V1) that rollout_hook.py can wrap."""
 CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
 TOKENS_PER_GPU = 16384
 """Most tokens of a micro-batch, unless a single sequence may be longer."""
@@ -222,7 +222,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         bring_up="ray",
         ray_cpus=_claimed_cpus(cell, version),
         # TransferQueue's controller has a fixed name and namespace (its interface.py).
-        alone_on_ray=version in DUMPING,
+        alone_on_ray=is_read(version),
         ledger=MANIFEST.ledger(settings, arguments | extra, carried) + own,
     )
 
@@ -234,7 +234,7 @@ def _claimed_cpus(cell: Cell, version: str) -> int | None:
     has a controller and eight storage units (transfer_queue.yaml), one each. One more is needed to
     place the actors that hold none.
     """
-    if version not in DUMPING:
+    if not is_read(version):
         return None
     gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
     return CPUS_PER_GPU * gpus + QUEUE_ACTORS + 1
@@ -279,13 +279,13 @@ def environment(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
 
 
 def _refuse_dump(version: str) -> None:
-    if version not in DUMPING:
+    if not is_read(version):
         raise UnsupportedSetting(
             "verl",
             "cadence.dump_rollouts",
             True,
             (False,),
-            f"The hook is written for the trainer of verl {', '.join(DUMPING)}, and {version} has "
+            f"The hook is written for the trainer of verl {READ} and later, and {version} has "
             "another.",
         )
 

@@ -19,10 +19,12 @@ from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.lab.adopt import loss_code
+from orchestrator.lab.adopt.adoption import adoption_of, history
 from orchestrator.lab.probes import functions
 from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.lab.probes.drift import script_changes
-from orchestrator.library.key_tables import numbers
+from orchestrator.library import adopted
+from orchestrator.library.key_tables import Option, Options, load_options, load_releases, numbers
 
 HEAD = """# Where a release changed the objective
 
@@ -50,6 +52,11 @@ Functions of the KL, the advantage and the policy loss that have another syntax 
 release before it, of all releases that were read. Comments, annotations and line breaks do not
 count. Another code may compute the same: only the sections above are measured.
 """
+KEYS = """## Keys of what is optimised that came and went
+
+By the release's own parser or, of a release that orch does not drive, by its source. TRL: options
+of GRPOConfig with their defaults. Of the other libraries, defaults are known of driven releases.
+"""
 REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older policy"}
 
 
@@ -70,6 +77,8 @@ def page(drives: Sequence[Release]) -> str:
         parts.append("\n".join(f"- {x}" for x in function_lines(library)))
     parts.append(CODE)
     parts.append("\n".join(f"- {x}" for name in loss_code.libraries() for x in code_lines(name)))
+    parts.append(KEYS)
+    parts.append("\n".join(f"- {x}" for name in plugins.names() for x in key_lines(name)))
     read = list(_of_audit())
     if read:
         parts.append("## Read, not measured\n")
@@ -237,6 +246,62 @@ def code_lines(library: str) -> Iterator[str]:
         if names := loss_code.rewritten(library, old, new):
             listed = ", ".join(f"`{name.rpartition(': ')[2]}`" for name in names)
             yield f"**{library} {old} → {new}**: {listed}"
+
+
+def key_lines(library: str) -> Iterator[str]:
+    """Yield a sentence for each pair of neighbouring releases whose keys differ."""
+    if plugins.part(library, "lab.adoption") is None:
+        return
+    releases_ = _keys_of(library)
+    for old, new in pairwise(releases_):
+        before, after = releases_[old], releases_[new]
+        parts = [
+            f"{what}: {_few(listed)}"
+            for what, listed in (
+                ("new", sorted(after.keys() - before.keys())),
+                ("gone", sorted(before.keys() - after.keys())),
+            )
+            if listed
+        ]
+        parts[:0] = [
+            f"`{key}` was {before[key].default} and is {after[key].default}"
+            for key in sorted(before.keys() & after.keys())
+            if UNSAID not in (before[key], after[key]) and before[key].default != after[key].default
+        ]
+        if parts:
+            yield f"**{library} {old} → {new}**: {'; '.join(parts)}"
+
+
+def _few(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - MOST} more" if len(keys) > MOST else ""
+    return ", ".join(f"`{key}`" for key in keys[:MOST]) + more
+
+
+MOST = 12
+"""Keys that a sentence names."""
+UNSAID = Option("")
+"""A key of which only the name is known."""
+
+
+def _keys_of(library: str) -> Mapping[str, Options]:
+    """Return release -> its keys of the objective, oldest first."""
+    adoption, folder = adoption_of(library), plugins.folder(library)
+    if kept := history(adoption):
+        return {
+            version: {k: each for k, each in options.items() if k.startswith("grpo.")}
+            for version, options in load_options(folder / kept).items()
+        }
+    driven = load_options(folder / "options.json")
+    names: dict[str, Options] = {}
+    if (folder / "audit" / "keys.json").is_file():
+        spans = adopted.releases(
+            load_releases(folder / "audit" / "keys.json"), folder / "options.json"
+        )
+        for version in spans.versions:
+            table = spans.table(version)
+            names[version] = dict.fromkeys(table.keys if table else (), UNSAID)
+    every = {**names, **driven}
+    return {version: adoption.own_options(folder, every[version]) for version in names or driven}
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ MOST_ROWS = 40
     "looking",
     is_flag=True,
     help="Look on the package index for releases that orch has not read, of LIBRARY or all, and "
-    "say what they changed in the code of the KL, the advantage and the loss. Exit code 3: "
-    "something.",
+    "say what they changed in the code of the KL, the advantage and the loss, and in the keys. "
+    "Exit code 3: something.",
 )
 @click.option("--train", is_flag=True, help="Also train on the CPU, and replay that run.")
 @common.as_json
@@ -90,23 +90,37 @@ def _look(library: str, *, as_json: bool) -> int:
         if not newer and not as_json:
             click.echo(f"{name}: nothing newer than {loss_code.releases_of(name)[-1]}")
         for each in newer if not as_json else ():
-            click.echo(f"{name} {each.version}, after {each.before}: {_code_text(each)}")
+            click.echo(f"{name} {each.version}, after {each.before}: {_new_text(each)}")
     if as_json:
-        print_json([each._asdict() for each in rows])
+        print_json(
+            [{**each._asdict(), "keys": [row._asdict() for row in each.keys]} for each in rows]
+        )
     return WOULD_CHANGE if any(each.changes for each in rows) else 0
 
 
-def _code_text(release: NewRelease) -> str:
+def _new_text(release: NewRelease) -> str:
+    """Return what a release changes: what is measured, then code, then keys."""
     parts = [
         f"{what}: {', '.join(names)}"
         for what, names in (
+            ("other numbers", release.measured or ()),
             ("another code", release.rewritten),
             ("new", release.added),
             ("gone", release.dropped),
         )
         if names
-    ]
-    return "; ".join(parts) or "the code of the KL, the advantage and the loss is the same"
+    ] or ["the code of the KL, the advantage and the loss is the same"]
+    lines = ["; ".join(parts)]
+    if release.measured is None:
+        lines.append("its functions could not be run: their numbers were not compared")
+    lines += [f"{row.what}: {row.before} -> {row.after}" for row in release.keys[:MOST_ROWS]]
+    if release.keys[MOST_ROWS:]:
+        lines.append(f"and {len(release.keys) - MOST_ROWS} more keys (--json lists them)")
+    if release.other_keys is None:
+        lines.append("its keys could not be read: not compared")
+    elif release.other_keys:
+        lines.append(f"{release.other_keys} keys differ that are none of the objective")
+    return "\n  ".join(lines)
 
 
 def _print(outcome: Adopted) -> None:
@@ -129,7 +143,8 @@ def _print(outcome: Adopted) -> None:
         click.echo(f"probed functions with another text: {', '.join(texts)}")
     if others:
         click.echo(
-            f"{len(others)} more keys differ, inherited and not sent by orch: --json lists them"
+            f"{len(others)} more keys differ; orch sends none of them, and none says what is "
+            "optimised: --json lists them"
         )
     for sentence in outcome.measured.refused:
         click.echo(f"its parser: {sentence}")

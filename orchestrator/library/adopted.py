@@ -7,7 +7,14 @@ In a checkout of orch they are written into `backends/<library>`. Elsewhere they
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.library.key_tables import Options, load_options, numbers
+from orchestrator.files import write_changed_text
+from orchestrator.library.key_tables import (
+    Options,
+    Releases,
+    load_options,
+    numbers,
+    with_release,
+)
 
 FOLDER = "adopted"
 
@@ -15,6 +22,16 @@ FOLDER = "adopted"
 def project(library: str) -> Path:
     """Return the project's folder of what was adopted of a library."""
     return Path.cwd() / FOLDER / library
+
+
+def keep(library: str, into: Path) -> None:
+    """Copy what the project adopted of a library into a folder, if there is anything."""
+    theirs = project(library)
+    for file in sorted(theirs.rglob("*")) if theirs.is_dir() else ():
+        if file.is_file():
+            target = into / file.relative_to(theirs)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_changed_text(target, file.read_text(encoding="utf-8"))
 
 
 def folders(own: Path) -> Iterator[Path]:
@@ -50,3 +67,11 @@ def versions(file: Path) -> tuple[str, ...]:
     own = load_options(file)
     every = sorted(options(file), key=numbers, reverse=True)
     return tuple(sorted(every, key=lambda version: version not in own))
+
+
+def releases(known: Releases, file: Path) -> Releases:
+    """Return the names of keys of every release: those of a library's history, and each release
+    that has its keys in `file`, as `options` reads it."""
+    for version, own in options(file).items():
+        known = with_release(known, version, own)
+    return known

@@ -1,14 +1,14 @@
 """The keys that the parser of each release of a library takes, in three kinds of data files.
 
 `Options`, of a backend's releases that orch drives: each key with its type, its default and its
-closed list of values, as the library's own parser gives them.
+closed list of values, as the library's own parser gives them. The type SECTION is of a key that has
+keys below it and none by default.
 
     {"versions": ["0.2.0", "0.3.0"],
      "keys": {"trainer.seed": {"0.2.0": {"kind": "int", "default": 42}}, ...}}
 
 A key has its facts from a release on until another release changes them; null ends it. A test of
-each backend compares them with the library. `orch adopt` writes them (of SkyRL and OpenRLHF,
-`tests/backends/release_facts.py`).
+each backend compares them with the library. `orch adopt` writes them.
 
 `KeyTables`, of all releases of a library that orch only reads. `flags` and `fields` read the keys
 from a parser's source, without an import of it. They made these files; `orch audit` uses them for a
@@ -21,8 +21,9 @@ fork whose source is in the project of a script.
 values changed between releases. `passed` lists keys that another program's parser takes; only their
 names are known.
 
-`Releases`, of every release of a backend's library: the names of keys alone, each with its first
-and last release. The audit finds by them the release that a launch runs on.
+`Releases`, of the other releases of a backend's library: the names of keys alone, each with its
+first and last release. The audit finds by them the release that a launch runs on; those of the
+releases above are added as they are read (`adopted.releases`).
 
     {"versions": [...], "keys": {key: [first, last], ...}}
 """
@@ -415,6 +416,27 @@ def load_releases(path: Path) -> Releases:
     """Return the table of releases in a backend's data file."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
+
+
+def with_release(releases: Releases, version: str, keys: Collection[str]) -> Releases:
+    """Return releases with one more in its place, or unchanged if they have it."""
+    if version in releases.versions:
+        return releases
+    at = sum(_order(each) < _order(version) for each in releases.versions)
+    spans = {
+        key: (first + (first >= at), last + (last >= at))
+        for key, (first, last) in releases.keys.items()
+    }
+    for key in keys:
+        first, last = spans.get(key, (at, at))
+        spans[key] = min(first, at), max(last, at)
+    versions = [*releases.versions[:at], version, *releases.versions[at:]]
+    return Releases(versions, dict(sorted(spans.items())))
+
+
+def _order(version: str) -> tuple[tuple[int, ...], int]:
+    """Return what sorts releases, a `.post1` after its release."""
+    return numbers(version), int(version.partition(".post")[2] or 0)
 
 
 def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> ReleaseTable:

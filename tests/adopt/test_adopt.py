@@ -14,15 +14,21 @@ from backends.trl.options import own_options
 from orchestrator.evidence import stored
 from orchestrator.lab.adopt.changes import changes, of_evidence
 from orchestrator.lab.adopt.child import MeasuredRelease
+from orchestrator.lab.probes import functions
 from orchestrator.library.key_tables import load_options, written_options
+from orchestrator.pipeline.training import keep_spec
+from orchestrator.runs.experiment import open_experiment
 from tests.backends.environments import contract_python, cpu_python, root
 
 ROOT = Path(__file__).parents[2]
 NEWEST, OLDER = "1.16.0", "1.9.2"
-KEYS = ("options.json", "history.json")
-CODE = "audit/code.json"
-WRITTEN = (*KEYS, "defaults.json", f"evidence/{NEWEST}.json", f"environments/{NEWEST}.contract.txt")
+CODE, FUNCTIONS = "audit/code.json", "evidence/functions.json"
+TABLES = ("options.json", "history.json")
+"""Files of a library's folder with the keys of every release; some libraries have one."""
 COPIED = ("orch", "orchestrator", "backends", "dashboards", "experiments", "pyproject.toml")
+BEFORE_A_RELEASE = pytest.mark.skipif(
+    "ORCH_ADOPT" not in os.environ, reason="before a release: set ORCH_ADOPT=1"
+)
 
 
 def orch(place: Path, *argv: str, tree: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -39,32 +45,55 @@ def orch(place: Path, *argv: str, tree: Path | None = None) -> subprocess.Comple
     )
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree that knows nothing of the newest release but how its trainer's
-    environment is locked."""
-    place = tmp_path_factory.mktemp("house")
+def house_without(library: str, version: str, place: Path) -> Path:
+    """Make a copy of the tree that knows nothing of a release but how the environments are locked
+    in which it trains. Return the copy's folder of the library."""
     for name in COPIED:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, place / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, place / name)
-    tables = place / "backends" / "trl"
-    for name in KEYS:
+    tables = place / "backends" / library
+    for name in filter(lambda each: (tables / each).exists(), TABLES):
         releases = load_options(tables / name)
-        del releases[NEWEST]
+        del releases[version]
         (tables / name).write_text(written_options(releases))
-    defaults = json.loads((tables / "defaults.json").read_text())
-    del defaults[NEWEST]
-    (tables / "defaults.json").write_text(json.dumps(defaults))
-    for name in WRITTEN[3:]:
-        (tables / name).unlink()
+    if (tables / "defaults.json").exists():
+        defaults = json.loads((tables / "defaults.json").read_text())
+        del defaults[version]
+        (tables / "defaults.json").write_text(json.dumps(defaults))
+    if (tables / FUNCTIONS).exists():
+        measured = dict(functions._read(tables / FUNCTIONS))
+        del measured[version]
+        (tables / FUNCTIONS).write_text(functions.written(measured))
+    (tables / "evidence" / f"{version}.json").unlink()
+    (tables / "environments" / f"{version}.contract.txt").unlink()
     code = json.loads((tables / CODE).read_text())
     for by_digest in (each for named in code["code"].values() for each in named.values()):
-        for releases in by_digest.values():
-            releases[:] = [each for each in releases if each != NEWEST]
+        for releases_of in by_digest.values():
+            releases_of[:] = [each for each in releases_of if each != version]
     (tables / CODE).write_text(json.dumps(code))
+    return tables
+
+
+def assert_as_it_was(library: str, version: str, theirs: Path) -> None:
+    """What was written of a release is what this tree has of it."""
+    ours = ROOT / "backends" / library
+    texts = (*TABLES, CODE, FUNCTIONS, f"environments/{version}.contract.txt")
+    for name in filter(lambda each: (ours / each).exists(), texts):
+        assert (theirs / name).read_text() == (ours / name).read_text(), name
+    measured = ("defaults.json", f"evidence/{version}.json")
+    for name in filter(lambda each: (ours / each).exists(), measured):
+        kept, found = (json.loads((folder / name).read_text()) for folder in (ours, theirs))
+        assert not stored.differences(kept, found), name
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree that knows nothing of TRL's newest release."""
+    place = tmp_path_factory.mktemp("house")
+    house_without("trl", NEWEST, place)
     return place
 
 
@@ -92,15 +121,35 @@ def test_a_release_whose_tables_are_deleted_is_adopted_as_it_was(house: Path) ->
     cpu_python("trl", NEWEST)
     done = orch(house, "adopt", f"trl@{NEWEST}", tree=house)
     assert done.returncode == 0, done.stderr
-    ours, theirs = ROOT / "backends" / "trl", house / "backends" / "trl"
-    for name in (*KEYS, CODE, f"environments/{NEWEST}.contract.txt"):
-        assert (theirs / name).read_text() == (ours / name).read_text(), name
-    for name in ("defaults.json", f"evidence/{NEWEST}.json"):
-        kept, found = (json.loads((folder / name).read_text()) for folder in (ours, theirs))
-        assert not stored.differences(kept, found), name
+    assert_as_it_was("trl", NEWEST, house / "backends" / "trl")
     assert f"rows to look at in trl {NEWEST}: they differ from {OLDER}" in done.stdout
     assert "token-level forward KL" in done.stdout
     assert f"trl {NEWEST}: probed" in done.stdout
+
+
+NEAREST = {
+    "openrlhf": ("0.11.2", "0.10.1.post2"),
+    "skyrl": ("0.4.0", "0.3.0"),
+    "verl": ("0.9.1", "0.8.0"),
+}
+
+
+@BEFORE_A_RELEASE
+@pytest.mark.slow
+@pytest.mark.long(120)
+@pytest.mark.parametrize("library", NEAREST)
+def test_the_tables_of_each_library_s_newest_release_are_adopted_as_they_were(
+    library: str, tmp_path: Path
+) -> None:
+    newest, older = NEAREST[library]
+    contract_python(library, newest)
+    theirs = house_without(library, newest, tmp_path)
+    done = orch(tmp_path, "adopt", f"{library}@{newest}", tree=tmp_path)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_as_it_was(library, newest, theirs)
+    assert f"rows to look at in {library} {newest}: they differ from {older}" in done.stdout
+    assert f"{library} {newest}: probed" in done.stdout
 
 
 def test_what_changed_between_two_releases_is_the_objective_first() -> None:
@@ -142,7 +191,7 @@ def test_whatever_is_measured_otherwise_is_a_row(section: str, key: str, other: 
 
 def test_a_library_that_cannot_be_adopted_and_a_word_that_is_no_release(tmp_path: Path) -> None:
     for release, sentence in {
-        "skyrl@0.4.0": "orch cannot adopt skyrl yet (it can: trl)",
+        "micro@0.4.0": "orch cannot adopt micro yet (it can: openrlhf, skyrl, trl, verl)",
         "trl@newest": "'newest' is no number of a release",
         "tlr@1.16.0": "did you mean 'trl'",
     }.items():
@@ -172,3 +221,26 @@ def test_a_release_adopted_in_the_projects_folder_is_driven_there(tmp_path: Path
     after = orch(tmp_path, "plan", "spec.yaml", "-v")
     assert after.returncode == 3
     assert "unverified" not in after.stdout + after.stderr
+
+
+def test_what_the_project_adopted_is_kept_beside_the_spec_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("1.17.0", NEWEST))
+    experiment = open_experiment(spec)
+    kept = experiment.folder.adopted("trl")
+    keep_spec(experiment)
+    assert not kept.exists(), "nothing was adopted"
+    for name, text in {"options.json": "{}", "environments/1.17.0.cpu.txt": "trl==1.17.0"}.items():
+        for library in ("trl", "verl"):
+            file = tmp_path / "adopted" / library / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    keep_spec(experiment)
+    assert {str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file()} == {
+        "options.json",
+        "environments/1.17.0.cpu.txt",
+    }
+    assert not experiment.folder.adopted("verl").exists(), "the experiment does not train with it"

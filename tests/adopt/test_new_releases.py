@@ -8,9 +8,11 @@ import pytest
 
 from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.adopt.new_releases import new_releases
+from tests.backends.child import probes_fork
 from tests.backends.environments import contract_python
 from tests.command_line import orch
 
+CONFIG = "verl/trainer/config/_generated_ppo_trainer.yaml"
 CORE = "verl/trainer/ppo/core_algos.py"
 NEWEST = "0.9.1"
 
@@ -38,6 +40,11 @@ def wheel(index: Path, version: str, files: dict[str, str], *, inside: str = "")
         archive.writestr(f"{held}/RECORD", "")
 
 
+@pytest.fixture(autouse=True)
+def probes_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    probes_fork(monkeypatch)
+
+
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "an index"
@@ -52,6 +59,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sources(package: Path) -> dict[str, str]:
     paths = json.loads(Path("backends/verl/audit/code.json").read_text())["files"]
+    paths += [CONFIG, "verl/utils/groupwise.py", "verl/utils/torch_functional.py"]
     return {path: (package / path).read_text() for path in paths if (package / path).is_file()}
 
 
@@ -61,15 +69,21 @@ def test_each_new_release_is_compared_with_the_one_before(package: Path, index: 
     wheel(index, "0.9.2", {**same, CORE: f"# only a comment\n{same[CORE]}"})
     changed = same[CORE].replace("def agg_loss(", "def agg_loss(extra_argument, ", 1)
     changed += "\n\ndef compute_policy_loss_tomorrow(log_prob):\n    return log_prob\n"
-    wheel(index, "0.10.0", {**same, CORE: changed}, inside="verl-0.10.0.data/purelib/")
+    keys = same[CONFIG].replace("use_kl_loss: false", "use_kl_loss: true")
+    assert keys != same[CONFIG]
+    files = {**same, CORE: changed, CONFIG: keys}
+    wheel(index, "0.10.0", files, inside="verl-0.10.0.data/purelib/")
     one, two = new_releases("verl")
-    assert (one.version, one.before, one.changes) == ("0.9.2", NEWEST, False)
+    assert (one.version, one.before, one.changes, one.other_keys) == ("0.9.2", NEWEST, False, 0)
     assert (two.version, two.before) == ("0.10.0", "0.9.2")
     assert (two.rewritten, two.added, two.dropped) == (
         ("agg_loss",),
         ("compute_policy_loss_tomorrow",),
         (),
     )
+    (row,) = two.keys
+    assert row.what == "actor_rollout_ref.actor.use_kl_loss"
+    assert (row.before, row.after) == ("any = False", "any = True")
 
 
 def test_the_command_says_it_and_its_exit_code_is_3(
@@ -79,12 +93,15 @@ def test_the_command_says_it_and_its_exit_code_is_3(
     wheel(index, NEWEST, same)
     quiet = orch(tmp_path, "adopt", "--new", "verl")
     assert (quiet.returncode, quiet.stdout) == (0, f"verl: nothing newer than {NEWEST}\n")
-    wheel(
-        index, "0.10.0", {**same, CORE: same[CORE].replace("def agg_loss(", "def agg_loss(x, ", 1)}
-    )
+    halved = same[CORE].replace("masked_sum(loss_mat,", "masked_sum(0.5 * loss_mat,")
+    without = {path: text for path, text in same.items() if path != CONFIG}
+    wheel(index, "0.10.0", {**without, CORE: halved})
     loud = orch(tmp_path, "adopt", "--new", "verl")
     assert loud.returncode == 3
-    assert loud.stdout == f"verl 0.10.0, after {NEWEST}: another code: agg_loss\n"
+    first, last = loud.stdout.splitlines()
+    assert first.startswith(f"verl 0.10.0, after {NEWEST}: other numbers: agg_loss token-mean, ")
+    assert "; another code: agg_loss" in first
+    assert last == "  its keys could not be read: not compared"
 
 
 def test_nothing_compared_is_no_green(package: Path, index: Path, tmp_path: Path) -> None:
@@ -102,5 +119,12 @@ def test_an_index_that_has_nothing_is_a_sentence(index: Path, tmp_path: Path) ->
     assert "the package index cannot be asked" in done.stderr
     other = orch(tmp_path, "adopt", "--new", "slime")
     assert other.returncode == 2
-    assert "looks for releases of openrlhf, skyrl, trl, verl" in other.stderr
-    assert loss_code.libraries() == ("openrlhf", "skyrl", "trl", "verl")
+    assert "looks for releases of areal, ms_swift, openrlhf, skyrl, trl, verl" in other.stderr
+    assert loss_code.libraries() == (
+        "areal",
+        "ms_swift",
+        "openrlhf",
+        "skyrl",
+        "trl",
+        "verl",
+    )

@@ -3,14 +3,18 @@
 import pytest
 
 from orchestrator import plugins
+from orchestrator.lab.adopt import keys
+from orchestrator.lab.adopt.adoption import DESCRIBE, adoption_of
 from orchestrator.library.key_tables import load_options
-from tests.backends.release_facts import SCRIPTS, options_of, written
+from tests.backends.environments import contract_python, cpu_python
 
-RELEASES = [(name, version) for name in SCRIPTS for version in plugins.load(name).versions]
+LIBRARIES = [name for name in plugins.names() if plugins.part(name, "lab.adoption")]
+RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
 
 @pytest.mark.parametrize(("library", "version"), RELEASES)
 def test_what_is_kept_of_a_release_is_what_it_says(library: str, version: str) -> None:
-    assert load_options(written(library))[version] == options_of(library, version), (
-        f"python -m tests.backends.release_facts {library} writes it anew"
-    )
+    python = cpu_python if adoption_of(library).PARSER_IN == "cpu" else contract_python
+    folder = plugins.folder(library)
+    told = keys.options_of(python(library, version), folder / DESCRIBE)
+    assert load_options(folder / "options.json")[version] == told, f"orch adopt {library}@{version}"

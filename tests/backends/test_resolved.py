@@ -123,7 +123,7 @@ def skyrl_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Wan
             f"{algorithm}.kl_estimator_type": KLS[placement]["estimator"],
             f"{algorithm}.kl_ctrl.type": "fixed",
         }
-    return answer["config"], {
+    return answer["values"], {
         "model": {"trainer.policy.model.path": MODEL, "trainer.ref.model.path": MODEL},
         "tokenizer": OF_THE_MODEL,
         "precision": {
@@ -162,7 +162,7 @@ def openrlhf_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], 
     if placement != "none":
         kl |= {"algo.kl.estimator": KLS[placement]["estimator"]}
     lengths = {"rollout.max_new_tokens": RESPONSE, "data.max_len": PROMPT + RESPONSE}
-    return answer["args"], {
+    return answer["values"], {
         "model": spelled({"actor.model_name_or_path": MODEL}),
         "tokenizer": OF_THE_MODEL,
         "precision": spelled({"ds.param_dtype": "bf16"}),
@@ -381,7 +381,7 @@ FORMATS = {"rollout": "fp32"}
 def test_skyrls_engine_has_the_cells_format(version: str) -> None:
     cells = [cell("skyrl", version, "loss", **more) for more in ({}, {"precision": FORMATS})]
     launches = [plugins.load("skyrl").translate(each, PLACE).argv[2:] for each in cells]
-    resolved = [dict(leaves(answer["config"])) for answer in skyrl.ask(version, launches)]
+    resolved = [dict(leaves(answer["values"])) for answer in skyrl.ask(version, launches)]
     key = "generator.inference_engine.model_dtype"
     assert [each[key] for each in resolved] == ["bfloat16", "float32"]
 
@@ -393,7 +393,7 @@ def test_openrlhf_is_told_bf16_whether_the_cell_says_it_or_not(version: str) -> 
     launches = [plugins.load("openrlhf").translate(each, PLACE).argv for each in cells]
     key = "param_dtype" if version == FLAT else "ds.param_dtype"
     answers = asked_of_library(version, launches)
-    assert [dict(leaves(answer["args"]))[key] for answer in answers] == ["bf16", "bf16"]
+    assert [dict(leaves(answer["values"]))[key] for answer in answers] == ["bf16", "bf16"]
 
 
 def test_prime_rls_server_has_the_cells_format(tmp_path_factory: pytest.TempPathFactory) -> None:

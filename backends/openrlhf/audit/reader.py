@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from backends.openrlhf.flags import FACTS, NEWEST, is_read, own_tables
 from backends.openrlhf.flags import FLAT as LAST_FLAT
-from backends.openrlhf.flags import NEWEST, own_tables
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
 from orchestrator.audit.checkout import parser_keys
 from orchestrator.audit.reading import (
@@ -26,6 +26,7 @@ from orchestrator.audit.reading import (
     written_flags,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
+from orchestrator.library import adopted
 from orchestrator.library.key_tables import (
     Releases,
     completed,
@@ -181,7 +182,7 @@ _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|
 @cache
 def releases() -> Releases:
     """Return the keys of each release, as its own parser defines them."""
-    return load_releases(Path(__file__).with_name("keys.json"))
+    return adopted.releases(load_releases(Path(__file__).with_name("keys.json")), FACTS)
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -631,7 +632,7 @@ class _Judge:
         weight = names["coefficient"]
         on = () if beta else (Edit(weight, f"--{weight} 0.01", keys.lines(weight)[:1]),)
         if in_loss:
-            if numbers(self.version) >= numbers(NEWEST):
+            if is_read(self.version):
                 flag = names["unbiased"]
                 added = (Edit(flag, f"--{flag}"),)
                 yield LaunchChange("the reverse KL of each token, with its importance ratio", added)

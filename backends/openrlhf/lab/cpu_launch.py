@@ -9,11 +9,11 @@ from pathlib import Path
 
 from backends.openrlhf.flags import (
     MODULE,
-    NEWEST,
     CommandLine,
     arity,
     default,
     grouped,
+    is_read,
     own_tables,
     read,
     spelled,
@@ -49,8 +49,8 @@ _IN_FP32 = (
 
 
 def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
-    """Return the launch on a CPU, or None for a release other than 0.11.2."""
-    if plan.version != NEWEST:
+    """Return the launch on a CPU, or None for a release before 0.11.2."""
+    if not is_read(plan.version):
         return None
     changed = plan.model_copy(
         update={

@@ -7,7 +7,7 @@ until orch can read it, and add its overrides to orch's plan.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backends.skyrl.manifest import ENGINE, OUR_STEPS, STEPS
+from backends.skyrl.manifest import ENGINE, OUR_STEPS, STEPS, is_read
 from backends.skyrl.overrides import read, write, written
 from orchestrator.lab import cpu
 from orchestrator.lab.cpu import (
@@ -20,7 +20,6 @@ from orchestrator.lab.cpu import (
 )
 from orchestrator.records import AttemptPaths, LaunchPlan
 
-VERSION = "0.4.0"
 MODULE = "orch_cpu_skyrl"
 _CHANGED: Mapping[str, tuple[object, str]] = {
     "trainer.flash_attn": (False, "flash attention needs a GPU"),
@@ -44,8 +43,8 @@ _IN_FP32 = (
 
 
 def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
-    """Return the launch on a CPU, or None for a release other than 0.4.0."""
-    if plan.version != VERSION:
+    """Return the launch on a CPU, or None for a release before 0.4.0."""
+    if not is_read(plan.version):
         return None
     overrides = [write(key, value) for key, (value, _) in _CHANGED.items()]
     changed = plan.model_copy(

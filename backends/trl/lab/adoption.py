@@ -17,7 +17,18 @@ from orchestrator.records import LaunchPlan
 
 PARSER_IN = "cpu"
 """The environment in which its parser runs: its options include those of transformers."""
+HISTORY = "history.json"
 CLASSES = {"grpo": "GRPOConfig", "rloo": "RLOOConfig"}
+
+
+def own_options(package: Path, _options: Options) -> Options:
+    """Return the options of a release's own classes, in which a difference is a row to look at."""
+    return class_options(package)
+
+
+def source_options(package: Path) -> Options:
+    """Return the options of a release's own classes."""
+    return class_options(package)
 
 
 def class_options(package: Path) -> Options:
@@ -74,11 +85,11 @@ DECIDING = ("beta", "use_bias_correction_kl", "importance_sampling_level", "loss
 """Options whose defaults decide what such a launch optimises."""
 
 
-def class_defaults(options: Options) -> Mapping[str, object]:
-    """Return the defaults of GRPOConfig, of the options that `class_options` returns."""
+def class_defaults(package: Path) -> Mapping[str, object]:
+    """Return the defaults of GRPOConfig."""
     return {
         key.partition(".")[2]: option.default
-        for key, option in options.items()
+        for key, option in class_options(package).items()
         if key.startswith("grpo.")
     }
 

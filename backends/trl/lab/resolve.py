@@ -1,7 +1,7 @@
 """Runs inside a TRL environment: prints ANSWER and what its parser makes of launches, as JSON.
 
-Standard input: [[script, the text of its configuration], ...]. An answer is the options by name, or
-`{"": what the parser said}` for a configuration that it refuses.
+Standard input: [[script, the text of its configuration], ...]. An answer is
+`{"values": the options by name}`, or `{"error": what the parser said}` where it refuses.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ def resolved(script: str, text: str) -> dict[str, object]:
     try:
         parts = parser.parse_args_and_config(args=["--config", str(name)])
     except (Exception, SystemExit) as error:
-        return {"": f"{type(error).__name__}: {error}"}
-    return {key: value for part in parts for key, value in dataclasses.asdict(part).items()}
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"values": {k: v for part in parts for k, v in dataclasses.asdict(part).items()}}
 
 
 def _plain(value: object) -> object:

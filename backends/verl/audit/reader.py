@@ -26,6 +26,7 @@ from backends.verl.manifest import (
     CLIP_LOW,
     CONTROLLER,
     CORRECTION,
+    FACTS,
     IS_THRESHOLD,
     IS_WEIGHTS,
     LOSS_BETA,
@@ -40,6 +41,7 @@ from backends.verl.manifest import (
     TABLES,
     USE_LOSS,
     USE_REWARD,
+    V1,
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
@@ -58,7 +60,15 @@ from orchestrator.audit.reading import (
     will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
-from orchestrator.library.key_tables import Releases, load_releases, merged_table, nearest
+from orchestrator.library import adopted
+from orchestrator.library.key_tables import (
+    Releases,
+    load_releases,
+    merged_table,
+    nearest,
+    numbers,
+    with_release,
+)
 from orchestrator.library.launches import (
     AuditNote,
     BoundNote,
@@ -138,7 +148,21 @@ _OLD_WEIGHTS = "algorithm.rollout_is"
 _ROLLOUT_LOGPROBS = "async_training.use_rollout_log_probs"
 _BY_LENGTH = ("gspo", "geo_mean", "sapo")
 """Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
-FIRST_GSPO_AGGREGATED = 12
+KEYS = Path(__file__).with_name("keys.json")
+
+
+@cache
+def _releases() -> Releases:
+    """Return the keys of each release's ppo_trainer, as Hydra composes it."""
+    return adopted.releases(load_releases(KEYS), FACTS)
+
+
+def _index(version: str) -> int:
+    """Return the index of a release among those whose keys are known."""
+    return sum(numbers(each) < numbers(version) for each in _releases().versions)
+
+
+FIRST_GSPO_AGGREGATED = _index("0.9.1")
 """Index of 0.9.1: GSPO's tokens are aggregated by loss_agg_mode, token-mean by default. Before, by
 seq-mean-token-mean always (core_algos.py: compute_policy_loss_gspo)."""
 ESTIMATORS = {
@@ -149,24 +173,24 @@ ESTIMATORS = {
 """verl's name of an estimator -> orch's, the same since 0.1; with `+` it is straight-through."""
 _NAMES = {name: name for name in ("kl", "abs", "mse", "low_var_kl", "k3+")}
 """verl's estimators, one name for each, and one of the straight-through ones."""
-FIRST_WITH_SWITCH = 3
+FIRST_WITH_SWITCH = _index("0.4.0")
 """Index of 0.4.0: before it, use_kl_loss alone says whether the reward has the KL."""
-FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = 2, 7, 9, 11
+FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = map(_index, ("0.3.0", "0.6.1", "0.7.1", V1))
 """Indices of 0.3.0 (a minibatch beyond the batch is refused), 0.6.1 (rollout_correction), 0.7.1
 (workers/utils/losses.py) and 0.9.0 (the V1 trainer with its modes)."""
-FIRST_BOUNDED = 4
+FIRST_BOUNDED = _index("0.4.1")
 """Index of 0.4.1: k3's log-ratio is within 20. Before, exp has no bound, and its gradient at a gap
 of 119 nats is NaN (core_algos.py: kl_penalty)."""
-ENGINE_MODE, FIRST_ENGINE_MODE = f"{ROLLOUT}.logprobs_mode", 8
+ENGINE_MODE, FIRST_ENGINE_MODE = f"{ROLLOUT}.logprobs_mode", _index("0.7.0")
 """The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
 brought the key."""
-LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", 11
+LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", _index(V1)
 """The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
 in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
-FIRST_STRAIGHT = 10
+FIRST_STRAIGHT = _index("0.8.0")
 """Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
 MEGATRON = "ppo_megatron_trainer"
-_LAST_MEGATRON = 11
+_LAST_MEGATRON = _index("0.9.0")
 """Index of 0.9.0, the last release whose configuration for Megatron keys.json has."""
 PINNED = "pinned "
 OPEN = (
@@ -263,12 +287,16 @@ def _configurations() -> tuple[Releases, Releases]:
 
     keys.json has the latter's where they differ; null: it has no such key.
     """
-    path = Path(__file__).with_name("keys.json")
-    plain = load_releases(path)
-    differing = json.loads(path.read_text(encoding="utf-8"))["megatron"]
+    plain = load_releases(KEYS)
+    differing = json.loads(KEYS.read_text(encoding="utf-8"))["megatron"]
     spans = {**plain.keys, **{k: tuple(v) for k, v in differing.items() if v}}
     consistent = {k: v for k, v in spans.items() if k not in differing or differing[k] is not None}
-    return plain, Releases(plain.versions, consistent)
+    megatron = Releases(plain.versions, consistent)
+    for version in _releases().versions:  # later ones are taken to keep Megatron's own keys
+        last = len(megatron.versions) - 1
+        kept = [key for key in differing if megatron.keys.get(key, (0, -1))[1] == last]
+        megatron = with_release(megatron, version, kept)
+    return _releases(), megatron
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, STEPS, TABLES, WORKER_ENV
+from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, STEPS, TABLES, WORKER_ENV, is_read
 from backends.verl.overrides import read, write
 from backends.verl.translate import MAIN
 from orchestrator.errors import UnsupportedSetting
@@ -24,8 +24,6 @@ from orchestrator.lab.cpu import (
 )
 from orchestrator.records import AttemptPaths, LaunchPlan
 
-RELEASES = ("0.9.1",)
-"""Releases that ran without an accelerator. 0.8.0 has no registries of devices and samplers."""
 DEVICE, ONE_PROCESS = "orch_verl_cpu", "orch_verl_one_process"
 FOLDER = "extension"
 
@@ -87,12 +85,14 @@ _PART_RAY = Deviation(
 
 
 def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
-    """Return the plan that runs without an accelerator, or None for a release not in RELEASES.
+    """Return the plan that runs without an accelerator, or None for a release before 0.9.1.
+
+    0.8.0 has no registries of devices and samplers.
 
     It runs in one process. Its `with_processes` runs over Ray and TransferQueue, in a dozen. Raise
     UnsupportedSetting for an asynchronous cell.
     """
-    if plan.version not in RELEASES:
+    if not is_read(plan.version):
         return None
     if "separate_async" in split(plan.argv).get(MODE, ""):
         raise UnsupportedSetting(

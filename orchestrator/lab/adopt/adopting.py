@@ -18,18 +18,22 @@ from typing import Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.environments import lock_of, make, root
-from orchestrator.environments.lock import Environment, Flavour, Lock
+from orchestrator.environments.lock import Environment, Flavour, Lock, locks_of, plain_name
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
 from orchestrator.lab.adopt import keys, loss_code
-from orchestrator.lab.adopt.changes import ReleaseChanges, changes
+from orchestrator.lab.adopt.adoption import DESCRIBE, Adoption, adoption_of, history
+from orchestrator.lab.adopt.changes import ChangedRow, ReleaseChanges, changes
 from orchestrator.lab.adopt.child import MeasuredRelease, ReleaseQuestion
+from orchestrator.lab.probes import functions
+from orchestrator.lab.probes.defaults import DEFAULTS
 from orchestrator.lab.probes.protocol import probes_of
 from orchestrator.library import adopted
 from orchestrator.library.key_tables import Options, load_options, nearest, numbers, written_options
 from orchestrator.library.release_marks import RELEASE_NUMBER
 
-OPTIONS, HISTORY, DESCRIBE = "options.json", "history.json", "lab/describe.py"
+OPTIONS = "options.json"
+MISSING = "missing"
 LOCKS: tuple[Flavour, ...] = ("contract", "cpu", "gpu")
 Say = Callable[[str], None]
 
@@ -65,6 +69,8 @@ class _Place(NamedTuple):
     """The folder above the package, where that Python has another release."""
     locks: tuple[Lock, ...] = ()
     """The locks to keep."""
+    unfit: tuple[ChangedRow, ...] = ()
+    """Packages that the release requires and that a lock of the nearest release does not have."""
 
 
 def adopt(
@@ -77,10 +83,7 @@ def adopt(
     had or asked.
     """
     own = plugins.folder(library)
-    adoption: Any = plugins.part(library, "lab.adoption")
-    if adoption is None:
-        able = [name for name in plugins.names() if plugins.part(name, "lab.adoption")]
-        raise EnvironmentFault(f"orch cannot adopt {library} yet (it can: {', '.join(able)})")
+    adoption = adoption_of(library)
     if not RELEASE_NUMBER.fullmatch(version):
         raise EnvironmentFault(f"'{version}' is no number of a release, such as 1.16.0")
     known = [each for each in adopted.options(own / OPTIONS) if each != version]
@@ -89,13 +92,15 @@ def adopt(
     place = _place(library, version, neighbour, source, adoption.PARSER_IN, say)
     say(f"{library} {version}: asking its own parser for its keys")
     options = keys.options_of(place.python, own / DESCRIBE, place.above)
+    own_options = adoption.own_options(place.package, options)
     tables = {
         into / OPTIONS: _added(into / OPTIONS, version, options),
-        into / HISTORY: _added(into / HISTORY, version, adoption.class_options(place.package)),
         **{into / "environments" / _name(lock): lock.text for lock in place.locks},
     }
+    if kept := history(adoption):
+        tables[into / kept] = _added(into / kept, version, own_options)
     code = [into / loss_code.KEPT] if into == own and library in loss_code.libraries() else []
-    with _kept_if_whole([*tables, *code, into / "defaults.json", *_made(into, version)]):
+    with _kept_if_whole([*tables, *code, *_made(into, version)]):
         for file, text in tables.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, text)
@@ -107,6 +112,7 @@ def adopt(
             ReleaseQuestion(
                 library,
                 version,
+                neighbour,
                 str(place.package),
                 str(place.python),
                 above,
@@ -115,11 +121,18 @@ def adopt(
             ),
             say,
         )
-    compared = changes(
-        library, (neighbour, version), adoption.class_options(place.package), measured
-    )
+    own_keys = {*own_options, *_own_keys(adoption, own, neighbour, place.package)}
+    compared = changes(library, (neighbour, version), own_keys, measured)
+    compared = compared._replace(rows=(*compared.rows, *place.unfit))
     files = (*tables, *code, *map(Path, measured.files))
     return Adopted(library, version, neighbour, compared, measured, files)
+
+
+def _own_keys(adoption: Adoption, own: Path, neighbour: str, package: Path) -> Options:
+    """Return the own keys of the nearest release, which the new one may have dropped."""
+    if kept := history(adoption):
+        return adopted.options(own / kept)[neighbour]
+    return adoption.own_options(package, adopted.options(own / OPTIONS)[neighbour])
 
 
 def _in_checkout(own: Path) -> bool:
@@ -162,6 +175,7 @@ def _place(
 
 def _installed(library: str, version: str, neighbour: str, parser: Flavour, say: Say) -> _Place:
     """Return the environments of a release, which are made if they are missing."""
+    kept = {each.flavour for each in locks_of(library) if each.version == version}
     locks = {each: _lock(library, version, neighbour, each) for each in LOCKS}
     try:
         contract = _environment(locks["contract"], say)
@@ -172,7 +186,11 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
             f"{library} {version} cannot be installed, so nothing was written: {reason}"
         ) from fault
     environment = _environment(locks[parser], say)
-    if faults := [*make.check(environment, locks[parser]), *_unmet(library, environment)]:
+    required = _required(library, contract)
+    faults = make.check(environment, locks[parser])
+    if parser != "contract":
+        faults += [f"it requires {r}, which is {pin}" for r, pin in _unmet(required, locks[parser])]
+    if faults:
         raise EnvironmentFault(
             make.listed(
                 f"the environment of {library} {neighbour} does not fit {version}; write "
@@ -181,9 +199,19 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
                 faults,
             )
         )
+    fitting, unfit = [locks["contract"]], list[ChangedRow]()
+    for flavour, lock in locks.items():
+        wrong = (
+            []
+            if flavour in kept
+            else [each for each in _unmet(required, lock) if each[1] != MISSING]
+        )
+        unfit += [ChangedRow("lock", flavour, pin, f"requires {name}") for name, pin in wrong]
+        if flavour != "contract" and not wrong:
+            fitting.append(lock)
     package = probes_of(library).PACKAGE
     (folder,) = contract.path.glob(f"lib/python*/site-packages/{package}")
-    return _Place(folder, environment.python, None, tuple(locks.values()))
+    return _Place(folder, environment.python, None, tuple(fitting), tuple(unfit))
 
 
 def _environment(lock: Lock, say: Say) -> Environment:
@@ -209,24 +237,13 @@ def _lock(library: str, version: str, neighbour: str, flavour: Flavour) -> Lock:
 
 
 _REQUIRES = """
-import importlib.metadata as held, json, sys
-from packaging.requirements import Requirement
-unmet = []
-for each in map(Requirement, held.requires(sys.argv[1]) or ()):
-    if each.marker is not None and not each.marker.evaluate({"extra": ""}):
-        continue
-    try:
-        version = held.version(each.name)
-    except held.PackageNotFoundError:
-        version = "missing"
-    if version == "missing" or not each.specifier.contains(version, prereleases=True):
-        unmet.append(f"it requires {each}, which is {version}")
-print(json.dumps(unmet))
+import importlib.metadata as metadata, json, sys
+print(json.dumps(metadata.requires(sys.argv[1]) or []))
 """
 
 
-def _unmet(library: str, environment: Environment) -> list[str]:
-    """Return what a release requires and its environment has not."""
+def _required(library: str, environment: Environment) -> list[str]:
+    """Return what a release requires, by its own metadata."""
     done = subprocess.run(
         [environment.python, "-I", "-c", _REQUIRES, library],
         capture_output=True,
@@ -234,8 +251,23 @@ def _unmet(library: str, environment: Environment) -> list[str]:
         check=False,
     )
     if done.returncode:
-        return [f"its requirements cannot be read: {done.stderr.strip().splitlines()[-1]}"]
-    unmet: list[str] = json.loads(done.stdout)
+        why = done.stderr.strip().splitlines()[-1]
+        raise EnvironmentFault(f"the requirements of {library} cannot be read: {why}")
+    required: list[str] = json.loads(done.stdout)
+    return required
+
+
+def _unmet(required: list[str], lock: Lock) -> list[tuple[str, str]]:
+    """Return what a release requires and a lock has not, with the lock's version."""
+    from packaging.requirements import Requirement
+
+    unmet = []
+    for each in map(Requirement, required):
+        if each.marker is not None and not each.marker.evaluate({"extra": ""}):
+            continue
+        version = lock.pins.get(plain_name(each.name), MISSING)
+        if version == MISSING or not each.specifier.contains(version, prereleases=True):
+            unmet.append((str(each), version))
     return unmet
 
 
@@ -243,7 +275,8 @@ def _unmet(library: str, environment: Environment) -> list[str]:
 
 
 def _made(into: Path, version: str) -> list[Path]:
-    return [into / folder / f"{version}.json" for folder in ("evidence", "proofs")]
+    of_release = [into / folder / f"{version}.json" for folder in ("evidence", "proofs")]
+    return [into / DEFAULTS, into / functions.KEPT, *of_release]
 
 
 @contextmanager

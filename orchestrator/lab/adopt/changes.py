@@ -1,6 +1,6 @@
 """What differs between an adopted release and the nearest known one: the rows to look at."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
@@ -8,6 +8,7 @@ from orchestrator.evidence import stored
 from orchestrator.evidence.stored import objective_text
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.lab.adopt.child import MeasuredRelease
+from orchestrator.lab.probes import functions
 from orchestrator.lab.probes.defaults import read_defaults
 from orchestrator.lab.probes.measure import REGIMES
 from orchestrator.library import adopted
@@ -36,23 +37,24 @@ class ReleaseChanges(NamedTuple):
 
 
 def changes(
-    library: str, pair: tuple[str, str], own: Options, measured: MeasuredRelease
+    library: str, pair: tuple[str, str], own: Collection[str], measured: MeasuredRelease
 ) -> ReleaseChanges:
     """Return what differs between two releases of a library that have tables.
 
-    own: the keys of the newer release's own classes.
+    own: the keys in which a difference is a row to look at.
     """
     releases = adopted.options(plugins.folder(library) / "options.json")
     before, after = (releases[each] for each in pair)
     stored.read.cache_clear()
     evidence = [stored.read(library, each) or {"sources": {}} for each in pair]
-    differing = list(_keys(before, after))
+    differing = list(differing_keys(before, after))
     matter = [row for row in differing if _matters(row.what, own, measured.sent)]
     defaults = read_defaults(library)
     return ReleaseChanges(
         (
             *_of_defaults(*(defaults.get(each, {}) for each in pair)),
-            *of_evidence(*evidence),
+            *_of_functions(library, *pair),
+            *sorted(of_evidence(*evidence), key=_is_of_orch_alone),
             *_together(matter),
         ),
         tuple(
@@ -64,11 +66,12 @@ def changes(
     )
 
 
-def _matters(key: str, own: Options, sent: Sequence[str]) -> bool:
+def _matters(key: str, own: Collection[str], sent: Sequence[str]) -> bool:
     return key in own or key.rpartition(".")[2] in sent or key in sent
 
 
-def _keys(before: Options, after: Options) -> Iterator[ChangedRow]:
+def differing_keys(before: Options, after: Options) -> Iterator[ChangedRow]:
+    """Yield the keys that differ, or that one release has alone."""
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
         if old != new:
@@ -106,6 +109,31 @@ def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
             if old != new:
                 what = f"a launch that {words}, {regime.replace('_', '-')}"
                 yield ChangedRow("objective", what, old, new)
+
+
+def _is_of_orch_alone(row: ChangedRow) -> tuple[bool, bool]:
+    """Return what sorts measurements: those of which orch sends nothing, then corrections, last."""
+    refused = any(text.startswith("refused ") for text in (row.before, row.after))
+    return refused, row.what.startswith("corrections")
+
+
+def _of_functions(library: str, old: str, new: str) -> Iterator[ChangedRow]:
+    """Yield the functions around the KL that measure otherwise on the same numbers."""
+    releases = functions.read(library)
+    before, after = (releases.get(each, {}) for each in (old, new))
+    for name in sorted(before.keys() | after.keys()) if before and after else ():
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            yield ChangedRow("function", name, _value(was), _value(now))
+
+
+def _value(answer: Mapping[str, Any] | None) -> str:
+    """Return what a function gives on the batch of functions.json, with its first gradient."""
+    if answer is None:
+        return "not there"
+    parts = [f"{key} {value}" for key, value in answer.items() if not isinstance(value, list)]
+    parts += [f"{key} from {value[0]}" for key, value in answer.items() if isinstance(value, list)]
+    return ", ".join(parts)
 
 
 _LABEL = (

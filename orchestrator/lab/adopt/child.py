@@ -18,7 +18,9 @@ from orchestrator.evidence import stored
 from orchestrator.evidence.cells import accepted, terms, translated
 from orchestrator.files import read_json, write_text
 from orchestrator.lab.adopt import keys
-from orchestrator.lab.probes.defaults import DEFAULTS, measure_defaults, write_defaults
+from orchestrator.lab.adopt.adoption import Adoption, adoption_of
+from orchestrator.lab.probes import functions
+from orchestrator.lab.probes.defaults import DEFAULTS, PROBE, measure_defaults, write_defaults
 from orchestrator.lab.probes.measure import REGIMES, measure
 from orchestrator.lab.probes.protocol import ProbeTarget
 from orchestrator.lab.prove.real import release_runs
@@ -33,6 +35,7 @@ class ReleaseQuestion(NamedTuple):
 
     library: str
     version: str
+    neighbour: str
     package: str
     """The folder of its source."""
     python: str
@@ -54,7 +57,7 @@ class MeasuredRelease(NamedTuple):
     sent: tuple[str, ...]
     """The keys of these launches."""
     unmeasured: tuple[str, ...]
-    """What its functions did not answer."""
+    """What its functions did not answer, though those of the nearest release did."""
     files: tuple[str, ...]
     trained: bool = False
     predicted: bool = False
@@ -65,24 +68,24 @@ class MeasuredRelease(NamedTuple):
 def measured(question: ReleaseQuestion) -> MeasuredRelease:
     """Ask a release, write what it answers, and return what came of it."""
     library, version, into = question.library, question.version, Path(question.into)
-    adoption: Any = plugins.part(library, "lab.adoption")
+    adoption = adoption_of(library)
     plans = list(_plans(library, version))
     refused = tuple(_refused(question, adoption, plans))
     where = ProbeTarget(Path(sys.executable), Path(question.package))
     evidence = measure(library, version, where)
-    files = [into / "evidence" / f"{version}.json", into / DEFAULTS]
+    files = [into / "evidence" / f"{version}.json"]
     _write(files[0], evidence)
-    options = adoption.class_options(Path(question.package))
-    write_defaults(
-        files[1],
-        version,
-        measure_defaults(library, version, where, adoption.class_defaults(options)),
-    )
+    if library in functions.libraries():
+        files.append(functions.measure_again(library, version, Path(question.package), into))
+    if (plugins.folder(library) / PROBE).is_file():
+        files.append(into / DEFAULTS)
+        write_defaults(into / DEFAULTS, version, measure_defaults(library, version, where))
+    known = set(_errors(stored.read(library, question.neighbour) or {}))
     outcome = MeasuredRelease(
         len(plans),
         refused,
         tuple(sorted({key for plan in plans for key in adoption.sent(plan)})),
-        tuple(_errors(evidence)),
+        tuple(each for each in _errors(evidence) if each not in known),
         tuple(map(str, files)),
     )
     return _trained(question, outcome) if question.train else outcome
@@ -97,20 +100,22 @@ def _write(file: Path, evidence: Mapping[str, Any]) -> None:
 def _plans(library: str, version: str) -> Iterator[LaunchPlan]:
     """Yield the different launches of one small run with each KL term that orch can send."""
     known = set()
-    adoption: Any = plugins.part(library, "lab.adoption")
+    adoption = adoption_of(library)
     for kl in terms():
         for on_policy in REGIMES.values():
             settings = accepted(library, version, kl, on_policy)
             if isinstance(settings, str):
                 continue
             plan = translated(settings)
-            text = adoption.configuration(plan)
+            text = json.dumps(adoption.configuration(plan))
             if text not in known:
                 known.add(text)
                 yield plan
 
 
-def _refused(question: ReleaseQuestion, adoption: Any, plans: list[LaunchPlan]) -> Iterator[str]:
+def _refused(
+    question: ReleaseQuestion, adoption: Adoption, plans: list[LaunchPlan]
+) -> Iterator[str]:
     """Yield what the release's own parser refuses of launches, or resolves to another value."""
     answers = keys.ask(
         Path(question.python),
@@ -119,14 +124,25 @@ def _refused(question: ReleaseQuestion, adoption: Any, plans: list[LaunchPlan]) 
         json.dumps([adoption.configuration(plan) for plan in plans]),
     )
     faults: dict[str, str] = {}
-    for plan, resolved in zip(plans, answers, strict=True):
-        if "" in resolved:
-            faults[resolved[""]] = ""
+    for plan, answer in zip(plans, answers, strict=True):
+        if "error" in answer:
+            faults[answer["error"].strip().splitlines()[-1]] = ""
             continue
-        for key, value in adoption.sent(plan).items():
-            if not _holds(value, resolved.get(key)):
-                faults[f"{key}: orch sends {value!r}, it resolves to {resolved.get(key)!r}"] = ""
+        for key, value in json.loads(json.dumps(adoption.sent(plan))).items():
+            resolved = _at(answer["values"], key)
+            if not _holds(value, resolved):
+                faults[f"{key}: orch sends {value!r}, it resolves to {resolved!r}"] = ""
     yield from faults
+
+
+def _at(values: Any, key: str) -> object:
+    """Return the value of a dotted key, in values that are nested or have the whole key."""
+    while isinstance(values, Mapping):
+        if key in values:
+            return values[key]
+        first, _, key = key.partition(".")
+        values = values.get(first)
+    return None
 
 
 def _holds(sent: object, resolved: object) -> bool:
@@ -146,8 +162,18 @@ def _errors(evidence: Any, at: str = "") -> Iterator[str]:
         for key, value in evidence.items():
             yield from _errors(value, f"{at}.{key}".lstrip("."))
     elif isinstance(evidence, list):
-        for index, value in enumerate(evidence):
-            yield from _errors(value, f"{at}[{index}]")
+        for value in evidence:
+            yield from _errors(value, f"{at} {_name(value)}".strip())
+
+
+def _name(entry: Any) -> str:
+    """Return what names an entry of a list in the evidence, whatever its place in the list."""
+    if not isinstance(entry, Mapping):
+        return ""
+    return " ".join(str(entry[key]) for key in _NAMES if isinstance(entry.get(key), str))
+
+
+_NAMES = ("kind", "subject", "place", "name", "estimator", "placement")
 
 
 def _trained(question: ReleaseQuestion, outcome: MeasuredRelease) -> MeasuredRelease:

@@ -35,6 +35,7 @@ def ask(python: Path, script: Path, source: Path | None = None, given: str = "")
 
     given: its standard input. Raise EnvironmentFault as `options_of` does.
     """
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     more = {} if source is None else {"PYTHONPATH": str(source)}
     done = subprocess.run(
         [python, script],
@@ -42,7 +43,7 @@ def ask(python: Path, script: Path, source: Path | None = None, given: str = "")
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **more, "HF_HUB_OFFLINE": "1"},
+        env={**plain, **more, "HF_HUB_OFFLINE": "1"},
     )
     if done.returncode or ANSWER not in done.stdout:
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1]

@@ -1,17 +1,21 @@
 """Keep the digests of a library's code of the KL, the advantage and the policy loss, by release.
 
 `audit/code.json` of the library's folder says which files and which names count, and holds what was
-read, so that the audit can compare a checkout with the releases (orchestrator.audit.checkout).
+read. The audit compares a checkout with the releases of a library that orch drives
+(orchestrator.audit.checkout). Of a library that it only reads, too few releases are kept for that:
+their code is compared from release to release alone.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from orchestrator import plugins
 from orchestrator.analysis.text import counted
-from orchestrator.audit.checkout import functions, known_code
+from orchestrator.audit.checkout import functions
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json
 from orchestrator.lab.probes import functions as functions_of
@@ -24,12 +28,34 @@ Digests = Mapping[str, Mapping[str, str]]
 
 def libraries() -> tuple[str, ...]:
     """Return the libraries whose code is kept."""
-    return tuple(name for name in plugins.names() if (plugins.folder(name) / KEPT).is_file())
+    every = sorted({*plugins.names(), *plugins.only_read()})
+    return tuple(name for name in every if (_folder(name) / KEPT).is_file())
+
+
+def _folder(library: str) -> Path:
+    is_read = library in plugins.only_read()
+    return plugins.reader_folder(library) if is_read else plugins.folder(library)
+
+
+def _kept(library: str) -> dict[str, Any]:
+    file = _folder(library) / KEPT
+    return _read(file, file.stat().st_mtime_ns) if file.is_file() else {"files": [], "code": {}}
+
+
+@lru_cache(maxsize=16)
+def _read(file: Path, _changed: int) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return plain
+
+
+def package_of(library: str) -> str:
+    """Return the name of a library's Python package."""
+    return str(_kept(library)["files"][0].partition("/")[0])
 
 
 def releases_of(library: str) -> list[str]:
     """Return the releases whose code was read, oldest first."""
-    code = known_code(library).code
+    code = _kept(library)["code"]
     read = {
         release
         for named in code.values()
@@ -60,7 +86,7 @@ def unmeasured(library: str, old: str, new: str) -> list[str]:
     names = rewritten(library, old, new)
     if not names or functions_of.changed(library, old, new) is not None:
         return []
-    by_defaults = read_json(plugins.folder(library) / "defaults.json") or {}
+    by_defaults = read_json(_folder(library) / "defaults.json") or {}
     return [] if old in by_defaults and new in by_defaults else names
 
 
@@ -86,7 +112,7 @@ def of_source(library: str, text: Callable[[str], str | None]) -> Digests:
 
     text: returns the text of a file by its path in the library, or None.
     """
-    plain = json.loads((plugins.folder(library) / KEPT).read_text(encoding="utf-8"))
+    plain = _kept(library)
     counts = re.compile(plain["names"])
     texts = {path: read for path in plain["files"] if (read := text(path)) is not None}
     return {
@@ -99,7 +125,7 @@ def of_release(library: str, version: str) -> Digests:
     """Return the code of a release that was read; {} if it was not."""
     return {
         path: own
-        for path, named in known_code(library).code.items()
+        for path, named in _kept(library)["code"].items()
         if (own := {n: d for n, by in named.items() for d in by if version in by[d]})
     }
 
@@ -110,9 +136,9 @@ def keep(library: str, version: str, source: Path) -> Path:
     source: the folder that has the library's package, or the package. Raise EnvironmentFault if it
     has none of the files.
     """
-    file = plugins.folder(library) / KEPT
+    file = _folder(library) / KEPT
     plain = json.loads(file.read_text(encoding="utf-8"))
-    read = of_source(library, lambda path: _text(source, path))
+    read = of_source(library, lambda path: text_of(source, path))
     if not read:
         raise EnvironmentFault(
             f"{library} {version} cannot be asked: {source} has none of {', '.join(plain['files'])}"
@@ -148,7 +174,11 @@ def keep(library: str, version: str, source: Path) -> Path:
     return file
 
 
-def _text(source: Path, path: str) -> str | None:
+def text_of(source: Path, path: str) -> str | None:
+    """Return the text of a file by its path in the library, or None.
+
+    source: the folder that has the library's package, or the package.
+    """
     files = (each / path for each in (source, source.parent))
     file = next((each for each in files if each.is_file()), None)
     return None if file is None else file.read_text(encoding="utf-8")

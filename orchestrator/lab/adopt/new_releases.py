@@ -1,23 +1,31 @@
 """Look at the package index for releases that orch has not read, and say what code they changed.
 
-The cheap tier of adopting: a wheel is fetched without what it requires, and its Python files are
-parsed and never run. The code of the KL, the advantage and the policy loss is compared with that of
-the newest release that was read (loss_code). `orch adopt` measures.
+The cheap tier of adopting: a wheel is fetched without what it requires and unpacked, beside that of
+the newest release that was read. Of both, the code of the KL, the advantage and the policy loss
+(loss_code), the configuration's keys as they stand in the source, and, where `lab/functions.py`
+runs them with orch's own torch, what the functions around the KL give. `orch adopt` does the rest.
 """
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zipfile import ZipFile
 
+from orchestrator import plugins
 from orchestrator.audit.libraries import marks
 from orchestrator.errors import EnvironmentFault
 from orchestrator.lab.adopt import loss_code
-from orchestrator.library.key_tables import numbers
+from orchestrator.lab.adopt.adoption import adoption_of
+from orchestrator.lab.adopt.changes import ChangedRow, differing_keys
+from orchestrator.lab.probes import functions
+from orchestrator.library.key_tables import Options, numbers
+
+ANY_PYTHON = ("--ignore-requires-python",)
+"""A wheel is only read: SkyRL's wants another Python than orch may have."""
 
 
 class NewRelease(NamedTuple):
@@ -26,15 +34,33 @@ class NewRelease(NamedTuple):
     library: str
     version: str
     before: str
+    measured: tuple[str, ...] | None
+    """Functions around the KL that give other numbers; None if those of one could not be run."""
     rewritten: tuple[str, ...]
     """Functions with another code."""
     added: tuple[str, ...]
     dropped: tuple[str, ...]
+    keys: tuple[ChangedRow, ...]
+    """Keys of the objective that differ."""
+    other_keys: int | None
+    """The number of the other keys that differ; None if the keys of one could not be read."""
 
     @property
     def changes(self) -> bool:
-        """Return True if a function is another one, new or gone."""
-        return bool(self.rewritten or self.added or self.dropped)
+        """Return True if a function is another one, new or gone, or a key of the objective is."""
+        return bool(self.measured or self.rewritten or self.added or self.dropped or self.keys)
+
+
+class _Wheel(NamedTuple):
+    """What was read of an unpacked wheel."""
+
+    code: Mapping[str, str]
+    """Function -> digest of its code."""
+    keys: Options
+    own: Collection[str]
+    """Keys in which a difference is a row to look at."""
+    functions: functions.Functions | None
+    """None: they could not be run."""
 
 
 def new_releases(library: str) -> Iterator[NewRelease]:
@@ -44,47 +70,89 @@ def new_releases(library: str) -> Iterator[NewRelease]:
     files: nothing was compared then.
     """
     before = loss_code.releases_of(library)[-1]
-    old = _flat(loss_code.of_release(library, before))
     (name, *_) = marks()[library].distributions
-    answer = _pip("index", "versions", name, "--json")
+    answer = _pip("index", "versions", name, "--json", *ANY_PYTHON)
     newer = [each for each in json.loads(answer)["versions"] if numbers(each) > numbers(before)]
+    if not newer:
+        return
+    old = _of_wheel(library, name, before)
     for version in sorted(newer, key=numbers):
-        code = _flat(_of_wheel(library, name, version))
-        changed = tuple(each for each in old if each in code and old[each] != code[each])
-        added = tuple(each for each in code if each not in old)
-        dropped = tuple(each for each in old if each not in code)
-        yield NewRelease(library, version, before, changed, added, dropped)
-        before, old = version, code
+        new = _of_wheel(library, name, version)
+        yield _compared(library, (before, version), (old, new))
+        before, old = version, new
 
 
-def _flat(digests: loss_code.Digests) -> dict[str, str]:
-    return {name: digest for own in digests.values() for name, digest in own.items()}
+def _compared(library: str, pair: tuple[str, str], wheels: tuple[_Wheel, _Wheel]) -> NewRelease:
+    (before, version), (old, new) = pair, wheels
+    whole = bool(old.keys and new.keys)
+    rows = list(differing_keys(old.keys, new.keys)) if whole else []
+    own = {*old.own, *new.own}
+    return NewRelease(
+        library,
+        version,
+        before,
+        _other_numbers(old.functions, new.functions),
+        tuple(n for n, each in old.code.items() if new.code.get(n, each) != each),
+        tuple(n for n in new.code if n not in old.code),
+        tuple(n for n in old.code if n not in new.code),
+        tuple(row for row in rows if row.what in own),
+        sum(row.what not in own for row in rows) if whole else None,
+    )
 
 
-def _of_wheel(library: str, name: str, version: str) -> loss_code.Digests:
-    """Return the code in a release's wheel. Its files are read as text."""
+def _other_numbers(
+    old: functions.Functions | None, new: functions.Functions | None
+) -> tuple[str, ...] | None:
+    if old is None or new is None:
+        return None
+    return tuple(name for name, each in old.items() if new.get(name, each) != each)
+
+
+def _of_wheel(library: str, name: str, version: str) -> _Wheel:
+    """Return what is in a release's wheel. Its files are read as text; where orch's own Python has
+    torch and the library's probes can, its functions are run on numbers."""
     with TemporaryDirectory() as folder:
-        _pip(
-            "download", "-q", "--no-deps", "--only-binary=:all:", "-d", folder, f"{name}=={version}"
-        )
+        options = ("-q", "--no-deps", "--only-binary=:all:", *ANY_PYTHON)
+        _pip("download", *options, "-d", folder, f"{name}=={version}")
         (wheel,) = Path(folder).iterdir()
+        unpacked = Path(folder) / "unpacked"
         with ZipFile(wheel) as archive:
-            names = archive.namelist()
-
-            def text(path: str) -> str | None:
-                inside = [each for each in names if each == path or each.endswith(f"/{path}")]
-                shortest = min(inside, key=len, default=None)
-                return (
-                    None if shortest is None else archive.read(shortest).decode("utf-8", "replace")
-                )
-
-            code = loss_code.of_source(library, text)
-    if not code:
-        raise EnvironmentFault(
-            f"{library} {version} has none of the files in which orch knows the loss: nothing was "
-            f"compared; look where it went, and add it to backends/{library}/{loss_code.KEPT}"
+            archive.extractall(unpacked)
+        root = loss_code.package_of(library)
+        package = min(unpacked.rglob(root), key=lambda each: len(each.parts), default=unpacked)
+        digests = loss_code.of_source(library, lambda path: loss_code.text_of(package, path))
+        if not digests:
+            raise EnvironmentFault(
+                f"{library} {version} has none of the files in which orch knows the loss: nothing "
+                "was compared; look where it went, and add it to "
+                f"backends/{library}/{loss_code.KEPT}"
+            )
+        keys, own = _keys(library, package)
+        return _Wheel(
+            {name: digest for own in digests.values() for name, digest in own.items()},
+            keys,
+            own,
+            _measured(library, version, package),
         )
-    return code
+
+
+def _keys(library: str, package: Path) -> tuple[Options, Collection[str]]:
+    """Return the keys in a release's source, and those of the objective; none for a library that
+    is only read."""
+    if library in plugins.only_read():
+        return {}, ()
+    adoption = adoption_of(library)
+    keys = adoption.source_options(package)
+    return keys, tuple(adoption.own_options(package, keys))
+
+
+def _measured(library: str, version: str, package: Path) -> functions.Functions | None:
+    if library not in functions.libraries():
+        return {}
+    try:
+        return functions.measure(library, version, package)
+    except EnvironmentFault:
+        return None
 
 
 def _pip(*words: str) -> str:

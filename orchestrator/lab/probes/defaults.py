@@ -46,9 +46,7 @@ def write_defaults(file: Path, version: str, measured: Mapping[str, Any]) -> Non
     write_text(file, f"{{\n{lines}\n}}\n")
 
 
-def measure_defaults(
-    library: str, version: str, where: ProbeTarget, defaults: Mapping[str, object]
-) -> dict[str, Any]:
+def measure_defaults(library: str, version: str, where: ProbeTarget) -> dict[str, Any]:
     """Return the measured objective of each of the launches in a release, on- and off-policy.
 
     Each has its gradient. `sources` has the hash of each function that was run, `defaults` those of
@@ -57,6 +55,7 @@ def measure_defaults(
     adoption = plugins.part(library, "lab.adoption")
     if adoption is None:
         raise TypeError(f"{library} has no lab/adoption.py")
+    defaults = adoption.class_defaults(where.folder)
     inquiry = Inquiry(library, version)
     for on_policy in (True, False):
         for index, setting in enumerate(models(on_policy)):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import plugins
+from orchestrator.library import adopted
 from orchestrator.library.key_tables import numbers
 
 PROBE, KEPT = "lab/functions.py", "evidence/functions.json"
@@ -71,7 +72,13 @@ def read(library: str) -> Mapping[str, Functions]:
     """Return release -> its functions, oldest release first; {} if none was measured."""
     if library not in plugins.names():
         return {}
-    file = plugins.folder(library) / KEPT
+    every: dict[str, Functions] = {}
+    for folder in adopted.folders(plugins.folder(library)):
+        every = {**_read(folder / KEPT), **every}
+    return {version: every[version] for version in sorted(every, key=numbers)}
+
+
+def _read(file: Path) -> dict[str, Functions]:
     if not file.is_file():
         return {}
     plain = json.loads(file.read_text(encoding="utf-8"))
@@ -80,7 +87,7 @@ def read(library: str) -> Mapping[str, Functions]:
         for first, last, answer in spans:
             for version in plain["versions"][first : last + 1]:
                 releases[version][name] = answer
-    return releases
+    return dict(releases)
 
 
 def written(releases: Mapping[str, Functions]) -> str:
@@ -107,12 +114,17 @@ def libraries() -> tuple[str, ...]:
     return tuple(name for name in plugins.names() if (plugins.folder(name) / PROBE).is_file())
 
 
-def measure_again(library: str, version: str, package: Path) -> Path:
-    """Measure the functions of a release, and keep them beside those of others. Return the file."""
-    releases = {**read(library), version: measure(library, version, package)}
-    file = plugins.folder(library) / KEPT
+def measure_again(library: str, version: str, package: Path, into: Path | None = None) -> Path:
+    """Measure the functions of a release, and keep them beside those of others. Return the file.
+
+    into: the folder that holds the library's tables; None: the library's own.
+    """
+    file = (into or plugins.folder(library)) / KEPT
+    releases = {**_read(file), version: measure(library, version, package)}
     ordered = {each: releases[each] for each in sorted(releases, key=numbers)}
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(written(ordered), encoding="utf-8")
+    read.cache_clear()
     return file
 
 

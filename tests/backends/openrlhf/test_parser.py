@@ -61,8 +61,8 @@ def test_the_library_accepts_every_shipped_cell_that_we_accept(version: str) -> 
         assert "error" not in answer, f"{cell.slug}: {answer['error']}"
         given = read(plan.argv, []).given
         assert given
-        agree(given, answer["args"], version)
-        assert optimizer_steps(answer["args"], version) == cell.settings.num_train_steps
+        agree(given, answer["values"], version)
+        assert optimizer_steps(answer["values"], version) == cell.settings.num_train_steps
         assert fingerprint(BACKEND.parse(plan.argv, plan.files)) == cell.id, cell.slug
 
 
@@ -96,8 +96,8 @@ def test_the_library_accepts_drawn_cells(version: str) -> None:
     answers = asked_of_library(version, [plan.argv for _, plan in made])
     for (cell, plan), answer in zip(made, answers, strict=True):
         assert "error" not in answer, answer.get("error")
-        agree(read(plan.argv, []).given, answer["args"], version)
-        assert optimizer_steps(answer["args"], version) == cell.settings.num_train_steps
+        agree(read(plan.argv, []).given, answer["values"], version)
+        assert optimizer_steps(answer["values"], version) == cell.settings.num_train_steps
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -105,12 +105,12 @@ def test_defaults_and_names_are_the_library_s_own(version: str) -> None:
     """An empty launch is refused by neither parser; its values are our table's defaults."""
     few = ("python3", "-m", "openrlhf.cli.train_ppo_ray", *minimal(version))
     answer = asked_of_library(version, [few])[0]
-    assert "args" in answer, answer
+    assert "values" in answer, answer
     given = set(read(few, []).given)
     for name, default in release_table(version).defaults.items():
         if name in given or default is None or name == "reward.remote_url":
             continue
-        theirs = leaf(answer["args"], name, version)
+        theirs = leaf(answer["values"], name, version)
         assert theirs == (list(default) if isinstance(default, tuple) else default), name
 
 
@@ -150,7 +150,7 @@ class TestSilentAcceptance:
     def test_an_abbreviated_flag_is_read_as_the_library_reads_it(self) -> None:
         plan = BACKEND.translate(cell_of(base()), PLACE)
         short = tuple("--algo.kl.est" if x == "--algo.kl.estimator" else x for x in plan.argv)
-        assert asked_of_library(NEWEST, [short])[0]["args"]["algo"]["kl"]["estimator"] == "k1"
+        assert asked_of_library(NEWEST, [short])[0]["values"]["algo"]["kl"]["estimator"] == "k1"
         assert BACKEND.parse(short, plan.files) == BACKEND.parse(plan.argv, plan.files)
 
     def test_an_ambiguous_flag_is_refused_as_the_library_refuses_it(self) -> None:
@@ -167,7 +167,7 @@ class TestSilentAcceptance:
         with pytest.raises(UnsupportedSetting, match="k3\\+ is k3 there"):
             BACKEND.translate(cell_of(settings), PLACE)
         argv = (*BACKEND.translate(cell_of(base()), PLACE).argv, "--algo.kl.unbiased_gradient")
-        assert "args" in asked_of_library(NEWEST, [argv])[0]
+        assert "values" in asked_of_library(NEWEST, [argv])[0]
         files = BACKEND.translate(cell_of(base()), PLACE).files
         with pytest.raises(
             SpecError, match=r"unbiased_gradient is ignored without --algo\.kl\.use"
@@ -187,7 +187,7 @@ class TestSilentAcceptance:
         """Accepted and ignored: the run is synchronous."""
         plan = BACKEND.translate(cell_of(base(backend={"version": version})), PLACE)
         argv = (*plan.argv, flag, "3")
-        assert "args" in asked_of_library(version, [argv])[0]
+        assert "values" in asked_of_library(version, [argv])[0]
         with pytest.raises(SpecError, match=f"{flag} is ignored without {other}"):
             BACKEND.parse(argv, plan.files)
 
@@ -213,7 +213,7 @@ class TestSilentAcceptance:
         plan = BACKEND.translate(cell_of(base(num_train_steps=250)), PLACE)
         at = plan.argv.index(flag)
         argv = (*plan.argv[:at], *((flag, value) if value else ()), *plan.argv[at + 2 :])
-        assert "args" in asked_of_library(NEWEST, [argv])[0]
+        assert "values" in asked_of_library(NEWEST, [argv])[0]
         with pytest.raises(SpecError, match=sentence):
             BACKEND.parse(argv, plan.files)
 
@@ -224,11 +224,11 @@ class TestSilentAcceptance:
             kl={"estimator": "none", "placement": None, "beta": 0.0}, backend={"version": version}
         )
         plan = BACKEND.translate(cell_of(none), PLACE)
-        args = asked_of_library(version, [plan.argv])[0]["args"]
+        args = asked_of_library(version, [plan.argv])[0]["values"]
         assert leaf(args, "algo.kl.init_coef", version) == 0
         at = plan.argv.index("--init_kl_coef" if version == FLAT else "--algo.kl.init_coef")
         bare = plan.argv[:at] + plan.argv[at + 2 :]
-        args = asked_of_library(version, [bare])[0]["args"]
+        args = asked_of_library(version, [bare])[0]["values"]
         assert leaf(args, "algo.kl.init_coef", version) == 0.01
         kl = BACKEND.parse(bare, plan.files).kl
         assert (kl.estimator, kl.placement, kl.beta) == ("k1", "reward", 0.01)
@@ -237,7 +237,7 @@ class TestSilentAcceptance:
         """1,285 rollouts over 8 GPUs: accepted by the parser, hangs in training."""
         whole = list(BACKEND.translate(cell_of(base()), PLACE).argv)
         whole[whole.index("--rollout.batch_size") + 1] = "257"
-        assert "args" in asked_of_library(NEWEST, [whole])[0]
+        assert "values" in asked_of_library(NEWEST, [whole])[0]
         with pytest.raises(UnsupportedSetting, match=r"batch\.num_prompts=257"):
             BACKEND.translate(cell_of(base(batch={"num_prompts": 257})), PLACE)
 

@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from backends.skyrl.translate import ENTRY
+from orchestrator import plugins
 from tests.backends import child
 from tests.backends.environments import contract_python
 
 HERE = Path(__file__).parent
-LAUNCH = Path(__file__).parents[3] / "backends" / "skyrl" / "launch"
 
 
 @cache
@@ -22,8 +21,8 @@ def python(version: str) -> Path:
 
 
 def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """What SkyRL makes of each launch's arguments: {"config", "options"} or {"error"}."""
-    command = (python(version), HERE / "ask" / "config.py", LAUNCH / ENTRY)
+    """What SkyRL makes of each launch's arguments: {"values", "options"} or {"error"}."""
+    command = (python(version), plugins.folder("skyrl") / "lab" / "resolve.py")
     answers: list[dict[str, Any]] = child.ask(command, [list(argv) for argv in launches])
     return answers
 

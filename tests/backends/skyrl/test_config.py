@@ -60,7 +60,7 @@ def accepted(version: str, plans: Sequence[LaunchPlan]) -> None:
         assert "error" not in answer, (answer["error"], plan.argv)
         for key, value in read(plan.argv[2:]).items():
             if not key.startswith("orch."):
-                assert same(value, at(answer["config"], key)), (key, at(answer["config"], key))
+                assert same(value, at(answer["values"], key)), (key, at(answer["values"], key))
 
 
 def plans_of(cells: Sequence[Cell]) -> list[LaunchPlan]:
@@ -118,7 +118,7 @@ def test_defaults_are_skyrls(version: str) -> None:
     for key, value in tables()[version].defaults.items():
         if key == "data.train_data" or key not in MANIFEST.keys(version):
             continue
-        assert at(answer["config"], key) == value, key
+        assert at(answer["values"], key) == value, key
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -258,7 +258,7 @@ def test_skyrl_resolves_each_correction_to_the_keys_of_its_kind(version: str) ->
     answers = ask(version, [BACKEND.translate(each, PLACE).argv[2:] for each in asked])
     for (kind, cut), answer in zip(CUTS.items(), answers, strict=True):
         assert "error" not in answer, (kind, answer)
-        found = at(answer["config"], OFF_POLICY)
+        found = at(answer["values"], OFF_POLICY)
         assert isinstance(found, dict)
         of_tokens = cut.mask == "token_mask_is_threshold"
         assert (found["tis_ratio_type"], found["sequence_mask_metric"]) == (cut.ratio, cut.metric)
@@ -270,7 +270,7 @@ def test_skyrl_resolves_each_correction_to_the_keys_of_its_kind(version: str) ->
                 assert found[f"{cut.mask}_{side}"] == bound
         if cut.ratio:
             assert found[f"{cut.ratio}_tis_ratio_clip_high"] == 3.0
-        assert at(answer["config"], "trainer.algorithm.use_tis") is False
+        assert at(answer["values"], "trainer.algorithm.use_tis") is False
 
 
 # ---------------------------------------------------------------- releases

@@ -27,7 +27,7 @@ def test_the_measured_defaults_are_what_trl_computes(version: str) -> None:
         key.partition(".")[2]: option for key, option in options.items() if key.startswith("grpo.")
     }
     where = ProbeTarget(Path(sys.executable), package(version))
-    found = measure_defaults("trl", version, where, adoption.class_defaults(options))
+    found = measure_defaults("trl", version, where)
     told = stored.differences(read_defaults("trl")[version], found)
     assert not told, "\n".join(told)
 

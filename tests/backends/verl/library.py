@@ -7,43 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from orchestrator import plugins
 from tests.backends.child import ask
 from tests.backends.environments import contract_python
 
-VERSIONS = ("0.9.1", "0.8.0")
+VERSIONS = plugins.load("verl").versions
 
-_COMPOSE = """
-import importlib.util, json, pathlib, sys
-import yaml
-yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half of composing is parsing
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-config = pathlib.Path(importlib.util.find_spec("verl").submodule_search_locations[0])
-
-def answer(overrides, keys):
-    try:
-        composed = compose("ppo_trainer", overrides=overrides)
-        found = {}
-        for key in keys:
-            home, _, leaf = key.rpartition(".")
-            parent = OmegaConf.select(composed, home)
-            missing = parent is not None and OmegaConf.is_missing(parent, leaf)
-            raw = "???" if missing else OmegaConf.select(composed, key)
-            found[key] = OmegaConf.to_container(raw) if OmegaConf.is_config(raw) else raw
-        return {"values": found}
-    except Exception as error:
-        return {"error": str(error)[:500]}
-
-with initialize_config_dir(config_dir=str(config / "trainer" / "config"), version_base=None):
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if asked["launches"] is None:
-            plain = OmegaConf.to_container(compose("ppo_trainer"), resolve=False)
-            print("ANSWER " + json.dumps([plain]), flush=True)
-            continue
-        found = [answer(overrides, asked["keys"]) for overrides in asked["launches"]]
-        print("ANSWER " + json.dumps(found), flush=True)
-"""
+_RESOLVE = plugins.folder("verl") / "lab" / "resolve.py"
 
 
 def python(version: str) -> Path:
@@ -56,14 +26,14 @@ def compose(
     """What verl's own composition makes of each list of overrides: {"values": key -> value}, or
     {"error": sentence}."""
     asked = {"launches": [list(each) for each in launches], "keys": list(keys)}
-    answers: list[Mapping[str, Any]] = ask((python(version), "-c", _COMPOSE), asked)
+    answers: list[Mapping[str, Any]] = ask((python(version), _RESOLVE), asked)
     return answers
 
 
 @cache
 def configuration(version: str) -> Mapping[str, Any]:
     """Return the release's whole ppo_trainer as composed, interpolations as they are written."""
-    answers: list[Mapping[str, Any]] = ask((python(version), "-c", _COMPOSE), {"launches": None})
+    answers: list[Mapping[str, Any]] = ask((python(version), _RESOLVE), {"launches": None})
     return answers[0]
 
 

@@ -11,7 +11,7 @@ from backends.verl.overrides import read
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell
 from tests.backends.specs import which_cover
-from tests.backends.verl import library, release_tables
+from tests.backends.verl import library
 from tests.backends.verl.cells import NASTY, cell, drawn, overrides, shipped, translated
 
 READ = {
@@ -106,12 +106,6 @@ def test_verl_composes_what_we_emit_and_reads_it_as_we_do(version: str) -> None:
         assert {key: answer["values"][key] for key in ours if key in keys} == {
             key: value for key, value in ours.items() if key in keys
         }, each.slug
-
-
-@pytest.mark.slow
-def test_the_stored_table_is_the_releases_own() -> None:
-    """options.json: `python -m tests.backends.verl.release_tables` writes it."""
-    assert release_tables.FILE.read_text(encoding="utf-8") == release_tables.text()
 
 
 @pytest.mark.parametrize("version", library.VERSIONS)

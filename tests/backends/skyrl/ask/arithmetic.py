@@ -9,7 +9,9 @@ import types
 from pathlib import Path
 
 import torch
-from absent import Absent
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "backends" / "skyrl" / "lab"))
+from absent import AbsentModules
 
 torch.set_num_threads(1)
 
@@ -18,7 +20,7 @@ def ppo_utils(site):
     """skyrl.backends.skyrl_train.utils.ppo_utils, without what its package imports on the way."""
     sys.path.append(str(site))
     sys.meta_path.append(
-        Absent(
+        AbsentModules(
             {"ray", "jaxtyping", "cloudpickle", "loguru", "omegaconf", "s3fs", "fsspec", "gcsfs"}
         )
     )

@@ -8,13 +8,16 @@ import json
 import os
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import loguru
 import numpy as np  # noqa: F401  (see above)
 import omegaconf  # noqa: F401  (see above)
-from absent import Absent
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "backends" / "skyrl" / "lab"))
+from absent import AbsentModules
 
 seen = {}
 
@@ -52,7 +55,7 @@ class Experiment:
 
 def main():
     loguru.logger.remove()
-    sys.meta_path.append(Absent())
+    sys.meta_path.append(AbsentModules())
     import ray
     import skyrl.train.entrypoints.main_base as main_base
     from skyrl.train.utils import utils

@@ -9,11 +9,14 @@ import json
 import os
 import sys
 import types
+from pathlib import Path
 
 import loguru
 import numpy as np  # noqa: F401  (see above)
 import omegaconf  # noqa: F401  (see above)
-from absent import Absent
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "backends" / "skyrl" / "lab"))
+from absent import AbsentModules
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -39,7 +42,7 @@ def main():
     sys.modules["torch.utils.tensorboard"].SummaryWriter = SummaryWriter
     loguru.logger.remove()
     loguru.logger.add(sys.stdout, colorize=True)
-    sys.meta_path.append(Absent())
+    sys.meta_path.append(AbsentModules())
     del sys.modules["torch"], sys.modules["torch.utils"]
     os.environ["TENSORBOARD_DIR"] = sys.argv[1]
     from skyrl.train.utils.tracking import Tracking

@@ -12,16 +12,19 @@ import sys
 import textwrap
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything absent is found: these try packages they can do without.
 import loguru
 import numpy as np  # noqa: F401  (see above)
 import omegaconf  # noqa: F401  (see above)
-from absent import Absent
+from absent import AbsentModules
 
 
-def leaves(section, prefix, default):
+def leaves(section: Any, prefix: str, default: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each key below a section, with its type and its default."""
     hints = typing.get_type_hints(section)
     for each in dataclasses.fields(section):
         kind, value = hints[each.name], getattr(default, each.name)
@@ -33,8 +36,8 @@ def leaves(section, prefix, default):
             yield f"{prefix}{each.name}", kind, value
 
 
-def unset(section):
-    """The defaults of a section that no launch has by default; None for a key without one."""
+def unset(section: Any) -> types.SimpleNamespace:
+    """Return the defaults of a section that is off by default; None for a key without one."""
     return types.SimpleNamespace(
         **{
             each.name: each.default_factory()
@@ -47,15 +50,16 @@ def unset(section):
     )
 
 
-def named(kind):
+def named(kind: Any) -> str:
+    """Return the name of a type."""
     plain = isinstance(kind, type) and not typing.get_args(kind)
     return (kind.__name__ if plain else str(kind)).replace("typing.", "")
 
 
-def compared(function, name):
-    """Constants with which a function compares something of that name."""
+def compared(function: Any, name: str) -> list[Any]:
+    """Return the constants with which a function compares something of that name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    values = {}
+    values: dict[Any, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(name):
             for other in node.comparators:
@@ -64,9 +68,10 @@ def compared(function, name):
     return sorted(values)
 
 
-def main():
+def main() -> None:
+    """Print the keys."""
     loguru.logger.remove()
-    sys.meta_path.append(Absent())
+    sys.meta_path.append(AbsentModules())
     import ray
 
     ray.is_initialized.return_value = False
@@ -75,7 +80,7 @@ def main():
     from skyrl.train.utils import utils
 
     home = str(Path.home())
-    keys = {}
+    keys: dict[str, dict[str, Any]] = {}
     for key, kind, value in leaves(SkyRLTrainConfig, "", SkyRLTrainConfig()):
         default = json.loads(json.dumps(value, default=str).replace(home, "~"))
         keys[key] = {"kind": named(kind), "default": default}
@@ -87,7 +92,7 @@ def main():
     }
     for name, values in closed.items():
         keys[f"trainer.algorithm.{name}"]["values"] = sorted(values)
-    print("ANSWER " + json.dumps(keys))
+    sys.stdout.write("ANSWER " + json.dumps(keys) + "\n")
 
 
 main()

@@ -5,7 +5,6 @@ import importlib.abc
 import importlib.machinery
 import types
 from collections.abc import Container
-from typing import ClassVar
 from unittest.mock import MagicMock
 
 
@@ -34,7 +33,7 @@ class Anything(MagicMock, metaclass=Kind):
 class Stand(types.ModuleType):
     """A module of anything: a name with a capital is a class, every other one a function."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: list[str] = []  # noqa: RUF012  (it is a package: any import below it is asked for)
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -44,20 +43,24 @@ class Stand(types.ModuleType):
         return value
 
 
-class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class AbsentModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds whatever nothing else found, or only the packages named."""
 
     def __init__(self, only: Container[str] | None = None):
         self.only = only
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(
+        self, name: str, _path: object, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the specification of a module of anything."""
         package = name.split(".")[0]
         if package in {"skyrl", "skyrl_gym"} or (self.only and package not in self.only):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec):
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Stand:
+        """Return a module of anything."""
         return Stand(spec.name)
 
-    def exec_module(self, module):
-        pass
+    def exec_module(self, _module: types.ModuleType) -> None:
+        """Do nothing."""
