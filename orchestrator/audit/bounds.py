@@ -156,13 +156,12 @@ def bound(reading: LaunchReading) -> Bound | None:
     around = reading.surroundings
     if reading.rollout_kl:
         words = f"a KL to the policy that sampled (weight {reading.rollout_kl:g}) moves it back"
-        own = BOUNDS.get(around.loss_mode) if around is not None else None
-        if own is None or not own.returns or around is None or around.clip is None:
+        of_loss = BOUNDS.get(around.loss_mode) if around is not None else None
+        if of_loss is None or not of_loss.returns or around is None or around.clip is None:
             step = f"{words}; tokens beyond its mask still have it"
             return Bound("the policy that sampled", step, by=SAMPLER_KL)
-        acts = own.acts.format(high=f"{around.clip[1]:g}")
-        step = f"{words}; {acts}"
-        return Bound("the policy that sampled", step, own.drops, own.failure, by=SAMPLER_KL)
+        step = f"{words}; {of_loss.acts.format(high=f'{around.clip[1]:g}')}"
+        return Bound("the policy that sampled", step, of_loss.drops, of_loss.failure, by=SAMPLER_KL)
     if around is None or reading.decided is not None:
         return None
     own = _of_loss(around, reading.regime.on_policy)
