@@ -19,14 +19,14 @@ import typing_extensions
 from peft import LoraConfig, TaskType, get_peft_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import transformers
 
 library, base, folder = sys.argv[1:]
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
 dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
 torch.manual_seed(0)
 lora = LoraConfig(task_type=TaskType.CAUSAL_LM, r=4, lora_alpha=24, target_modules="all-linear")
-model = get_peft_model(AutoModelForCausalLM.from_pretrained(base).float(), lora)
+model = get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(base).float(), lora)
 for name, weight in model.named_parameters():
     if "lora_B" in name:
         torch.nn.init.normal_(weight.data, std=0.1)
@@ -36,7 +36,7 @@ for layer in model.base_model.model.model.layers:
 fully_shard(model, mesh=mesh)
 with torch.no_grad():
     torch.save(model(torch.arange(3, 13)[None]).logits.clone(), f"{folder}/wanted.pt")
-tokenizer = AutoTokenizer.from_pretrained(base)
+tokenizer = transformers.AutoTokenizer.from_pretrained(base)
 if library == "verl":
     from omegaconf import OmegaConf
     from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
