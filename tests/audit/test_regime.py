@@ -51,7 +51,8 @@ def test_the_number_off_policy_is_the_laboratorys() -> None:
     finding = only(text, versions={"verl": "0.9.1 told"})
     kl = Kl(estimator="k1", placement="reward", beta=0.001)
     assert laboratory(kl, on_policy=False).summary in finding.measured
-    assert "biased by 11%" in finding.measured
+    assert "in the laboratory 11% off near the reference policy" in finding.measured
+    assert "rollout policy is one tenth nearer" in finding.measured
     assert "4 train steps for each batch of rollouts" in finding.why
     assert finding.confidence == "certain"
 
