@@ -90,6 +90,13 @@ def test_explain_all_extends_table_1() -> None:
     )
 
 
+def test_explain_all_says_which_group_its_numbers_assume() -> None:
+    assert "are of G = 8" in run(explain, "--all", "--off-policy", "--advantage", "dr_grpo").output
+    asked = ("--all", "--off-policy", "--advantage", "grpo", "--group-size", "4")
+    assert "G = 8" not in run(explain, *asked).output
+    assert "before the group's deviation divides it" in run(explain, *asked).output
+
+
 @pytest.mark.parametrize(
     "words", [("k3",), (), ("k0", "loss"), ("k3", "middle"), ("--all", "--ratio", "sequence")]
 )
