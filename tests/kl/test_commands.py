@@ -42,7 +42,7 @@ def test_explain_one() -> None:
     [
         (("k3", "loss"), 10),
         (("k1", "reward"), 10),
-        (("k2", "loss", "--off-policy"), 10),
+        (("k2", "loss", "--off-policy"), 11),
         (("k1", "reward", "--advantage", "grpo"), 12),
         (("k3", "both", "--advantage", "grpo"), 18),
     ],
