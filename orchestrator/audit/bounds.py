@@ -243,7 +243,7 @@ def bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
     if around.loss_mode == "GSPO" and lows is not None and min(lows) >= NEVER_CUTS:
         yield BoundNote(
             f"GSPO's bounds are {lows[0]:g} and {lows[1]:g}: a geometric mean over a response "
-            "hardly ever moves so far, so nothing is cut",
+            "hardly ever moves so far, so next to nothing is cut",
             "bounds of about 3e-4 below and 4e-4 above",
         )
     weight = around.engine_weight

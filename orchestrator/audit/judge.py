@@ -200,7 +200,7 @@ _OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
 """Verdict and words for a KL of old samples, by the term's key in the catalogue of objectives."""
 _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
-LABORATORY = "the laboratory's rollout policy, one tenth nearer the reference policy"
+LABORATORY = "In the laboratory the rollout policy is one tenth nearer the reference policy."
 """The setting in which the laboratory computed its off-policy numbers (derivation.py: NEAR)."""
 
 
@@ -376,7 +376,7 @@ def _measurement(chosen: Judgement, *, on_policy: bool) -> tuple[str, tuple[str,
         group_size=case.group_size,
         ratio=case.ratio,
     )
-    where = "" if on_policy else f" (computed for {LABORATORY})"
+    where = "" if on_policy else f" {LABORATORY}"
     return f"{in_words.summary}. {in_words.bias.text}{where}", in_words.notes
 
 

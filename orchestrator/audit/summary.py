@@ -219,6 +219,11 @@ def _weight(finding: AuditFinding) -> str:
     if finding.verdict == "zero_mean_noise":
         return f"β = {betas} scales the noise."
     known = [each.at_most for each in finding.effective_beta]
+    if finding.verdict == "rescaled_reverse_kl":
+        return (
+            f"How much β = {betas} weighs differs: in groups whose task rewards are equal the KL "
+            "acts alone, at unit size."
+        )
     if None in known:
         return f"How much β = {betas} weighs beside the task, the launch does not show."
     cost = DRIFT * sum(abs(each) for each in known if each is not None)

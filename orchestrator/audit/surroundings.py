@@ -74,7 +74,7 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
         )
     if in_reward or in_loss:
         effects_ += [
-            *_division(around, reading.group_size, in_reward=in_reward, in_loss=in_loss),
+            *_division(reading, around, in_reward=in_reward, in_loss=in_loss),
             *_ratio(around, in_reward=in_reward, old=old),
             *_correction(around, *terms),
             *(_clip(around, *terms) if old else ()),
@@ -93,20 +93,38 @@ def effects(reading: LaunchReading) -> tuple[Effect, ...]:
 
 
 @cache
-def by_deviation(group_size: int, *, in_reward: bool) -> tuple[str, str]:
-    """Return the factor on β if advantages are divided by their group's standard deviation.
+def by_deviation(group_size: int) -> tuple[str, str]:
+    """Return the factor on β of a KL in the loss beside rewards divided by their deviation.
 
     The result is a text for the effect and a short text for the headline.
     """
     parts, factors = [], []
     for solved in (0.5, 0.1):
         exact = group_std(solved, group_size)
-        factor = exact.beta_in_reward if in_reward else exact.beta_in_loss
-        parts.append(f"× {factor:.3g} where {solved:.0%} of rollouts solve the prompt")
-        factors.append(f"× {factor:.3g} at {solved:.0%} solved")
+        parts.append(f"× {exact.beta_in_loss:.3g} where {solved:.0%} of rollouts solve the prompt")
+        factors.append(f"× {exact.beta_in_loss:.3g} at {solved:.0%} solved")
     alone = f"; at 10% the KL is alone in {exact.equal:.0%} of groups"
     text = f"exactly, to first order in β, in groups of {group_size}: β "
     return f"{text}{' and '.join(parts)}{alone}", f"β {', '.join(factors)}"
+
+
+@cache
+def by_deviation_in_reward(group_size: int, beta: float) -> tuple[str, str]:
+    """Return the factors on β of a KL in the reward that is divided with its group's rewards.
+
+    They are over all groups, and over those that a filter of equal groups leaves.
+    """
+    half, tenth = (group_std(solved, group_size) for solved in (0.5, 0.1))
+    filtered = f"× {half.beta_in_reward:.3g} and × {tenth.beta_in_reward:.3g}"
+    short = (
+        f"β × {half.over_all(beta):.3g} at 50% solved, × {tenth.over_all(beta):.3g} at 10% solved; "
+        f"with a filter of equal groups {filtered}"
+    )
+    text = (
+        f"in groups of {group_size}, for a normal KL of deviation 1 that does not depend on "
+        f"success: {short}; at 10% the KL is alone in {tenth.equal:.0%} of groups"
+    )
+    return text, short
 
 
 @cache
@@ -233,12 +251,18 @@ def is_rescaled(reading: LaunchReading) -> bool:
 
 
 def _division(
-    around: Surroundings, size: int | None, *, in_reward: bool, in_loss: bool
+    reading: LaunchReading, around: Surroundings, *, in_reward: bool, in_loss: bool
 ) -> Iterator[Effect]:
+    size, beta = reading.group_size, reading.in_reward.beta
+
     def exactly(*, reward: bool) -> tuple[str, str]:
         if by != "group_std" or size is None or not 1 < size <= MOST_ROLLOUTS:
             return "", ""
-        text, short = by_deviation(size, in_reward=reward)
+        if reward and not beta:
+            return "", ""
+        text, short = (
+            by_deviation_in_reward(size, abs(beta)) if reward and beta else by_deviation(size)
+        )
         return f"; {text}", f" ({short})"
 
     by, because = around.advantage_divided_by, _because(around.divided_because)
@@ -470,7 +494,11 @@ def _effective(
     if divided == "nothing" or (placement == "reward" and around.division_includes_kl):
         per_reward = "a task reward of 1"
         if divided == "group_std":
-            per_reward = "a task reward of 1 (both divided alike, by another number each prompt)"
+            per_reward = (
+                "a task reward of 1 where a group's task rewards differ (both divided alike, by "
+                "another number each prompt); in the other groups the KL is alone, whatever β"
+            )
+            factor = None
     elif divided == "group_std":
         # The largest deviation of n rewards of 0 and 1, with the divisor n - 1.
         factor = 0.5 * math.sqrt(size / (size - 1)) if size else None

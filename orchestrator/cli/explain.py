@@ -15,6 +15,7 @@ from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, choices, entry
 from orchestrator.imports.names import explained_metrics
+from orchestrator.kl.table import GROUP_SIZE
 from orchestrator.kl.verdicts import (
     COLUMNS,
     PLACEMENTS,
@@ -352,6 +353,8 @@ def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
         return
     print_table(COLUMNS, map(summary_row, explanations))
     click.echo("\n" + SYMBOLS)
+    if how["advantage"] in ("grpo", "dr_grpo") and how["group_size"] is None:
+        click.echo(f"Numbers of sums with a = 1 - 1/G are of G = {GROUP_SIZE}: --group-size.")
     if how["advantage"] == "grpo":
         click.echo("Noise of a KL in the reward is that before the group's deviation divides it.")
     for condition in dict.fromkeys(text for each in explanations for text in each["checked"]):

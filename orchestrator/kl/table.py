@@ -154,7 +154,7 @@ class Judged:
         Return None for a term that the ensemble does not have.
         """
         shares = None if self.is_mixed else signs(self.row)
-        return shares and (shares["far"]["bias"], shares["near"]["bias"])
+        return None if shares is None else (shares["far"]["bias"], shares["near"]["bias"])
 
     def order(self, *, over_models: bool = True) -> tuple[float, float, float]:
         """Return what the order of advice compares, the most important first.

@@ -156,12 +156,12 @@ def verdict(
     paper = _observed(kl, case, like) if ratio == "token" else NOT_STUDIED
     headline = _headline(term, page)
     by_prompt, row = term.by_prompt, term.row
-    said = (
+    of_options = (
         *_advantage_notes(kl, case, page),
         *(() if on_policy else _off_policy_notes(kl, clip, case, page)),
         *_other_notes(kl, correction, page),
     )
-    notes = tuple(filter(None, said))
+    notes = tuple(filter(None, of_options))
     return GradientVerdict(
         objective=row.objective,
         summary=f"{_asked(kl, case)}: {headline}. Paper: {paper}",
@@ -360,8 +360,8 @@ def _sign(shares: Mapping[str, float], in_laboratory: float) -> tuple[str, str]:
     for name, (words, sign) in _SIGNS.items():
         if shares[name] >= MOST and in_laboratory * sign >= 0:
             return words, percent(shares[name])
-    told = (("back", "attracts"), ("away", "repels"), ("neither", "neither"))
-    listed = ", ".join(f"{word} in {percent(shares[name])}" for word, name in told)
+    counted = (("back", "attracts"), ("away", "repels"), ("neither", "neither"))
+    listed = ", ".join(f"{word} in {percent(shares[name])}" for word, name in counted)
     return "its pull depends on the model", listed
 
 
@@ -494,7 +494,8 @@ def _simpler(choice: _Choice, page: _Page) -> str:
     if not free or not all(needs for _, needs in choice.equal):
         return ""
     equal = [_form(each, "") for each in free if order(each)[:2] == order(free[0])[:2]]
-    return page.say("advice", "simpler", use=_either(equal), far=percent(order(free[0])[0]))
+    far, near = map(percent, order(free[0])[:2])
+    return page.say("advice", "simpler", use=_either(equal), far=far, near=near)
 
 
 def _under_rloo(term: Judged, page: _Page) -> str:
@@ -518,10 +519,10 @@ def _own_kl(term: Judged, page: _Page) -> str:
     if case.on_policy or row.reward_kl_of != "rollout":
         return ""
     own = table.judged(row.estimator, row.placement, case._replace(reward_kl_of="policy"))
-    now, then = _Choice.of(term, case), _Choice.of(own, own.case)
-    if then.order(own)[0] >= now.order(term)[0]:
+    own_far = _Choice.of(own, own.case).order(own)[0]
+    if own_far >= _Choice.of(term, case).order(term)[0]:
         return ""
-    less = f"off by {percent(then.order(own)[0])} far from the reference policy"
+    less = f"off by {percent(own_far)} far from the reference policy"
     words = f"{row.estimator} in {_place(row.placement)} is"
     instead = f"{words} {'unbiased' if own.row.is_unbiased else less}"
     return page.say("advice", "own_kl", instead=instead)
@@ -613,8 +614,8 @@ def _advantage_notes(kl: Kl, case: Case, page: _Page) -> Iterator[str]:
     cosines = (table.fact(f"length_cosine_{name}") for name in ("reward", "loss"))
     texts = [f"{median:.2g} ({worst:.2g} in one of twenty)" for median, worst in cosines]
     which = {"reward": f"{texts[0]} for k1 in the reward", "loss": f"{texts[1]} for k3 in the loss"}
-    asked = [which[each] for each in which if kl.placement in (each, "reward_and_loss")]
-    yield page.say("note", "lengths", asked=", ".join(asked))
+    cosines_of = [which[each] for each in which if kl.placement in (each, "reward_and_loss")]
+    yield page.say("note", "lengths", asked=", ".join(cosines_of))
 
 
 def _off_policy_notes(kl: Kl, clip: Clip | None, case: Case, page: _Page) -> Iterator[str]:

@@ -337,7 +337,8 @@ _ENTRIES: dict[str, PolicyLossEntry] = {
             keeps="s A s_t of all tokens of the response, or of none: s is not the response's "
             "weight, which is s^T",
             compute=_gspo,
-            instead=f"bounds of the paper, 3e-4 and 4e-4: at PPO's 0.2 it cuts hardly anything; {_NO_PULL}",
+            instead="bounds of the paper, 3e-4 and 4e-4: at PPO's 0.2 it cuts hardly anything; "
+            + _NO_PULL,
             source="Zheng et al. 2025, arXiv 2507.18071, eq. 5 to 7, bounds of §5.1",
             files={
                 "verl 0.9.1": f"gspo, {_CORE} compute_policy_loss_gspo",

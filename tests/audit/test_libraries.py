@@ -432,8 +432,8 @@ def test_a_guessed_release_is_never_certain() -> None:
 def test_measured_words_are_the_laboratorys() -> None:
     assert "token-level forward KL" in only(f"{VERL} {ON_POLICY} {USE_LOSS}=True").measured
     old = only(f"{VERL} {USE_LOSS}=True").measured
-    assert "mean of k3 under the frozen rollout policy; biased by 1.5% near" in old
-    assert "rollout policy, one tenth nearer the reference policy" in old
+    assert "mean of k3 under the frozen rollout policy; in the laboratory 1.5% off near" in old
+    assert "rollout policy is one tenth nearer the reference policy" in old
 
 
 RL = "inference_gpu_ids = [0]\n[orchestrator]\nbatch_size = 8\n"

@@ -16,6 +16,7 @@ from audit.scripts import (
     only,
 )
 from orchestrator.audit.render import headline
+from orchestrator.audit.summary import summary
 from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.kl.verdicts import verdict as laboratory
 from orchestrator.lab.exact.surrogates import FAR_AHEAD, RARE, PolicyLoss, forces, weight_effect
@@ -51,7 +52,8 @@ def test_the_number_off_policy_is_the_laboratorys() -> None:
     finding = only(text, versions={"verl": "0.9.1 told"})
     kl = Kl(estimator="k1", placement="reward", beta=0.001)
     assert laboratory(kl, on_policy=False).summary in finding.measured
-    assert "biased by 11%" in finding.measured
+    assert "in the laboratory 11% off near the reference policy" in finding.measured
+    assert "rollout policy is one tenth nearer" in finding.measured
     assert "4 train steps for each batch of rollouts" in finding.why
     assert finding.confidence == "certain"
 
@@ -289,9 +291,14 @@ def test_a_clamp_has_what_it_leaves_of_the_gradient_in_the_headline() -> None:
 
 
 def test_a_group_deviation_and_gspo_have_their_numbers_in_the_headline() -> None:
-    assert "(β × 0.867 at 50% solved, × 0.509 at 10% solved)" in headline(
-        only(f"{VERL} {ON_POLICY} {N8} {IN_REWARD}=True")
+    finding = only(f"{VERL} {ON_POLICY} {N8} {IN_REWARD}=True")
+    assert (
+        "(β × 4.67 at 50% solved, × 167 at 10% solved; with a filter of equal groups × 0.867 and × "
+        "0.509)" in headline(finding)
     )
+    told = dict(summary(finding))["It does"]
+    assert "weighs differs: in groups whose task rewards are equal" in told
+    assert "weighs little" not in told, "at β 0.001 it counts × 167 where one in ten solves"
     mode = "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"
     told = headline(only(f"{RLOO} {SIZES.format(64, 16)} {N8} {IN_REWARD}=True {mode}"))
     factor = forces(FAR_AHEAD, PolicyLoss("gspo", 0.2, 0.2)).beta_factor
@@ -414,7 +421,8 @@ def test_the_group_deviation_has_the_laboratorys_number() -> None:
     text = f"{VERL} {IN_REWARD}=True algorithm.adv_estimator=grpo {N8} {ON_POLICY}"
     told = " ".join(each.text for each in only(text).effects)
     exact = group_std(0.1, 8)
-    assert f"× {exact.beta_in_reward:.3g} where 10%" in told
+    assert f"× {exact.over_all(0.001):.3g} at 10% solved" in told
+    assert f"and × {exact.beta_in_reward:.3g}; at 10% the KL is alone" in told
     assert f"alone in {exact.equal:.0%} of groups" in told
     gspo = f"{RLOO} {IN_REWARD}=True actor_rollout_ref.actor.policy_loss.loss_mode=gspo {N8}"
     assert any("with the token ratio ×" in each.text for each in only(gspo).effects)

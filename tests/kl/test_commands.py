@@ -42,7 +42,7 @@ def test_explain_one() -> None:
     [
         (("k3", "loss"), 10),
         (("k1", "reward"), 10),
-        (("k2", "loss", "--off-policy"), 10),
+        (("k2", "loss", "--off-policy"), 11),
         (("k1", "reward", "--advantage", "grpo"), 12),
         (("k3", "both", "--advantage", "grpo"), 18),
     ],
@@ -88,6 +88,13 @@ def test_explain_all_extends_table_1() -> None:
         len(json.loads(run(explain, "--all", "--off-policy", "--json").stdout))
         == len(names()) * 3 + 1
     )
+
+
+def test_explain_all_says_which_group_its_numbers_assume() -> None:
+    assert "are of G = 8" in run(explain, "--all", "--off-policy", "--advantage", "dr_grpo").output
+    asked = ("--all", "--off-policy", "--advantage", "grpo", "--group-size", "4")
+    assert "G = 8" not in run(explain, *asked).output
+    assert "before the group's deviation divides it" in run(explain, *asked).output
 
 
 @pytest.mark.parametrize(
