@@ -144,13 +144,13 @@ def bound(reading: LaunchReading) -> Bound | None:
     around = reading.surroundings
     if reading.rollout_kl:
         words = f"a KL to the policy that sampled (weight {reading.rollout_kl:g}) moves it back"
-        own = BOUNDS.get(around.loss_mode) if around is not None else None
-        if own is None or not own.returns or around is None or around.clip is None:
+        mask = BOUNDS.get(around.loss_mode) if around is not None else None
+        if mask is None or not mask.returns or around is None or around.clip is None:
             return Bound(
                 "the policy that sampled", f"{words}; tokens beyond its mask still have it"
             )
-        acts = own.acts.format(high=f"{around.clip[1]:g}")
-        return Bound("the policy that sampled", f"{words}; {acts}", own.drops, own.failure)
+        acts = mask.acts.format(high=f"{around.clip[1]:g}")
+        return Bound("the policy that sampled", f"{words}; {acts}", mask.drops, mask.failure)
     if around is None or reading.decided is not None:
         return None
     own = _of_loss(around, reading.regime.on_policy)
