@@ -18,6 +18,7 @@ VERL = (
     "actor_rollout_ref.rollout.calculate_log_probs=True "
 )
 BYPASS = f"{TO_ENGINE}.bypass_mode=True"
+REINFORCE = f"{BYPASS} {TO_ENGINE}.loss_type=reinforce"
 ALGORITHM = "trainer.algorithm"
 OFF = f"{ALGORITHM}.off_policy_correction"
 SKYRL = (
@@ -85,9 +86,10 @@ ROWS = (
     Row(
         "verl",
         "REINFORCE with weights",
-        f"{BYPASS} {TO_ENGINE}.loss_type=reinforce {TO_ENGINE}.rollout_is=token",
+        f"{REINFORCE} {TO_ENGINE}.rollout_is=token trainer.use_v1=False",
         "taken anew in each minibatch",
     ),
+    Row("verl", "REINFORCE in v1", REINFORCE, "not read by trainer v1", "trainer.use_v1=False"),
     Row("verl", "DRO's half", f"{MODE}=dro", "half the log-ratio squared"),
     Row(
         "verl",

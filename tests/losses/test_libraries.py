@@ -18,6 +18,7 @@ import yaml
 from backends.skyrl import manifest as skyrl_manifest
 from backends.verl.overrides import read as read_hydra
 from orchestrator import plugins
+from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.losses.table import Bounds, Tokens, policy_loss_entry
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Loss
@@ -206,6 +207,16 @@ LIBRARIES: Mapping[str, Library] = {
     "verl@0.9.1": Library(("torch", "verl.trainer.ppo.core_algos"), VERL, hydra),
 }
 
+CORRECTIONS: Sequence[Mapping[str, Any]] = [
+    {"kind": "tis_token", "most": 1.2},
+    {"kind": "tis_sequence", "most": 2.0},
+    {"kind": "mis_token", "least": 0.5, "most": 1.4},
+    {"kind": "mis_sequence", "least": 0.5, "most": 5.0},
+    {"kind": "reject_token", "least": 0.5, "most": 1.4},
+    {"kind": "reject_sequence", "least": 0.5, "most": 5.0},
+    {"kind": "geometric", "least": 0.5, "most": 1.4},
+]
+"""Every weight and mask against the engine, with bounds that act on some of the tokens."""
 NEAR, BOTH = {"low": 0.1, "high": 0.3}, ("sequence_mean", "token_mean")
 CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "openrlhf": [
@@ -227,6 +238,16 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         )
         for aggregation in BOTH
         for more in mores
+    ]
+    + [
+        {"policy": policy, "correction": correction, **bounds}
+        for policy, bounds in (
+            ("ppo", {}),
+            ("gspo", {"clip": {"low": 0.4, "high": 0.6}}),
+            ("cispo", {}),
+            ("sapo", {}),
+        )
+        for correction in CORRECTIONS
     ],
     "trl": [
         {"policy": policy, "aggregation": aggregation, **bounds}
@@ -327,6 +348,11 @@ def of_table(loss: Loss) -> tuple[float, np.ndarray]:
     if loss.aggregation == "sequence_mean":
         share = MASK / MASK.sum(1, keepdims=True) / len(MASK)
     value, slope = entry.compute(Tokens(LOGP, OLD, ADVANTAGE, MASK, bounds))
+    if loss.correction is not None:
+        by = loss.correction
+        weight = weights(EngineWeight(by.kind, by.least, by.most), OLD - ELSEWHERE, MASK)
+        assert np.ptp((weight + 0 * MASK)[MASK > 0]) > 0
+        value, slope = value * weight, slope * weight
     return float((value * share).sum()), slope * share
 
 
@@ -346,7 +372,8 @@ def test_the_librarys_own_function_is_the_loss_of_the_table(
     assert np.abs(gradient).sum() > 0
     bounded = loss.clip is not None and loss.clip.dual is not None
     if not release.startswith("verl") or loss.policy not in VALUE_DIFFERS or bounded:
-        assert theirs == pytest.approx(value, abs=1e-7)
+        # SkyRL takes ratios as float32, whatever their type (safe_exp_delta).
+        assert theirs == pytest.approx(value, abs=1e-7, rel=2e-7)
 
 
 VALUE_DIFFERS = ("dppo_tv", "dppo_kl")

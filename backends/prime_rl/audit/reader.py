@@ -496,7 +496,7 @@ class _Judge:
         `pulls`: kl_tau is not 0.
         """
         kind = self._find("trainer.loss.type", LOSS_TYPE)
-        name = self.keys.text(kind) if kind else "default"
+        name = (self.keys.text(kind) or "") if kind else "default"
         if self.at < _FIRST_PATHS or name not in MASKS:
             return "", None
         title, low, high, default = MASKS[name]

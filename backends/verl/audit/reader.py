@@ -140,6 +140,7 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
 }
 """policy_loss.loss_mode -> its name, and the ratio that multiplies the advantage."""
 DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
+V1 = "trainer.use_v1"
 BYPASS_LOSS = "algorithm.rollout_correction.loss_type"
 _CAP = f"{ACTOR}.tis_imp_ratio_cap"
 """The key of the cap of importance weights from 0.5.0 to 0.6.0."""
@@ -981,17 +982,23 @@ class _Judge:
         """Return the name of the policy loss and its ratio; None for one that orch does not know.
 
         `weighed`: it has weights against the engine. `bypass`: verl takes the engine's old
-        log-probabilities, and then one of two losses, whatever `mode` says.
+        log-probabilities. The trainer before v1 then has one of two losses, whatever `mode` says.
         """
         keys = self.keys
         unclipped = next((key for key in keys.given if key.endswith(f".{REMOVES_CLIP}")), None)
         if unclipped is not None and keys.switch(unclipped):
             return UNCLIPPED, "token"
-        if mode == "bypass_mode" or (bypass and keys.has(BYPASS_LOSS)):
+        if mode == "bypass_mode" or (bypass and keys.has(BYPASS_LOSS) and not self._is_v1()):
             if not keys.has(BYPASS_LOSS) or keys.text(BYPASS_LOSS) != "reinforce":
                 return "", "token"
             return ("REINFORCE with weights", "token") if weighed else ("REINFORCE", "none")
         return LOSS_MODES.get(mode, (mode, None))
+
+    def _is_v1(self) -> bool:
+        """Return True if trainer v1 runs, which keeps loss_mode where bypass_mode is true."""
+        if self.keys.has(V1):
+            return self.keys.switch(V1) is not False
+        return self.at >= FIRST_V1
 
     def _dual(self) -> str:
         """Return what the second clip drops, which verl always has."""
@@ -1043,24 +1050,7 @@ class _Judge:
                 f"{AGGREGATION}=seq-mean-token-mean",
                 lines,
             )
-        weights = (keys.text(IS_WEIGHTS) or "").lower() if keys.has(IS_WEIGHTS) else ""
-        weighed = weights not in ("", "null", "none", "false")
-        if mode == "geo_mean" and weighed:
-            yield BoundNote(
-                "geo_mean takes the weights against the engine as their geometric mean over the "
-                "response, and a masked token as 1e-10: one of 100 tokens scales the whole "
-                "response by 0.79",
-                f"{IS_WEIGHTS}=null",
-                keys.lines(IS_WEIGHTS),
-            )
-        normalized = f"{IS_WEIGHTS}_batch_normalize"
-        if weighed and keys.has(normalized) and keys.switch(normalized):
-            yield BoundNote(
-                "the weights against the engine are divided by their mean: none is bounded by "
-                f"{IS_THRESHOLD} any more",
-                f"{normalized}=False",
-                keys.lines(normalized),
-            )
+        yield from self._weight_notes(mode)
         if mode in ("dppo_tv", "dppo_kl") and not keys.has(DUAL):
             yield BoundNote(
                 f"DPPO's weight is cut to {DUAL}, by default 3: verl's own comment asks for a "
@@ -1088,6 +1078,36 @@ class _Judge:
                     f"{bound}={1 / ends[1]:.3g}_{1 / ends[0]:.3g}, where those were meant",
                     keys.lines(bound),
                 )
+
+    def _weight_notes(self, mode: str) -> Iterator[BoundNote]:
+        """Yield where the weights against the engine are not what their name says."""
+        keys = self.keys
+        weights = (keys.text(IS_WEIGHTS) or "").lower() if keys.has(IS_WEIGHTS) else ""
+        weighed = weights not in ("", "null", "none", "false")
+        if mode == "geo_mean" and weighed:
+            yield BoundNote(
+                "geo_mean takes the weights against the engine as their geometric mean over the "
+                "response, and a masked token as 1e-10: one of 100 tokens scales the whole "
+                "response by 0.79",
+                f"{IS_WEIGHTS}=null",
+                keys.lines(IS_WEIGHTS),
+            )
+        other = keys.text(BYPASS_LOSS) if keys.has(BYPASS_LOSS) else ""
+        if other == "reinforce" and mode != "bypass_mode" and self._is_v1():
+            yield BoundNote(
+                f"{BYPASS_LOSS} is not read by trainer v1, the default: the loss is that of "
+                f"{LOSS_MODE} {mode}",
+                f"{V1}=False, whose trainer reads it",
+                keys.lines(BYPASS_LOSS),
+            )
+        normalized = f"{IS_WEIGHTS}_batch_normalize"
+        if weighed and keys.has(normalized) and keys.switch(normalized):
+            yield BoundNote(
+                "the weights against the engine are divided by their mean: none is bounded by "
+                f"{IS_THRESHOLD} any more",
+                f"{normalized}=False",
+                keys.lines(normalized),
+            )
 
     def _rejects(self, read: Callable[[str, int, str], str | None]) -> str:
         """Return the criteria by which verl rejects samples; empty if it rejects none."""
