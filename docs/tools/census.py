@@ -385,10 +385,12 @@ def _first(rows: Sequence[Row]) -> Iterator[str]:
     count, of = without_reference(known)
     without = [each for each in known if each.facts.anchor != REFERENCE]
     held = Counter(each.facts.anchor for each in without)
+    once = float(np.mean([number / total for number, total in counts if total]))
     names = [f"{name} ({percent(n, len(without))})" for name, n in held.most_common(5)]
     yield (
         f"**Of {of:,} public launches whose KL can be read, {percent(count, of)} "
-        f"{span(*interval(counts))} have no KL to a reference policy. What holds those is: "
+        f"{span(*interval(counts))} have no KL to a reference policy (each repository once: "
+        f"{100 * once:.0f} %). What holds those is: "
         f"{', '.join(names)}.**\n"
     )
     nothing = [each for each in without if each.facts.anchor in NOTHING]
