@@ -204,8 +204,8 @@ def trend(root: Path, repositories: Sequence[str]) -> Iterator[Row]:
     folders = git_folders(root)
     for name in repositories:
         for date in QUARTERS:
-            found = git(folders[name], "rev-list", "-1", f"--before={date}T23:59:59Z", "HEAD")
-            if commit := found.strip():
+            listed = git(folders[name], "rev-list", "-1", f"--before={date}T23:59:59Z", "HEAD")
+            if commit := listed.strip():
                 for row in rows_of(name, folders[name], commit, set()):
                     yield row._replace(date=date)
 
@@ -384,9 +384,9 @@ def _first(rows: Sequence[Row]) -> Iterator[str]:
     counts = [without_reference(group) for group in by_repository(known).values()]
     count, of = without_reference(known)
     without = [each for each in known if each.facts.anchor != REFERENCE]
-    held = Counter(each.facts.anchor for each in without)
+    anchors = Counter(each.facts.anchor for each in without)
     once = float(np.mean([number / total for number, total in counts if total]))
-    names = [f"{name} ({percent(n, len(without))})" for name, n in held.most_common(5)]
+    names = [f"{name} ({percent(n, len(without))})" for name, n in anchors.most_common(5)]
     yield (
         f"**Of {of:,} public launches whose KL can be read, {percent(count, of)} "
         f"{span(*interval(counts))} have no KL to a reference policy (each repository once: "
