@@ -118,18 +118,18 @@ def check_out(folder: Path, blobs: Iterable[Blob], to: Path) -> None:
     argv = ["git", "-C", str(folder), "cat-file", "--batch"]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=offline()) as process:
-        asked, said = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        questions, replies = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
         for blob in blobs:
-            asked.write(f"{blob.sha}\n".encode())
-            asked.flush()
-            head = said.readline().split()
+            questions.write(f"{blob.sha}\n".encode())
+            questions.flush()
+            head = replies.readline().split()
             if head[-1] == b"missing":
                 continue
-            data = said.read(int(head[2]) + 1)[:-1]
+            data = replies.read(int(head[2]) + 1)[:-1]
             target = to / blob.path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        asked.close()
+        questions.close()
 
 
 def rows_of(repository: str, folder: Path, commit: str, copies: set[str]) -> Iterator[Row]:
@@ -516,23 +516,23 @@ def _hand_read(labels: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
         row = known[each["repository"], each["path"]]
         for name in QUESTIONS:
             if _mark(each, name, known, now=True) == "wrong":
-                said = str(answers(row.facts)[name])
+                answer = str(answers(row.facts)[name])
                 label = f"`{each['repository']}` {each['path']}"
-                different.append((label, name, str(each[name]), said))
+                different.append((label, name, str(each[name]), answer))
     titles_ = ("launch", "question", "by hand", "orch")
     return f"{text}\nWhere the two still differ:\n\n" + markdown_table([titles_, *different])
 
 
 def _mark(label: dict[str, Any], name: str, known: dict[tuple[str, str], Row], *, now: bool) -> str:
     """Return whether orch's answer to a question, or to all of them, is that of the label."""
-    said = label["first"]
+    answer = label["first"]
     if now:
-        said = answers(known[label["repository"], label["path"]].facts)
+        answer = answers(known[label["repository"], label["path"]].facts)
     names = QUESTIONS if name == ALL else (name,)
-    if all(label[each] == said[each] for each in names):
+    if all(label[each] == answer[each] for each in names):
         return "right"
     silent = {UNDETERMINED, NOT_KNOWN, MAY_ACT}
-    return "no answer" if any(said[each] in silent for each in names) else "wrong"
+    return "no answer" if any(answer[each] in silent for each in names) else "wrong"
 
 
 def _repositories(groups: dict[str, list[Row]]) -> str:
