@@ -467,12 +467,12 @@ def _trend(rows: Sequence[Row]) -> str:
     for name, group in by_repository(rows).items():
         cells = []
         for date in QUARTERS:
-            then = [each for each in group if each.date == date]
+            at_date = [each for each in group if each.date == date]
             dead = sum(
                 each.facts.anchor not in (REFERENCE, UNDETERMINED) and each.facts.terms != NO_TERM
-                for each in then
+                for each in at_date
             )
-            cell = f"{percent(*without_reference(then))} of {len(then)}" if then else "-"
+            cell = f"{percent(*without_reference(at_date))} of {len(at_date)}" if at_date else "-"
             cells.append(f"{cell}, {dead} of them dead" if dead else cell)
         lines.append((name, *cells))
     return TREND_TEXT + markdown_table([("repository", *QUARTERS), *lines])
