@@ -118,18 +118,18 @@ def check_out(folder: Path, blobs: Iterable[Blob], to: Path) -> None:
     argv = ["git", "-C", str(folder), "cat-file", "--batch"]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=offline()) as process:
-        asked, said = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        questions, replies = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
         for blob in blobs:
-            asked.write(f"{blob.sha}\n".encode())
-            asked.flush()
-            head = said.readline().split()
+            questions.write(f"{blob.sha}\n".encode())
+            questions.flush()
+            head = replies.readline().split()
             if head[-1] == b"missing":
                 continue
-            data = said.read(int(head[2]) + 1)[:-1]
+            data = replies.read(int(head[2]) + 1)[:-1]
             target = to / blob.path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        asked.close()
+        questions.close()
 
 
 def rows_of(repository: str, folder: Path, commit: str, copies: set[str]) -> Iterator[Row]:
@@ -204,8 +204,8 @@ def trend(root: Path, repositories: Sequence[str]) -> Iterator[Row]:
     folders = git_folders(root)
     for name in repositories:
         for date in QUARTERS:
-            found = git(folders[name], "rev-list", "-1", f"--before={date}T23:59:59Z", "HEAD")
-            if commit := found.strip():
+            listed = git(folders[name], "rev-list", "-1", f"--before={date}T23:59:59Z", "HEAD")
+            if commit := listed.strip():
                 for row in rows_of(name, folders[name], commit, set()):
                     yield row._replace(date=date)
 
@@ -384,11 +384,13 @@ def _first(rows: Sequence[Row]) -> Iterator[str]:
     counts = [without_reference(group) for group in by_repository(known).values()]
     count, of = without_reference(known)
     without = [each for each in known if each.facts.anchor != REFERENCE]
-    held = Counter(each.facts.anchor for each in without)
-    names = [f"{name} ({percent(n, len(without))})" for name, n in held.most_common(5)]
+    anchors = Counter(each.facts.anchor for each in without)
+    once = float(np.mean([number / total for number, total in counts if total]))
+    names = [f"{name} ({percent(n, len(without))})" for name, n in anchors.most_common(5)]
     yield (
         f"**Of {of:,} public launches whose KL can be read, {percent(count, of)} "
-        f"{span(*interval(counts))} have no KL to a reference policy. What holds those is: "
+        f"{span(*interval(counts))} have no KL to a reference policy (each repository once: "
+        f"{100 * once:.0f} %). What holds those is: "
         f"{', '.join(names)}.**\n"
     )
     nothing = [each for each in without if each.facts.anchor in NOTHING]
@@ -465,12 +467,12 @@ def _trend(rows: Sequence[Row]) -> str:
     for name, group in by_repository(rows).items():
         cells = []
         for date in QUARTERS:
-            then = [each for each in group if each.date == date]
+            at_date = [each for each in group if each.date == date]
             dead = sum(
                 each.facts.anchor not in (REFERENCE, UNDETERMINED) and each.facts.terms != NO_TERM
-                for each in then
+                for each in at_date
             )
-            cell = f"{percent(*without_reference(then))} of {len(then)}" if then else "-"
+            cell = f"{percent(*without_reference(at_date))} of {len(at_date)}" if at_date else "-"
             cells.append(f"{cell}, {dead} of them dead" if dead else cell)
         lines.append((name, *cells))
     return TREND_TEXT + markdown_table([("repository", *QUARTERS), *lines])
@@ -514,23 +516,23 @@ def _hand_read(labels: Sequence[dict[str, Any]], rows: Sequence[Row]) -> str:
         row = known[each["repository"], each["path"]]
         for name in QUESTIONS:
             if _mark(each, name, known, now=True) == "wrong":
-                said = str(answers(row.facts)[name])
+                answer = str(answers(row.facts)[name])
                 label = f"`{each['repository']}` {each['path']}"
-                different.append((label, name, str(each[name]), said))
+                different.append((label, name, str(each[name]), answer))
     titles_ = ("launch", "question", "by hand", "orch")
     return f"{text}\nWhere the two still differ:\n\n" + markdown_table([titles_, *different])
 
 
 def _mark(label: dict[str, Any], name: str, known: dict[tuple[str, str], Row], *, now: bool) -> str:
     """Return whether orch's answer to a question, or to all of them, is that of the label."""
-    said = label["first"]
+    answer = label["first"]
     if now:
-        said = answers(known[label["repository"], label["path"]].facts)
+        answer = answers(known[label["repository"], label["path"]].facts)
     names = QUESTIONS if name == ALL else (name,)
-    if all(label[each] == said[each] for each in names):
+    if all(label[each] == answer[each] for each in names):
         return "right"
     silent = {UNDETERMINED, NOT_KNOWN, MAY_ACT}
-    return "no answer" if any(said[each] in silent for each in names) else "wrong"
+    return "no answer" if any(answer[each] in silent for each in names) else "wrong"
 
 
 def _repositories(groups: dict[str, list[Row]]) -> str:

@@ -267,3 +267,15 @@ def test_open_instructs_checkout_tells_its_release_by_a_setting(tmp_path: Path) 
         assert ("has use_rho_correction" in finding.version_because) is is_named
         assert finding.bound is not None
         assert finding.bound.by == ENGINE_WEIGHT
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        (f"{SMALL} distillation.enabled=True", False),
+        (f"{SMALL} distillation.enabled=False", True),
+        ("python3 -m recipe.gkd.main_gkd data.train_batch_size=8", False),
+    ],
+)
+def test_the_clip_of_a_launch_that_distils_is_not_told(text: str, is_read: bool) -> None:
+    assert (of(text).bound is not None) is is_read

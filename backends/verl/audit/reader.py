@@ -225,6 +225,7 @@ NOT_RL = re.compile(
 )
 """Entry points that train without a reward, or do not train."""
 
+DISTILLATION = "distillation.enabled"
 DEAD_REWARD = re.compile(r"main_prime|main_flowrl|main_gkd")
 """recipe/prime/prime_ray_trainer.py, recipe/flowrl/flowrl_ray_trainer.py and recipe/gkd/
 ray_trainer.py do not call apply_kl_penalty."""
@@ -560,8 +561,13 @@ class _Judge:
             possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}"))
             or tuple(self.sides),
             regime=regime,
-            surroundings=around,
+            surroundings=None if self._distils() else around,
         )
+
+    def _distils(self) -> bool:
+        """Return True if the loss is a distance to a teacher, which orch does not read."""
+        on = self.keys.given.get(DISTILLATION) and self.keys.switch(DISTILLATION)
+        return bool(on) or (self.entry is not None and "main_gkd" in self.entry)
 
     def _samples_ahead(self) -> str:
         """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
