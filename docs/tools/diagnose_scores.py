@@ -191,6 +191,7 @@ LOGS = Path(__file__).parents[2] / "tests" / "audit" / "planted"
 HALVES = {
     "TRL, first half": "trl.first.json.gz",
     "TRL, second half (blind)": "trl.second.json.gz",
+    "TRL, drawn recipes (blind)": "trl.third.json.gz",
     "verl, SkyRL and OpenRLHF (blind)": "others.json.gz",
 }
 TRL = "1.16.0"
@@ -202,6 +203,8 @@ def library_answers(path: Path, *, with_settings: bool) -> Iterator[LibraryAnswe
     with gzip.open(path) as file:
         logs = json.load(file)
     for name, log in logs.items():
+        if causes[name] is None:  # planted and without harm: the reward rises and stays
+            continue
         trace, launch = _of_trl(name, log) if "arguments" in log else _of_cell(name, log)
         facts = launch if with_settings else None
         found = diagnose(trace(facts), facts)

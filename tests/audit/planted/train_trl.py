@@ -1,6 +1,9 @@
 """Train TRL's GRPO and RLOO on a CPU, one planted fault a run, in one process.
 
-    PYTHON_OF_TRL tests/audit/planted/train_trl.py OUT first|second
+    PYTHON_OF_TRL tests/audit/planted/train_trl.py OUT first|second|third
+
+The first two halves have the same recipes, of other policies, tasks, sizes and seeds; the third
+part draws its recipes.
 
 PYTHON_OF_TRL: of `orch env create trl@1.16.0 --cpu`. It imports nothing of orch. OUT gets
 `<half>.json`: run -> the arguments that differ from TRL's defaults and `log_history`, and
@@ -129,6 +132,46 @@ def runs_of(half: str) -> list[Run]:
     return runs
 
 
+def drawn() -> list[Run]:
+    """Return three runs of each fault and six healthy ones, with recipes drawn at random."""
+    chance = random.Random("third")  # noqa: S311  # no secret
+
+    def usual(**more: object) -> Run:
+        rate = round(chance.uniform(6e-4, 1.2e-3), 5)
+        run: Run = {"policy": chance.choice(["elder", "hazel", "fir"]), "learning_rate": rate}
+        run |= {"letter": chance.choice("SR"), "reward": chance.choice(["exact", "share"])}
+        run |= {"num_generations": chance.choice([4, 6, 8, 16])}
+        run |= {"seed": chance.randrange(10_000), "max_steps": chance.randrange(36, 90)}
+        run["beta"] = chance.choice([0.0, 0.0, 0.01, 0.03])
+        run["loss_type"] = chance.choice(["dapo", "grpo", "dr_grpo"])
+        return run | more
+
+    runs: list[Run] = []
+    for number in range(3):
+        blank = {"policy": f"random-{chance.choice([24, 40, 64])}", "letter": "C"}
+        runs += [
+            usual(cause=HEALTHY),
+            usual(cause=HEALTHY, num_iterations=chance.choice([1, 2]), beta=0.02),
+            usual(cause="kl_too_strong", beta=chance.choice([3.0, 6.0, 12.0, 30.0])),
+            usual(cause="moved_reference", beta=0.04)
+            | {**_MOVED, "ref_model_sync_steps": 1 + number},
+            usual(cause="minibatches", num_iterations=chance.choice([12, 20]), max_steps=240)
+            | {"reward": "exact", "beta": 0.0, "epsilon": chance.choice([0.2, 0.5, 1e6])},
+            usual(cause="entropy_collapse", reward="trap", beta=0.0)
+            | blank
+            | {"learning_rate": round(chance.uniform(6e-3, 1.5e-2), 4)},
+            usual(cause="no_signal", reward=chance.choice(["boxed", "nonempty", "rare"])),
+            usual(cause="learning_rate", reward="exact")
+            | {"learning_rate": round(10 ** chance.uniform(-2, -1), 4)},
+            usual(cause="reward_hacking", reward="nines", watched="exact")
+            | {"learning_rate": 3e-3, "beta": 0.0},
+            usual(cause="kl_too_weak", reward="nines", beta=10 ** -chance.randrange(5, 8))
+            | {"learning_rate": 3e-3},
+        ]
+    chance.shuffle(runs)
+    return runs
+
+
 _MOVED = {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 1.0}
 
 
@@ -213,7 +256,7 @@ def main(out: Path, half: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     logs: dict[str, Any] = {}
     causes: dict[str, str] = {}
-    for number, run in enumerate(runs_of(half)):
+    for number, run in enumerate(drawn() if half == "third" else runs_of(half)):
         name = f"trl-{half}-{number:02d}"
         start = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
