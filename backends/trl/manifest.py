@@ -272,6 +272,17 @@ def _checkpoint_format(launch: Values) -> object:
     return None if requested is ABSENT else requested
 
 
+_WARMUP = Number(least=0, whole=True)
+
+
+def _read_warmup(launch: Values) -> object:
+    """Return the warm-up; transformers' `constant` has none, whatever warmup_steps says."""
+    steps = launch["warmup_steps"]
+    if steps not in _WARMUP:
+        raise KeyError(steps)
+    return 0 if launch.get("lr_scheduler_type") == "constant" else steps
+
+
 def _differs(when: bool, note: str, exact: str = "") -> Account:
     return ("approximated", note) if when else ("exact", exact)
 
@@ -776,12 +787,16 @@ OPTIMIZER = (
     Row(
         "optimizer.schedule",
         "lr_scheduler_type",
-        offer=named({"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}),
+        offer=(
+            Meaning("constant", "constant_with_warmup", spellings=("constant",)),
+            *same("linear", "cosine"),
+        ),
     ),
     Row(
         "optimizer.num_warmup_steps",
         "warmup_steps",
-        offer=Number(least=0, whole=True),
+        offer=_WARMUP,
+        read=_read_warmup,
         account=lambda s: _differs(
             s.optimizer.num_warmup_steps > 0, "counted from 0: the first train step has rate 0"
         ),

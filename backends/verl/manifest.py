@@ -672,7 +672,7 @@ def _warmup(values: Values) -> object:
     ticks, ratio = values[WARMUP], values[f"{WARMUP}_ratio"]
     if isinstance(ticks, int) and ticks > 0:
         return ticks * per_tick
-    if isinstance(ratio, float):
+    if isinstance(ratio, float) and ratio > 0:
         return int(ratio * _train_steps(values) / per_tick) * per_tick
     return 0
 

@@ -2,28 +2,44 @@
 
     orch run tests/audit/planted/planted.yaml --runs-dir FOLDER
     python -m docs.tools.diagnose_scores FOLDER/planted.micro [--keep logs.json.gz]
+    python -m docs.tools.diagnose_scores libraries
 
 A study of the spec plants one fault. A run of it counts as harmed if it ends far below the healthy
 run of its policy, task, seed and learning rate, or if the fault itself says so (a KL that does not
 pull never does). The rules never read the study. Rules were written on the runs of one base policy
 (`elder`); those of the other (`hazel`) were scored after.
+
+`libraries`: the logs of real libraries in tests/audit/planted, whose causes are in a file of their
+own (`causes.json`). Rules were mended on the first half of TRL's and frozen; the second half and
+the other libraries were scored after.
 """
 
 import gzip
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from orchestrator.audit.diagnose import TrainingFacts, diagnose, facts_of, trace_of
+from orchestrator.audit import audit
+from orchestrator.audit.diagnose import (
+    Trace,
+    TrainingFacts,
+    diagnose,
+    facts_of,
+    facts_of_finding,
+    trace_of,
+)
 from orchestrator.imports.logged import LoggedRow, LoggedRun
+from orchestrator.library.logged import Place
 from orchestrator.rundir import RunFolder
 from orchestrator.settings import Settings
 
+TraceOf = Callable[[TrainingFacts | None], Trace]
+"""A log as the rules see it: the launch decides the meaning of some names."""
 NONE_PLANTED = ("healthy", "held", "rounded")
 ALWAYS = ("kl_without_effect", "kl_too_strong")
 """Faults by the mathematics of the loss, whatever reward the run has."""
@@ -109,6 +125,15 @@ class Answer(NamedTuple):
     certainty: str
 
 
+class LibraryAnswer(NamedTuple):
+    """The cause that was planted in a run of a library, and what the diagnosis says."""
+
+    name: str
+    truth: str
+    causes: tuple[str, ...]
+    certainty: str
+
+
 def answers(runs: list[PlantedRun], *, with_settings: bool) -> Iterator[Answer]:
     """Yield the diagnosis of each run, of its log alone or with its settings."""
     healthy = {run.key: run.end for run in runs if run.study == "healthy"}
@@ -157,13 +182,98 @@ def table(scored: list[Answer]) -> Iterator[str]:
     yield f"Healthy runs: {dict(named)}."
 
 
-def _share(of: list[Answer], among: int) -> str:
+def _share(of: Sequence[Answer | LibraryAnswer], among: int) -> str:
     hits = sum(one.truth in one.causes[:among] for one in of)
     return f"{hits} ({hits / len(of):.0%})"
 
 
+LOGS = Path(__file__).parents[2] / "tests" / "audit" / "planted"
+HALVES = {
+    "TRL, first half": "trl.first.json.gz",
+    "TRL, second half (blind)": "trl.second.json.gz",
+    "TRL, drawn recipes (blind)": "trl.third.json.gz",
+    "verl, SkyRL and OpenRLHF (blind)": "others.json.gz",
+}
+TRL = "1.16.0"
+
+
+def library_answers(path: Path, *, with_settings: bool) -> Iterator[LibraryAnswer]:
+    """Yield the diagnosis of each run of a library, of its log alone or with its launch."""
+    causes = json.loads((LOGS / "causes.json").read_text(encoding="utf-8"))
+    with gzip.open(path) as file:
+        logs = json.load(file)
+    for name, log in logs.items():
+        if causes[name] is None:  # planted and without harm: the reward rises and stays
+            continue
+        trace, launch = _of_trl(name, log) if "arguments" in log else _of_cell(name, log)
+        facts = launch if with_settings else None
+        found = diagnose(trace(facts), facts)
+        sure = found.first.certainty if found.first else ""
+        named = tuple(each.cause for each in found.candidates)
+        yield LibraryAnswer(name, causes[name], named, sure)
+
+
+def _of_trl(name: str, log: Mapping[str, Any]) -> tuple[TraceOf, TrainingFacts]:
+    arguments = dict(log["arguments"])
+    of_class = arguments.pop("class")
+    words = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    text = f"from trl import {of_class}\nargs = {of_class}(output_dir='o', {words})\n"
+    (finding,) = audit(text, "train.py", versions={"trl": f"{TRL} --library"})
+    facts = facts_of_finding(finding, "train.py")
+    rows = [LoggedRow(row["step"], 0.0, row) for row in log["log_history"]]
+    run = LoggedRun(name, "", "", "", rows)
+
+    def trace(known: TrainingFacts | None) -> Trace:
+        return trace_of(run, "trl", _place(known))
+
+    return trace, facts
+
+
+def _place(facts: TrainingFacts | None) -> Place | None:
+    if facts is None or facts.placement not in ("reward", "loss"):
+        return None
+    return "reward" if facts.placement == "reward" else "loss"
+
+
+def _of_cell(name: str, log: Mapping[str, Any]) -> tuple[TraceOf, TrainingFacts]:
+    facts = facts_of(Settings.model_validate(log["settings"]), "cell.json")
+    run = LoggedRun(name, "", "", "", [LoggedRow(step, 0.0, row) for step, row in log["rows"]])
+    return lambda _: trace_of(run, None), facts
+
+
+def library_table(scored: list[LibraryAnswer]) -> Iterator[str]:
+    """Yield the lines of a Markdown table, and what was not named first."""
+    yield "| planted | runs | named first | in the first three |"
+    yield "|---|---:|---:|---:|"
+    faults = [one for one in scored if one.truth != "nothing_wrong"]
+    for cause in sorted({one.truth for one in scored}):
+        of = [one for one in scored if one.truth == cause]
+        yield f"| {cause} | {len(of)} | {_share(of, 1)} | {_share(of, 3)} |"
+    yield f"| all faults | {len(faults)} | {_share(faults, 1)} | {_share(faults, 3)} |"
+    sure = [one for one in scored if one.certainty == "sure"]
+    yield ""
+    yield f"*Sure* was said of {len(sure)} runs and right in {_right(sure)}."
+    for one in scored:
+        if one.causes[:1] != (one.truth,):
+            said = ", ".join(one.causes) or "it cannot be told"
+            yield f"Not first: {one.name}, {one.truth}; said: {said}."
+
+
+def _right(of: list[LibraryAnswer]) -> int:
+    return sum(one.causes[:1] == (one.truth,) for one in of)
+
+
 def main(arguments: list[str]) -> None:
     """Print the tables of a finished experiment, or of logs that were kept."""
+    if arguments == ["libraries"]:
+        for title, file in HALVES.items():
+            for with_settings in (True, False):
+                how = "with the launch" if with_settings else "of the log alone"
+                sys.stdout.write(f"\n**{title}, {how}**\n\n")
+                answered = list(library_answers(LOGS / file, with_settings=with_settings))
+                for line in library_table(answered):
+                    sys.stdout.write(f"{line}\n")
+        return
     path = Path(arguments[0])
     runs = list(read(path)) if path.is_dir() else kept(path)
     if arguments[1:2] == ["--keep"]:

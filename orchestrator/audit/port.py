@@ -102,13 +102,22 @@ def launch_of(
 
     Raise SelectionError if the file has none.
     """
+    readings = list(pipeline.readings(text, name, files, pinned))
     launches = {
         json.dumps(typed(reading), sort_keys=True, default=str): (launch, reading)
-        for launch, reading in pipeline.readings(text, name, files, pinned)
+        for launch, reading in readings
         if launch.usual and reading.held is not None
     }
     if not launches:
-        raise SelectionError(f"{name} has no launch whose keys orch knows")
+        unknown = dict.fromkeys(f"{each.library} {each.version}" for _, each in readings)
+        raise SelectionError(
+            f"{name} has no launch whose keys orch knows"
+            + "".join(
+                f"; it launches {each}, of which orch has no table of keys: --library "
+                f"{each.partition(' ')[0]}@VERSION reads it as another release"
+                for each in unknown
+            )
+        )
     launch, reading = next(iter(launches.values()))
     if len(launches) == 1:
         return launch, reading, ""
@@ -158,7 +167,10 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
             f"orch reads launches of {reading.library} and writes none: there is nothing to port"
         )
     manifest = backend.manifest
-    version = manifest.release(reading.version if reading.version in manifest.versions else None)
+    version = reading.version
+    if version not in manifest.versions:
+        # The keys of an old release are those of the nearest one, not of the newest.
+        version = backend.neighbour(version) if version else manifest.release(None)
     given = typed(reading)
     lost = dict.fromkeys(_unread(reading), UNREAD)
     known = {key: value for key, value in given.items() if key not in lost}
@@ -176,13 +188,13 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     refused = {spelled.get(name, name): text for name, text in faults.items()}
     lost |= {key: text for key, text in refused.items() if key in known}
     known = {key: value for key, value in known.items() if key not in refused}
-    used = _used(manifest, known, own, fields, lambda values: read(values)[0])
+    used = _used(manifest, known, own, lambda values: read(values)[0])
     read_keys = {key for keys in used.values() for key in keys}
     defaults = {
         **manifest.tables[version].defaults,
         **backend.values_of_anybody(program, {}, version),
     }
-    for key in given.keys() - read_keys - lost.keys():
+    for key in (each for each in given if each not in read_keys and each not in lost):
         is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
         lost[key] = (
             default_of(reading.library, version) if is_default else "no field of orch holds it"
@@ -216,12 +228,11 @@ def _used(
     manifest: Manifest,
     given: Mapping[str, object],
     own_names: Mapping[str, str],
-    fields: Mapping[str, Any],
     read: Callable[[Mapping[str, object]], Mapping[str, Any]],
 ) -> dict[str, tuple[str, ...]]:
     """Return field -> the keys that decide it: without one of them the field has another value,
     or it is the key of the field's own row."""
-    whole = dict(flatten(_plain(fields)))
+    whole = dict(flatten(_plain(read(given))))
     used: dict[str, list[str]] = {}
     for key in given:
         fewer = dict(flatten(_plain(read({k: v for k, v in given.items() if k != key}))))

@@ -122,7 +122,13 @@ def _launch(script: Path, releases: Mapping[str, str]) -> Ported:
     read, reading, note = launch_of(text, str(script), files, versions)
     if note:
         say(note)
-    return ported(read, reading)
+    launch = ported(read, reading)
+    if reading.version not in (None, "", launch.version):
+        say(
+            f"orch has no tables of {launch.library} {reading.version}: its keys are read as those "
+            f"of {launch.version} (--library {launch.library}@VERSION says which)"
+        )
+    return launch
 
 
 def _library(target: str, launch: Ported) -> tuple[str, str | None]:

@@ -56,6 +56,11 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
     else:
         shown = of_runs(target[0], runs_dir)
     cell, plan = shown.cell, shown.plan
+    if shown.rehearses and part != "sbatch":
+        say(
+            f"this is the launch of {plan.backend}; here `orch run` rehearses the cell with "
+            f"{shown.rehearses} instead, as there is no cluster"
+        )
     if part == "sbatch":
         click.echo(shown.sbatch(), nl=False)
         say("sent by hand it starts nothing: a job starts only what `orch run` has submitted")

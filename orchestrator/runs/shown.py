@@ -22,6 +22,8 @@ class ShownCell(NamedTuple):
     plan: LaunchPlan
     folder: RunFolder
     site: Site
+    rehearses: str = ""
+    """What this machine would launch in its place; empty: this very launch."""
 
     def sbatch(self) -> str:
         """Return the batch script that `orch run` submits for the cell. Raise SelectionError for a
@@ -36,10 +38,19 @@ class ShownCell(NamedTuple):
 
 
 def of_spec(spec: str, name: str, overrides: Sequence[str] = ()) -> ShownCell:
-    """Return a cell of a spec, launched or not, by its id or slug."""
+    """Return a cell of a spec, launched or not, by its id or slug.
+
+    Of a rehearsal that was not launched, the launch is that of the library which the spec declares.
+    """
     experiment = open_experiment(spec, overrides)
     cell = cell_named(name, experiment.cells)
-    return _shown(cell, experiment.folder, experiment.spec.site)
+    shown = _shown(cell, experiment.folder, experiment.spec.site)
+    declared = next((c for c in experiment.declared if c.settings == cell.declared), cell)
+    is_own = declared.settings.backend.name == shown.plan.backend
+    if is_own or experiment.folder.cell(cell).attempts():
+        return shown
+    plan = _shown(declared, experiment.folder, experiment.spec.site).plan
+    return shown._replace(plan=plan, rehearses=shown.plan.backend)
 
 
 def of_runs(name: str, runs_dir: Path) -> ShownCell:

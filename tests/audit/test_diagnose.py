@@ -8,10 +8,11 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from docs.tools.diagnose_scores import answers, kept
+from docs.tools.diagnose_scores import HALVES, LOGS, answers, kept, library_answers
 from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
 from orchestrator.cli.diagnose import command
 from orchestrator.imports.logged import LoggedRow, LoggedRun
+from orchestrator.library.logged import Place
 
 PLANTED = Path(__file__).parent / "planted" / "logs.json.gz"
 STEPS = 120
@@ -159,6 +160,49 @@ def test_a_beta_that_leaves_no_reward_to_win() -> None:
     assert cause(still, TrainingFacts("k1", "reward", 0.05, pulls=True)) != "kl_too_strong"
 
 
+def test_a_kl_below_what_the_reward_needs_is_to_another_policy() -> None:
+    """0.3 to 0.9 needs 0.55 nats or more, whatever the policy is."""
+    rewards = {"train__reward_mean": RISING, "train__grad_norm": 1.0}
+    moved = said(log(train__kl_reference=1e-9, **rewards)).first
+    assert moved is not None
+    assert (moved.cause, moved.certainty) == ("moved_reference", "sure")
+    assert cause(log(train__kl_reference=noisy(0, 0.1, noise=0.01), **rewards)) == "moved_reference"
+    assert cause(log(train__kl_reference=noisy(0, 0.9, 0.9), **rewards)) == "nothing_wrong"
+
+
+def test_another_score_that_falls_is_a_reward_that_pays_for_something_else() -> None:
+    run = log(reward=RISING, rewards__proxy__mean=RISING, rewards__right__mean=FALLING, loss=0.0)
+    answer = said(run, library="trl").first
+    assert answer is not None
+    assert answer.cause == "reward_hacking"
+    assert "rewards/right/mean" in answer.evidence[0].text
+    both = log(reward=RISING, rewards__proxy__mean=RISING, rewards__right__mean=RISING)
+    assert cause(both, library="trl") == "nothing_wrong"
+
+
+def test_a_signal_that_the_first_step_had_was_lost() -> None:
+    """The policy is thrown away in one step: the groups without a signal come after it."""
+    silent = np.where(np.arange(STEPS) < 1, 0.3, 1.0)
+    reward = np.where(np.arange(STEPS) < 1, 0.4, 0.0)
+    run = log(
+        reward=reward, frac_reward_zero_std=silent, grad_norm=silent, clip_ratio__region_mean=0
+    )
+    assert cause(run, library="trl") == "learning_rate"
+
+
+def test_a_reward_once_a_batch_shows_the_steps_of_a_batch() -> None:
+    reward = np.where(np.arange(STEPS) % 12 == 0, np.linspace(0.5, 0.0, STEPS), np.nan)
+    run = log(reward=reward, grad_norm=1.0, clip_ratio__region_mean=0.0)
+    assert trace_of(run, "trl").steps_a_batch == 12
+    assert cause(run, library="trl") == "minibatches"
+
+
+@pytest.mark.parametrize("place", [None, "loss", "reward"])
+def test_a_kl_counts_wherever_it_is(place: Place | None) -> None:
+    run = log(reward=RISING, kl=0.1, completions__mean_length=6.0)
+    assert trace_of(run, "trl", place).get("train/kl_reference") == pytest.approx(0.6)
+
+
 def test_an_entropy_that_is_used_up_before_the_reward_is_won() -> None:
     lost = log(
         train__reward_mean=noisy(0.2, 0.35, 0.35), train__entropy=noisy(1, 0.02, 0.01, noise=1e-3)
@@ -237,3 +281,16 @@ def test_planted_faults_are_named() -> None:
         assert np.mean([one.causes[:1] != ("nothing_wrong",) for one in healthy]) <= 0.05
         sure = [one for one in scored if one.certainty == "sure"]
         assert np.mean([one.truth == one.causes[0] for one in sure]) >= 0.95
+
+
+@pytest.mark.parametrize("file", HALVES.values())
+def test_planted_faults_of_libraries_are_named(file: str) -> None:
+    """Logs of real trainings. Rules were frozen before all but TRL's first half were scored."""
+    for with_settings, first in ((True, 0.8), (False, 0.7)):
+        scored = list(library_answers(LOGS / file, with_settings=with_settings))
+        faults = [one for one in scored if one.truth != "nothing_wrong"]
+        healthy = [one for one in scored if one.truth == "nothing_wrong"]
+        assert np.mean([one.truth in one.causes[:1] for one in faults]) >= first
+        assert all(one.causes[:1] == ("nothing_wrong",) for one in healthy)
+        sure = [one for one in scored if one.certainty == "sure"]
+        assert sum(one.truth == one.causes[0] for one in sure) >= 0.95 * len(sure)

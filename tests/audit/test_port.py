@@ -1,6 +1,8 @@
 """`orch port`: a launch as a spec, and as a launch of another library, with a row for each key."""
 
 import json
+import os
+import random
 import re
 import shlex
 import subprocess
@@ -9,9 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from audit import port_wild
 from orchestrator import plugins
+from orchestrator.audit.port import launch_of, moved, ported, rows_of_spec
 from orchestrator.cli import orch
+from orchestrator.errors import SpecError
 from orchestrator.records import AttemptPaths
+from orchestrator.runs.experiment import open_experiment
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
 
@@ -49,7 +55,7 @@ SKYRL = """\
 uv run --isolated -m skyrl.train.entrypoints.main_base \\
   trainer.algorithm.advantage_estimator=rloo trainer.algorithm.use_kl_loss=false \\
   trainer.algorithm.use_kl_in_reward=true trainer.algorithm.kl_estimator_type=k1 \\
-  trainer.algorithm.kl_ctrl.kl_coef=0.05 trainer.policy.model.path=Qwen/Qwen2.5-1.5B \\
+  trainer.algorithm.kl_loss_coef=0.05 trainer.policy.model.path=Qwen/Qwen2.5-1.5B \\
   trainer.train_batch_size=256 trainer.policy_mini_batch_size=256 generator.n_samples_per_prompt=5
 """
 TRL = """\
@@ -295,6 +301,120 @@ def test_a_chosen_value_is_a_row(tmp_path: Path) -> None:
     (row,) = (row for row in data["rows"] if row["field"] == "kl.estimator")
     assert row["kind"] == "set"
     assert row["note"].startswith("chosen here, in place of k3")
+
+
+def test_equal_values_of_other_names_are_carried(tmp_path: Path) -> None:
+    """transformers' `constant` has no warm-up; verl's of 0 steps needs no number of steps."""
+    text = TRL.rstrip() + " --lr_scheduler_type constant --warmup_steps 5\n"
+    data = json.loads(port(tmp_path, text, "--to", "verl", "--json").output)
+    rows = {row["field"]: row for row in data["rows"]}
+    assert rows["optimizer.schedule"]["kind"] == "carried"
+    assert rows["optimizer.schedule"]["source"] == "lr_scheduler_type=constant"
+    assert rows["optimizer.num_warmup_steps"]["value"] == "0"
+    text = VERL.replace("trainer.total_training_steps=400", "trainer.total_epochs=3").replace(
+        "optim.lr=1e-6", "optim.lr=1e-6 actor_rollout_ref.actor.optim.lr_warmup_steps=0"
+    )
+    data = json.loads(port(tmp_path, text, "--to", "skyrl", "--json").output)
+    (row,) = (row for row in data["rows"] if row["field"] == "optimizer.num_warmup_steps")
+    assert (row["kind"], row["source"].partition("=")[2]) == ("carried", "0")
+
+
+def test_a_refused_value_is_no_business_of_the_other_keys(tmp_path: Path) -> None:
+    text = TRL.rstrip() + " --lr_scheduler_type cosine_with_min_lr\n"
+    data = json.loads(port(tmp_path, text, "--to", "verl", "--json").output)
+    lost = [row["source"] for row in data["rows"] if row["kind"] == "not carried"]
+    assert "lr_scheduler_type=cosine_with_min_lr" in lost
+    assert all(row["source"].count(", ") < 4 for row in data["rows"])
+
+
+def test_a_ported_spec_shows_the_librarys_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a cluster rehearses the cell: that is said, and the launch is shown."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(port(tmp_path, VERL, "--to", "spec").stdout, encoding="utf-8")
+    (cell,) = open_experiment("s.yaml").cells
+    assert cell.scale == "micro"
+    done = CliRunner().invoke(orch, ["show", "s.yaml", cell.id, "--argv"], standalone_mode=False)
+    assert "verl.trainer.main_ppo" in done.stdout
+    assert "actor_rollout_ref.actor.clip_ratio_high=0.28" in done.stdout
+    assert "rehearses the cell with micro" in done.stderr
+
+
+NEWEST = {"verl": "0.9.1", "openrlhf": "0.11.2", "skyrl": "0.4.0", "trl": "1.16.0"}
+NEWEST["prime_rl"] = "0.8.0"
+SCRIPT_FILES = sorted((Path(__file__).parent / "port").iterdir())
+ASKED = {
+    "openrlhf": {"data.num_prompts": 12800},
+    "trl": {"max_staleness_steps": 0, "kl.estimator": "k3", "precision.rollout": None}
+    | {"loss.aggregation": "constant"},
+    "prime_rl": {"advantage.estimator": "dr_grpo", "kl.estimator": "none", "kl.placement": None}
+    | {"kl.beta": 0.0, "batch.num_minibatches": 1, "max_staleness_steps": 1}
+    | {"optimizer.schedule": "constant", "loss.aggregation": "token_mean"},
+}
+"""Target -> what it is told where it cannot do what the script does."""
+
+
+def mutated(text: str, seed: int) -> str:
+    """A script without a third of its lines with a number, and other numbers in some."""
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    lines = []
+    for line in text.splitlines():
+        is_number = re.search(r"[= ]\d+(\.\d+)?( \\)?$", line) and "model" not in line
+        if is_number and chance.random() < 0.33:
+            continue
+        if is_number and chance.random() < 0.2:
+            line = re.sub(r"(\d+)(?=( \\)?$)", lambda m: str(2 * int(m[1])), line)
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("script", SCRIPT_FILES, ids=[file.stem for file in SCRIPT_FILES])
+def test_each_key_of_a_script_has_a_row_in_each_target(script: Path) -> None:
+    """Of forty keys, as they are and mutated: each is in the source of a row."""
+    pinned = {library: f"{version} --library" for library, version in NEWEST.items()}
+    text, judged = script.read_text(encoding="utf-8"), 0
+    for variant in (text, *(mutated(text, seed) for seed in range(4))):
+        launch = ported(*launch_of(variant, script.name, {}, pinned)[:2])
+        assert launch.library == script.stem
+        whole = {row.source.partition("=")[0] for row in rows_of_spec(launch)}
+        assert launch.given.keys() <= whole
+        for target, version in NEWEST.items():
+            try:
+                plan, rows = moved(launch, target, version, {})
+                if plan is None:
+                    plan, rows = moved(launch, target, version, ASKED.get(target, {}))
+            except SpecError:
+                continue  # this variant makes no cell
+            if plan is None:
+                assert rows
+                continue
+            judged += 1
+            sources = ", ".join(row.source for row in rows)
+            missing = {key for key in launch.given if f"{key}=" not in sources}
+            assert not missing, (target, missing)
+    assert judged >= 8
+
+
+def test_labelled_scripts_of_others_are_answered() -> None:
+    """The facts are complete; those whose text is at hand are asked again."""
+    answers = port_wild.kept()
+    assert len(answers) >= 60
+    assert all("refused" in each or each["without_row"] == 0 for each in answers)
+    if not (folder := os.environ.get("ORCH_WILD_TEXTS")):
+        pytest.skip("ORCH_WILD_TEXTS names no folder of their texts")
+    texts = [(each, port_wild.text_of(Path(folder), each)) for each in answers]
+    again = [(each, port_wild.facts(each, text)) for each, text in texts if text is not None]
+    assert again
+    assert all(before == after for before, after in again)
+
+
+def test_a_release_without_tables_has_the_keys_of_the_nearest(tmp_path: Path) -> None:
+    """OpenRLHF 0.5.9 has flat flags, as 0.10.1 has; the newest release has none of them."""
+    words = ("--to", "spec", "--library", "openrlhf@0.5.9", "--json")
+    fields = json.loads(port(tmp_path, FLAT, *words).output)["fields"]
+    assert fields["kl"]["beta"] == 0.02
+    assert fields["rollout"]["group_size"] == 8
 
 
 OWN = sorted((Path(__file__).parent / "port").glob("*.sh"))

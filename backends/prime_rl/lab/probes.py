@@ -6,6 +6,7 @@ defaults of the release stand in for its pydantic classes.
 """
 
 import asyncio
+import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,39 @@ def corrections(version: str) -> dict[str, Any]:
 def ratio_levels(version: str) -> dict[str, Any]:
     """Return the default loss: it has one importance ratio, to the policy that sampled."""
     return dict(corrections(version))
+
+
+NEUTRAL: Mapping[str, float] = {
+    "trainer.loss.kl_tau": 0.0,
+    "trainer.loss.dppo_mask_low": 1.0,
+    "trainer.loss.dppo_mask_high": 1.0,
+    "trainer.loss.ipo_mask_low": 1.0,
+    "trainer.loss.ipo_mask_high": 1.0,
+}
+"""Key of the loss -> the value with which it does nothing. Without the key it has its default."""
+
+
+def files(given: Mapping[str, object], without: str = "") -> dict[str, str]:
+    """Return rl.toml with the keys that these functions read: of the loss, of the advantages and of
+    the group. `without` has the value with which it does nothing."""
+    kept = {key: value for key, value in given.items() if key.startswith(_READ)}
+    if without in NEUTRAL:
+        kept[without] = NEUTRAL[without]
+    tables: dict[str, list[str]] = {}
+    for key, value in kept.items():
+        table, _, name = key.rpartition(".")
+        tables.setdefault(table, []).append(f"{name} = {json.dumps(value)}")
+    lines = [line for table in sorted(tables) for line in (f"[{table}]", *tables[table])]
+    return {"rl.toml": "\n".join(lines)}
+
+
+_READ = (
+    "trainer.loss.",
+    "orchestrator.advantage.",
+    "orchestrator.teacher_model.",
+    "orchestrator.group_size",
+    "orchestrator.rollouts_per_example",
+)
 
 
 def silent(version: str) -> dict[str, Any]:

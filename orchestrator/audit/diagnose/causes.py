@@ -57,6 +57,16 @@ CAUSES: dict[str, Cause] = {
         "beta is too small to hold the policy",
         "Raise beta by 10 times, or lower the learning rate.",
     ),
+    "moved_reference": Cause(
+        "the KL is not measured to the policy that the run began with",
+        "Look whether the reference policy is replaced by the policy while it trains (TRL: "
+        "sync_ref_model), or whether this metric is the KL to the policy that sampled.",
+    ),
+    "reward_hacking": Cause(
+        "the trained reward rises while another score of the policy falls",
+        "Read some responses with a high reward: it may pay for something else than the task. "
+        "Mend the reward, or raise beta.",
+    ),
     "entropy_collapse": Cause(
         "the entropy is used up before the reward is won",
         "Raise the upper bound of the clip, add an entropy bonus or a KL, sample at temperature "

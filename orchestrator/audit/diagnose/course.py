@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.audit.diagnose.trace import FEWEST_STEPS, Series, Trace, noise, running_mean
+from orchestrator.audit.diagnose.trace import FEWEST_STEPS, Series, noise, running_mean, window_of
 
 REWARD = "train/reward_mean"
 
@@ -21,11 +21,14 @@ class Course:
     best: float
     end: float
     rose: bool
-    """The best mean is above the first by more than noise, and by a twentieth of the largest."""
+    """The best mean is above the first by more than noise, and by a twentieth of the largest; or
+    a line through all rewards rises by more than three standard errors."""
     fell: bool
     """The last mean is below the best by more than noise, and by a quarter of the largest."""
     at_fall: int | None
     """Index at which a quarter of the loss is lost; None: it did not fall."""
+    error_of_start: float
+    """Standard error of `start`."""
 
     @property
     def before_the_fall(self) -> slice:
@@ -33,30 +36,40 @@ class Course:
         return slice(0, len(self.rewards) if self.at_fall is None else max(self.at_fall, 3))
 
 
-def course_of(trace: Trace) -> Course | None:
-    """Return the course of a run; None for a log with fewer than FEWEST_STEPS rewards."""
-    rewards = trace.get(REWARD)
-    if rewards is None or np.isfinite(rewards).sum() < FEWEST_STEPS:
+def course_of(values: Series | None) -> Course | None:
+    """Return the course of a score over the train steps; None with fewer than FEWEST_STEPS values.
+
+    Steps without a value do not count: some libraries log the reward once for each rollout batch.
+    """
+    if values is None or (where := np.flatnonzero(np.isfinite(values))).size < FEWEST_STEPS:
         return None
-    window = trace.window
+    rewards = values[where]
+    window = window_of(len(rewards))
     few = max(3, window // 3)  # the start is short: a policy that learns has left it soon
     smooth = running_mean(rewards, window)
     full = smooth.copy()
     full[: min(window - 1, len(full) - 1)] = np.nan
-    start, end = float(np.nanmean(rewards[:few])), float(np.nanmean(rewards[-window:]))
+    start, end = float(np.mean(rewards[:few])), float(np.mean(rewards[-window:]))
     at_best = int(np.nanargmax(full))
     best = float(full[at_best])
-    error = 4 * noise(rewards) * math.sqrt(1 / window + 1 / few)
+    deviation = noise(rewards)
+    error = 4 * deviation * math.sqrt(1 / window + 1 / few)
     largest = max(abs(start), abs(best), abs(end))
+    count = len(rewards)
+    slope = float(np.polyfit(np.arange(count), rewards, 1)[0])
+    # The error of a line's rise over `count` values, each with this deviation.
+    climbs = end > start and slope * count > 3 * deviation * math.sqrt(12 / count)
     fell = best - end > max(error, 0.25 * largest)
     below = np.flatnonzero(smooth[at_best:] < best - 0.25 * (best - end))
+    latest = np.maximum(np.searchsorted(where, np.arange(len(values)), side="right") - 1, 0)
     return Course(
-        rewards,
-        smooth,
+        values,
+        smooth[latest],
         start,
         best,
         end,
-        rose=best - start > max(error, 0.05 * largest),
+        rose=best - start > max(0.0 if climbs else error, 0.05 * largest),
         fell=fell,
-        at_fall=at_best + int(below[0]) if fell and len(below) else None,
+        at_fall=int(where[at_best + int(below[0])]) if fell and len(below) else None,
+        error_of_start=deviation / math.sqrt(few),
     )

@@ -97,7 +97,7 @@ class _Run:
 def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     """Return what went wrong first, why, and how sure that is."""
     known = facts or TrainingFacts()
-    course = course_of(trace)
+    course = course_of(trace.get(REWARD))
     if course is None:
         reason = (
             f"what happened: the log has {len(trace.steps)} train steps"
@@ -115,7 +115,10 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
 
 
 def _no_signal(run: _Run) -> CauseFound | None:
-    """Find rewards that are one number in the first quarter: no advantage differs from 0."""
+    """Find rewards that are one number in the first quarter: no advantage differs from 0.
+
+    A signal that the first step has was lost and is not missing.
+    """
     rewards = run.course.rewards
     count = max(4, len(rewards) // 4)
     early = rewards[:count]
@@ -124,14 +127,21 @@ def _no_signal(run: _Run) -> CauseFound | None:
     if len(early) >= 4 and np.ptp(early) == 0:
         text = f"the reward is {early[0]:g} in each of the first {len(early)} steps"
         return CauseFound("no_signal", "sure", (run.shown(0, REWARD, text),))
-    if share is not None and share > 0.9:
+    first = run.mean(SILENT, slice(0, 1))
+    if share is not None and share > 0.9 and (first is None or first > _LOST_SIGNAL):
         text = f"in {share:.0%} of the groups all rewards are equal"
         return CauseFound("no_signal", "sure", (run.shown(0, SILENT, text),))
     hits = float(np.mean(early)) if len(early) else 0.5
+    if first is not None and first <= _LOST_SIGNAL:
+        return None
     if not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
         text = f"the mean reward of the first {len(early)} steps is {hits:.2g}"
         return CauseFound("no_signal", "likely", (run.shown(0, REWARD, text),))
     return None
+
+
+_LOST_SIGNAL = 0.7
+"""Share of groups without a signal in the first step up to which there was one to lose."""
 
 
 def _off_policy(run: _Run) -> CauseFound | None:
@@ -143,7 +153,8 @@ def _off_policy(run: _Run) -> CauseFound | None:
     """
     facts, until = run.facts, run.course.before_the_fall
     levels = _levels(run, until)
-    several = facts.minibatches is not None and facts.minibatches > 1
+    minibatches = facts.minibatches or run.trace.steps_a_batch
+    several = minibatches > 1
     stale = facts.staleness
     if stale is None and not several:
         stale = math.ceil(run.mean(STALENESS, until) or 0)
@@ -154,12 +165,27 @@ def _off_policy(run: _Run) -> CauseFound | None:
         evidence = (run.shown(0, MISMATCH, text), *levels, *run.fall)
         return CauseFound("engine_mismatch", certain, evidence)
     if not levels:
-        return None
+        return _unbounded(run, minibatches)
     is_stale = later > ENGINE_NATS if several or not facts.staleness else True
     cause = "staleness" if is_stale else "minibatches"
     hurt = run.course.fell or not run.course.rose
     certainty: Certainty = "sure" if hurt and len(levels) > 1 else "likely"
+    if not hurt and {each.metric for each in levels} == {CLIP}:
+        certainty = "possible"  # clipped tokens have no gradient: the bound holds
     return CauseFound(cause, certainty, (*levels, *run.fall))
+
+
+def _unbounded(run: _Run, minibatches: int) -> CauseFound | None:
+    """Find a reward that falls while a batch makes several train steps, no token is ever clipped,
+    and no metric of the ratio is logged."""
+    clipped = run.trace.get(CLIP)
+    is_logged = any(run.trace.get(name) is not None for name in (RATIO, ESS))
+    if minibatches < 4 or is_logged or not run.course.fell:
+        return None
+    if clipped is not None and np.nanmax(clipped) > 0:
+        return None
+    text = f"each rollout batch makes {minibatches} train steps, and no token is clipped in any"
+    return CauseFound("minibatches", "likely", (run.shown(0, REWARD, text), *run.fall))
 
 
 class _Level:
@@ -207,6 +233,13 @@ def _learning_rate(run: _Run) -> CauseFound | None:
     if moved is None:
         if not course.fell or gradient is None:
             return None
+        if (
+            _is_on_policy(run)
+            and course.at_fall is not None
+            and course.at_fall < len(trace.steps) // 3
+        ):
+            text = "on policy, the reward is lost within these first train steps"
+            return CauseFound("learning_rate", "likely", (run.shown(0, REWARD, text), *run.fall))
         jump = float(np.nanmax(gradient[:until]) / max(np.nanmedian(gradient[:until]), 1e-12))
         if jump < 5:
             return None
@@ -229,6 +262,15 @@ def _learning_rate(run: _Run) -> CauseFound | None:
         certainty = "possible"  # an engine that differs comes first
     at = int(np.nanargmax(jumps)) + 1
     return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
+
+
+def _is_on_policy(run: _Run) -> bool:
+    """Return whether each batch makes one train step: by the launch, or if no token is clipped."""
+    if run.facts.on_policy is not None:
+        return run.facts.on_policy
+    clipped = run.trace.get(CLIP)
+    never = clipped is not None and float(np.nanmax(clipped)) == 0
+    return never and run.trace.steps_a_batch == 1
 
 
 def _needed(before: float, after: float) -> float:
@@ -303,7 +345,8 @@ def _kl_without_effect(run: _Run) -> CauseFound | None:
         f"the policy is {end:.2g} nats a response from the reference policy; one of this reward "
         f"needs {needed:.2g}"
     )
-    return CauseFound("kl_without_effect", "likely", (run.shown(half, KL, text),))
+    certainty: Certainty = "possible" if course.rose else "likely"
+    return CauseFound("kl_without_effect", certainty, (run.shown(half, KL, text),))
 
 
 def _kl_too_strong(run: _Run) -> CauseFound | None:
@@ -339,18 +382,77 @@ def _kl_too_strong(run: _Run) -> CauseFound | None:
 
 
 def _kl_too_weak(run: _Run) -> CauseFound | None:
-    """Find a KL that costs at most a hundredth of the reward which is lost while it is on."""
+    """Find a KL that costs next to nothing: of the reward that is lost while it is on, or of the
+    reward that is won with a policy much farther than that reward needs."""
     facts, course = run.facts, run.course
     moved = run.trace.get(KL)
-    if not (facts.has_kl and facts.beta and moved is not None) or facts.pulls is False:
+    if facts.pulls is False or facts.has_kl is False or moved is None:
         return None
-    if course.at_fall is None:
+    end = run.mean(KL, slice(len(moved) // 2, None)) or 0.0
+    times = end / max(_needed(course.start, course.end), 0.1)
+    if facts.beta is None:
+        far = _kl_without_effect(run)
+        return far and CauseFound("kl_too_weak", "possible", far.evidence)
+    if course.at_fall is not None:
+        cost = facts.beta * float(np.nanmedian(moved[: course.at_fall + 1]))
+        if cost > 0.01 * (course.best - course.end):
+            return None
+        text = f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}"
+        return CauseFound("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
+    gain, cost = course.end - course.start, facts.beta * end
+    if not course.rose or times < 5 or cost > 0.01 * gain:
         return None
-    cost = facts.beta * float(np.nanmedian(moved[: course.at_fall + 1]))
-    if cost > 0.01 * (course.best - course.end):
+    certainty: Certainty = "likely" if times >= 10 and cost <= 0.001 * gain else "possible"
+    text = (
+        f"the policy is {end:.2g} nats a response from the reference policy, {times:.0f} times "
+        f"what this reward needs, which costs {cost:.2g} of {gain:.2g} won"
+    )
+    return CauseFound("kl_too_weak", certainty, (run.shown(len(moved) // 2, KL, text),))
+
+
+def _moved_reference(run: _Run) -> CauseFound | None:
+    """Find a KL below the least that the change of the reward needs.
+
+    No policy takes the mean of a reward in [0, 1] from p to q with less than q ln(q/p) + (1-q)
+    ln((1-q)/(1-p)) nats (data processing), so the KL is not that to the first policy.
+    """
+    course, moved = run.course, run.trace.get(KL)
+    rewards = course.rewards[np.isfinite(course.rewards)]
+    if moved is None or rewards.min() < 0 or rewards.max() > 1:
         return None
-    text = f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}"
-    return CauseFound("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
+    half = len(moved) // 2
+    measured = run.mean(KL, slice(half, None))
+    after = float(np.nanmean(course.rewards[half:]))
+    margin = 2 * course.error_of_start
+    if measured is None or abs(after - course.start) <= margin:
+        return None
+    needed = _needed(course.start + math.copysign(margin, after - course.start), after)
+    if needed < 0.05 or measured > needed / 3:
+        return None
+    text = (
+        f"the KL is {measured:.2g} nats a response, and a reward that goes from "
+        f"{course.start:.2g} to {after:.2g} needs {needed:.2g}"
+    )
+    never = float(np.nanmax(np.abs(moved))) < 1e-4 * needed
+    certainty: Certainty = "sure" if never else "likely"
+    return CauseFound("moved_reference", certainty, (run.shown(half, KL, text),))
+
+
+def _reward_hacking(run: _Run) -> CauseFound | None:
+    """Find another score that falls while the reward that is trained rises."""
+    if not run.course.rose or run.course.fell:
+        return None
+    for name, values in run.trace.scores.items():
+        other = course_of(values)
+        if other is None or other.end >= other.start - 4 * other.error_of_start:
+            continue
+        if other.end < 0.75 * other.start and other.start > 0:
+            text = f"it falls from {other.start:.2g} to {other.end:.2g} while the reward rises"
+            at = other.at_fall if other.at_fall is not None else len(values) - 1
+            rise = f"the reward rises from {run.course.start:.2g} to {run.course.end:.2g}"
+            evidence = (run.shown(at, name, f"{name}: {text}"), run.shown(at, REWARD, rise))
+            return CauseFound("reward_hacking", "likely", evidence)
+    return None
 
 
 def _entropy_collapse(run: _Run) -> CauseFound | None:
@@ -393,6 +495,8 @@ RULES: tuple[Rule, ...] = (
     _kl_without_effect,
     _kl_too_strong,
     _kl_too_weak,
+    _moved_reference,
+    _reward_hacking,
     _entropy_collapse,
     _length,
 )

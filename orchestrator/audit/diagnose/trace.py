@@ -1,5 +1,6 @@
 """The metrics of a logged run as arrays over its train steps."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,9 @@ class Trace:
     """Values that were logged as NaN or infinite: `train/grad_norm at step 12`."""
     unknown: tuple[str, ...] = field(default=(), compare=False)
     """Logged names that orch has no canonical name for."""
+    scores: Mapping[str, Series] = field(default_factory=dict)
+    """Other scores than the reward that is trained, by their logged name: one reward function of
+    several, or a score on held-out prompts."""
 
     def get(self, name: str) -> Series | None:
         """Return the values [steps], or None if the log has none of them."""
@@ -36,8 +40,18 @@ class Trace:
 
     @property
     def window(self) -> int:
-        """Return the number of steps that a mean is taken over: a twelfth, within 3 and 20."""
-        return int(np.clip(len(self.steps) // 12, 3, 20))
+        """Return the number of steps that a mean is taken over."""
+        return window_of(len(self.steps))
+
+    @property
+    def steps_a_batch(self) -> int:
+        """Return the train steps for each rollout batch, where a log has the reward of a batch
+        only at its first step; else 1."""
+        rewards, gradients = self.get("train/reward_mean"), self.get("train/grad_norm")
+        if rewards is None or gradients is None:
+            return 1
+        both = np.isfinite(gradients).sum() / max(np.isfinite(rewards).sum(), 1)
+        return max(round(float(both)), 1)
 
     def smooth(self, name: str) -> Series | None:
         """Return the mean over the last `window` logged values at each step."""
@@ -57,10 +71,13 @@ def trace_of(
 ) -> Trace:
     """Return the metrics of a run. A canonical name counts as it is; others by the library's table.
 
-    place: of the KL, which decides the meaning of some names.
+    place: of the KL, which decides the meaning of some names. If it is not known, a name with a
+    meaning for each place has that of the loss: all of them estimate the same KL.
     """
     table = plugins.logged_metrics(library) if library else None
+    place = place or "loss"
     by_step: dict[int, dict[str, float]] = {}
+    scores: dict[str, dict[int, float]] = {}
     unknown: set[str] = set()
     for row in run.rows:
         own = {name: value for name, value in row.values.items() if is_canonical(name)}
@@ -69,9 +86,17 @@ def trace_of(
             unknown |= row.values.keys() - own.keys()
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
+        for name in filter(_SCORE.fullmatch, row.values):
+            scores.setdefault(name, {})[step] = row.values[name]
     for values in by_step.values():
         values |= _derived(values, place)
-    return _trace(sorted(by_step.items()), unknown)
+    return _trace(sorted(by_step.items()), unknown, scores)
+
+
+_SCORE = re.compile(
+    r"(?:train/|eval_)?rewards/.+/mean|eval_reward|val-core/.+/mean@\d+|eval/.+/avg_score"
+)
+"""Scores of TRL, verl and SkyRL."""
 
 
 def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, float]:
@@ -94,7 +119,11 @@ def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, floa
     return derived
 
 
-def _trace(points: Sequence[tuple[int, Mapping[str, float]]], unknown: set[str]) -> Trace:
+def _trace(
+    points: Sequence[tuple[int, Mapping[str, float]]],
+    unknown: set[str],
+    scores: Mapping[str, Mapping[int, float]],
+) -> Trace:
     # A row of evaluation alone is no train step.
     trained = [(s, v) for s, v in points if any(not n.startswith("eval/") for n in v)]
     names = sorted({name for _, values in trained for name in values})
@@ -111,7 +140,17 @@ def _trace(points: Sequence[tuple[int, Mapping[str, float]]], unknown: set[str])
         array[~np.isfinite(array)] = np.nan
         if not np.isnan(array).all():
             series[name] = array
-    return Trace(steps, series, tuple(text for _, text in sorted(faults)), tuple(sorted(unknown)))
+    others = {
+        name: np.array([values.get(int(step), np.nan) for step in steps], dtype=np.float64)
+        for name, values in scores.items()
+    }
+    lost = tuple(text for _, text in sorted(faults))
+    return Trace(steps, series, lost, tuple(sorted(unknown)), others)
+
+
+def window_of(count: int) -> int:
+    """Return the number of values that a mean is taken over: a twelfth, within 3 and 20."""
+    return int(np.clip(count // 12, 3, 20))
 
 
 def running_mean(values: Series, window: int) -> Series:

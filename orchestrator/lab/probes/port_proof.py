@@ -179,13 +179,13 @@ class _Comparison:
         """Return the answers of both: (what has no effect, seed) -> the gradient."""
         before = Inquiry(self.launch.library, self.launch.version)
         after = Inquiry(self.plan.backend, self.plan.version)
-        own = before.add_own_launch({"argv": own_words(self.launch), "files": {}})
+        own = before.add_own_launch(own_launch(self.launch))
         port = after.add_launch(self.plan)
         for without in every:
             shorter = own
             if without and without[0].startswith(KEY):
-                fewer = own_words(self.launch, without[0].removeprefix(KEY))
-                shorter = before.add_own_launch({"argv": fewer, "files": {}})
+                fewer = own_launch(self.launch, without[0].removeprefix(KEY))
+                shorter = before.add_own_launch(fewer)
             what = "loss" if "advantages" in without else "update"
             for seed in SEEDS:
                 name = f"{without} {seed}"
@@ -223,19 +223,22 @@ def _gradient(library: str, answer: Mapping[str, Any]) -> Any:
     return as_array(answer, "gradient")
 
 
-def own_words(launch: Ported, without: str = "") -> list[str]:
-    """Return the words of a launch for its library's probes, without one key, and without the keys
-    whose value only a run shows."""
+def own_launch(launch: Ported, without: str = "") -> dict[str, Any]:
+    """Return a launch for its library's probes, without one key, and without the keys whose value
+    only a run shows: as words, or as the files of a library that is given its keys in files."""
     given = {
         key: value
         for key, value in launch.given.items()
         if launch.left.get(key) != UNREAD and key != without
     }
-    own = getattr(probes_of(launch.library), "words", None)
+    probes = probes_of(launch.library)
+    if (files := getattr(probes, "files", None)) is not None:
+        return {"argv": [], "files": files(given, without)}
+    own = getattr(probes, "words", None)
     words: list[str] = (
         _overrides(launch.program, given) if own is None else own(launch.program, given)
     )
-    return words
+    return {"argv": words, "files": {}}
 
 
 def _overrides(program: Sequence[str], given: Mapping[str, object]) -> list[str]:
