@@ -200,15 +200,12 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
             )
         )
     fitting, unfit = [locks["contract"]], list[ChangedRow]()
-    for flavour, lock in locks.items():
-        wrong = (
-            []
-            if flavour in kept
-            else [each for each in unmet(required, lock) if each[1] != MISSING]
-        )
+    for flavour in ("cpu", "gpu"):
+        needs = [] if flavour in kept else unmet(required, locks[flavour])
+        wrong = [(name, pin) for name, pin in needs if pin != MISSING]
         unfit += [ChangedRow("lock", flavour, pin, f"requires {name}") for name, pin in wrong]
-        if flavour != "contract" and not wrong:
-            fitting.append(lock)
+        if not wrong:
+            fitting.append(locks[flavour])
     package = probes_of(library).PACKAGE
     (folder,) = contract.path.glob(f"lib/python*/site-packages/{package}")
     return _Place(folder, environment.python, None, tuple(fitting), tuple(unfit))
