@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from backends.trl.options import own_options
+from orchestrator.environments.lock import Lock
 from orchestrator.evidence import stored
+from orchestrator.lab.adopt.adopting import MISSING, unmet
 from orchestrator.lab.adopt.changes import changes, of_evidence
 from orchestrator.lab.adopt.child import MeasuredRelease
 from orchestrator.lab.probes import functions
@@ -244,3 +246,17 @@ def test_what_the_project_adopted_is_kept_beside_the_spec_that_runs(
         "environments/1.17.0.cpu.txt",
     }
     assert not experiment.folder.adopted("verl").exists(), "the experiment does not train with it"
+
+
+def test_a_function_that_measures_otherwise_is_the_first_row() -> None:
+    """verl 0.9.1 changed GSPO's loss, which no KL probe sees."""
+    rows = changes("verl", ("0.8.0", "0.9.1"), (), MeasuredRelease(1, (), (), (), ())).rows
+    assert (rows[0].subject, rows[0].what) == ("function", "gspo token-mean")
+    assert rows[0].before.startswith("value 0.0365")
+    assert rows[0].after.startswith("value 0.0044")
+
+
+def test_a_lock_that_lacks_what_the_release_requires_is_found() -> None:
+    lock = Lock("verl", "9.9.9", "gpu", "torch==2.9.0+cpu\nray==2.50.0\n")
+    required = ["torch>=2.8", "ray>=2.55", "numpy<2", 'pandas; extra == "more"']
+    assert unmet(required, lock) == [("ray>=2.55", "2.50.0"), ("numpy<2", MISSING)]

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from orchestrator.library.key_tables import Option, load_options, option_table, written_options
+from orchestrator.library.key_tables import (
+    Option,
+    Releases,
+    load_options,
+    option_table,
+    with_release,
+    written_options,
+)
 
 RELEASES = {
     "1.0": {
@@ -29,3 +36,11 @@ def test_a_table_takes_what_a_launch_registers() -> None:
     assert not facts.objection("orch.anything", 1)
     assert "takes k1, k2, k3, ours" in facts.objection("kl", "k4")
     assert "has no key old" in facts.objection("old", True)
+
+
+def test_a_release_is_added_in_its_place_among_the_names_of_keys() -> None:
+    known = Releases(["1.0", "1.1", "1.2"], {"old": (0, 0), "late": (2, 2), "all": (0, 2)})
+    more = with_release(known, "1.1.post1", {"all", "late", "own"})
+    assert list(more.versions) == ["1.0", "1.1", "1.1.post1", "1.2"]
+    assert more.keys == {"old": (0, 0), "late": (2, 3), "all": (0, 3), "own": (2, 2)}
+    assert with_release(more, "1.2", {"another"}) is more

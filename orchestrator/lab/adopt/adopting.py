@@ -189,7 +189,7 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
     required = _required(library, contract)
     faults = make.check(environment, locks[parser])
     if parser != "contract":
-        faults += [f"it requires {r}, which is {pin}" for r, pin in _unmet(required, locks[parser])]
+        faults += [f"it requires {r}, which is {pin}" for r, pin in unmet(required, locks[parser])]
     if faults:
         raise EnvironmentFault(
             make.listed(
@@ -200,15 +200,12 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
             )
         )
     fitting, unfit = [locks["contract"]], list[ChangedRow]()
-    for flavour, lock in locks.items():
-        wrong = (
-            []
-            if flavour in kept
-            else [each for each in _unmet(required, lock) if each[1] != MISSING]
-        )
+    for flavour in ("cpu", "gpu"):
+        needs = [] if flavour in kept else unmet(required, locks[flavour])
+        wrong = [(name, pin) for name, pin in needs if pin != MISSING]
         unfit += [ChangedRow("lock", flavour, pin, f"requires {name}") for name, pin in wrong]
-        if flavour != "contract" and not wrong:
-            fitting.append(lock)
+        if not wrong:
+            fitting.append(locks[flavour])
     package = probes_of(library).PACKAGE
     (folder,) = contract.path.glob(f"lib/python*/site-packages/{package}")
     return _Place(folder, environment.python, None, tuple(fitting), tuple(unfit))
@@ -257,7 +254,7 @@ def _required(library: str, environment: Environment) -> list[str]:
     return required
 
 
-def _unmet(required: list[str], lock: Lock) -> list[tuple[str, str]]:
+def unmet(required: list[str], lock: Lock) -> list[tuple[str, str]]:
     """Return what a release requires and a lock has not, with the lock's version."""
     from packaging.requirements import Requirement
 

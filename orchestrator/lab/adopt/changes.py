@@ -46,6 +46,7 @@ def changes(
     releases = adopted.options(plugins.folder(library) / "options.json")
     before, after = (releases[each] for each in pair)
     stored.read.cache_clear()
+    functions.read.cache_clear()
     evidence = [stored.read(library, each) or {"sources": {}} for each in pair]
     differing = list(differing_keys(before, after))
     matter = [row for row in differing if _matters(row.what, own, measured.sent)]
