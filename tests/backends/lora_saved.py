@@ -15,11 +15,11 @@ from unittest.mock import MagicMock
 
 import torch
 import torch.distributed as dist
+import transformers
 import typing_extensions
 from peft import LoraConfig, TaskType, get_peft_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-import transformers
 
 library, base, folder = sys.argv[1:]
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
