@@ -140,7 +140,7 @@ LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] 
 }
 """policy_loss.loss_mode -> its name, and the ratio that multiplies the advantage."""
 DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
-V1 = "trainer.use_v1"
+USES_V1 = "trainer.use_v1"
 BYPASS_LOSS = "algorithm.rollout_correction.loss_type"
 _CAP = f"{ACTOR}.tis_imp_ratio_cap"
 """The key of the cap of importance weights from 0.5.0 to 0.6.0."""
@@ -1002,8 +1002,8 @@ class _Judge:
 
     def _is_v1(self) -> bool:
         """Return True if trainer v1 runs, which keeps loss_mode where bypass_mode is true."""
-        if self.keys.has(V1):
-            return self.keys.switch(V1) is not False
+        if self.keys.has(USES_V1):
+            return self.keys.switch(USES_V1) is not False
         return self.at >= FIRST_V1
 
     def _dual(self) -> str:
@@ -1103,7 +1103,7 @@ class _Judge:
             yield BoundNote(
                 f"{BYPASS_LOSS} is not read by trainer v1, the default: the loss is that of "
                 f"{LOSS_MODE} {mode}",
-                f"{V1}=False, whose trainer reads it",
+                f"{USES_V1}=False, whose trainer reads it",
                 keys.lines(BYPASS_LOSS),
             )
         normalized = f"{IS_WEIGHTS}_batch_normalize"
