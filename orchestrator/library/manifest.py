@@ -664,6 +664,8 @@ class Manifest:
         meant: Sequence[Row],
         rows: Sequence[Row],
     ) -> UnsupportedSetting:
+        if isinstance(value, Frozen):
+            value = _plain_section({f".{key}": part for key, part in value}, "")
         version = self.version_of(settings)
         offered = tuple(dict.fromkeys(v for row in meant for v in _offered(row, version)))
         advice = next((row.advice for row in (*meant, *rows) if row.advice), "")
