@@ -417,6 +417,18 @@ def test_a_release_without_tables_has_the_keys_of_the_nearest(tmp_path: Path) ->
     assert fields["rollout"]["group_size"] == 8
 
 
+def test_the_own_loss_of_prime_rl_has_rows() -> None:
+    """Its ratio, its mask and its kl_tau are there also where the file does not name them."""
+    text = (Path(__file__).parent / "port" / "prime_rl.toml").read_text(encoding="utf-8")
+    text = re.sub(r"(?m)^(kl_tau|dppo_\w+|adv_tau) = .*\n", "", text)
+    pinned = {"prime_rl": "0.8.0 --library"}
+    launch = ported(*launch_of(text, "rl.toml", {}, pinned)[:2])
+    plan, rows = moved(launch, "verl", "0.9.1", {})
+    assert plan is not None
+    others = {row.field for row in rows if row.kind == "not carried" and row.is_other}
+    assert others == {"loss.correction", "loss.clip", "kl.estimator"}
+
+
 OWN = sorted((Path(__file__).parent / "port").glob("*.sh"))
 
 

@@ -1,6 +1,7 @@
 """`orch port --prove`: the same rollouts in the own functions of both libraries."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -85,6 +86,38 @@ def test_the_page_has_what_was_measured(targets: dict[str, ProbeTarget]) -> None
         lines.append(f"| {library} | {' | '.join(cells)} |")
     assert "\n".join(lines) in PAGE.read_text(encoding="utf-8"), "\n".join(lines)
     assert sum(proof.is_equal for proof in PROOFS.values()) >= 8
+
+
+PRIME = """\
+max_steps = 100
+seq_len = 1536
+[model]
+name = "Qwen/Qwen2.5-0.5B"
+[trainer.optim]
+lr = 1e-6
+[trainer.loss]
+kl_tau = 0.0
+dppo_mask_low = 1.0
+dppo_mask_high = 1.0
+[orchestrator]
+batch_size = 128
+group_size = 8
+[orchestrator.train.sampling]
+max_completion_tokens = 1024
+"""
+"""Its own loss, with its masks open and without kl_tau."""
+
+
+@pytest.mark.skipif("ORCH_PRIME_RL_CHECKOUT" not in os.environ, reason="needs a checkout")
+def test_the_ratio_of_prime_rl_is_to_the_engine(targets: dict[str, ProbeTarget]) -> None:
+    launch, reading, _ = launch_of(PRIME, "rl.toml", {}, {"prime_rl": "0.8.0 --library"})
+    plan, rows = moved(ported(launch, reading), "verl", "0.9.1", {})
+    assert plan is not None
+    with sources("prime_rl", "0.8.0") as prime:
+        proof = prove(ported(launch, reading), plan, rows, prime.where, targets["verl"])
+    assert not proof.is_equal
+    assert "an engine that agrees" in proof.without
+    assert {row.field for row in proof.rows} == {"loss.correction"}
 
 
 def _cell(proof: PortProof) -> str:
