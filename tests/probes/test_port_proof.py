@@ -16,7 +16,7 @@ from orchestrator.audit.port import Ported, PortRow, launch_of, moved, ported
 from orchestrator.cli import orch
 from orchestrator.errors import EnvironmentFault
 from orchestrator.lab.probes import port_proof
-from orchestrator.lab.probes.port_proof import PortProof, own_words, prove, text_of
+from orchestrator.lab.probes.port_proof import PortProof, own_launch, prove, text_of
 from orchestrator.lab.probes.protocol import ProbeTarget, sources
 from orchestrator.records import LaunchPlan
 from tests.backends.environments import contract_python, root
@@ -159,18 +159,18 @@ def test_rollouts_without_a_gradient_prove_nothing(
 
 
 def test_the_words_of_a_launch_are_its_scripts_own() -> None:
-    words = own_words(launched("openrlhf", "verl"))
+    words = own_launch(launched("openrlhf", "verl"))["argv"]
     at = words.index("--actor.eps_clip_low_high")
     assert words[at + 1 : at + 3] == ["0.2", "0.28"]
-    less = own_words(launched("openrlhf", "verl"), "actor.eps_clip_low_high")
+    less = own_launch(launched("openrlhf", "verl"), "actor.eps_clip_low_high")["argv"]
     assert less == [*words[:at], *words[at + 3 :]]
-    verl = own_words(launched("verl", "skyrl"))
+    verl = own_launch(launched("verl", "skyrl"))["argv"]
     assert "actor_rollout_ref.actor.kl_loss_type=low_var_kl" in verl
-    trl = own_words(launched("trl", "verl"))
+    trl = own_launch(launched("trl", "verl"))["argv"]
     assert trl[0] == "grpo"
     assert trl[trl.index("--epsilon_high") + 1] == "0.28"
     unread = replace(launched("verl", "skyrl"), left={"data.train_batch_size": port_proof.UNREAD})
-    assert not any(word.startswith("data.train_batch_size") for word in own_words(unread))
+    assert not any(word.startswith("data.train_batch_size") for word in own_launch(unread)["argv"])
 
 
 def test_the_command_says_it_first(
