@@ -308,8 +308,15 @@ def rows_of_spec(launch: Ported) -> Iterator[PortRow]:
         else:
             for name in holders.get(key, []):
                 yield PortRow("carried", source, name, flat.get(name))
+    yield from _own_loss(launch)
     for name, why in launch.assumed.items():
         yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it")
+
+
+def _own_loss(launch: Ported) -> Iterator[PortRow]:
+    """Yield a row for each part of the launch's loss that no cell has."""
+    for name, note in plugins.load(launch.library).own_loss(launch.given).items():
+        yield PortRow("not carried", "", name, note=note, is_other=True)
 
 
 def moved(
@@ -354,7 +361,8 @@ def moved(
                 return None, refused
     if refused:
         return None, refused
-    return plan, [*_moved_rows(launch, plan, changes), *_lost(launch)]
+    rows = [*_moved_rows(launch, plan, changes), *_own_loss(launch), *_lost(launch)]
+    return plan, rows
 
 
 def _moved_rows(
@@ -442,13 +450,17 @@ def _without_null(nested: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _named(row: PortRow) -> str:
+    return row.field if row.value is None else f"{row.field}={row.value}"
+
+
 def spec_text(launch: Ported, source: str) -> str:
     """Return a spec of one cell whose launch has the fields of a launch, with its rows on top."""
     rows = [row for row in rows_of_spec(launch) if row.kind != "carried"]
     plan, refused = moved(launch, launch.library, launch.version, {})
     head = [
         f"# From {source}, a launch of {launch.library} {launch.version}.",
-        *(f"# {row.kind}: {row.source or f'{row.field}={row.value}'} ({row.note})" for row in rows),
+        *(f"# {row.kind}: {row.source or _named(row)} ({row.note})" for row in rows),
         *(f"# give {row.field}: {row.note}" for row in refused if plan is None),
         "# set: resources (the nodes and GPUs of a launch are not read: check them)",
     ]

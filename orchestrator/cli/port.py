@@ -218,7 +218,8 @@ def _script(launch: Ported, plan: LaunchPlan, rows: Sequence[PortRow], source: s
 
 
 def _row(row: PortRow) -> str:
-    ways = [row.source or f"{row.field}={row.value}", *([row.target] if row.target else [])]
+    unwritten = row.field if row.kind == "not carried" else f"{row.field}={row.value}"
+    ways = [row.source or unwritten, *([row.target] if row.target else [])]
     text = f"{row.kind}: {' -> '.join(ways)}"
     return f"{text} ({row.note})" if row.note else text
 

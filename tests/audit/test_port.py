@@ -412,9 +412,23 @@ def test_labelled_scripts_of_others_are_answered() -> None:
 def test_a_release_without_tables_has_the_keys_of_the_nearest(tmp_path: Path) -> None:
     """OpenRLHF 0.5.9 has flat flags, as 0.10.1 has; the newest release has none of them."""
     words = ("--to", "spec", "--library", "openrlhf@0.5.9", "--json")
-    fields = json.loads(port(tmp_path, FLAT, *words).output)["fields"]
+    done = port(tmp_path, FLAT, *words)
+    assert "read as those of 0.10.1.post2" in done.stderr
+    fields = json.loads(done.stdout)["fields"]
     assert fields["kl"]["beta"] == 0.02
     assert fields["rollout"]["group_size"] == 8
+
+
+def test_the_own_loss_of_prime_rl_has_rows() -> None:
+    """Its ratio, its mask and its kl_tau are there also where the file does not name them."""
+    text = (Path(__file__).parent / "port" / "prime_rl.toml").read_text(encoding="utf-8")
+    text = re.sub(r"(?m)^(kl_tau|dppo_\w+|adv_tau) = .*\n", "", text)
+    pinned = {"prime_rl": "0.8.0 --library"}
+    launch = ported(*launch_of(text, "rl.toml", {}, pinned)[:2])
+    plan, rows = moved(launch, "verl", "0.9.1", {})
+    assert plan is not None
+    others = {row.field for row in rows if row.kind == "not carried" and row.is_other}
+    assert others == {"loss.correction", "loss.clip", "kl.estimator"}
 
 
 OWN = sorted((Path(__file__).parent / "port").glob("*.sh"))

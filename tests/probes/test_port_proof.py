@@ -1,6 +1,7 @@
 """`orch port --prove`: the same rollouts in the own functions of both libraries."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +16,7 @@ from orchestrator.audit.port import Ported, PortRow, launch_of, moved, ported
 from orchestrator.cli import orch
 from orchestrator.errors import EnvironmentFault
 from orchestrator.lab.probes import port_proof
-from orchestrator.lab.probes.port_proof import PortProof, own_words, prove, text_of
+from orchestrator.lab.probes.port_proof import PortProof, own_launch, prove, text_of
 from orchestrator.lab.probes.protocol import ProbeTarget, sources
 from orchestrator.records import LaunchPlan
 from tests.backends.environments import contract_python, root
@@ -87,6 +88,38 @@ def test_the_page_has_what_was_measured(targets: dict[str, ProbeTarget]) -> None
     assert sum(proof.is_equal for proof in PROOFS.values()) >= 8
 
 
+PRIME = """\
+max_steps = 100
+seq_len = 1536
+[model]
+name = "Qwen/Qwen2.5-0.5B"
+[trainer.optim]
+lr = 1e-6
+[trainer.loss]
+kl_tau = 0.0
+dppo_mask_low = 1.0
+dppo_mask_high = 1.0
+[orchestrator]
+batch_size = 128
+group_size = 8
+[orchestrator.train.sampling]
+max_completion_tokens = 1024
+"""
+"""Its own loss, with its masks open and without kl_tau."""
+
+
+@pytest.mark.skipif("ORCH_PRIME_RL_CHECKOUT" not in os.environ, reason="needs a checkout")
+def test_the_ratio_of_prime_rl_is_to_the_engine(targets: dict[str, ProbeTarget]) -> None:
+    launch, reading, _ = launch_of(PRIME, "rl.toml", {}, {"prime_rl": "0.8.0 --library"})
+    plan, rows = moved(ported(launch, reading), "verl", "0.9.1", {})
+    assert plan is not None
+    with sources("prime_rl", "0.8.0") as prime:
+        proof = prove(ported(launch, reading), plan, rows, prime.where, targets["verl"])
+    assert not proof.is_equal
+    assert "an engine that agrees" in proof.without
+    assert {row.field for row in proof.rows} == {"loss.correction"}
+
+
 def _cell(proof: PortProof) -> str:
     if proof.is_equal:
         return "equal"
@@ -126,18 +159,18 @@ def test_rollouts_without_a_gradient_prove_nothing(
 
 
 def test_the_words_of_a_launch_are_its_scripts_own() -> None:
-    words = own_words(launched("openrlhf", "verl"))
+    words = own_launch(launched("openrlhf", "verl"))["argv"]
     at = words.index("--actor.eps_clip_low_high")
     assert words[at + 1 : at + 3] == ["0.2", "0.28"]
-    less = own_words(launched("openrlhf", "verl"), "actor.eps_clip_low_high")
+    less = own_launch(launched("openrlhf", "verl"), "actor.eps_clip_low_high")["argv"]
     assert less == [*words[:at], *words[at + 3 :]]
-    verl = own_words(launched("verl", "skyrl"))
+    verl = own_launch(launched("verl", "skyrl"))["argv"]
     assert "actor_rollout_ref.actor.kl_loss_type=low_var_kl" in verl
-    trl = own_words(launched("trl", "verl"))
+    trl = own_launch(launched("trl", "verl"))["argv"]
     assert trl[0] == "grpo"
     assert trl[trl.index("--epsilon_high") + 1] == "0.28"
     unread = replace(launched("verl", "skyrl"), left={"data.train_batch_size": port_proof.UNREAD})
-    assert not any(word.startswith("data.train_batch_size") for word in own_words(unread))
+    assert not any(word.startswith("data.train_batch_size") for word in own_launch(unread)["argv"])
 
 
 def test_the_command_says_it_first(
