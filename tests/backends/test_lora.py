@@ -221,7 +221,8 @@ import sys, torch
 from safetensors.torch import load_file, save_file
 weight = load_file({str(policy / "model.safetensors")!r})[{layer + ".weight"!r}].float()
 rows, columns = weight.shape
-a, b = torch.randn(2, columns), torch.randn(rows, 2)
+a = torch.randint(-3, 4, (2, columns)).float()
+b = torch.randint(-3, 4, (rows, 2)).float()
 name = "base_model.model." + sys.argv[1]
 parts = {{name + ".lora_A.weight": a, name + ".lora_B.weight": b}}
 save_file(parts, {str(adapter / lora.ADAPTER)!r})
