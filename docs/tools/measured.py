@@ -594,6 +594,10 @@ def quiet_lines(stored: StoredData) -> Iterator[str]:
         yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"
 
 
+_EXACT = {"none": "as the trainer"}
+"""A format of the engine that no spec names."""
+
+
 def anchor_lines(stored: StoredData) -> Iterator[str]:
     """Yield the section on KL and bounds from the data of experiments/anchors.yaml."""
     yield "## What a KL buys beside a bound to the sampler"
@@ -606,34 +610,41 @@ def anchor_lines(stored: StoredData) -> Iterator[str]:
         "interval over seeds, and stable / unstable / collapsed seeds."
     )
     lag = [c for c in stored["configurations"] if c["study"] == "lag"]
-    steps = list(dict.fromkeys(c["traits"]["async"] for c in lag))
-    yield from _by_loss_and_kl(lag, "async", [f"{each} steps behind" for each in steps], _outcome)
+    yield ""
+    bare = [c for c in lag if c["traits"]["loss.policy"] == "reinforce"]
+    yield (
+        f"Collapsed, with Wilson's interval: {_collapsed(lag)}; of these without a ratio: "
+        f"{_collapsed(bare)}. Of k3 in the loss only its accuracy was claimed before looking: what "
+        "it does to stability here is a hint, and no test."
+    )
+    yield from _by_loss_and_kl(lag, "async", "{} steps behind", _outcome)
     yield ""
     yield "How far each ended from the reference policy (reverse KL), and its accuracy elsewhere:"
-    yield from _by_loss_and_kl(lag, "async", [f"{each} steps behind" for each in steps], _distance)
+    yield from _by_loss_and_kl(lag, "async", "{} steps behind", _distance)
     yield ""
-    yield "The same losses without a KL, ten steps behind, with another engine:"
+    yield "The same losses without a KL, ten steps behind, by the engine's format:"
     engine = [c for c in stored["configurations"] if c["study"] == "engine"]
-    formats = list(dict.fromkeys(c["traits"]["precision.rollout"] for c in engine))
-    names = ["exact engine" if each == "none" else each for each in formats]
-    yield from _by_loss_and_kl(engine, "precision.rollout", names, _outcome)
+    yield from _by_loss_and_kl(engine, "precision.rollout", "{}", _outcome)
     yield ""
     for claim in stored["claims"]:
         yield f"- *{claim['verdict']}*: {claim['statement']} {claim['reason']}"
 
 
 def _by_loss_and_kl(
-    own: Sequence[StoredData],
-    across: str,
-    titles: Sequence[str],
-    field: Callable[[StoredData], str],
+    own: Sequence[StoredData], axis: str, title: str, field: Callable[[StoredData], str]
 ) -> Iterator[str]:
-    """Yield a table with a row for each policy loss and KL, and a column for each value across."""
-    rows: dict[tuple[str, str], list[str]] = {}
+    """Yield a table with a row for each policy loss and KL, and a column for each value of an
+    axis."""
+    columns = list(dict.fromkeys(c["traits"][axis] for c in own))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
     for c in own:
-        rows.setdefault((c["traits"]["loss.policy"], _name(c)), []).append(field(c))
+        row = rows.setdefault((c["traits"]["loss.policy"], _name(c)), {})
+        row[c["traits"][axis]] = field(c)
     yield ""
-    yield from _table(("loss", "KL", *titles), [(*key, *fields) for key, fields in rows.items()])
+    yield from _table(
+        ("loss", "KL", *(title.format(_EXACT.get(each, each)) for each in columns)),
+        [(*key, *(row.get(each, "") for each in columns)) for key, row in rows.items()],
+    )
 
 
 def _outcome(c: StoredData) -> str:
