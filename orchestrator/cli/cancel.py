@@ -4,6 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
+from orchestrator.cli.manners import set_next
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import cancel, would_cancel
@@ -21,6 +22,8 @@ def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> in
     site.options.on_end gets a message.
     """
 
+    if pilot:
+        set_next("orch retry {spec} --pilot")
     operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _notify_end)
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)
 

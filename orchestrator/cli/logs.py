@@ -42,6 +42,7 @@ from orchestrator.runs.plan import plan as plan_of
     "--stderr", "errors", is_flag=True, help="Print its standard error instead of its output."
 )
 @click.option("--attempt", type=click.IntRange(1), help="An earlier attempt, by number.")
+@common.pilot
 @common.as_json
 @common.runs_dir
 def command(
@@ -52,6 +53,7 @@ def command(
     lines: int | None,
     errors: bool,
     attempt: int | None,
+    pilot: bool,
     as_json: bool,
     runs_dir: Path,
 ) -> int:
@@ -65,9 +67,12 @@ def command(
         source = click.get_current_context().get_parameter_source("runs_dir")
         named = source is not ParameterSource.DEFAULT
         overrides = (*target[1:], *([in_folder(runs_dir)] if named else []))
-        return _failed(CellChoice(target[0], overrides, where), lines or 10, as_json)
-    if len(target) > 1 or where:
-        raise click.UsageError("one CELL has no overrides and no --where; --failed takes a SPEC")
+        choice = CellChoice(target[0], overrides, where, pilot)
+        return _failed(choice, lines or 10, as_json)
+    if len(target) > 1 or where or pilot:
+        raise click.UsageError(
+            "one CELL has no overrides, no --where and no --pilot; --failed takes a SPEC"
+        )
     folder, launched = find_cell(target[0], runs_dir)
     cell_dir = folder.cell(launched)
     stream: Stream = "stderr" if errors else "stdout"
@@ -93,11 +98,11 @@ def command(
 
 def _failed(choice: CellChoice, lines: int, as_json: bool) -> int:
     """Print each failed cell and evaluation. Return the exit code."""
-    set_next(shlex.join(["orch", "retry", choice.spec, *choice.overrides]))
+    own = [choice.spec, *choice.overrides, *(["--pilot"] if choice.pilot else [])]
+    set_next(shlex.join(["orch", "retry", *own]))
     experiment = choice.experiment()
-    chosen = plan_of(experiment.cells, experiment.folder).only(
-        {c.id for c in experiment.chosen(choice.where).cells}
-    )
+    ids = {c.id for c in choice.chosen().cells}
+    chosen = plan_of(experiment.cells, experiment.folder).only(ids)
     cells = failed_cells(chosen.rows, lines=lines)
     evaluations = evaluation_errors(experiment.folder, chosen.rows, lines=lines)
     failures = [*cells, *evaluations]
@@ -121,5 +126,5 @@ def _failed(choice: CellChoice, lines: int, as_json: bool) -> int:
     more = f", {len(evaluations)} failed evaluations" if evaluations else ""
     click.echo(f"{len(cells)} failed cells of {len(chosen.rows)}{more}")
     if not failures:
-        set_next(shlex.join(["orch", "status", choice.spec, *choice.overrides]))
+        set_next(shlex.join(["orch", "status", *own]))
     return int(bool(failures))

@@ -4,6 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
+from orchestrator.cli.manners import set_next
 from orchestrator.runs.operations import retry, would_retry
 
 
@@ -17,5 +18,7 @@ def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> in
     checkpoint if there is one.
     """
 
+    if pilot:
+        set_next("orch run {spec} --pilot")
     operation = CellOperation(retry, would_retry, "will run again", "would run again")
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)

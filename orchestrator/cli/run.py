@@ -113,12 +113,14 @@ def _end_pilot(
     code = result.code
     if pilot.where == "local" and code == 0:
         code = stages.evaluate_missing(pilot, stages.collect_records(pilot))
+    if code:
+        set_next("orch logs --failed {spec} --pilot")
     lines = pilot_lines(pilot.folder)
     if as_json:
         print_json({"directory": str(pilot.folder.path), "code": code, "measured": lines})
     for line in () if as_json else lines:
         click.echo(line)
-    if lines:
+    if lines and not code:
         set_next(shlex.join(["orch", "plan", choice.spec, *choice.overrides]))
     return code
 

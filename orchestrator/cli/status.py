@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import print_json, print_table, say
+from orchestrator.cli.common import CellChoice, print_json, print_table, say
 from orchestrator.cli.manners import set_next
 from orchestrator.launch.slurm.poll import one_look
-from orchestrator.runs.experiment import Experiment, open_experiment, saved_experiments
+from orchestrator.runs.experiment import Experiment, saved_experiments
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.status import (
     COLUMNS,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Show it again and again, with curves, until every cell has ended.",
 )
+@common.pilot
 @common.as_json
 @common.runs_dir
 def command(
@@ -47,6 +48,7 @@ def command(
     where: tuple[str, ...],
     everything: bool,
     watch: bool,
+    pilot: bool,
     as_json: bool,
     runs_dir: Path,
 ) -> int:
@@ -57,19 +59,21 @@ def command(
     if spec is None:
         experiments = saved_experiments(runs_dir)
     else:
-        experiments = [open_experiment(spec, overrides)]
+        experiments = [CellChoice(spec, overrides, where, pilot).experiment()]
+        where = () if pilot else where  # its cells have been chosen, and have ids of their own
     if not experiments:
         click.echo(f"no experiment has run yet below {runs_dir}", err=True)
     if watch and experiments and not as_json:
         keep_showing(experiments, where, hours_line)
         return 0
     states = _show(experiments, where, everything, as_json)
+    own = " --pilot" if pilot else ""
     if spec is None:
         set_next("orch status SPEC" if experiments else "orch init")
     elif "failed" in states:
-        set_next("orch logs --failed {spec}")
+        set_next(f"orch logs --failed {{spec}}{own}")
     elif "succeeded" not in states:
-        set_next("orch run {spec}")
+        set_next(f"orch run {{spec}}{own}")
     return 0
 
 

@@ -42,9 +42,10 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
             "WANDB_PROJECT": PROJECT,
             "WANDB_NAME": cell.slug,
             "WANDB_RUN_GROUP": cell.studies[0] if cell.studies else PROJECT,
-            "WANDB_TAGS": ",".join(_tags(cell.axes)),
             "WANDB_DIR": str(paths.attempt_dir),
         }
+        if cell.axes:  # W&B refuses an empty tag
+            names["WANDB_TAGS"] = ",".join(_tags(cell.axes))
     if "tensorboard" in cell.loggers:
         folder = str(paths.attempt_dir / "tensorboard")
         names |= {"TENSORBOARD_DIR": folder, "TENSORBOARD_LOGGING_DIR": folder}

@@ -43,7 +43,12 @@ def pilot_of(chosen: Experiment) -> Experiment:
         if cell.scale == "full":
             first.setdefault(pilot_shape(cell), cell)
     cells = tuple(map(_short, first.values()))
-    spec = chosen.spec.model_copy(update={"evaluation": _small(chosen.spec.evaluation)})
+    # what a command says names the pilot's commands: `orch retry SPEC --pilot`
+    own = {
+        "evaluation": _small(chosen.spec.evaluation),
+        "source": f"{chosen.spec.source or chosen.spec.name} --pilot",
+    }
+    spec = chosen.spec.model_copy(update=own)
     folder = pilot_folder(chosen.folder)
     return replace(chosen, spec=spec, declared=cells, cells=cells, folder=folder)
 

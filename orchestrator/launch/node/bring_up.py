@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import write_text
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.agent import SCRATCH, end_processes
-from orchestrator.launch.node.environment import environment_for, read_secrets
+from orchestrator.launch.node.environment import environment_for, logger_fault, read_secrets
 from orchestrator.launch.node.gpus import gpu_fault, peak_memory
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
@@ -115,6 +115,8 @@ def _setup(
         ray_cpus=plan.ray_cpus,
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
     )
+    if "PYTHONPATH" not in options.env and (fault := logger_fault(setup.environment, cell.loggers)):
+        raise EnvironmentFault(fault)
     setup.command(plan.argv, {})  # raises now for a folder that cannot be mounted into an image
     return setup
 

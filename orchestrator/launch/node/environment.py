@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -177,6 +177,24 @@ def environment_fault(
     if programs and not any((Path(programs) / p).exists() for p in ("python", "python3")):
         return f"{programs} has no python; it is given for {name} in site.options.environments"
     return ""
+
+
+def logger_fault(environment: TrainerEnvironment, names: Iterable[str]) -> str:
+    """Return what to do about loggers whose package an environment lacks; empty if it has all.
+
+    A library would import them once its model is loaded. An image, and Python of elsewhere, is not
+    looked into.
+    """
+    programs = Path(environment.env.get("ORCH_ENVIRONMENT_BIN", ""))
+    packages = list(programs.parent.glob("lib/python*/site-packages"))
+    absent = [each for each in names if not any((path / each).exists() for path in packages)]
+    if not absent or not packages or "PYTHONPATH" in environment.env:
+        return ""
+    listed = " and ".join(absent)
+    return (
+        f"loggers: {listed} is not installed in {programs.parent}: `{programs}/python -m pip "
+        f"install {' '.join(absent)}`, or leave it out"
+    )
 
 
 def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from orchestrator.audit import audit
 from orchestrator.lab.prove import real
 from orchestrator.lab.prove.checks import checks
 from orchestrator.launch.export import export
+from orchestrator.library import loggers
 from orchestrator.records import Engine, Sampling
 from tests.backends import proven
 from tests.backends.cpu_meter import meter_of_record
@@ -96,9 +97,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("it's a folder")
 
 
-def test_verl_does_what_its_dialect_predicts(folder: Path) -> None:
+def test_verl_does_what_its_dialect_predicts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own loggers of W&B and TensorBoard write beside the file that orch reads."""
     proof_cell = proven.proof_cell("verl", "0.9.1", "k1.reward", folder)
+    logging = proof_cell.cell.but(loggers=("wandb", "tensorboard"))
+    proof_cell = proof_cell._replace(cell=logging)
+    monkeypatch.setenv("WANDB_MODE", "offline")  # as the worker sets it where there is no key
     seconds = proof_cell.train()
+    (attempt,) = proof_cell.cell_dir.attempts()
+    (offline,) = loggers.offline_runs(attempt.path)
+    (logged,) = offline.glob("*.wandb")
+    assert b"actor/grad_norm" in logged.read_bytes()
+    assert list(attempt.path.rglob("events.out.tfevents.*"))
     proof = proof_cell.run().proof()
     hold("verl", "0.9.1", "k1.reward", proof.num_steps, seconds)
     assert proof.holds, proof
