@@ -87,6 +87,7 @@ TOKENS_PER_GPU = 16384
 ORDER = (
     f"{MODEL}.path",
     f"{MODEL}.custom_chat_template",
+    *(f"{MODEL}.{name}" for name in ("lora_rank", "lora_alpha", "target_modules")),
     "data.train_files",
     "data.val_files",
     "data.max_prompt_length",
@@ -128,6 +129,8 @@ ORDER = (
     f"{ACTOR}.use_dynamic_bsz",
     f"{ACTOR}.ppo_max_token_len_per_gpu",
     f"{ROLLOUT}.name",
+    f"{ROLLOUT}.load_format",
+    f"{ROLLOUT}.layered_summon",
     f"{ROLLOUT}.n",
     "data.max_response_length",
     f"{ROLLOUT}.temperature",

@@ -72,7 +72,7 @@ def test_verl_reads_it(version: str, targets: Any, sent: Any) -> None:
 def test_skyrl_reads_it(version: str) -> None:
     plan, _ = launched("skyrl", version=version, lora=ALL)
     [answer] = skyrl.ask(version, [plan.argv[2:]])
-    adapter = answer["config"]["trainer"]["policy"]["model"]["lora"]
+    adapter = answer["values"]["trainer"]["policy"]["model"]["lora"]
     assert (adapter["rank"], adapter["alpha"], adapter["dropout"]) == (8, 32, 0.0)
     assert adapter["target_modules"] == "all-linear"
     assert adapter["lora_sync_path"].startswith(str(PLACE.checkpoints_dir)), "not one of /tmp"

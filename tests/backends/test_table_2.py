@@ -39,7 +39,7 @@ def test_openrlhf_took_it_until_it_renamed_it() -> None:
         cell = openrlhf_cells.cell_of(openrlhf_cells.base(backend={"version": version}))
         argv = openrlhf.BACKEND.translate(cell, openrlhf_cells.PLACE).argv
         (answers[version],) = openrlhf_cells.asked_of_library(version, [[*argv, *OPENRLHF]])
-    assert answers["0.10.1.post2"]["args"]["kl_estimator"] == "k1"
+    assert answers["0.10.1.post2"]["values"]["kl_estimator"] == "k1"
     assert "unrecognized arguments: --kl_estimator k1" in answers["0.11.2"]["error"]
 
 

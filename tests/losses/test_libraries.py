@@ -189,7 +189,7 @@ def of_skyrl(release: str) -> list[tuple[float, list[list[float]]]]:
         questions.append(
             {
                 "call": "policy",
-                "config": each["config"]["trainer"]["algorithm"],
+                "config": each["values"]["trainer"]["algorithm"],
                 "logp": LOGP.tolist(),
                 "old": old.tolist(),
                 "engine": engine.tolist(),

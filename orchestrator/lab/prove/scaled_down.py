@@ -415,7 +415,7 @@ def _losses(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     own = settings.get("loss", {})
     clips = [own["clip"]] if "clip" in own else []
     clips += [{"low": clip["low"], "high": clip["high"]} for clip in clips if "dual" in clip]
-    for aggregation in _LOSSES:
+    for aggregation in ({},) if "aggregation" in own else _LOSSES:
         for clip in [{"clip": each} for each in clips] or [{}]:
             yield {**aggregation, **own, **clip}
 

@@ -16,7 +16,8 @@ TIS = {"kind": "tis_token", "most": 2.0}
 
 
 def launch(loss: dict[str, Any], version: str = NEWEST) -> LaunchPlan:
-    settings = shipped(NEWEST)[0].settings.model_copy(
+    cells = (cell for cell in shipped(NEWEST) if ":" not in cell.settings.model.path)
+    settings = next(cells).settings.model_copy(
         update={
             "loss": Loss.model_validate(loss),
             "backend": BackendRef(name="openrlhf", version=version),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from backends.skyrl import BACKEND
-from backends.skyrl.manifest import CUTS, MANIFEST, OFF_POLICY, tables
+from backends.skyrl.manifest import ADAPTER, CUTS, MANIFEST, OFF_POLICY, tables
 from backends.skyrl.overrides import read
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError, UnsupportedSetting
@@ -234,7 +234,7 @@ def test_no_default_of_skyrls_that_would_change_a_cell_is_left_in_place() -> Non
     assert told["trainer.algorithm.use_kl_loss"] is False
     assert told["trainer.algorithm.use_kl_in_reward"] is False
     for key in MANIFEST.keys("0.4.0"):
-        if not key.startswith(("orch.", *OF_OTHER_LOSSES)) and key not in (
+        if not key.startswith(("orch.", f"{ADAPTER}.", *OF_OTHER_LOSSES)) and key not in (
             "trainer.algorithm.kl_estimator_type",
             "trainer.algorithm.max_seq_len",
             "trainer.algorithm.clip_ratio_c",

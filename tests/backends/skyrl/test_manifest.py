@@ -9,14 +9,15 @@ from backends.skyrl.manifest import CUTS, FIXED, MANIFEST, NO_CLIP, VERSIONS, ta
 from backends.skyrl.parse import parse
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.evidence import stored
-from orchestrator.settings import Clip, EngineCorrection, Kl
+from orchestrator.settings import Clip, EngineCorrection, Kl, Lora
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
 
 
 def test_the_table_has_no_fault() -> None:
     loss = onpolicy().settings.loss.but(correction=EngineCorrection(kind="tis_token", most=2.0))
     corrected = changed(onpolicy(), loss=loss)
-    assert not list(MANIFEST.faults([onpolicy().settings, corrected.settings]))
+    adapted = changed(onpolicy(), lora=Lora(rank=8, alpha=16))
+    assert not list(MANIFEST.faults(each.settings for each in (onpolicy(), corrected, adapted)))
 
 
 @pytest.mark.parametrize(
