@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.cli.explain import command as explain
 from orchestrator.cli.lab import command as lab
+from orchestrator.cli.manners import mannered
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices, names
 from orchestrator.kl.table import stored_rows
@@ -19,9 +20,10 @@ QUICK = ("--trials", "3", "--sequences", "20")
 
 def run(command: Any, *words: str, verbose: bool = False) -> Result:
     set_quiet(False)  # a command of an earlier test may have been quiet
-    set_verbose(verbose)
+    if verbose:
+        words = (*words, "-v")
     try:
-        return CliRunner().invoke(command, list(words), catch_exceptions=False)
+        return CliRunner().invoke(mannered(command.name, command), words, catch_exceptions=False)
     finally:
         set_verbose(False)
 

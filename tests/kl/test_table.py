@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from orchestrator import estimators
 from orchestrator.cli.explain import command as explain
+from orchestrator.cli.manners import mannered
 from orchestrator.errors import EnvironmentFault, LaboratoryError
 from orchestrator.estimators import TABLE, EstimatorEntry, elementwise, straight_through, weighted
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
@@ -137,8 +138,8 @@ def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     on = verdict(kl, on_policy=True)
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
-    set_verbose(True)
-    output = CliRunner().invoke(explain, ["toy", "loss"], catch_exceptions=False).output
+    words = ["toy", "loss", "-v"]
+    output = CliRunner().invoke(mannered("explain", explain), words, catch_exceptions=False).output
     set_verbose(False)
     assert "toy = (1 - 1/r)^2 / 2" in output
     assert "token by token, the slope of toy itself" in output
