@@ -344,7 +344,7 @@ class LedgerEntry(Frozen):
     """The way in which one field of a cell reached the library.
 
     `exact`, `approximated` (note: what differs, and why), through an `extension` module of ours, or
-    passed on and `not judged` (a key of backend.extra).
+    passed on and `not judged` (a key of backend.extra, or a field that no test trained with).
     """
 
     field: str

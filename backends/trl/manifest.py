@@ -881,6 +881,7 @@ LORA = lora.rows(
     "is the model with its adapter off; vLLM samples from both merged; a checkpoint is the "
     "adapter, which evaluation merges with its model",
     of_targets="all-linear is every linear layer but the head (PEFT)",
+    trained=True,
 )
 CONSTANTS = (
     Constant("reward_funcs", [REWARD]),

@@ -550,14 +550,22 @@ def comedy_lines(stored: StoredData) -> Iterator[str]:
         )
 
 
+def _measured_by(name: str, stored: StoredData) -> str:
+    """Return the sentence on the run of a spec: cells, seeds, CPU seconds."""
+    return (
+        f"Measured at micro scale by `orch run experiments/{name}.yaml`: {stored['finished']} of "
+        f"{stored['cells']} cells, seeds {_joined(stored['seeds'])}, {stored['cpu_seconds']:,} CPU "
+        "seconds."
+    )
+
+
 def quiet_lines(stored: StoredData) -> Iterator[str]:
     """Yield the section on less noise from the data of experiments/quiet.yaml."""
     yield "## What less noise buys"
     yield ""
     yield (
-        f"Measured at micro scale by `orch run experiments/quiet.yaml`: {stored['finished']} of "
-        f"{stored['cells']} cells, seeds {_joined(stored['seeds'])}, {stored['cpu_seconds']:,} CPU "
-        "seconds. Equal budgets: the same train steps, rollouts and prompts, and the same random "
+        f"{_measured_by('quiet', stored)} Equal budgets: the same train steps, "
+        "rollouts and prompts, and the same random "
         "numbers by seed. Mean and 95 % interval over seeds; value is accuracy - β × reverse KL, "
         "which an unbiased gradient climbs; length is that of the gradient before clipping, mean "
         "over training."
@@ -603,9 +611,9 @@ def anchor_lines(stored: StoredData) -> Iterator[str]:
     yield "## What a KL buys beside a bound to the sampler"
     yield ""
     yield (
-        f"Measured at micro scale by `orch run experiments/anchors.yaml`: {stored['finished']} of "
-        f"{stored['cells']} cells, seeds {_joined(stored['seeds'])}, {stored['cpu_seconds']:,} CPU "
-        "seconds. The claims were written before the first run. Each loss has its usual bounds, β "
+        f"{_measured_by('anchors', stored)} The claims were written before the first "
+        "run; one was worded anew after it, "
+        "because it compared nothing. Each loss has its usual bounds, β "
         "is 0.05, and all have one learning rate. A field has the accuracy in domain, its 95 % "
         "interval over seeds, and stable / unstable / collapsed seeds."
     )

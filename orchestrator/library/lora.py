@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.library.checkpoints import has_all_tensors
-from orchestrator.library.manifest import ABSENT, Number, Row, Values
-from orchestrator.records import Checkpoint
+from orchestrator.library.manifest import ABSENT, Number, Row, Status, Values
 from orchestrator.settings import ALL_LINEAR, Lora, Settings
 
 MERGE = "orch_merge_adapter.py"
@@ -47,14 +46,17 @@ def rows(
     of_targets: str,
     offer: Targets | None = None,
     advice: str = "",
+    trained: bool = False,
 ) -> tuple[Row, ...]:
     """Return the rows of a library with adapters.
 
     rank, alpha, targets: its keys. is_on: returns True for a launch with an adapter. off: why a
     launch without the keys has none. adds: further keys of an adapter. write: returns the value of
     `targets`. note: on the adapter, which the ledger has at its rank. of_targets: on the targets.
-    offer, advice: of the targets, if not all.
+    offer, advice: of the targets, if not all. trained: the library trained such a cell in a test;
+    else its adapters are read in its source, and the ledger says `not judged`.
     """
+    status: Status = "exact" if trained else "not judged"
 
     def read(key: str) -> Callable[[Values], object]:
         return lambda launch: (launch.get(key) or ABSENT) if is_on(launch) else ABSENT
@@ -82,14 +84,14 @@ def rows(
             offer=whole,
             adds=lambda _: adds,
             read=read(rank),
-            account=("exact", note),
+            account=(status, note),
         ),
         Row(
             "lora.alpha",
             alpha,
             offer=whole,
             read=read(alpha),
-            account=("exact", "the update is scaled by alpha / rank"),
+            account=(status, "the update is scaled by alpha / rank"),
         ),
         Row(
             "lora.targets",
@@ -97,7 +99,7 @@ def rows(
             offer=offer or Targets(),
             write=lambda settings: write(settings.lora) if settings.lora else ABSENT,
             read=read_targets,
-            account=("exact", of_targets),
+            account=(status, of_targets),
             advice=advice,
         ),
     )
@@ -154,8 +156,3 @@ def merge_command(
     words = ["python", str(checkpoints_dir.parent / "plan" / MERGE), str(adapter), str(target)]
     words += ["--precision", precision, *(["--base", str(base)] if base else [])]
     return (*words, *(["--first", *first] if first else []))
-
-
-def of_adapter(checkpoint: Checkpoint, folder: Path) -> bool:
-    """Return True if a checkpoint is exported from an adapter in `folder`."""
-    return checkpoint.needs_export and (folder / CONFIG).is_file()

@@ -33,7 +33,7 @@ from orchestrator.kl.table import Case, best
 from orchestrator.records import LedgerEntry
 from orchestrator.settings import Cadence, Frozen, Settings, System
 
-Status = Literal["exact", "approximated", "extension"]
+Status = Literal["exact", "approximated", "extension", "not judged"]
 Account = tuple[Status, str]
 """The status of a row (how exactly it carries its field), and a note for a user."""
 Values = Mapping[str, object]
@@ -1020,7 +1020,7 @@ class Manifest:
             taught = status == "extension" and theirs in self.extensions.get(key, ())
             if theirs is not ABSENT and not taught and (why := table.objection(key, theirs)):
                 raise ManifestError(f"{self.library}: {row.field}={value} cannot be sent: {why}")
-        if status == "exact":
+        if status in ("exact", "not judged"):
             self._check_meaning(carried, launch, effective)
         if self.show is not None:
             shown_key, text = self.show(carried, launch, table.version)

@@ -1,4 +1,4 @@
-"""Each policy loss that a library computes otherwise than its paper, or than the others, is told.
+"""The audit reports each policy loss that a library computes otherwise than its paper or others.
 
 A row: where the library differs, a launch that meets it, the words of the answer, and what to write
 instead ("" where no setting of the library changes it).

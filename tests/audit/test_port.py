@@ -352,7 +352,7 @@ ASKED = {
     | {"kl.beta": 0.0, "batch.num_minibatches": 1, "max_staleness_steps": 1}
     | {"optimizer.schedule": "constant", "loss.aggregation": "token_mean"},
 }
-"""Target -> what it is told where it cannot do what the script does."""
+"""Target -> the end of the port's sentence where the target cannot do what the script does."""
 
 
 def mutated(text: str, seed: int) -> str:
