@@ -24,12 +24,12 @@ def project(library: str) -> Path:
     return Path.cwd() / FOLDER / library
 
 
-def keep(library: str, into: Path) -> None:
+def copy_project_tables(library: str, into: Path) -> None:
     """Copy what the project adopted of a library into a folder, if there is anything."""
-    theirs = project(library)
-    for file in sorted(theirs.rglob("*")) if theirs.is_dir() else ():
+    source = project(library)
+    for file in sorted(source.rglob("*")) if source.is_dir() else ():
         if file.is_file():
-            target = into / file.relative_to(theirs)
+            target = into / file.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             write_changed_text(target, file.read_text(encoding="utf-8"))
 

@@ -287,7 +287,7 @@ def keep_spec(experiment: Experiment) -> None:
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
     for library in sorted({settings.backend.name for settings in every}):
-        adopted.keep(library, experiment.folder.adopted(library))
+        adopted.copy_project_tables(library, experiment.folder.adopted(library))
 
 
 def paid_part(

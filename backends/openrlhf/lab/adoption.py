@@ -29,7 +29,7 @@ FLAT_DECIDE = re.compile(
 """The same, of flags without a dot."""
 
 
-def own_options(_package: Path, options: Options) -> Options:
+def watched_options(_package: Path, options: Options) -> Options:
     """Return the flags in which a difference is a row to look at: of what is optimised."""
     return {
         key: option

@@ -25,7 +25,7 @@ DECIDE = (
 )
 
 
-def own_options(_package: Path, options: Options) -> Options:
+def watched_options(_package: Path, options: Options) -> Options:
     """Return the keys in which a difference is a row to look at: of what is optimised."""
     return {key: option for key, option in options.items() if key.startswith(DECIDE)}
 

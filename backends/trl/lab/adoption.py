@@ -21,7 +21,7 @@ HISTORY = "history.json"
 CLASSES = {"grpo": "GRPOConfig", "rloo": "RLOOConfig"}
 
 
-def own_options(package: Path, _options: Options) -> Options:
+def watched_options(package: Path, _options: Options) -> Options:
     """Return the options of a release's own classes, in which a difference is a row to look at."""
     return class_options(package)
 

@@ -23,7 +23,7 @@ DECIDE = ("algorithm.", "actor_rollout_ref.actor.")
 OF_THE_MACHINE = (".megatron", ".fsdp_config", ".profiler", ".checkpoint", ".optim", "_target_")
 
 
-def own_options(_package: Path, options: Options) -> Options:
+def watched_options(_package: Path, options: Options) -> Options:
     """Return the keys in which a difference is a row to look at: of the algorithm and the loss."""
     return {
         key: option

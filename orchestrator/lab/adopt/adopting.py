@@ -92,13 +92,13 @@ def adopt(
     place = _place(library, version, neighbour, source, adoption.PARSER_IN, say)
     say(f"{library} {version}: asking its own parser for its keys")
     options = keys.options_of(place.python, own / DESCRIBE, place.above)
-    own_options = adoption.own_options(place.package, options)
+    watched_options = adoption.watched_options(place.package, options)
     tables = {
         into / OPTIONS: _added(into / OPTIONS, version, options),
         **{into / "environments" / _name(lock): lock.text for lock in place.locks},
     }
     if kept := history(adoption):
-        tables[into / kept] = _added(into / kept, version, own_options)
+        tables[into / kept] = _added(into / kept, version, watched_options)
     code = [into / loss_code.KEPT] if into == own and library in loss_code.libraries() else []
     with _kept_if_whole([*tables, *code, *_made(into, version)]):
         for file, text in tables.items():
@@ -121,7 +121,7 @@ def adopt(
             ),
             say,
         )
-    own_keys = {*own_options, *_own_keys(adoption, own, neighbour, place.package)}
+    own_keys = {*watched_options, *_own_keys(adoption, own, neighbour, place.package)}
     compared = changes(library, (neighbour, version), own_keys, measured)
     compared = compared._replace(rows=(*compared.rows, *place.unfit))
     files = (*tables, *code, *map(Path, measured.files))
@@ -132,7 +132,7 @@ def _own_keys(adoption: Adoption, own: Path, neighbour: str, package: Path) -> O
     """Return the own keys of the nearest release, which the new one may have dropped."""
     if kept := history(adoption):
         return adopted.options(own / kept)[neighbour]
-    return adoption.own_options(package, adopted.options(own / OPTIONS)[neighbour])
+    return adoption.watched_options(package, adopted.options(own / OPTIONS)[neighbour])
 
 
 def _in_checkout(own: Path) -> bool:

@@ -19,22 +19,29 @@ DESCRIBE = "lab/describe.py"
 
 
 class Adoption(Protocol):
-    """The members of `lab/adoption.py`. HISTORY may be missing: a file of the library's folder
-    that keeps the own options of every release."""
+    """The members of `lab/adoption.py`.
+
+    One is optional, HISTORY: the name of a file in the library's folder that keeps the watched
+    options of every release (`history`).
+    """
 
     PARSER_IN: Flavour
     """The environment in which the parser runs."""
     PARSER: str
+    """The script that asks the parser, in the library's folder."""
 
-    def own_options(self, package: Path, options: Options) -> Options:
-        """Return the keys in which a difference is a row to look at.
+    def watched_options(self, package: Path, options: Options) -> Options:
+        """Return the keys in which a difference between releases is a row for a person to look at.
 
         package: the folder of the release's source. options: all of its keys.
         """
 
     def source_options(self, package: Path) -> Options:
-        """Return the keys as they can be read in the source, without running it; {} if they are
-        not where they were. Kinds, closed values and some keys may be missing."""
+        """Return the keys that can be read in the source, without running it.
+
+        Kinds, closed values and some keys may be missing. Return {} if the source keeps its keys
+        elsewhere than the known releases do.
+        """
 
     def configuration(self, plan: LaunchPlan) -> object:
         """Return what PARSER takes of a launch, as JSON has it."""
@@ -53,5 +60,5 @@ def adoption_of(library: str) -> Adoption:
 
 
 def history(adoption: Adoption) -> str:
-    """Return the name of the file that keeps the own options of every release; empty for none."""
+    """Return the name of the file with the watched options of every release; empty for none."""
     return str(getattr(adoption, "HISTORY", ""))

@@ -143,7 +143,7 @@ def _keys(library: str, package: Path) -> tuple[Options, Collection[str]]:
         return {}, ()
     adoption = adoption_of(library)
     keys = adoption.source_options(package)
-    return keys, tuple(adoption.own_options(package, keys))
+    return keys, tuple(adoption.watched_options(package, keys))
 
 
 def _measured(library: str, version: str, package: Path) -> functions.Functions | None:
