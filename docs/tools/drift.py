@@ -301,7 +301,9 @@ def _keys_of(library: str) -> Mapping[str, Options]:
             table = spans.table(version)
             names[version] = dict.fromkeys(table.keys if table else (), UNSAID)
     every = {**names, **driven}
-    return {version: adoption.watched_options(folder, every[version]) for version in names or driven}
+    return {
+        version: adoption.watched_options(folder, every[version]) for version in names or driven
+    }
 
 
 if __name__ == "__main__":
