@@ -42,17 +42,19 @@ def folders(own: Path) -> Iterator[Path]:
         yield theirs
 
 
-def file_of(library: str, own: Path) -> Path:
-    """Return a file of a library, such as its evidence on a release; the project's where only the
-    project has it."""
-    theirs = project(library) / own.parent.name / own.name
-    return theirs if not own.exists() and theirs.exists() else own
+def file_of(library: str, own_file: Path) -> Path:
+    """Return a file of a library, or the project's where only the project has it.
+
+    own_file: in a folder of the library's folder, such as `evidence/1.16.0.json`.
+    """
+    theirs = project(library) / own_file.parent.name / own_file.name
+    return theirs if not own_file.exists() and theirs.exists() else own_file
 
 
 def options(file: Path) -> dict[str, Options]:
     """Return the keys of each release of a library, oldest first, the project's releases too.
 
-    file: that of the library's folder.
+    file: that of the library's folder, which wins for a release that both have.
     """
     releases: dict[str, Options] = {}
     for folder in folders(file.parent):
@@ -62,8 +64,11 @@ def options(file: Path) -> dict[str, Options]:
 
 
 def versions(file: Path) -> tuple[str, ...]:
-    """Return the releases with keys, newest first: those of the library's folder before the
-    project's, so that what the project adopts is not the release of a cell that names none."""
+    """Return the releases with keys: those of the library's folder, then the project's alone.
+
+    Each part is newest first. The first release is the default, so it is never one that only the
+    project adopted.
+    """
     own = load_options(file)
     every = sorted(options(file), key=numbers, reverse=True)
     return tuple(sorted(every, key=lambda version: version not in own))

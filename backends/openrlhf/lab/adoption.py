@@ -19,14 +19,13 @@ PARSER = "resolve.py"
 
 
 SPLIT = ("reward.remote_url", "remote_rm_url")
-"""Flags whose text the parser splits at commas."""
-
-
+"""Flags whose text the parser splits at commas, by dotted and by flat name."""
 DECIDE = ("algo.", "actor.", "reward.", "rollout.")
+"""How the dotted flags begin that decide what is optimised."""
 FLAT_DECIDE = re.compile(
     "(^|_)(kl|advantage|clip|loss|reward|entropy|gamma|lambd|temperature|n_samples|is)(_|$)"
 )
-"""The same, of flags without a dot."""
+"""Matches the flags without a dot that decide it."""
 
 
 def watched_options(_package: Path, options: Options) -> Options:

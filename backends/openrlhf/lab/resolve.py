@@ -1,8 +1,7 @@
 """Runs inside an OpenRLHF environment: the library's own parser and checks over many launches.
 
 Standard input: a line for each question, a JSON list of argument lists. Standard output: ANSWER
-and a JSON list, one object a launch: {"values": the namespace, "said": what it printed}, or
-{"error": what it printed}.
+and a JSON list, one object a launch: {"values": the namespace} or {"error": what it printed}.
 
 The script `openrlhf.cli.train_ppo_ray` runs, with stand-ins for Ray, vLLM and torch (stood_in.py),
 up to the first thing that would take a GPU: behind the parser's own checks, and behind those of
@@ -55,7 +54,7 @@ def main() -> None:
                 with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
                     run()
             except Reached:
-                answers.append({"values": plain(parsed[0]), "said": printed.getvalue()})
+                answers.append({"values": plain(parsed[0])})
             except (SystemExit, Exception) as error:
                 answers.append({"error": printed.getvalue() + f"{type(error).__name__}: {error}"})
         sys.stdout.write("ANSWER " + json.dumps(answers) + "\n")

@@ -100,7 +100,7 @@ def adopt(
     if kept := history(adoption):
         tables[into / kept] = _added(into / kept, version, watched_options)
     code = [into / loss_code.KEPT] if into == own and library in loss_code.libraries() else []
-    with _kept_if_whole([*tables, *code, *_made(into, version)]):
+    with _restored_on_failure([*tables, *code, *_written_by_child(into, version)]):
         for file, text in tables.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, text)
@@ -121,15 +121,18 @@ def adopt(
             ),
             say,
         )
-    own_keys = {*watched_options, *_own_keys(adoption, own, neighbour, place.package)}
-    compared = changes(library, (neighbour, version), own_keys, measured)
+    watched = {*watched_options, *_watched_before(adoption, own, neighbour, place.package)}
+    compared = changes(library, (neighbour, version), watched, measured)
     compared = compared._replace(rows=(*compared.rows, *place.unfit))
     files = (*tables, *code, *map(Path, measured.files))
     return Adopted(library, version, neighbour, compared, measured, files)
 
 
-def _own_keys(adoption: Adoption, own: Path, neighbour: str, package: Path) -> Options:
-    """Return the own keys of the nearest release, which the new one may have dropped."""
+def _watched_before(adoption: Adoption, own: Path, neighbour: str, package: Path) -> Options:
+    """Return the watched options of the nearest release, some of which the new one may not have.
+
+    own: the library's folder. package: that of the new release.
+    """
     if kept := history(adoption):
         return adopted.options(own / kept)[neighbour]
     return adoption.watched_options(package, adopted.options(own / OPTIONS)[neighbour])
@@ -174,8 +177,13 @@ def _place(
 
 
 def _installed(library: str, version: str, neighbour: str, parser: Flavour, say: Say) -> _Place:
-    """Return the environments of a release, which are made if they are missing."""
-    kept = {each.flavour for each in locks_of(library) if each.version == version}
+    """Make the missing environments of a release, and return where it can be asked.
+
+    A cpu or gpu lock that contradicts what the release requires is not kept: it is a row to look
+    at. A flavour that has a lock of this release already is not checked. Raise EnvironmentFault if
+    the release cannot be installed, or if the environment of its parser does not fit.
+    """
+    already_locked = {each.flavour for each in locks_of(library) if each.version == version}
     locks = {each: _lock(library, version, neighbour, each) for each in LOCKS}
     try:
         contract = _environment(locks["contract"], say)
@@ -201,7 +209,7 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
         )
     fitting, unfit = [locks["contract"]], list[ChangedRow]()
     for flavour in ("cpu", "gpu"):
-        needs = [] if flavour in kept else unmet(required, locks[flavour])
+        needs = [] if flavour in already_locked else unmet(required, locks[flavour])
         wrong = [(name, pin) for name, pin in needs if pin != MISSING]
         unfit += [ChangedRow("lock", flavour, pin, f"requires {name}") for name, pin in wrong]
         if not wrong:
@@ -271,14 +279,15 @@ def unmet(required: list[str], lock: Lock) -> list[tuple[str, str]]:
 # The second process.
 
 
-def _made(into: Path, version: str) -> list[Path]:
+def _written_by_child(into: Path, version: str) -> list[Path]:
+    """Return the files that the second process may write."""
     of_release = [into / folder / f"{version}.json" for folder in ("evidence", "proofs")]
     return [into / DEFAULTS, into / functions.KEPT, *of_release]
 
 
 @contextmanager
-def _kept_if_whole(files: list[Path]) -> Iterator[None]:
-    """Leave files as they were if what is done meanwhile raises."""
+def _restored_on_failure(files: list[Path]) -> Iterator[None]:
+    """Put files back as they were if the block raises."""
     before: Mapping[Path, bytes | None] = {
         file: file.read_bytes() if file.exists() else None for file in files
     }

@@ -55,7 +55,7 @@ def changes(
         (
             *_of_defaults(*(defaults.get(each, {}) for each in pair)),
             *_of_functions(library, *pair),
-            *sorted(of_evidence(*evidence), key=_is_of_orch_alone),
+            *sorted(of_evidence(*evidence), key=_sort_key),
             *_together(matter),
         ),
         tuple(
@@ -99,7 +99,10 @@ def _shown(option: Option | None) -> str:
 
 
 def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
-    """Yield what a launch optimises that leaves the KL's keys out, where it differs."""
+    """Yield the objectives of launches that leave KL keys out, where the releases differ in them.
+
+    The launch `nothing` sets no KL key; the name of another is the one key that it sets.
+    """
     for name in (each for each in after if each not in ("defaults", "sources")):
         words = "says nothing" if name == "nothing" else f"says {name} alone"
         for regime in REGIMES:
@@ -112,8 +115,9 @@ def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
                 yield ChangedRow("objective", what, old, new)
 
 
-def _is_of_orch_alone(row: ChangedRow) -> tuple[bool, bool]:
-    """Return what sorts measurements: those of which orch sends nothing, then corrections, last."""
+def _sort_key(row: ChangedRow) -> tuple[bool, bool]:
+    """Return the key that sorts measurements: corrections go last, and after them what orch sends
+    none of."""
     refused = any(text.startswith("refused ") for text in (row.before, row.after))
     return refused, row.what.startswith("corrections")
 
@@ -150,7 +154,14 @@ _LABEL = (
 )
 """What names an entry of a list in the evidence."""
 _ASIDE = {"sources", "version", "library", "verdict", *stored.VOLATILE}
-"""Numbers, whose last digits differ, and what is compared elsewhere."""
+"""Fields that no row shows: numbers whose last digits differ, and what is compared elsewhere.
+
+A field of these that holds a word is shown all the same: the `gradient` of an estimator is a name.
+"""
+_OF_AN_OBJECTIVE = ("objective", "scale", "towards", "agrees")
+"""Fields of an objective: `objective_text` puts what matters of them into words."""
+_NUMBERS = ("moved", "policy_weights", "kl_weights")
+"""Fields that are shown rounded."""
 
 
 def of_evidence(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
@@ -197,12 +208,6 @@ def _leaves(evidence: Any, at: str) -> Iterator[tuple[str, str]]:
             named = {key: value[key] for key in _LABEL if _names(value.get(key))}
             rest = {key: each for key, each in value.items() if key not in named}
             yield from _leaves(rest, f"{at}: {_label(named)}")
-
-
-_OF_AN_OBJECTIVE = ("objective", "scale", "towards", "agrees")
-
-
-_NUMBERS = ("moved", "policy_weights", "kl_weights")
 
 
 def _rounded(numbers: Any) -> Any:

@@ -48,7 +48,7 @@ class ReleaseQuestion(NamedTuple):
 
 
 class MeasuredRelease(NamedTuple):
-    """What came of it."""
+    """What a release answered to its parser's, functions' and training's questions."""
 
     launches: int
     """Different launches that its parser was given."""
@@ -66,7 +66,10 @@ class MeasuredRelease(NamedTuple):
 
 
 def measured(question: ReleaseQuestion) -> MeasuredRelease:
-    """Ask a release, write what it answers, and return what came of it."""
+    """Ask a release, write what it answers, and return the outcome.
+
+    Its parser runs in its own environment; its functions run in this Python, from its source.
+    """
     library, version, into = question.library, question.version, Path(question.into)
     adoption = adoption_of(library)
     plans = list(_plans(library, version))

@@ -35,7 +35,7 @@ class NewRelease(NamedTuple):
     version: str
     before: str
     measured: tuple[str, ...] | None
-    """Functions around the KL that give other numbers; None if those of one could not be run."""
+    """Functions around the KL that give other numbers; None if one release's did not run."""
     rewritten: tuple[str, ...]
     """Functions with another code."""
     added: tuple[str, ...]
@@ -127,11 +127,11 @@ def _of_wheel(library: str, name: str, version: str) -> _Wheel:
                 "was compared; look where it went, and add it to "
                 f"backends/{library}/{loss_code.KEPT}"
             )
-        keys, own = _keys(library, package)
+        keys, watched = _keys(library, package)
         return _Wheel(
-            {name: digest for own in digests.values() for name, digest in own.items()},
+            {name: each for by_name in digests.values() for name, each in by_name.items()},
             keys,
-            own,
+            watched,
             _measured(library, version, package),
         )
 
