@@ -843,8 +843,6 @@ def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
             for row in range(len(one["y"]))
             for column in range(len(one["x"]))
         ]
-        bounds = enumerate(one["boundary"])
-        rows += [{"column": i, "row": 0, "place": p} for i, p in bounds if p is not None]
         yield {
             "title": one["title"],
             "spec": field_map(one["x"], one["y"], one["xtitle"], "β"),
