@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,14 +72,6 @@ studies:
       num_train_steps: 250
       backend: {{name: micro}}
     axes:
-{axes_of_a_grid(rates)}      max_staleness_steps: [0]
-""")
-    return path
-
-
-def axes_of_a_grid(rates: Iterable[float]) -> str:
-    """Return the axes model, kl and learning rate of a spec: 40 configurations a rate."""
-    return f"""\
       model:
         - {{name: qwen2.5-7b, path: Qwen/Qwen2.5-7B}}
         - {{name: llama-3.1-8b, path: meta-llama/Llama-3.1-8B}}
@@ -87,4 +79,6 @@ def axes_of_a_grid(rates: Iterable[float]) -> str:
         product: {{estimator: [k1, k3], placement: [reward, loss],
                    beta: [0.01, 0.03, 0.1, 0.3, 1.0]}}
       optimizer.learning_rate: [{", ".join(f"{rate:.7f}" for rate in rates)}]
-"""
+      max_staleness_steps: [0]
+""")
+    return path

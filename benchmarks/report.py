@@ -5,7 +5,7 @@
 Bars: 5 CPU s, 500 MiB, 6 MB and a first paint within 1 s for 100; 25 MB and 4 s until the first
 figure is drawn for 1,000, with 3 seeds and with 10 (10,000 cells, 50 train steps). The records are
 made in this process, and counted in its memory. The page is opened in a headless Chromium from
-disk. benchmarks/large_page.py makes the page of 10,000 cells from their files.
+disk.
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from backends.micro import curvature, disk, kernels, plan, rehearsal, shipped, version
+from backends.micro import disk, kernels, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
 from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Semantics
@@ -35,7 +35,6 @@ class Micro(EmbeddedTrainer):
     begun_checkpoints = staticmethod(disk.begun_checkpoints)
     rehearse = staticmethod(rehearsal.rehearse)
     rehearse_tasks = staticmethod(rehearsal.rehearse_tasks)
-    curvature = staticmethod(curvature.curvature)
     computed_by = staticmethod(kernels.described)
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:

@@ -17,11 +17,8 @@ from orchestrator.analysis.claims import reason, statement
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.phases import (
-    ASSUMES,
-    FORMULA,
     RULE,
     STATES,
-    boundary,
     phase_data,
     phase_maps,
     state_of,
@@ -92,8 +89,7 @@ def as_text(stored: StoredData) -> str:
 def _plain_map(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return a map with only the counts of its fields. The intervals follow from the counts."""
     rows = [[f and {"counts": f["counts"]} for f in row] for row in one["fields"]]
-    bounds = [rounded(bound) for bound in one["boundary"]]
-    return {**one, "boundary": bounds, "fields": rows}
+    return {**one, "fields": rows}
 
 
 def _configuration(c: Configuration) -> dict[str, Any]:
@@ -115,7 +111,6 @@ def _configuration(c: Configuration) -> dict[str, Any]:
         "beta": c.beta,
         "learning_rate": c.runs[0].declared.optimizer.learning_rate,
         "predicted": rounded(c.predicted),
-        "boundary": rounded(boundary(c.runs[0].record.cell.settings)),
         "states": [states.count(state) for state in STATES],
         "values": {
             name: [rounded(e.mean), rounded(e.low), rounded(e.high)] for name, e in values.items()
@@ -242,7 +237,6 @@ QUIET_COLUMNS = (
 STUDY_COLUMNS = (
     "term",
     "stable / unstable / collapsed",
-    "bound of β",
     "accuracy in domain",
     "reverse KL",
 )
@@ -262,7 +256,7 @@ def phase_lines(stored: StoredData, points: StoredData) -> Iterator[str]:
         "paper's numbers. What of its runs is kept, and what cannot be, was written before the "
         "first run "
         "([082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)), and so were the "
-        "states ([083](decisions/083-when-a-run-is-stable-and-where-that-should-end.md))."
+        "states ([083](decisions/083-when-a-run-is-stable.md))."
     )
     yield ""
     yield RULE
@@ -279,8 +273,6 @@ def phase_lines(stored: StoredData, points: StoredData) -> Iterator[str]:
             ("no KL" if beta is None else f"{beta:g}", *map(_counts, fields))
             for beta, fields in zip(one["beta"], one["fields"], strict=True)
         ]
-        bounds = ("none" if bound is None else f"{bound:.3g}" for bound in one["boundary"])
-        rows.append(("predicted bound of β", *bounds))
         yield from _table(("β", *(f"{float(x):g}" for x in one["x"])), rows)
     for study, title in STUDIES_WITHOUT_MAP:
         own = [c for c in stored["configurations"] if c["study"] == study and sum(c["states"])]
@@ -292,48 +284,13 @@ def phase_lines(stored: StoredData, points: StoredData) -> Iterator[str]:
                 (
                     _name(c),
                     " / ".join(map(str, c["states"])),
-                    "none" if c["boundary"] is None else f"{c['boundary']:.3g}",
                     _value(c, ACCURACY),
                     _value(c, KL),
                 )
                 for c in own
             ]
             yield from _table(STUDY_COLUMNS, rows)
-    yield from _predicted_bounds(stored["phases"])
     yield from _observations(stored, points)
-
-
-def _predicted_bounds(maps: Sequence[StoredData]) -> Iterator[str]:
-    yield ""
-    yield "### The predicted bound beside the observed one"
-    yield ""
-    yield f"{FORMULA} {ASSUMES}"
-    yield ""
-    rows = []
-    for one in maps:
-        beyond, within = [0, 0, 0], [0, 0, 0]
-        for beta, fields in zip(one["beta"], one["fields"], strict=True):
-            for bound, field in zip(one["boundary"], fields, strict=True):
-                if beta is not None and field is not None:
-                    side = beyond if bound is not None and beta > bound else within
-                    for i, count in enumerate(field["counts"]):
-                        side[i] += count
-        title = axis_title(one["axis"])
-        rows.append(
-            (
-                one["kl"],
-                title,
-                *_not_stable_and_collapsed(beyond),
-                *_not_stable_and_collapsed(within),
-            )
-        )
-    columns = ("term", "beside β", "runs above the bound: not stable", "collapsed")
-    yield from _table((*columns, "runs below it: not stable", "collapsed"), rows)
-
-
-def _not_stable_and_collapsed(counts: Sequence[int]) -> tuple[str, str]:
-    n = sum(counts)
-    return ("", "") if not n else (_share(n - counts[0], n), _share(counts[2], n))
 
 
 def _summary_table(stored: StoredData, points: StoredData) -> Iterator[str]:

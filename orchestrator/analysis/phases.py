@@ -2,36 +2,16 @@
 
 The state of a run depends only on metrics that every library records (docs/decisions/083). A map
 shows one KL term over beta and over one more numeric setting, such as staleness or learning rate.
-
-Over a map lies the β at which linear stability predicts that the KL term alone makes training
-unstable. It follows one mode: let x be the distance from the point at which the KL's force is zero,
-along the direction that an update moves most. One update changes x by
-a = η √B κ β |c| / √(σ² + β² v):
-
-    η   learning rate; AdamW divides a gradient by its own root mean square
-    B   rollouts of an update: they lower that root mean square
-    κ   largest eigenvalue of the scaled Fisher matrix of a response (Curvature.largest)
-    c   the term's share of the true KL's pull, from the laboratory
-    σ   deviation of an advantage (Curvature.advantage_deviation)
-    v   1 for k1 in the loss, whose charge on the score is constant; else 0
-
-A KL in the reward gives the force of the rollout policy, which is L updates old. k1 in the loss
-pushes away from the rollout policy; on-policy it pushes nowhere. docs/decisions/083 lists the
-assumptions.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
-from orchestrator import plugins
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.kl.shares import wilson
-from orchestrator.settings import Settings
-from orchestrator.spec.rehearse import verdict_on
 
 RunState = Literal["stable", "unstable", "collapsed"]
 STATES: tuple[RunState, ...] = ("stable", "unstable", "collapsed")
@@ -133,8 +113,6 @@ class PhaseMap:
     """The betas, ascending. The first is None if the map has a row without a KL term."""
     fields: Mapping[tuple[float | None, str], PhaseField]
     """(beta, value of the second setting) -> field."""
-    boundary: tuple[float | None, ...]
-    """For each of `xs`, the beta above which linear stability predicts growth, or None."""
 
 
 def phase_maps(configurations: Sequence[Configuration]) -> list[PhaseMap]:
@@ -150,9 +128,7 @@ def phase_maps(configurations: Sequence[Configuration]) -> list[PhaseMap]:
                 continue
             rows: tuple[float | None, ...] = (None, *betas) if without else betas
             fields = {(c.beta, c.traits[axis]): _field(c) for c in (*without, *own)}
-            maps.append(
-                PhaseMap(study, setting, kl, axis, xs, rows, fields, _boundary(own, axis, xs))
-            )
+            maps.append(PhaseMap(study, setting, kl, axis, xs, rows, fields))
     return maps
 
 
@@ -198,13 +174,6 @@ def _field(c: Configuration) -> PhaseField:
     return PhaseField(counts, len(c.runs), shown_by)
 
 
-def _boundary(
-    own: Iterable[Configuration], axis: str, xs: Sequence[str]
-) -> tuple[float | None, ...]:
-    first = {c.traits[axis]: c.runs[0].record.cell.settings for c in own}
-    return tuple(boundary(first[x]) if x in first else None for x in xs)
-
-
 def phase_data(maps: Iterable[PhaseMap]) -> list[dict[str, Any]]:
     """Return maps as plain data, for `orch compare --json` and for figures."""
     return [
@@ -215,7 +184,6 @@ def phase_data(maps: Iterable[PhaseMap]) -> list[dict[str, Any]]:
             "axis": one.axis,
             "x": list(one.xs),
             "beta": list(one.betas),
-            "boundary": list(one.boundary),
             "fields": [
                 [_field_data(one.fields.get((beta, x))) for x in one.xs] for beta in one.betas
             ],
@@ -233,90 +201,3 @@ def _field_data(field: PhaseField | None) -> dict[str, Any] | None:
         "declared": field.declared,
         "shown_by": dict(field.shown_by),
     }
-
-
-AVERAGE = 0.9
-"""AdamW's decay of the mean of gradients, if the cell sets none."""
-PUSHES_AWAY = "sampled_k1"
-"""The laboratory's name of the objective of k1 in the loss, off policy (kl/catalogue.py)."""
-SMALLEST_PULL = 1e-6
-FORMULA = (
-    "a = η √B κ β |c| / √(σ² + β² v), where one update changes the distance from the fixed point "
-    "by a: η learning rate, B rollouts of an update, κ the largest eigenvalue of the scaled Fisher "
-    "matrix of a response at the base policy, c the term's share of the true KL's pull, σ the "
-    "deviation of an advantage, v 1 for k1 in the loss and else 0. Bound: for k1 in the loss a L < "
-    "1 with L the staleness in updates; for a pull, no growing root of (z - 1)(z - 0.9) z^L + 0.1 "
-    "a z, with L = 0 where it is in the loss only."
-)
-ASSUMES = (
-    "It assumes one direction, small distances, constant noise, no task force and no clip; it says "
-    "where a disturbance begins to grow, not how soon that is seen, and nothing of instability "
-    "from noise alone, from heavy tails or from the task (docs/decisions/083)."
-)
-
-
-def boundary(settings: Settings) -> float | None:
-    """Return the β above which a cell's KL term alone is linearly unstable.
-
-    Return None if it is stable at every β, if the cell has no KL term, or if the curvature at its
-    initial policy is not known.
-    """
-    kl = settings.kl
-    trainer = plugins.load_embedded(settings.backend.name)
-    known = trainer.curvature(settings) if trainer else None
-    if known is None or kl.placement is None:
-        return None
-    rollouts = settings.batch.num_prompts * settings.rollout.group_size
-    rollouts //= settings.batch.num_minibatches
-    gain = settings.optimizer.learning_rate * math.sqrt(rollouts) * known.largest
-    lag, spread = mean_lag(settings), known.advantage_deviation
-    verdict = verdict_on(settings)
-    half = 0.5 if kl.placement == "reward_and_loss" else 1.0
-    if any(key == PUSHES_AWAY for _, key in verdict.terms):
-        strength = gain * lag
-        return spread / math.sqrt(strength**2 - 1) / half if strength > 1 else None
-    if abs(verdict.pull) < SMALLEST_PULL:
-        return None
-    late = 0.0 if kl.placement == "loss" else lag
-    return largest_step(late, settings.optimizer.beta1) * spread / (gain * abs(verdict.pull))
-
-
-def mean_lag(settings: Settings) -> float:
-    """Return the mean age of the rollout policy, in updates: staleness and updates of a batch."""
-    return settings.max_staleness_steps + (settings.batch.num_minibatches - 1) / 2
-
-
-def largest_step(lag: float, average: float = AVERAGE) -> float:
-    """Return the largest stable `a` for a force that is `lag` updates old.
-
-    Interpolate the inverse between whole lags.
-    """
-    below = int(lag)
-    one = _largest_step(below, average)
-    if lag == below:
-        return one
-    share = lag - below
-    return 1 / ((1 - share) / one + share / _largest_step(below + 1, average))
-
-
-@cache
-def _largest_step(lag: int, average: float) -> float:
-    """Return the `a` at which a root of the characteristic polynomial leaves the unit circle."""
-    import numpy as np
-
-    def grows(a: float) -> bool:
-        polynomial = np.zeros(lag + 3)
-        # x changes by -a m, and m is the mean of the forces: m = average m + (1 - average) x, `lag`
-        # updates old.
-        polynomial[:3] = 1, -1 - average, average  # (z - 1)(z - average) z^lag
-        polynomial[-2] += (1 - average) * a
-        # The roots are exact to rounding only, and at a = 0 one of them is 1 itself.
-        return bool(np.abs(np.roots(polynomial)).max() > 1 + 1e-9)
-
-    # At lag 0 the root leaves at -1, where a = 2 (1 + average) / (1 - average).
-    low, high = 0.0, 2 * (1 + average) / (1 - average) + 1
-    # 60 halvings leave less than the rounding of a float64.
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if grows(middle) else (middle, high)
-    return low

@@ -285,10 +285,10 @@ def dots(
 
 
 def field_map(columns: Sequence[str], rows: Sequence[str], x_title: str, y_title: str) -> Spec:
-    """Return a map of fields with colours, texts and bounds.
+    """Return a map of fields with colours and texts.
 
     Fields of rows: column and row (indices from 0, the lowest row first); z, the colour from 0 to
-    1; text, written in the field; says, its tooltip. Bounds have column and place.
+    1; text, written in the field; says, its tooltip.
     """
 
     def axis(field: str, names: Sequence[str], title: str) -> Spec:
@@ -345,17 +345,6 @@ def field_map(columns: Sequence[str], rows: Sequence[str], x_title: str, y_title
                         "condition": {"test": "datum.z > 0.75", "value": "#ffffff"},
                         "value": "#16191d",
                     },
-                },
-            },
-            {
-                "name": "bound",
-                "needs": "place",
-                "transform": [{"filter": "isValid(datum.place)"}],
-                "mark": {"type": "rule", "strokeWidth": 3.5, "color": "$text"},
-                "encoding": {
-                    "x": {**x, "field": "column_from"},
-                    "x2": {"field": "column_to"},
-                    "y": {**y, "field": "place"},
                 },
             },
         ],

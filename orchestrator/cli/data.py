@@ -39,31 +39,22 @@ def command() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder to write to. Default: $ORCH_DATA_DIR, else data/prepared.",
 )
-@click.option(
-    "--data-group",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="The folder in which NAME is looked for. Default: experiments/data; where there is none, "
-    "the one that orch brings.",
-)
 @common.as_json
 def prepare(
     names: Sequence[str],
     libraries: Sequence[str],
     directory: Path | None,
-    data_group: Path | None,
     as_json: bool,
 ) -> int:
     """Prepare the data set NAME (an entry of the config group `data`), or all data sets of a SPEC.
 
+    An entry is looked for in experiments/data; where there is none, in the group that orch brings.
     The data come from the Hub (through `datasets`) or from a local file, or are generated
     (Countdown). The command checks sizes, columns and answers. It does not write again what is
     already complete.
     """
     chosen = prepared.formats_of(libraries)
-    group = data_group or OWN_GROUP
-    if data_group is None and not group.is_dir():
-        group = shipped_folder() / "data"
+    group = OWN_GROUP if OWN_GROUP.is_dir() else shipped_folder() / "data"
     where = (directory or prepared.data_dir()).absolute()
     prepared_rows, faults = [], []
     for data in dict.fromkeys(data for name in names for data in declared(name, group)):

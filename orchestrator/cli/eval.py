@@ -18,9 +18,6 @@ STOPPED = 130
 @click.command(short_help="Evaluate checkpoints with lm-evaluation-harness.")
 @common.cells
 @click.option(
-    "--all-checkpoints", is_flag=True, help="Evaluate every checkpoint, not only the last."
-)
-@click.option(
     "--divergence",
     is_flag=True,
     help="Compute also the KL to the reference policy, and the entropy.",
@@ -28,22 +25,12 @@ STOPPED = 130
 @click.option(
     "--watch", is_flag=True, help="Evaluate checkpoints as they appear, until all cells have ended."
 )
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="The time between two looks of --watch.",
-)
 @common.dry_run
 @common.as_json
 def command(
     choice: CellChoice,
-    all_checkpoints: bool,
     divergence: bool,
     watch: bool,
-    every: float,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -51,17 +38,15 @@ def command(
 
     A score is kept with all responses, under a key of checkpoint, task version, sampling and
     harness. A score that is kept is not computed again. An evaluation that was stopped
-    continues with the slice of items that was not finished.
+    continues with the slice of items that was not finished. `evaluation.checkpoints=all`
+    evaluates every checkpoint, not only the last.
     """
-
-    experiment = stages.with_evaluation(
-        choice.chosen(), all_checkpoints=all_checkpoints, divergence=divergence
-    )
+    experiment = stages.with_evaluation(choice.chosen(), divergence=divergence)
     if dry_run:
         return _foresee(experiment, as_json)
     try:
         if watch:
-            code = stages.evaluate_until_ended(experiment, every)
+            code = stages.evaluate_until_ended(experiment)
         else:
             records = stages.collect_records(experiment)
             faults = stages.print_faults(records)

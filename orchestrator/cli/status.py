@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--watch",
     is_flag=True,
-    help="Show it again and again, with curves, until every cell has ended.",
+    help="Show it again and again until every cell has ended.",
 )
 @common.pilot
 @common.as_json

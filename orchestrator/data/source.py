@@ -83,8 +83,7 @@ def entry(name: str, group: Path) -> Data:
         known = sorted(path.stem for path in group.glob("*.yaml"))
         raise SelectionError(
             f"there is no data '{name}' in {group}{did_you_mean(name, known)} "
-            f"(it has: {', '.join(known) or 'nothing'}). Name one of them, a spec, or another "
-            "folder with --data-group"
+            f"(it has: {', '.join(known) or 'nothing'}). Name one of them, or a spec"
         )
     try:
         plain: Any = yaml.safe_load(file.read_text(encoding="utf-8"))

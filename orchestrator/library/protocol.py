@@ -73,16 +73,6 @@ class SharedProcess(NamedTuple):
     """A function of a cell's settings. Cells with equal results can share a process."""
 
 
-class Curvature(NamedTuple):
-    """How far an update moves a base policy, for the bound of docs/decisions/083."""
-
-    largest: float
-    """Largest eigenvalue of the Fisher matrix of a response, scaled by the roots of its
-    diagonal."""
-    advantage_deviation: float
-    """Standard deviation of an advantage."""
-
-
 @runtime_checkable
 class LaunchReader(Protocol):
     """A library whose launches `orch audit` reads. Every backend is one.
@@ -309,10 +299,6 @@ class EmbeddedTrainer(Backend):
     def rehearse_tasks(self, cell: Cell) -> tuple[EvalTask, ...]:
         """Return the tasks that replace the spec's at the small scale, or () to keep the spec's."""
         return ()
-
-    def curvature(self, settings: Settings) -> Curvature | None:
-        """Return how far an update moves the policy that a cell starts from, or None if unknown."""
-        return None
 
     def computed_by(self) -> str:
         """Return what computes the training in this process, if its numbers depend on more than the

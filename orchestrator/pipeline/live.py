@@ -24,7 +24,7 @@ from orchestrator.report import markdown
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
-from orchestrator.runs.watch import CurveTails, progress_line, take_snapshot
+from orchestrator.runs.watch import progress_line, take_snapshot
 from orchestrator.tracking.server import TUNNEL_PORT, LocalServer, serving
 from orchestrator.tracking.store import Store, connected, store_of
 from orchestrator.tracking.views import runs_page, views
@@ -38,13 +38,12 @@ class LiveExperiment:
     def __init__(self, open_: Callable[[], Experiment]):
         self.experiment = open_()
         self._open, self._spec_time = open_, self._modified()
-        self._tails = CurveTails()
 
     def state(self) -> BoardState:
         """Return the progress of the experiment, with a digest that changes when the page would."""
         if (modified := self._modified()) != self._spec_time:
             self.experiment, self._spec_time = self._open(), modified
-        snapshot = take_snapshot(self.experiment.cells, self.experiment.folder, self._tails)
+        snapshot = take_snapshot(self.experiment.cells, self.experiment.folder)
         return BoardState(f"{snapshot.digest}{modified}", progress_line(snapshot), snapshot.live)
 
     def page(self) -> Page:

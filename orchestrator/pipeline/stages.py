@@ -143,18 +143,13 @@ def missing_scores(experiment: Experiment, records: Sequence[Record]) -> list[Mi
     )
 
 
-def with_evaluation(
-    experiment: Experiment, *, all_checkpoints: bool, divergence: bool
-) -> Experiment:
-    """Return the experiment with more to evaluate: every checkpoint, and the KL to the reference
-    policy, if its spec does not ask for them."""
+def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:
+    """Return the experiment, with the KL to the reference policy to evaluate if its spec does not
+    ask for it."""
     evaluation = experiment.spec.evaluation
-    changes: dict[str, Any] = {}
-    if all_checkpoints:
-        changes["checkpoints"] = "all"
-    if divergence and evaluation.divergence is None:
-        changes["divergence"] = _divergence_of(evaluation)
-    wider = evaluation.model_copy(update=changes)
+    if not divergence or evaluation.divergence is not None:
+        return experiment
+    wider = evaluation.model_copy(update={"divergence": _divergence_of(evaluation)})
     return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
 
 
@@ -171,12 +166,13 @@ def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
     return DivergenceRequest(tasks=tuple(tasks))
 
 
-def evaluate_until_ended(experiment: Experiment, seconds: float) -> int:
-    """Evaluate checkpoints as they appear, until no cell can make another one. Return the code of
-    the last look.
+LOOK_SECONDS = 30.0
+"""The time between two looks for checkpoints."""
 
-    seconds: the time between two looks.
-    """
+
+def evaluate_until_ended(experiment: Experiment) -> int:
+    """Evaluate checkpoints as they appear, until no cell can make another one. Return the code of
+    the last look."""
     printed: set[str] = set()
 
     def say_once(sentence: str) -> None:
@@ -194,7 +190,7 @@ def evaluate_until_ended(experiment: Experiment, seconds: float) -> int:
             return code
         counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         say_once(f"waiting for {counts} cells; Ctrl-C stops")
-        time.sleep(seconds)
+        time.sleep(LOOK_SECONDS)
 
 
 def mirror(

@@ -744,49 +744,32 @@ def _line_chart(
     title: str = "",
     x_title: str,
     y_title: str | None,
-    points: bool = False,
     wide: bool = False,
-    steps: bool = False,
-    log: bool = False,
     panels: bool = False,
 ) -> ChartView:
-    """Return lines of named series. Fields: x, value, name, of; `joined`, False for points only."""
+    """Return lines of named series. Fields: x, value, name; `thick`, if `wide`."""
     looks = series_looks([row["name"] for row in rows])
-    x, y = quantity("x", x_title, **({"type": "log"} if log else {})), quantity("value", y_title)
+    x, y = quantity("x", x_title), quantity("value", y_title)
     x["axis"] = {"tickCount": 5}
-    own = series("name", looks, "color")
-    known = {"filter": "isValid(datum.value)"}
+    own = {**series("name", looks, "color"), "x": x, "y": y}
     thick = {"condition": {"test": "datum.thick", "value": 3.2}, "value": 1.6}
-    shape = series("name", looks, "shape") if points else {}
     layers: list[Spec] = [
         {
-            "transform": [{"filter": "datum.joined !== false"}],
-            "mark": {
-                "type": "line",
-                "strokeWidth": 2,
-                **({"interpolate": "step-after"} if steps else {}),
-            },
+            "mark": {"type": "line", "strokeWidth": 2},
             "encoding": {
                 **own,
                 **series("name", looks, "strokeDash"),
-                "x": x,
-                "y": y,
                 **({"strokeWidth": thick} if wide else {}),
             },
         },
         {
-            "name": "dot" if points else "reading",
-            "transform": [known],
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1 if points else 0},
+            "name": "reading",
+            "transform": [{"filter": "isValid(datum.value)"}],
+            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0},
             "encoding": {
                 **own,
-                **shape,
-                "x": x,
-                "y": y,
                 "tooltip": reading(
-                    ("name", "of"),
-                    ("of", "trial") if points else ("x", x_title, ",.6~g"),
-                    ("value", "value", ".4g"),
+                    ("name", "of"), ("x", x_title, ",.6~g"), ("value", "value", ".4g")
                 ),
             },
         },
@@ -820,20 +803,31 @@ def _imported(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
 def _trials(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
     for one in data.get("tune", ()):
         rows = [
-            {"name": s["name"], "x": x, "value": y, "of": text, "joined": "lines" in s["mode"]}
+            {"name": s["name"], "x": x, "value": y, "of": text}
             for s in one["series"]
-            for x, y, text in zip(s["x"], s["y"], s.get("text") or map(str, s["x"]), strict=True)
+            for x, y, text in zip(s["x"], s["y"], s["text"], strict=True)
         ]
-        if rows:
-            yield _line_chart(
-                rows,
-                title=one["title"],
-                x_title=one["xtitle"],
-                y_title=one["ytitle"],
-                points=True,
-                steps=bool(one.get("step")),
-                log=bool(one.get("log")),
-            )
+        if not rows:
+            continue
+        looks = series_looks([row["name"] for row in rows])
+        x = quantity("x", one["xtitle"], type="log")
+        x["axis"] = {"tickCount": 5}
+        layer: Spec = {
+            "name": "dot",
+            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+            "encoding": {
+                **series("name", looks, "color", "shape"),
+                "x": x,
+                "y": quantity("value", one["ytitle"]),
+                "tooltip": reading(("name", "of"), ("of", "trial"), ("value", "value", ".4g")),
+            },
+        }
+        yield {
+            "title": one["title"],
+            "spec": {"height": 220, "layer": [layer]},
+            "least": USUAL_WIDTH,
+            "rows": rows,
+        }
 
 
 def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
@@ -849,8 +843,6 @@ def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
             for row in range(len(one["y"]))
             for column in range(len(one["x"]))
         ]
-        bounds = enumerate(one["boundary"])
-        rows += [{"column": i, "row": 0, "place": p} for i, p in bounds if p is not None]
         yield {
             "title": one["title"],
             "spec": field_map(one["x"], one["y"], one["xtitle"], "β"),

@@ -3,10 +3,8 @@
 Then runs that orch did not launch, and the tables of `orch compare`.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -15,8 +13,6 @@ from orchestrator.analysis.compare import Comparison, PublishedComparison
 from orchestrator.analysis.configurations import AxisDifference, Configuration, differences_to_no_kl
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
 from orchestrator.analysis.phases import (
-    ASSUMES,
-    FORMULA,
     RULE,
     STATES,
     PhaseField,
@@ -678,7 +674,6 @@ PHASE_COLUMNS = (
     "seeds",
     *STATES,
     "shown by",
-    "β bound",
 )
 
 
@@ -697,9 +692,7 @@ def phase_section(comparison: Comparison) -> Section | None:
         "phases",
         "Phase maps",
         "In each field the seeds that were stable / unstable / collapsed; the colour is their "
-        "mean, from all stable to all collapsed. A thick line: the β above which linear stability "
-        "predicts growth; at the lower edge where it lies below the map, and none where it lies "
-        "above the map or where nothing is predicted.",
+        "mean, from all stable to all collapsed.",
         "Heat maps of stable, unstable and collapsed seeds over β and another setting, one for "
         "each KL term; the table below holds the numbers.",
     )
@@ -710,13 +703,11 @@ def phase_section(comparison: Comparison) -> Section | None:
         rows,
         searchable=True,
     )
-    boundary = any(b is not None for one in maps for b in one.boundary)
-    text = (RULE, f"The bound: {FORMULA} {ASSUMES}") if boundary else (RULE,)
-    return Section("phases", "Phase maps", text, figures=(figure,), tables=(table,))
+    return Section("phases", "Phase maps", (RULE,), figures=(figure,), tables=(table,))
 
 
 def phase_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the panels of the figure: labels, colour and text of each field, and the bound."""
+    """Return the panels of the figure: labels, colour and text of each field."""
     maps = phase_maps(comparison.configurations)
     return [
         _phase_panel(one, several=len({m.setting for m in maps if _same_term(m, one)}) > 1)
@@ -738,7 +729,6 @@ def _phase_panel(one: PhaseMap, *, several: bool) -> dict[str, Any]:
         "z": [[_severity(field) for field in row] for row in fields],
         "text": [[_state_counts(field) for field in row] for row in fields],
         "hover": [[_state_shares(field) for field in row] for row in fields],
-        "boundary": [_position(beta, one.betas) for beta in one.boundary],
     }
 
 
@@ -768,22 +758,8 @@ def _state_share(field: PhaseField, state: Any) -> str:
     return f"{field.counts[state]} of {field.ended} [{low:.0%}, {high:.0%}]"
 
 
-def _position(bound: float | None, betas: Sequence[float | None]) -> float | None:
-    """Return the position of a beta on the axis of a map's rows, interpolated in log beta.
-
-    Return None if it is above the map, and the lower edge if it is below.
-    """
-    known = [(i, math.log(beta)) for i, beta in enumerate(betas) if beta is not None and beta > 0]
-    if bound is None or not known or math.log(bound) > known[-1][1]:
-        return None
-    if math.log(bound) <= known[0][1]:
-        return known[0][0] - 0.5
-    (i, low), (_, high) = next((a, b) for a, b in pairwise(known) if math.log(bound) <= b[1])
-    return rounded(i + (math.log(bound) - low) / (high - low))
-
-
 def _phase_rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
-    for x, bound in zip(one.xs, one.boundary, strict=True):
+    for x in one.xs:
         for beta in one.betas:
             field = one.fields.get((beta, x))
             if field is None or not field.ended:
@@ -797,7 +773,6 @@ def _phase_rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
                 f"{field.ended} of {field.declared}",
                 *(_state_share(field, state) for state in STATES),
                 ", ".join(f"{name} {n}" for name, n in field.shown_by.items()),
-                "" if beta is None else "none" if bound is None else f"{bound:.3g}",
             )
 
 

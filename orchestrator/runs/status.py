@@ -4,13 +4,12 @@ The live view is a table on a terminal, and lines elsewhere.
 """
 
 import json
-import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.rundir import RunFolder
@@ -31,9 +30,7 @@ from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.watch import (
     MOVING,
     CellLine,
-    CurveTails,
     ProgressSnapshot,
-    Speed,
     duration,
     latest_metrics,
     progress_line,
@@ -41,7 +38,7 @@ from orchestrator.runs.watch import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 _LEFT = ("planned", "submitted", "pending", "running", "unknown", "preempted", "timed_out")
 """States of cells that are still to be trained, wholly or from where they are."""
@@ -192,48 +189,6 @@ QUIET_SECONDS = 30.0
 
 _SHARE = 0.2
 """At most this share of the time is spent looking."""
-_SPARK = 24
-_ORDER = (
-    "running",
-    "pending",
-    "submitted",
-    "unknown",
-    "failed",
-    "timed_out",
-    "preempted",
-    "cancelled",
-    "planned",
-    "succeeded",
-)
-
-
-class Group(NamedTuple):
-    """One row of the table: a cell, or the seeds of one configuration."""
-
-    name: str
-    lines: tuple[CellLine, ...]
-
-    @property
-    def state(self) -> str:
-        """Return the state to print: the cell's, or the most urgent one and how many seeds are in
-        it.
-        """
-        states = [line.state for line in self.lines]
-        if len(states) == 1:
-            return states[0]
-        first = min(states, key=_ORDER.index)
-        return f"{states.count(first)}/{len(states)} {first}"
-
-    @property
-    def rank(self) -> int:
-        """Return the group's place in the table: 0 is shown first."""
-        return min(_ORDER.index(line.state) for line in self.lines)
-
-    @property
-    def values(self) -> list[float]:
-        """Return the mean curve over seeds, as far as all that have begun go."""
-        curves = [line.values for line in self.lines if line.values]
-        return [math.fsum(column) / len(column) for column in zip(*curves, strict=False)]
 
 
 def keep_showing(
@@ -248,7 +203,7 @@ def keep_showing(
     """
     experiments = [experiment.chosen(where) for experiment in experiments]
     summaries = [_Summary(experiment, extra_line) for experiment in experiments]
-    ticks = _ticks(experiments, CurveTails(), seconds)
+    ticks = _ticks(experiments, seconds)
     with suppress(KeyboardInterrupt):
         if sys.stdout.isatty():
             _on_terminal(summaries, ticks)
@@ -256,13 +211,11 @@ def keep_showing(
             _as_lines(summaries, ticks)
 
 
-def _ticks(
-    experiments: Sequence[Experiment], tails: CurveTails, seconds: float
-) -> Iterator[list[ProgressSnapshot]]:
+def _ticks(experiments: Sequence[Experiment], seconds: float) -> Iterator[list[ProgressSnapshot]]:
     """Yield a snapshot of each experiment; the last when all have ended."""
     while True:
         began = time.monotonic()
-        snapshots = [take_snapshot(e.cells, e.folder, tails) for e in experiments]
+        snapshots = [take_snapshot(e.cells, e.folder) for e in experiments]
         yield snapshots
         if all(one.over for one in snapshots):
             return
@@ -274,16 +227,26 @@ class _Summary:
 
     def __init__(self, experiment: Experiment, extra_line: Callable[[Experiment], str]):
         self._experiment, self._extra_line = experiment, extra_line
-        self._speed, self._said, self._asked = Speed(), "", float("-inf")
+        self._began: tuple[float, int] | None = None
+        """When the watch began, and the train steps that were done then."""
+        self._said, self._asked = "", float("-inf")
 
     def of(self, snapshot: ProgressSnapshot) -> str:
         now = time.monotonic()
-        seconds = self._speed.seconds_left(snapshot, now)
+        seconds = self.seconds_left(snapshot, now)
         if now - self._asked > QUIET_SECONDS:
             self._asked, self._said = now, self._extra_line(self._experiment)
         parts = [f"{self._experiment.folder.experiment}: {progress_line(snapshot)}", self._said]
         parts.append(f"about {duration(seconds)} left" if seconds is not None else "")
         return "; ".join(part for part in parts if part)
+
+    def seconds_left(self, snapshot: ProgressSnapshot, now: float) -> float | None:
+        """Return the seconds left at the speed since the watch began; None before one is known."""
+        if self._began is None:
+            self._began = (now, snapshot.steps)
+        spent, gained = now - self._began[0], snapshot.steps - self._began[1]
+        is_known = gained > 0 and spent > 2 and snapshot.live
+        return spent * snapshot.steps_left / gained if is_known else None
 
 
 def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
@@ -310,128 +273,42 @@ def _write(line: str) -> None:
 
 
 def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
-    from rich.console import Console
-    from rich.console import Group as Stack
+    from rich.console import Console, Group
     from rich.live import Live
 
     console = Console()
-    shown: Stack | None = None
+    shown: Group | None = None
     try:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             for snapshots in ticks:
-                room = max(3, (console.height - 2) // max(1, len(snapshots)) - 5)
-                shown = Stack(
-                    *(
-                        _drawn(one, summary.of(one), room, console)
-                        for one, summary in zip(snapshots, summaries, strict=True)
-                    )
+                room = max(3, (console.height - 2) // max(1, len(snapshots)) - 3)
+                parts = (
+                    _drawn(one, summary.of(one), room)
+                    for one, summary in zip(snapshots, summaries, strict=True)
                 )
+                shown = Group(*parts)
                 live.update(shown, refresh=True)
     finally:
         if shown is not None:
             console.print(shown)
 
 
-def _drawn(
-    snapshot: ProgressSnapshot, summary: str, room: int, console: "Console"
-) -> "RenderableType":
-    """Return the table of one experiment."""
-    from rich import box
-    from rich.console import Group as Stack
+def _drawn(snapshot: ProgressSnapshot, summary: str, room: int) -> "RenderableType":
+    """Return the cells that are neither planned nor done, as many as fit, and the summary."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    groups, hidden = fitted(snapshot, room)
-    values = [value for group in groups for value in group.values if math.isfinite(value)]
-    metrics = dict.fromkeys(line.metric for line in snapshot.lines if line.metric)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
-    table.add_column(
-        "cell" if all(len(g.lines) == 1 for g in groups) else "configuration",
-        no_wrap=True,
-        overflow="ellipsis",
-        max_width=max(16, console.width - _SPARK - 45),
-    )
-    table.add_column("state", no_wrap=True)
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column(" or ".join(metrics) or "metric", no_wrap=True, min_width=_SPARK)
-    table.add_column("now", justify="right", no_wrap=True)
-    for group in groups:
-        steps = sum(line.step for line in group.lines)
-        curve = group.values
-        spark = sparkline(curve, _SPARK, min(values, default=None), max(values, default=None))
-        table.add_row(
-            Text(group.name),
-            Text(_state(group), style=_style(group)),
-            f"{steps}/{sum(line.total for line in group.lines)}",
-            Text(spark),
-            _number(curve[-1] if curve else None),
-        )
-    more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
-    return Stack(table, *more, Text(summary))
+    listed = [line for line in snapshot.lines if line.state in _LISTED]
+    listed.sort(key=lambda line: line.state not in MOVING)
+    table = Table.grid(padding=(0, 2))
+    for line in listed[:room]:
+        reward = "" if line.reward is None else f"reward {_number(line.reward)}"
+        steps = f"step {line.step}/{line.total}"
+        table.add_row(Text(line.cell.slug), Text(line.state, _style(line)), steps, reward)
+    more = len(listed) - room
+    return Group(table, *([Text(f"... and {more} more")] if more > 0 else []), Text(summary))
 
 
-def fitted(snapshot: ProgressSnapshot, room: int) -> tuple[list[Group], int]:
-    """Return rows that fit the height, and how many are left out.
-
-    A row is a cell, or a configuration with all its seeds where cells do not fit. Rows that still
-    change come first.
-    """
-    groups = [Group(line.cell.slug, (line,)) for line in snapshot.lines]
-    if len(groups) > room:
-        by_name: dict[str, list[CellLine]] = {}
-        for line in snapshot.lines:
-            by_name.setdefault(_without_seed(line), []).append(line)
-        groups = [Group(name, tuple(lines)) for name, lines in by_name.items()]
-    if len(groups) > room:
-        groups = sorted(groups, key=lambda group: group.rank)
-    return groups[:room], max(0, len(groups) - room)
-
-
-def _without_seed(line: CellLine) -> str:
-    end = f"-s{line.cell.settings.seed}"
-    return line.cell.slug.removesuffix(end)
-
-
-def _state(group: Group) -> str:
-    outcomes = [line.outcome for line in group.lines if line.outcome == "collapsed"]
-    return f"{group.state}, collapsed" if outcomes else group.state
-
-
-def _style(group: Group) -> str:
-    states = {line.state for line in group.lines}
-    if states & {"failed", "unknown"}:
-        return "bold red"
-    return "bold" if states & MOVING else "dim" if states == {"planned"} else ""
-
-
-BARS = "▁▂▃▄▅▆▇█"
-NAN = "×"
-
-
-def sparkline(
-    values: Sequence[float], width: int, low: float | None = None, high: float | None = None
-) -> str:
-    """Return at most `width` bars from the lowest value (or `low`) to the highest (or `high`).
-
-    More values are averaged in equal groups. A value that is not finite shows as ×.
-    """
-    if not values or width < 1:
-        return ""
-    count = min(width, len(values))
-    groups = [
-        values[i * len(values) // count : (i + 1) * len(values) // count] for i in range(count)
-    ]
-    means = [math.fsum(group) / len(group) for group in groups]
-    finite = [value for value in means if math.isfinite(value)]
-    low = min(finite, default=0.0) if low is None else low
-    high = max(finite, default=0.0) if high is None else high
-    return "".join(_bar(value, low, high) for value in means)
-
-
-def _bar(value: float, low: float, high: float) -> str:
-    if not math.isfinite(value):
-        return NAN
-    if high <= low:
-        return BARS[0]
-    share = (value - low) / (high - low)
-    return BARS[min(len(BARS) - 1, max(0, int(share * len(BARS))))]
+def _style(line: CellLine) -> str:
+    return "bold red" if line.state in ("failed", "unknown") else ""

@@ -1,21 +1,15 @@
-"""Progress of cells, read again and again: each time, only new lines of a file are read.
+"""Progress of cells: a snapshot of an experiment from disk, and the events of a launch."""
 
-tails = CurveTails()
-while not (seen := take_snapshot(experiment.cells, experiment.folder, tails)).over: ...
-"""
-
-import contextlib
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from orchestrator import plugins
-from orchestrator.files import read_tail, telling
+from orchestrator.files import read_tail
 from orchestrator.identity import digest
 from orchestrator.launch import LaunchEvent
 from orchestrator.records import Cell, State
@@ -25,95 +19,7 @@ from orchestrator.runs.state import one_look
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-
-MAIN_METRICS = ("eval/accuracy_in_domain", "train/reward_mean")
-"""The main metrics. The first one that a cell measures is shown."""
-
 MOVING: frozenset[str] = frozenset({"submitted", "pending", "running"})
-_FIRST_BYTES = 8 << 20
-"""Bytes at the end of a long file that are read first; the lines before them are ignored."""
-_FOREIGN_SECONDS = 30.0
-"""Seconds between two readings by the backend, of metrics that are not in metrics.jsonl: it reads
-the whole log each time."""
-
-
-@dataclass
-class AttemptCurve:
-    """The metrics of one attempt, as far as they are read."""
-
-    step: int = 0
-    points: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Main metric -> step -> value, as far as the file was read."""
-    position: int = 0
-    read_at: float = float("-inf")
-
-    @property
-    def main(self) -> str:
-        """Return the first of MAIN_METRICS that has points; empty if none has."""
-        return next((name for name in MAIN_METRICS if self.points.get(name)), "")
-
-    def values(self) -> list[float]:
-        """Return the main metric by step."""
-        by_step = self.points.get(self.main, {})
-        return [by_step[step] for step in sorted(by_step)]
-
-    def take(self, step: object, values: object) -> None:
-        """Keep the main metrics of one point. Ignore what is not a point."""
-        if not isinstance(step, int) or not isinstance(values, dict):
-            return
-        self.step = max(self.step, step)
-        for name in MAIN_METRICS:
-            if isinstance(value := values.get(name), int | float):
-                with contextlib.suppress(OverflowError):  # an integer beyond every float
-                    self.points.setdefault(name, {})[step] = float(value)
-
-
-class CurveTails:
-    """A reader of attempts' curves. It continues where it stopped."""
-
-    def __init__(self) -> None:
-        self._curves: dict[Path, AttemptCurve] = {}
-        self.bytes_read = 0
-
-    def curve(self, cell: Cell, attempt: AttemptDir, *, moving: bool) -> AttemptCurve:
-        """Return the attempt's curve up to the last line on disk."""
-        known = self._curves.get(attempt.path)
-        curve = known or self._curves.setdefault(attempt.path, AttemptCurve())
-        if not attempt.metrics.exists():
-            now = time.monotonic()
-            if known is None or (moving and now - curve.read_at > _FOREIGN_SECONDS):
-                curve.read_at = now
-                self._ask(cell, attempt, curve)
-            return curve
-        with telling(attempt.metrics), attempt.metrics.open("rb") as file:
-            end = file.seek(0, 2)
-            if end < curve.position:  # the file was truncated and written again
-                curve.position, curve.step = 0, 0
-                curve.points.clear()
-            # In a long file this may be inside of a line: that is then no JSON and is left out.
-            start = max(curve.position, end - _FIRST_BYTES)
-            if start == end:
-                return curve
-            file.seek(start)
-            raw = file.read(end - start)
-        complete, newline, _ = raw.rpartition(b"\n")  # the last line may just be being written
-        self.bytes_read += len(raw)
-        curve.position = start + len(complete) + len(newline)
-        for line in complete.splitlines():
-            try:
-                plain = json.loads(line)
-                curve.take(plain["step"], plain["values"])
-            except (ValueError, KeyError, TypeError):
-                continue
-        return curve
-
-    def _ask(self, cell: Cell, attempt: AttemptDir, curve: AttemptCurve) -> None:
-        backend = plugins.load(cell.settings.backend.name)
-        try:
-            for point in backend.read_metrics(attempt.path):
-                curve.take(point.step, dict(point.values))
-        except (OSError, ValueError, KeyError, TypeError):
-            return  # `collect` reports the fault
 
 
 @dataclass(frozen=True)
@@ -123,8 +29,7 @@ class CellLine:
     cell: Cell
     state: State
     step: int
-    values: tuple[float, ...] = ()
-    metric: str = ""
+    reward: float | None = None
     outcome: str = ""
     detail: str = ""
     trace: str = ""
@@ -180,13 +85,9 @@ class ProgressSnapshot:
         return digest([[line.cell.id, line.state, line.trace] for line in self.lines])
 
 
-def take_snapshot(
-    cells: Iterable[Cell], folder: RunFolder, tails: CurveTails | None = None
-) -> ProgressSnapshot:
-    """Return the state of every cell now.
-
-    Without `tails` no metrics are read, only the sizes and times of files.
-    """
+def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
+    """Return the state of every cell now, with the last metrics of those that have not
+    succeeded."""
     lines = []
     with one_look(folder) as answer:
         states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
@@ -194,20 +95,17 @@ def take_snapshot(
         cell_dir = folder.cell(cell)
         attempts = cell_dir.attempts() if look.attempts else []
         outcome = look.exit.outcome if look.exit else None
-        curve = AttemptCurve()
-        if tails is not None:
+        now = LatestMetrics(cell.settings.num_train_steps)
+        if look.state != "succeeded":
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
-            for attempt in started[-1:]:
-                curve = tails.curve(cell, attempt, moving=look.state in MOVING)
-        step = cell.settings.num_train_steps if look.state == "succeeded" else curve.step
+            now = latest_metrics(started[-1].path) if started else LatestMetrics()
         message = look.exit.message if look.exit and look.state != "succeeded" else look.fault
         lines.append(
             CellLine(
                 cell,
                 look.state,
-                step,
-                tuple(curve.values()),
-                curve.main,
+                now.step,
+                now.reward,
                 outcome.kind if outcome else "",
                 message.strip().partition("\n")[0],
                 _trace(attempts, cell_dir.evaluations),
@@ -227,24 +125,6 @@ def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
         except OSError:
             trace.append(0)
     return ",".join(map(str, trace))
-
-
-class Speed:
-    """The speed since the watch began, in train steps per second."""
-
-    def __init__(self) -> None:
-        self._began: tuple[float, int] | None = None
-
-    def seconds_left(self, snapshot: ProgressSnapshot, now: float) -> float | None:
-        """Return the seconds left; None before a speed is known."""
-        if self._began is None:
-            self._began = (now, snapshot.steps)
-        spent, gained = now - self._began[0], snapshot.steps - self._began[1]
-        return (
-            spent * snapshot.steps_left / gained
-            if gained > 0 and spent > 2 and snapshot.live
-            else None
-        )
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:

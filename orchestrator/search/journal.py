@@ -202,7 +202,7 @@ def _difference(path: Path, declared: dict[str, Any], declaration: dict[str, Any
     more = f"; and {len(changed) - 5} more" if len(changed) > 5 else ""
     return (
         f"{path.parent / 'journal.log'} holds another search ({fields}{more}). Nothing was "
-        "changed: undo that, or give this search a name of its own (--name, or tune.name)"
+        "changed: undo that, or give this search a name of its own (tune.name=second)"
     )
 
 

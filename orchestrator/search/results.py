@@ -298,5 +298,5 @@ def _read_journal(
         else:
             faults.append(
                 f"{journal.path}: the spec has changed since search {name} began, so the search is "
-                "not shown; `orch tune` with another --name begins a new one"
+                "not shown; `orch tune` with another tune.name begins a new one"
             )

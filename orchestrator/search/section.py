@@ -79,7 +79,6 @@ def panel(name: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
     series = [
         {
             "name": one.search.name,
-            "mode": "markers",
             "x": [trial.beta for trial in one.measured],
             "y": [trial.value for trial in one.measured],
             "text": [f"trial {t.number}, {beta_text(t.beta)}" for t in one.measured],
@@ -91,7 +90,6 @@ def panel(name: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
         "title": f"{name}: {metric} over {FIELD}",
         "xtitle": FIELD,
         "ytitle": metric,
-        "log": True,
         "series": series,
     }
 

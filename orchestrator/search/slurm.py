@@ -10,10 +10,10 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from orchestrator.analysis.runs import measure
 from orchestrator.analysis.text import counted
@@ -21,12 +21,17 @@ from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.evaluate import read_scores
 from orchestrator.files import write_text
 from orchestrator.launch import processes
-from orchestrator.launch.slurm import poll, scheduler, submissions
+from orchestrator.launch.slurm import scheduler
 from orchestrator.launch.slurm.flags import CPU_FLAGS, MEMORY_FLAGS, as_arguments, site_flags
-from orchestrator.launch.slurm.scheduler import is_over
 from orchestrator.launch.slurm.submit import ELSEWHERE_SECONDS, Submitted, submit_evaluation
-from orchestrator.records import ENDED, Record, Score
+from orchestrator.records import ENDED, Record, Score, State
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.runs.evaluation_jobs import (
+    EvaluationState,
+    last_evaluations,
+    may_repeat,
+    record_ends,
+)
 from orchestrator.runs.state import may_retry, read_state
 from orchestrator.runs.wait import POLL_SECONDS, SubmitRequest, start
 from orchestrator.search.block import TuneBlock
@@ -223,34 +228,14 @@ def controller_script(arguments: Sequence[str], name: str, log: Path, options: S
 
 # ------------------------------------------------------------------ evaluation
 
-MAX_EVALUATIONS = 2
-"""Evaluations of a cell that are submitted before its trial ends without a score."""
-_SKEW_SECONDS = 10.0
-"""Seconds by which the clocks of two login nodes may differ."""
-
 ScoringState = Literal["scored", "coming", "missing", "given up"]
 
 
-class _EvaluationJob(NamedTuple):
-    """One evaluation of a cell that was submitted."""
-
-    submission: submissions.Submission
-    element: int
-    """Index of the element in the array."""
-    log: Path
-
-    def may_end(self, queue: scheduler.Answer, asked_at: float) -> bool:
-        """Return True if the evaluation may still end. asked_at: when the queue was read."""
-        job = self.submission.job
-        # submitted after the queue was read, or about to be: the queue cannot have it
-        if job is None or asked_at < self.submission.time + _SKEW_SECONDS:
-            return True
-        entry = queue.get((job, self.element))
-        return entry is not None and not is_over(entry.word)
-
-
 class JobScorer:
-    """A scorer that reads the results of evaluation jobs, and submits the missing ones."""
+    """A scorer that reads the results of evaluation jobs, and submits the missing ones.
+
+    A failed evaluation is submitted again as `site.options.retries` allows.
+    """
 
     def __init__(
         self,
@@ -263,29 +248,31 @@ class JobScorer:
         """The objective's metric, if only an evaluation gives it."""
         self._folder, self._options, self._tell = folder, options, tell
         self._scored: set[str] = set()
-        self._elements: dict[str, list[tuple[str, int]]] = {}
 
     def request(self, records: Sequence[Record]) -> None:
         """Submit, as one array, an evaluation of each record that has no running one."""
-        states = self._states(records)
-        missing = [r.cell for r in records if states[r.cell.id] == "missing"]
+        known = self._evaluations(records)
+        missing = [r.cell for r in records if self._state(r, known) == "missing"]
         if missing:
+            # An end that only the scheduler knows must count as a try.
+            record_ends(self._folder, dict.fromkeys(known, "succeeded"), known)
             array = submit_evaluation(missing, self._folder, self._options, self._tell)
             self._tell(f"submitted the evaluation of {len(missing)} cells as job array {array}")
 
     def is_done(self, records: Sequence[Record]) -> bool:
         """Return True once each of the records has a score or could not get one."""
-        return all(state in ("scored", "given up") for state in self._states(records).values())
+        known = self._evaluations(records)
+        return all(self._state(record, known) in ("scored", "given up") for record in records)
 
     def fault(self, records: Sequence[Record]) -> str:
         """Return why the first such record cannot be scored, and the log of its last job."""
-        states = self._states(records)
+        known = self._evaluations(records)
         for record in records:
-            if states[record.cell.id] == "given up":
-                log = self._jobs()[self._folder.cell(record.cell).path.name][-1].log
+            if self._state(record, known) == "given up":
+                last = known[self._folder.cell(record.cell).path.name]
+                why = f" ({last.exit.failure})" if last.exit else ""
                 return (
-                    f"{record.cell.slug} was evaluated {MAX_EVALUATIONS} times without "
-                    f"{self.metric}; see {log}"
+                    f"{record.cell.slug}: its evaluation gave no {self.metric}{why}; see {last.log}"
                 )
         return ""
 
@@ -293,28 +280,21 @@ class JobScorer:
         """Return the scores of these records that are on disk."""
         return [s for record in records for s in read_scores(self._folder.cell(record.cell))]
 
-    def _states(self, records: Sequence[Record]) -> dict[str, ScoringState]:
+    def _evaluations(self, records: Sequence[Record]) -> dict[str, EvaluationState]:
+        """Return the last evaluation of each record without a score that has one, by directory."""
         unscored = [record for record in records if not self._is_scored(record)]
-        states: dict[str, ScoringState] = {record.cell.id: "scored" for record in records}
-        if unscored:
-            jobs, snapshot = self._jobs(), poll.snapshot(self._folder)
-            # `made` is of the monotonic clock, and the time of a submission is of the wall clock.
-            queue, asked_at = snapshot.queued(), time.time() - (time.monotonic() - snapshot.made)
-            for record in unscored:
-                own = jobs.get(self._folder.cell(record.cell).path.name, [])
-                if queue is None or any(job.may_end(queue, asked_at) for job in own):
-                    states[record.cell.id] = "coming"
-                else:
-                    states[record.cell.id] = self._state_after(record, own)
-        return states
+        states: dict[str, State] = {
+            self._folder.cell(record.cell).path.name: "succeeded" for record in unscored
+        }
+        return last_evaluations(self._folder, states) if states else {}
 
-    def _state_after(self, record: Record, jobs: Sequence[_EvaluationJob]) -> ScoringState:
-        """Return the state of a cell without an evaluation that can still end."""
-        if self._is_scored(record):  # written since the first read
+    def _state(self, record: Record, known: Mapping[str, EvaluationState]) -> ScoringState:
+        if self._is_scored(record):  # perhaps written since the evaluations were read
             return "scored"
-        # SLURM never starts an evaluation whose training failed: without a log it is no try
-        tries = sum(not job.submission.follows or job.log.exists() for job in jobs)
-        return "missing" if tries < MAX_EVALUATIONS else "given up"
+        last = known.get(self._folder.cell(record.cell).path.name)
+        if last is None or may_repeat(last, self._options):
+            return "missing"
+        return "coming" if last.state in ("pending", "unknown") else "given up"
 
     def _is_scored(self, record: Record) -> bool:
         if record.cell.id not in self._scored:
@@ -324,17 +304,3 @@ class JobScorer:
                 return False
             self._scored.add(record.cell.id)
         return True
-
-    def _jobs(self) -> dict[str, list[_EvaluationJob]]:
-        """Return directory of a cell -> its evaluations, oldest first."""
-        jobs: dict[str, list[_EvaluationJob]] = {}
-        for submission in submissions.read(self._folder).values():
-            if submission.kind != "evaluate" or submission.dropped:
-                continue
-            if submission.id not in self._elements:
-                self._elements[submission.id] = submissions.elements(self._folder, submission.id)
-            folder = self._folder.submission(submission.id)
-            for index, (name, _) in enumerate(self._elements[submission.id]):
-                log = folder / f"{submission.job}_{index}.log"
-                jobs.setdefault(name, []).append(_EvaluationJob(submission, index, log))
-        return jobs

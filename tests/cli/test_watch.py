@@ -25,8 +25,8 @@ from command_line import orch
 from lifeline import heed_ctrl_c
 
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.status import BARS, fitted, sparkline
-from orchestrator.runs.watch import CurveTails, Speed, progress_line, take_snapshot
+from orchestrator.runs.status import _Summary
+from orchestrator.runs.watch import progress_line, take_snapshot
 
 SPEC = "experiments/smoke.yaml"
 BUSY_SECONDS = 300
@@ -66,38 +66,13 @@ def line(step: int, **values: float) -> str:
     return json.dumps({"step": step, "time": 1.0 + step, "values": values}) + "\n"
 
 
-def test_only_what_is_new_is_read(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, tails = begin(folder, cells[0]), CurveTails()
-    write(attempt, "".join(line(i, **{"train/reward_mean": i / 100}) for i in range(1000)))
-    size = attempt.metrics.stat().st_size
-    first = take_snapshot(cells, folder, tails).lines[0]
-    assert (first.step, len(first.values), first.metric) == (999, 1000, "train/reward_mean")
-    assert tails.bytes_read == size
-    take_snapshot(cells, folder, tails)
-    assert tails.bytes_read == size, "nothing new, nothing read"
-    more = line(1000, **{"train/reward_mean": 7.0})
-    write(attempt, more[:20])
-    assert take_snapshot(cells, folder, tails).lines[0].step == 999, "a torn line waits"
-    write(attempt, more[20:])
-    assert take_snapshot(cells, folder, tails).lines[0].values[-1] == 7.0
-    assert tails.bytes_read == size + 20 + len(more)
-
-
-def test_broken_lines_and_a_file_begun_anew(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, tails = begin(folder, cells[0]), CurveTails()
-    write(
-        attempt,
-        line(5, **{"train/reward_mean": 1.0})
-        + "garbage\n[1]\n\n\xff\n"
-        + '{"step": "x", "values": {}}\n{"step": 6, "values": 3}\n'
-        + '{"step": 7, "values": {"train/reward_mean": NaN}}\n',
-    )
-    seen = take_snapshot(cells, folder, tails).lines[0]
-    assert seen.step == 7
-    assert len(seen.values) == 2
-    attempt.metrics.write_text(line(0, **{"eval/accuracy_in_domain": 0.25}))
-    seen = take_snapshot(cells, folder, tails).lines[0]
-    assert (seen.step, seen.metric, seen.values) == (0, "eval/accuracy_in_domain", (0.25,))
+def test_a_running_cell_has_the_step_of_its_last_whole_line(
+    folder: RunFolder, cells: list[Any]
+) -> None:
+    attempt = begin(folder, cells[0])
+    write(attempt, line(5, **{"train/reward_mean": 1.0}) + line(6)[:20])
+    seen = take_snapshot(cells, folder).lines
+    assert [(one.step, one.reward) for one in seen[:2]] == [(5, 1.0), (0, None)]
 
 
 def test_a_look_changes_when_the_page_would(folder: RunFolder, cells: list[Any]) -> None:
@@ -112,47 +87,18 @@ def test_a_look_changes_when_the_page_would(folder: RunFolder, cells: list[Any])
     assert take_snapshot(cells, folder).digest == seen[-1]
 
 
-def test_rows_that_do_not_fit_are_put_together(folder: RunFolder, cells: list[Any]) -> None:
-    attempt = begin(folder, cells[4])
-    write(attempt, line(1, **{"train/reward_mean": 1.0}))
-    with folder.cell(cells[4]).take_claim() or pytest.fail("claimed"):
-        seen = take_snapshot(cells, folder, CurveTails())
-        assert seen.live
-        assert not seen.over
-    rows, hidden = fitted(seen, 6)
-    assert ([len(row.lines) for row in rows], hidden) == ([1] * 6, 0)
-    rows, hidden = fitted(seen, 5)
-    assert ([len(row.lines) for row in rows], hidden) == ([3, 3], 0)
-    rows, hidden = fitted(seen, 1)
-    assert (rows[0].state, hidden) == ("1/3 running", 1), "what moves comes first"
-    assert progress_line(seen) == "0 of 6 cells done, 5 planned, 1 running; 0% of steps"
-
-
-def test_time_left(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, tails, speed = begin(folder, cells[0]), CurveTails(), Speed()
+def test_progress_and_time_left(folder: RunFolder, cells: list[Any]) -> None:
+    experiment: Any = None  # time does not need it
+    attempt, summary = begin(folder, cells[0]), _Summary(experiment, lambda _: "")
     with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
-        assert speed.seconds_left(take_snapshot(cells, folder, tails), 0.0) is None
+        assert summary.seconds_left(take_snapshot(cells, folder), 0.0) is None
         write(attempt, line(60, **{"train/reward_mean": 1.0}))
-        left = speed.seconds_left(take_snapshot(cells, folder, tails), 60.0)
+        seen = take_snapshot(cells, folder)
+        left = summary.seconds_left(seen, 60.0)
     assert left == pytest.approx(6 * 100 - 60)
-
-
-@pytest.mark.parametrize(
-    ("values", "width", "shown"),
-    [
-        ([], 5, ""),
-        ([1.0], 5, "▁"),
-        ([1.0, 1.0], 5, "▁▁"),
-        ([0.0, 1.0], 5, "▁█"),
-        ([0, 1, 2, 3, 4, 5, 6, 7], 8, BARS),
-        ([0.0, float("nan"), 1.0], 3, "▁×█"),
-        ([float("inf")], 3, "×"),
-        ([0, 0, 8, 8], 2, "▁█"),
-        ([1.0], 0, ""),
-    ],
-)
-def test_sparklines(values: list[float], width: int, shown: str) -> None:
-    assert sparkline(values, width) == shown
+    assert seen.live
+    assert not seen.over
+    assert progress_line(seen) == "0 of 6 cells done, 1 running, 5 planned; 10% of steps"
 
 
 # ---------------------------------------------------------------- status --watch
@@ -213,11 +159,8 @@ def test_watch_on_a_terminal_ends_when_all_have_ended(
     finished: Path, terminal: Callable[..., Terminal]
 ) -> None:
     shown = terminal(finished, "status", SPEC, "--watch")
-    shown.until(lambda text: "4 of 4 cells done" in text and "succeeded" in text)
+    shown.until(lambda text: "4 of 4 cells done; 100% of steps" in text)
     assert shown.process.wait(60) == 0
-    assert len(re.findall(f"[{BARS}]{{3,}}", shown.text)) >= 4
-    assert "eval/accuracy_in_domain" in shown.text
-    assert "16/16" in shown.text
 
 
 @pytest.mark.slow
@@ -225,7 +168,7 @@ def test_watch_follows_cells_and_ends_with_ctrl_c(
     empty: Path, terminal: Callable[..., Terminal]
 ) -> None:
     shown = terminal(empty, "status", SPEC, "--watch")
-    shown.until(lambda text: "0 of 4 cells done" in text and "planned" in text)
+    shown.until(lambda text: "0 of 4 cells done, 4 planned" in text)
     done = orch(empty, "run", SPEC, "--train-only", "-w", "kl=none")
     assert done.returncode == 0, done.stderr
     shown.until(lambda text: "1 of 4 cells done" in text)

@@ -126,6 +126,7 @@ def line(
         return [first, second]
 
     monkeypatch.setattr(stages, "with_evaluation", lambda *_, **__: made)
+    monkeypatch.setattr(stages, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(common, "open_experiment", lambda *_: made)
     made.chosen = lambda _: made
     monkeypatch.setattr(stages, "collect_records", collect_records)
@@ -138,7 +139,7 @@ def line(
 def test_watching_scores_what_appears_and_ends_with_the_last_cell(line: SimpleNamespace) -> None:
     done = CliRunner().invoke(
         command.command,
-        ["spec.yaml", "--watch", "--every", "0.1", "--json"],
+        ["spec.yaml", "--watch", "--json"],
         standalone_mode=False,
     )
     assert done.exception is None, done.exception
