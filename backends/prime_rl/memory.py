@@ -14,7 +14,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
 
     vLLM and the reference policy have GPUs of their own. Offloaded, AdamW's moments wait in the
     node's memory, and are copied back before the optimizer's step. With `lora` the weights have no
-    gradients and no moments, and the adapter is not counted.
+    gradients and no moments.
     """
     settings, system = cell.settings, cell.system
     trains_all = settings.lora is None

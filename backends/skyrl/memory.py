@@ -13,7 +13,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
 
     The reference policy is bf16. Both are moved to the node's memory while vLLM samples on the
     same GPUs. Offloaded, both are there always. With `lora` the weights have no gradients and no
-    moments, and the adapter is not counted.
+    moments.
     """
     settings, system = cell.settings, cell.system
     asynchronous = bool(settings.max_staleness_steps)

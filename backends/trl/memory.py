@@ -11,7 +11,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     FSDP2 shards them. All of it stays while vLLM samples. Offloaded, it is in the node's memory. A
     forward pass of the reference policy gathers it in one piece (models/utils.py, prepare_fsdp), in
     bf16 and before there are gradients and activations, which take more. With `lora` the weights
-    have no gradients, no moments and are the reference policy too; the adapter is not counted.
+    have no gradients and no moments, and are the reference policy too.
     """
     settings, system = cell.settings, cell.system
     layout = rank_layout(settings, cell.resources, system)

@@ -12,7 +12,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
 
     The trainer's state stays on the GPU while vLLM samples, unless it is offloaded. verl keeps the
     reference policy in the node's memory always (forward_only). With `lora` the weights have no
-    gradients and no moments, and the adapter is not counted.
+    gradients and no moments.
     """
     settings, system = cell.settings, cell.system
     trains_all = settings.lora is None

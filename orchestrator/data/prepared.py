@@ -180,10 +180,13 @@ def _fault(folder: Path, about: Mapping[str, Any], name: str, *, by_hash: bool) 
 def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
     """Return a sentence if the prompts that a plan reads are not prepared, else None.
 
-    A plan that brings its own prompts has none missing. Sizes are compared, not content.
+    A plan that brings its own prompts has none missing, nor one whose prompts `make_shipped`
+    prepares. Sizes are compared, not content.
     """
     recipe = of_plan(plan.files)
-    return None if recipe is None else _missing(recipe, directory or data_dir(), by_hash=False)
+    if recipe is None or _is_shipped(recipe):
+        return None
+    return _missing(recipe, directory or data_dir(), by_hash=False)
 
 
 def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
@@ -194,13 +197,17 @@ def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
     recipe, directory = of_plan(plan.files), directory or data_dir()
     if recipe is None or not _missing(recipe, directory, by_hash=False):
         return
-    if recipe.data.path.partition(":")[0] in plugins.names():
+    if _is_shipped(recipe):
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f".{recipe.prepared}.lock").open("w") as file:
             # Cells of one plan may start at once, in several processes; the one who waited finds
             # the files whole.
             take_lock(file)
             prepare(recipe.data, [recipe.format], directory)
+
+
+def _is_shipped(recipe: PromptRecipe) -> bool:
+    return recipe.data.path.partition(":")[0] in plugins.names()
 
 
 def _missing(recipe: PromptRecipe, directory: Path, *, by_hash: bool) -> str | None:

@@ -432,7 +432,7 @@ def _write(path: Path, lines: list[str] | tuple[str, ...]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-_ASK = """
+QUESTION = """
 import importlib, importlib.metadata, json, sys
 faults = {}
 for name in sys.argv[1:]:
@@ -443,36 +443,67 @@ for name in sys.argv[1:]:
 held = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
 print("\\nHELD", json.dumps({"faults": faults, "held": held, "python": list(sys.version_info[:2])}))
 """
+"""Program of a Python whose arguments are modules: it imports them. `contents` reads its answer."""
 _DEADLINE_SECONDS = 600
 """A first import of a trainer from a cluster's file system takes minutes."""
 
 
-def check(environment: Environment, lock: Lock) -> list[str]:
-    """Return the faults of an environment, in sentences; nothing if it matches its lock."""
-    modules = lock.words("import")
+class Contents(NamedTuple):
+    """What a Python has, by its own word."""
+
+    python: str
+    """Its release, such as 3.12."""
+    versions: Mapping[str, str]
+    """Package -> version, by normalised name."""
+    faults: Mapping[str, str]
+    """Module that cannot be imported -> why."""
+
+
+def contents(
+    argv: Sequence[object],
+    env: Mapping[str, str] | None = None,
+    deadline_seconds: float = _DEADLINE_SECONDS,
+) -> Contents:
+    """Return the answer to QUESTION of a command that ends with it and the modules to import.
+
+    Raise EnvironmentFault if the command gives none.
+    """
     try:
         done = subprocess.run(
-            # -I: neither PYTHONPATH nor the current folder may add modules.
-            [environment.python, "-I", "-c", _ASK, *modules],
+            [str(word) for word in argv],
+            env=env,
             capture_output=True,
             text=True,
             check=False,
-            timeout=_DEADLINE_SECONDS,
+            timeout=deadline_seconds,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return [f"importing {', '.join(modules)} did not end within {_DEADLINE_SECONDS} s"]
+        raise EnvironmentFault(f"its imports did not end within {deadline_seconds:g} s") from None
     except OSError as error:
-        return [f"its Python cannot be run: {environment.python}: {error.strerror}"]
+        raise EnvironmentFault(f"{argv[0]} cannot be run: {error.strerror}") from None
     # Modules may print while they are imported: the answer follows the last mark.
     _, marked, answer = done.stdout.rpartition("\nHELD ")
     if done.returncode or not marked:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return [f"its Python ends when it is asked what it holds: {last}"]
-    versions = json.loads(answer)
+        raise EnvironmentFault(f"its Python ends when it is asked what it holds: {last}")
+    reply = json.loads(answer)
+    versions = {plain_name(name): version for name, version in reply["held"].items()}
+    return Contents(".".join(map(str, reply["python"])), versions, reply["faults"])
+
+
+def check(environment: Environment, lock: Lock) -> list[str]:
+    """Return the faults of an environment, in sentences; nothing if it matches its lock."""
+    try:
+        # -I: neither PYTHONPATH nor the current folder may add modules.
+        argv = [environment.python, "-I", "-c", QUESTION, *lock.words("import")]
+        its = contents(argv)
+    except EnvironmentFault as fault:
+        return [str(fault)]
     return [
-        *_python(versions["python"], lock),
-        *differences(versions["held"], lock),
-        *(f"import {name} fails: {why}" for name, why in versions["faults"].items()),
+        *_python(its.python, lock),
+        *differences(its.versions, lock),
+        *(f"import {name} fails: {why}" for name, why in its.faults.items()),
         *_digest(environment, lock),
     ]
 
@@ -533,8 +564,7 @@ def differences(versions: Mapping[str, str], lock: Lock) -> list[str]:
     return sentences
 
 
-def _python(installed_release: list[int], lock: Lock) -> list[str]:
-    release = ".".join(map(str, installed_release))
+def _python(release: str, lock: Lock) -> list[str]:
     wanted = lock.words("python")
     if release in wanted:
         return []

@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -94,6 +94,8 @@ class Order(NamedTuple):
     """The core on which the worker stays; None: any core."""
     others: tuple[tuple[str, str], ...] = ()
     """Submission and cell, as JSON, of the other cells that the same process trains."""
+    options: Mapping[str, object] | None = None
+    """`site.options`; see NodeOptions."""
 
 
 # In orch
@@ -340,7 +342,7 @@ def train_cell(order: Order, report: Channel, stop: worker.StopSignals) -> None:
             )
 
         def execute(plan: LaunchPlan) -> Ending:
-            return node.run(plan, attempt, cell, {}, claim)
+            return node.run(plan, attempt, cell, order.options or {}, claim)
 
         worker.redirect(attempt)
         report.send({"started": attempt.number})

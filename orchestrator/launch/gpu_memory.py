@@ -34,7 +34,7 @@ def memory_of(cell: Cell) -> CellMemory | None:
     size = size_of(cell.settings.model)
     if use is None or size is None:
         return None
-    return CellMemory(estimate(use, size, cell.resources.gpu), size)
+    return CellMemory(estimate(use, size, cell.resources.gpu, cell.settings.lora), size)
 
 
 def refusal(cell: Cell) -> UnsupportedSetting | None:
@@ -91,7 +91,7 @@ def memory_lines(cells: Iterable[Cell]) -> list[str]:
     if declared:
         lines.setdefault(
             f"from the names of {', '.join(declared)}, whose config.json is not in the hub's cache "
-            "here: activations are not counted"
+            "here: activations and adapters are not counted"
         )
     return list(lines)
 
@@ -101,7 +101,7 @@ def _sentence(cell: Cell, memory: CellMemory) -> str:
     of = "of a GPU of unknown size" if needed.gpu is None else f"of {needed.gpu:.0f} GiB"
     training, sampling = (sum(each.values()) for each in (needed.training, needed.sampling))
     policy = f"{settings.backend.name} {settings.model.name}"
-    policy += "" if settings.lora is None else " with lora (the adapter is not counted)"
+    policy += "" if settings.lora is None else " with lora"
     text = f"{policy}: {training:.0f} {of} a GPU while it trains, {sampling:.0f} while it samples"
     if needed.gpu is None:
         return text

@@ -24,7 +24,7 @@ def launcher_of(site: Site, where: str, folder: RunFolder) -> Launcher:
         return SlurmLauncher(folder, slurm_options(site.options))
     if where == "ray":
         return RayLauncher(folder, ray_options(site.options))
-    return LocalLauncher(folder, site.workers)
+    return LocalLauncher(folder, site.workers, site.options)
 
 
 def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher, list[Cell]]]:

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
@@ -24,7 +24,7 @@ from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, st
 from orchestrator.launch.logs import Stream, logs
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
-from orchestrator.spec.site_options import NodeOptions
+from orchestrator.spec.site_options import node_options
 
 RELAUNCHES = 2
 """Times that one run restarts a cell whose process was killed, from its last checkpoint. After that
@@ -55,6 +55,7 @@ def launch(
     folder: RunFolder,
     *,
     workers: int | None = None,
+    options: Mapping[str, object] | None = None,
     on_event: Callable[[LaunchEvent], None] = lambda _event: None,
 ) -> Launched:
     """Train every cell that still needs training. Return when all have ended.
@@ -63,7 +64,7 @@ def launch(
     cell, or several of one shape where their backend can. Failed and cancelled cells
     are left to `retry`. If another orch is training a cell, wait for it, and take the cell over if
     that orch dies. The first Ctrl-C lets workers write what they have, the second ends them at
-    once.
+    once. options: `site.options`; see NodeOptions.
 
     Raise OrchError, before anything starts, for cells that a backend cannot express. Raise
     EnvironmentFault if the trainer cannot be imported, and RunFolderError if the folder cannot be
@@ -75,10 +76,10 @@ def launch(
     elsewhere = [cell for cell, state in states if state.state == "running"]
     interrupted = False
     if waiting or elsewhere:
-        entries = check_launchable([*waiting, *elsewhere], folder, NodeOptions())
+        entries = check_launchable([*waiting, *elsewhere], folder, node_options(options or {}))
         count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
         with processes.Stop().listening() as stop, fork_server(entries) as server:
-            LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event).work()
+            LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event, options).work()
         interrupted = stop.asked > 0
         states = _states(cells, folder)
     return Launched(states, interrupted)
@@ -125,6 +126,7 @@ class LocalLaunch:
         server: ForkServer,
         stop: processes.Stop,
         on_event: Callable[[LaunchEvent], None],
+        options: Mapping[str, object] | None = None,
     ):
         self.slots = list(range(workers))
         # with a worker on every core, each has its own; with fewer, two orchs could want the same
@@ -142,6 +144,7 @@ class LocalLaunch:
         self.shares: dict[Hashable, int] = {}
         """Shape -> number of its cells in one process."""
         self.folder, self.server, self.stop, self.on_event = folder, server, stop, on_event
+        self.options = options
         self.ready = False
         self.stopping = False
         self.fault: str | None = None
@@ -197,6 +200,7 @@ class LocalLaunch:
                     texts[0],
                     self.cores[slot] if self.cores else None,
                     tuple(zip(submissions, texts, strict=True))[1:],
+                    self.options,
                 )
             )
 
@@ -322,11 +326,12 @@ class LocalLauncher:
 
     folder: RunFolder
     workers: int | None = None
+    options: Mapping[str, object] | None = None
 
     def submit(self, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Train the cells that need it. Return those that nobody trained before."""
         waiting = [cell for cell, state in _states(cells, self.folder) if state.state in RESUMABLE]
-        launch(cells, self.folder, workers=self.workers)
+        launch(cells, self.folder, workers=self.workers, options=self.options)
         return waiting
 
     def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:

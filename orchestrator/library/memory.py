@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.library.model_size import ModelSize
-from orchestrator.settings import Cadence
+from orchestrator.settings import Cadence, Lora
 
 GIB = 2.0**30
+_ADAPTER_BYTES = 4 + 4 + 8
+"""Of each parameter: weight, gradient, and AdamW's two moments."""
 GPU_GIB: Mapping[str, float] = {
     "a100": 80,
     "h100": 80,
@@ -83,7 +85,8 @@ class MemoryEstimate(NamedTuple):
     gpu: float | None
     """What a GPU has; None if its kind is not known."""
     training: Mapping[str, float]
-    """Part -> GiB while it trains. `activations` is absent if the model's shape is not known."""
+    """Part -> GiB while it trains. `activations` and `adapters` are absent if the model's shape is
+    not known."""
     sampling: Mapping[str, float]
     """Part -> GiB while the engine samples, on the GPU of an engine."""
     least: float
@@ -110,8 +113,12 @@ def gpu_gib(name: str) -> float | None:
     return next((gib for kind, gib in GPU_GIB.items() if lower.startswith(kind)), None)
 
 
-def estimate(use: GpuUse, size: ModelSize, gpu: str) -> MemoryEstimate:
-    """Return the memory that a launch takes of each GPU."""
+def estimate(use: GpuUse, size: ModelSize, gpu: str, lora: Lora | None = None) -> MemoryEstimate:
+    """Return the memory that a launch takes of each GPU.
+
+    lora: the adapters that train. They are shared like the policy, and fp32 with their gradients
+    and AdamW's moments.
+    """
     each, memory = size.num_parameters / GIB, gpu_gib(gpu)
     shared = each / use.gpus
     training = {
@@ -122,6 +129,8 @@ def estimate(use: GpuUse, size: ModelSize, gpu: str) -> MemoryEstimate:
     }
     least = sum(training[part] for part in ("weights", "gradients", "optimizer"))
     if (shape := size.shape) is not None:
+        adapters = shape.adapter_parameters(lora) if lora else 0.0
+        training["adapters"] = _ADAPTER_BYTES * adapters / use.gpus / GIB
         layer = 34.0 * use.tokens * shape.hidden_size
         kept = 2.0 * use.tokens * shape.hidden_size if use.checkpointing else layer
         whole = layer if use.checkpointing else 0.0

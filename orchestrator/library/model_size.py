@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.settings import Model
+from orchestrator.settings import ALL_LINEAR, Lora, Model
 
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
 
@@ -33,6 +33,23 @@ class ModelShape(NamedTuple):
         layer = attention + 3 * self.hidden_size * self.intermediate_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return float(self.num_hidden_layers * layer + embeddings)
+
+    def adapter_parameters(self, lora: Lora) -> float:
+        """Return the weights of low-rank adapters. A module of another name than these has none."""
+        hidden, wide = self.hidden_size, self.intermediate_size
+        queries = self.num_attention_heads * self.head_dim
+        keys = self.num_key_value_heads * self.head_dim
+        sides = {
+            "q_proj": hidden + queries,
+            "k_proj": hidden + keys,
+            "v_proj": hidden + keys,
+            "o_proj": queries + hidden,
+            "gate_proj": hidden + wide,
+            "up_proj": hidden + wide,
+            "down_proj": wide + hidden,
+        }
+        names = sides if lora.targets == ALL_LINEAR else lora.modules
+        return float(self.num_hidden_layers * lora.rank * sum(sides.get(name, 0) for name in names))
 
 
 class ModelSize(NamedTuple):

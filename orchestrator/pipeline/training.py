@@ -50,7 +50,10 @@ def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
     pending = [row.cell for row in rows if row.pending and row.cell is not None]
     begun = [row.cell for row in rows if may_run(row) and row.cell is not None]
     with watch(pending) as display:
-        done = launch(begun, folder, workers=spec.site.workers, on_event=display.show)
+        site = spec.site
+        done = launch(
+            begun, folder, workers=site.workers, options=site.options, on_event=display.show
+        )
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130

@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,6 @@ from orchestrator.site.check import SiteAdvice, check_site
 from orchestrator.site.forecast import (
     containers,
     ray_shortages,
-    release_of,
     time_limit_warnings,
 )
 from orchestrator.site.hub_data import hub_findings
@@ -50,10 +49,17 @@ class SiteFinding(NamedTuple):
     advice: str = ""
 
 
-def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) -> list[SiteFinding]:
+def cluster_findings(
+    site: Site,
+    cells: Sequence[Cell],
+    evaluation: EvaluationSpec | None = None,
+    *,
+    look: bool = True,
+) -> list[SiteFinding]:
     """Check a site against its cluster.
 
-    cells: the cells to run on the cluster. look: start a small job that checks a node.
+    cells: the cells to run on the cluster. evaluation: the tasks whose data the jobs read. look:
+    start a small job that checks a node.
     """
     wrong = [text for text, _ in faults(site.options)]
     if wrong:
@@ -81,9 +87,7 @@ def cluster_findings(site: Site, cells: Sequence[Cell], *, look: bool = True) ->
         for each in ray_shortages(full, folder, site.options)
     ]
     if look and not any(each.broken for each in problems):
-        libraries = sorted({release_of(cell) for cell in full})
-        gpus = max((cell.resources.gpus_per_node for cell in full), default=0)
-        findings += _node(site, options, libraries, gpus)
+        findings += _node(site, full, evaluation)
     return findings
 
 
@@ -118,10 +122,10 @@ def _advice(advice: SiteAdvice) -> SiteFinding:
 
 
 def _node(
-    site: Site, options: SlurmOptions, libraries: Iterable[tuple[str, str]], gpus: int
+    site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None
 ) -> Iterator[SiteFinding]:
     try:
-        report = probe_node(options, Path(site.runs_dir), libraries, gpus)
+        report = probe_node(site, cells, evaluation)
     except OrchError as error:
         yield SiteFinding("runs folder", "broken", site.runs_dir, str(error))
         return
@@ -129,11 +133,11 @@ def _node(
         verdict = "missing" if report.fault.passing else "broken"
         yield SiteFinding("a node", verdict, "not looked at", report.fault.sentence)
         return
-    yield from _node_findings(report, site, gpus)
+    yield from _node_findings(report, site)
 
 
-def _node_findings(report: NodeReport, site: Site, gpus: int) -> Iterator[SiteFinding]:
-    gpus_shown = f", {report.gpus} GPUs" if gpus else ""
+def _node_findings(report: NodeReport, site: Site) -> Iterator[SiteFinding]:
+    gpus_shown = f", {report.gpus} GPUs" if report.gpus != "0" else ""
     yield SiteFinding(
         "a node", "ok", f"{report.node}: Python {report.python}, orch importable{gpus_shown}"
     )
@@ -145,13 +149,7 @@ def _node_findings(report: NodeReport, site: Site, gpus: int) -> Iterator[SiteFi
         if report.shared
         else "",
     )
-    for name, wrong in report.environments.items():
-        yield SiteFinding(
-            f"environment {name}",
-            "broken" if wrong else "ok",
-            wrong or "there",
-            "trainers live in environments of their own" if wrong else "",
-        )
+    yield from (SiteFinding(*each) for each in report.findings)
 
 
 PACKAGES = (
@@ -183,8 +181,12 @@ def machine_findings(
     """
     findings = [finding for check in CHECKS for finding in check(Path(site.runs_dir))]
     findings += disk_of_checkpoints(Path(site.runs_dir), cells)
-    findings += [SiteFinding(*each) for each in hub_findings(site, cells, evaluation)]
-    return [*findings, *mlflow_store(site), *cluster(site, cells, look=look)]
+    on_cluster = cluster(site, cells, evaluation, look=look)
+    by_node = {each.check for each in on_cluster}
+    at_hand = [SiteFinding(*each) for each in hub_findings(site, cells, evaluation)]
+    # A node may see another disk than this machine: what it reports counts.
+    findings += [each for each in at_hand if each.check not in by_node]
+    return [*findings, *mlflow_store(site), *on_cluster]
 
 
 def machine(_runs_dir: Path) -> list[SiteFinding]:
@@ -368,7 +370,9 @@ def _ray(site: Site, cells: Sequence[Cell]) -> Iterator[SiteFinding]:
         yield SiteFinding(f"jobs of {job.cells} cells", "ok", str(job))
 
 
-def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFinding]:
+def cluster(
+    site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None, *, look: bool
+) -> list[SiteFinding]:
     """Return the facts of the SLURM cluster. look: start a job that checks a node."""
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
@@ -391,7 +395,7 @@ def cluster(site: Site, cells: Sequence[Cell], *, look: bool) -> list[SiteFindin
                 "run orch on a login node of the cluster, or rehearse here with site=local",
             )
         ]
-    return cluster_findings(site, cells, look=look)
+    return cluster_findings(site, cells, evaluation, look=look)
 
 
 CHECKS: tuple[Callable[[Path], list[SiteFinding]], ...] = (

@@ -1,33 +1,48 @@
 """Look at a node from the inside: `python -m orchestrator.site.node_facts JSON` prints JSON.
 
-JSON: {folder, token, environments: [[library, version], ...], options}. Run by `srun` on a node.
+JSON: {folder, token, site, cells, evaluation, data_dir}. Run by `srun` on a node.
 """
 
 import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 MARK = "ORCH-LOOKED "
-_IMPORT_SECONDS = 120
 
 
 def main() -> int:
     """Print one line of JSON; never fail."""
     request = json.loads(sys.argv[1])
-    facts = {
+    facts: dict[str, Any] = {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "python": platform.python_version(),
         "shared": _shared(Path(request["folder"]), request["token"]),
         "gpus": os.environ.get("SLURM_GPUS_ON_NODE", "0"),
-        "environments": _environments(request["environments"], request["options"]),
     }
+    facts["findings"] = [] if facts["shared"] else _findings(request)
     sys.stdout.write(f"\n{MARK}{json.dumps(facts)}\n")
     return 0
+
+
+def _findings(request: dict[str, Any]) -> list[tuple[str, ...]]:
+    from orchestrator.records import Cell, EvaluationSpec, Site
+    from orchestrator.site.preflight import preflight
+
+    os.environ["ORCH_DATA_DIR"] = request["data_dir"]  # as it is where the cells are submitted
+    evaluation = request["evaluation"]
+    return [
+        tuple(each)
+        for each in preflight(
+            Site.model_validate(request["site"]),
+            [Cell.model_validate(each) for each in request["cells"]],
+            EvaluationSpec.model_validate(evaluation) if evaluation else None,
+            Path(request["folder"]),
+        )
+    ]
 
 
 def _shared(folder: Path, token: str) -> str:
@@ -45,36 +60,6 @@ def _shared(folder: Path, token: str) -> str:
     except OSError as error:
         return f"this node cannot write to it: {error.strerror}"
     return ""
-
-
-def _environments(wanted: list[list[str]], options: dict[str, Any]) -> dict[str, str]:
-    """Return release -> the fault of its environment on this node; empty if it has none."""
-    from orchestrator.launch.node.environment import environment_fault, find_environment
-    from orchestrator.spec.site_options import node_options
-
-    chosen, faults = node_options(options), {}
-    for library, version in wanted:
-        name = f"{library}@{version}"
-        faults[name] = environment_fault(library, version, chosen)
-        environment = find_environment(library, version, chosen)
-        if faults[name] or environment is None:
-            continue
-        argv = environment.command(["python", "-c", "pass"], Path.cwd(), (), ())
-        try:
-            done = subprocess.run(
-                argv,
-                env=environment.variables({}),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_IMPORT_SECONDS,
-                stdin=subprocess.DEVNULL,
-            )
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            faults[name] = f"its Python does not run: {last}" if done.returncode else ""
-        except (OSError, subprocess.TimeoutExpired) as error:
-            faults[name] = f"its Python does not run: {error}"
-    return faults
 
 
 if __name__ == "__main__":

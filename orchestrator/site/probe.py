@@ -1,4 +1,4 @@
-"""Start a small job that looks at a node: does it see the runs folder, orch, environments, GPUs?"""
+"""Start a small job that looks at a node: does it see the runs folder, and could a cell start?"""
 
 import json
 import os
@@ -6,19 +6,24 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.data.prepared import data_dir
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.slurm.flags import SBATCH_ONLY, as_arguments, site_flags
 from orchestrator.launch.slurm.scheduler import SchedulerMessage, refusal_of
+from orchestrator.records import Cell, EvaluationSpec, Site
+from orchestrator.site.forecast import release_of
 from orchestrator.site.node_facts import MARK
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.spec.site_options import SlurmOptions, slurm_options
 
 DEADLINE_SECONDS = 120.0
 """Seconds to wait for a free node."""
+_LOOK_SECONDS = 900.0
+"""Seconds that a node may take: a first import from a cluster's file system takes minutes."""
 
 
 class NodeReport(NamedTuple):
@@ -29,28 +34,31 @@ class NodeReport(NamedTuple):
     shared: str = ""
     """The reason why the node cannot use the runs folder; empty if it can."""
     gpus: str = "0"
-    environments: dict[str, str] = {}  # noqa: RUF012  (nobody writes to it)
-    """Release -> the fault of its environment; empty if it has none."""
+    findings: Sequence[Sequence[str]] = ()
+    """What `preflight` reports: check, verdict, what is there, what to do."""
     fault: SchedulerMessage | None = None
 
 
 def probe_node(
-    options: SlurmOptions,
-    folder: Path,
-    environments: Iterable[tuple[str, str]],
-    gpus: int = 0,
+    site: Site,
+    cells: Sequence[Cell] = (),
+    evaluation: EvaluationSpec | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> NodeReport:
-    """Check one node of the site's partition, with `gpus` GPUs. Leave nothing behind.
+    """Check one node of the site's partition, with the GPUs of a cell. Leave nothing behind.
 
-    Raise EnvironmentFault if the folder cannot be written from here.
+    Raise EnvironmentFault if the runs folder cannot be written from here.
     """
+    options, folder = slurm_options(site.options), Path(site.runs_dir)
+    gpus = max((cell.resources.gpus_per_node for cell in cells), default=0)
     token = f".orch-probe-{secrets.token_hex(8)}"
     request: dict[str, Any] = {
         "folder": str(folder.absolute()),
         "token": token,
-        "environments": [list(each) for each in environments],
-        "options": options.model_dump(mode="json", exclude_defaults=True),
+        "site": site.model_dump(mode="json", exclude_defaults=True),
+        "cells": [cell.model_dump(mode="json") for cell in _one_of_each(cells)],
+        "evaluation": evaluation.model_dump(mode="json") if evaluation else None,
+        "data_dir": str(data_dir()),
     }
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -70,13 +78,29 @@ def probe_node(
             "orchestrator.site.node_facts",
             json.dumps(request),
         ]
-        return _answer(argv, options, python, deadline_seconds)
+        return _answer(argv, options, python, deadline_seconds, folder / f"{token}.answer")
     finally:
         for name in (token, f"{token}.answer"):
             (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
             for path in missing:
                 path.rmdir()
+
+
+def _one_of_each(cells: Iterable[Cell]) -> Collection[Cell]:
+    """Return one cell of each library, model, reference and data: what a node must have."""
+    kinds = {
+        (
+            release_of(cell),
+            cell.settings.model.path,
+            cell.settings.kl.reference,
+            cell.settings.data,
+            cell.loggers,
+            bool(cell.resources.gpus_per_node),
+        ): cell
+        for cell in cells
+    }
+    return kinds.values()
 
 
 def _srun(options: SlurmOptions, gpus: int) -> list[str]:
@@ -87,14 +111,20 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
         "--job-name=orch-doctor",
         "--nodes=1",
         "--ntasks=1",
-        "--time=5",
+        "--time=15",
         "--chdir=/",
         "--input=none",
         *as_arguments(flags),
     ]
 
 
-def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: float) -> NodeReport:
+def _answer(
+    argv: Sequence[str], options: SlurmOptions, python: str, deadline: float, begun: Path
+) -> NodeReport:
+    """Return what the node reports.
+
+    begun: the file that the node writes first. Then it is waited for while it imports libraries.
+    """
     # Within an allocation srun would start a step of that job, and no job of its own.
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
     process = subprocess.Popen(
@@ -108,7 +138,7 @@ def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: f
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=deadline)
+        out, err = _output(process, deadline, begun)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGTERM)  # srun takes its job back
         with suppress(subprocess.TimeoutExpired):
@@ -125,6 +155,15 @@ def _answer(argv: Sequence[str], options: SlurmOptions, python: str, deadline: f
     if marked:
         return NodeReport(**json.loads(line))
     return NodeReport(fault=_fault(err, options, python))
+
+
+def _output(process: "subprocess.Popen[str]", deadline: float, begun: Path) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        if not begun.exists():
+            raise
+        return process.communicate(timeout=_LOOK_SECONDS)
 
 
 def _fault(err: str, options: SlurmOptions, python: str) -> SchedulerMessage:

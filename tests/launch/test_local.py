@@ -154,6 +154,22 @@ def test_a_program_gets_its_environment_and_its_folder(
     assert "settings.json" in files
 
 
+def test_the_variables_of_the_site_reach_a_program_on_this_machine(
+    fake: Backend, cell: Make, folder: RunFolder, tmp_path: Path
+) -> None:
+    """As they do on a cluster, from `env` and from the file of a secret."""
+    (tmp_path / "secret").write_text("hush\n")
+    writes = "program:\nimport os\nfrom pathlib import Path\n"
+    writes += "Path('seen').write_text(os.environ['MINE'] + ' ' + os.environ['TOKEN'])"
+    cells = [cell(0, writes)]
+    options = {"env": {"MINE": "x"}, "secrets": {"TOKEN": {"file": str(tmp_path / "secret")}}}
+    launched = launch(cells, folder, workers=1, options=options)
+    assert launched.count("succeeded") == 1, launched
+    assert (folder.cell(cells[0]).path / "plan" / "seen").read_text() == "x hush"
+    with pytest.raises(EnvironmentFault, match="network_interface"):
+        launch([cell(1)], folder, options={"env": {}, "network_interface": 3})
+
+
 def test_a_killed_worker_is_started_again_and_goes_on(
     fake: Backend, cell: Make, folder: RunFolder
 ) -> None:

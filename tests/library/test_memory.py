@@ -11,7 +11,7 @@ from orchestrator.launch.gpu_memory import memory_lines, memory_of, refusal
 from orchestrator.library.memory import GpuUse, estimate, gpu_gib
 from orchestrator.library.model_size import ModelSize, size_of
 from orchestrator.records import Cell
-from orchestrator.settings import Model
+from orchestrator.settings import Lora, Model
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import folder, write
@@ -73,6 +73,32 @@ def test_an_estimate_adds_what_a_gpu_holds() -> None:
     assert "activations" not in unknown.training
     assert unknown.gpu is None
     assert not unknown.cannot_fit
+
+
+def test_adapters_are_counted_with_their_gradients_and_moments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen2.5-7B at rank 16 has 40,370,176 weights in adapters of all seven matrices of a layer."""
+    shape, every = SHAPES["7"], Lora(rank=16, alpha=32)
+    assert shape.adapter_parameters(every) == 40_370_176
+    assert shape.adapter_parameters(every.but(targets="q_proj,v_proj")) == 28 * 16 * (7168 + 4096)
+    use = GpuUse(gpus=4, weights=4, gradients=0, optimizer=0, tokens=1024)
+    adapted = estimate(use, ModelSize(2.0**30, shape, ""), "a100", every)
+    assert adapted.training["adapters"] == pytest.approx(16 * 40_370_176 / 4 / 2**30)
+    assert "adapters" not in estimate(use, ModelSize(2.0**30, shape, ""), "a100").training
+    snapshot = tmp_path / "model"
+    snapshot.mkdir()
+    (snapshot / "config.json").write_text(json.dumps(shape._asdict()))
+    one = cell(
+        tmp_path / "spec",
+        path=str(snapshot),
+        backend="verl",
+        more="base: {lora: {rank: 64, alpha: 128}}",
+    )
+    memory = memory_of(one)
+    assert memory is not None
+    assert memory.estimate.training["adapters"] == pytest.approx(4 * 16 * 40_370_176 / 4 / 2**30)
+    assert "gradients" not in memory.estimate.training
 
 
 def _plain(use: GpuUse) -> dict[str, object]:

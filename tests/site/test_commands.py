@@ -10,13 +10,15 @@ import pytest
 import yaml
 from command_line import ROOT, orch
 
+from orchestrator.records import Site
 from orchestrator.site.findings import cluster_findings
 from orchestrator.site.node_facts import _shared
 from orchestrator.site.probe import probe_node
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
-from orchestrator.spec.site_options import SlurmOptions, read_site
+from orchestrator.spec.site_options import read_site
 from tests.cluster import Cluster
+from tests.launch.slurm import standin_verl
 
 pytestmark = pytest.mark.slow
 SMOKE = "experiments/smoke.yaml"
@@ -111,6 +113,66 @@ def test_doctor_says_which_field_to_change(
     assert any(line.startswith(words) for line in told), told
 
 
+GPUS = "0, 81153, 81920, {}\n1, 81153, 81920, 0\n2, 81153, 81920, 0\n3, 81153, 81920, 0\n"
+
+
+ALL_WRONG = {
+    "secrets": ["ORCH_NO_SUCH_TOKEN"],
+    "network_interface": "ib7",
+    "env": {"HF_HUB_OFFLINE": "1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("broken", "changes", "setup", "words"),
+    [
+        (
+            ["gpu", "import"],
+            ALL_WRONG,
+            "true",
+            [
+                "GPUs of the node: GPU 0 has 7 uncorrectable ECC errors",
+                "network interface: site.options.network_interface 'ib7' has no address on",
+                "secrets: ORCH_NO_SUCH_TOKEN is not set here; export it in the shell that submits",
+                "environment verl@0.9.1: import vllm fails: ImportError: no libcudart.so",
+                "model Qwen/Qwen2.5-7B: not in ",
+            ],
+        ),
+        (["release"], {}, "true", ["environment verl@0.9.1: it has verl 0.8.0, and the launches"]),
+        ([], {}, "no-such-command", ["environment verl@0.9.1: its Python ends when it is asked"]),
+        ([], {}, "true", []),
+    ],
+    ids=["everything", "release", "setup", "nothing"],
+)
+def test_doctor_makes_the_jobs_own_preflight_on_a_node(
+    cluster: Cluster,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: list[str],
+    changes: dict[str, object],
+    setup: str,
+    words: list[str],
+) -> None:
+    """Each was once told by the job itself, after its wait in the queue."""
+    place = standin_verl.environment(folder / "verl")
+    packages = place / "lib" / "python3" / "site-packages"
+    if "import" in broken:
+        (packages / "vllm" / "__init__.py").write_text("raise ImportError('no libcudart.so')")
+    if "release" in broken:
+        (packages / "verl-0.9.1.dist-info" / "METADATA").write_text("Name: verl\nVersion: 0.8.0\n")
+    for number in range(4):
+        cluster.spoil(f"a100-{number}", GPUS.format(7 if "gpu" in broken else 0))
+    environments = {"verl": {"venv": str(place), "setup": [setup]}}
+    env = {"HF_HOME": str(folder / "hf"), **changes.get("env", {})}
+    lines = found(
+        cluster, folder, monkeypatch, **changes | {"environments": environments, "env": env}
+    )
+    prompts = [line for line in lines if line.startswith("prepared prompts: the prompts of data")]
+    assert len(prompts) == 1, lines
+    others = [line for line in lines if line not in prompts]
+    assert [line[: len(start)] for line, start in zip(others, words, strict=True)] == words
+
+
 def test_doctor_ends_with_1_if_something_is_broken(slurm: Cluster, folder: Path) -> None:
     site(folder, partition="gpuu")
     done = at(slurm, folder, "doctor", SMOKE, "site=here", "--json")
@@ -193,7 +255,8 @@ def test_a_busy_cluster_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> N
     cluster.run(
         "sbatch", "--array=0-3", "--gres=gpu:a100:4", "--output=/dev/null", "--wrap=sleep 60"
     )
-    seen = probe_node(SlurmOptions(), tmp_path / "runs", [], gpus=4, deadline_seconds=3)
+    cells = expand(load(ROOT / SMOKE, ["site=local", VERL]))
+    seen = probe_node(Site(runs_dir=str(tmp_path / "runs")), cells, deadline_seconds=3)
     assert seen.fault is not None
     assert seen.fault.passing
     assert not cluster.run("squeue", "--noheader", "--name=orch-doctor").strip()

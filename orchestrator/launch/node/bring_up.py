@@ -9,17 +9,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.errors import OrchError
 from orchestrator.files import write_text
 from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.agent import SCRATCH, end_processes
-from orchestrator.launch.node.environment import environment_for, logger_fault, read_secrets
+from orchestrator.launch.node.environment import environment_of_cell, run_variables
 from orchestrator.launch.node.gpus import gpu_fault, peak_memory
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
-from orchestrator.library import loggers
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
 from orchestrator.spec.site_options import NodeOptions, node_options
@@ -60,7 +59,7 @@ def run(
     try:
         chosen = node_options(options)
         setup = _setup(plan, attempt, cell, chosen, ray_address)
-        env = _variables(plan, chosen)
+        env = run_variables(plan, chosen)
     except OrchError as error:
         return ending_of(error)
     _record(attempt, setup)
@@ -108,15 +107,13 @@ def _setup(
     setup = NodeSetup(
         names=process_group.names(num_nodes),
         gpus_per_node=cell.resources.gpus_per_node,
-        environment=environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0),
+        environment=environment_of_cell(plan, cell, options),
         options=options,
         cwd=cwd,
         visible=(attempt.path.parents[3], *_linked(cwd)),
         ray_cpus=plan.ray_cpus,
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
     )
-    if "PYTHONPATH" not in options.env and (fault := logger_fault(setup.environment, cell.loggers)):
-        raise EnvironmentFault(fault)
     setup.command(plan.argv, {})  # raises now for a folder that cannot be mounted into an image
     return setup
 
@@ -124,15 +121,6 @@ def _setup(
 def _linked(folder: Path) -> list[Path]:
     """Return the targets of a plan's links. Prepared prompts are outside the runs folder."""
     return [path.resolve() for path in folder.glob("*") if path.is_symlink()]
-
-
-def _variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
-    """Return the variables that the run adds to the job's. The plan's own values win."""
-    env = {**options.env, **read_secrets(options.secrets)}
-    if options.network_interface:
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-            env.setdefault(name, options.network_interface)
-    return {**env, **plan.env, **loggers.without_key({**os.environ, **env, **plan.env})}
 
 
 def _joined(launched: _Launched, address: str) -> dict[str, str]:

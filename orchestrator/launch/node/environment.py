@@ -9,7 +9,8 @@ from pathlib import Path
 from orchestrator.environments.lock import find_installed, root
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.process_group import container_step
-from orchestrator.records import LaunchPlan
+from orchestrator.library import loggers
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions, SecretFile
 
 _OWN_VARIABLES = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
@@ -130,6 +131,29 @@ def environment_for(
     """Return the plan's environment, or the programs on PATH if no environment is known."""
     known = find_environment(plan.backend, plan.version, options, gpus=gpus)
     return known or TrainerEnvironment({"kind": "PATH"}, foreign=False)
+
+
+def environment_of_cell(plan: LaunchPlan, cell: Cell, options: NodeOptions) -> TrainerEnvironment:
+    """Return the environment in which a cell trains.
+
+    Raise EnvironmentFault if it lacks the package of a logger.
+    """
+    environment = environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0)
+    if "PYTHONPATH" not in options.env and (fault := logger_fault(environment, cell.loggers)):
+        raise EnvironmentFault(fault)
+    return environment
+
+
+def run_variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
+    """Return the variables that a run adds to the job's. The plan's own values win.
+
+    Raise EnvironmentFault for a secret that is missing.
+    """
+    env = {**options.env, **read_secrets(options.secrets)}
+    if options.network_interface:
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            env.setdefault(name, options.network_interface)
+    return {**env, **plan.env, **loggers.without_key({**os.environ, **env, **plan.env})}
 
 
 def declared(name: str, entry: EnvironmentEntry) -> TrainerEnvironment:

@@ -2,7 +2,8 @@
 
 What it trains is real: orch's embedded policy, by RL, with the KL term of the cell. What it leaves
 is verl's: its file log, sharded checkpoints that only `verl.model_merger` can turn into a Hugging
-Face directory, and its tracker file. Ray is a sleep; nodes/test_ray.py runs the real one.
+Face directory, and its tracker file. Its packages can be imported and are empty. Ray is a sleep;
+nodes/test_ray.py runs the real one.
 """
 
 import io
@@ -13,6 +14,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from orchestrator.environments.make import QUESTION
+
 LOGGED = {"train/reward_mean": "critic/score/mean", "train/entropy": "actor/entropy"}
 
 
@@ -20,8 +23,15 @@ def environment(folder: Path) -> Path:
     """Makes a virtual environment of it."""
     programs = folder / "bin"
     programs.mkdir(parents=True)
+    packages = folder / "lib" / "python3" / "site-packages"
+    for name in ("verl", "vllm", "flash_attn", "math_verify"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").touch()
+    (packages / "verl-0.9.1.dist-info").mkdir()
+    (packages / "verl-0.9.1.dist-info" / "METADATA").write_text("Name: verl\nVersion: 0.9.1\n")
     for name, does in (("python", f"'{sys.executable}' '{__file__}' \"$@\""), ("ray", "sleep 900")):
-        (programs / name).write_text(f"#!/bin/sh\nexec {does}\n")
+        where = 'export STANDIN_PACKAGES="${0%/*}/../lib/python3/site-packages"'
+        (programs / name).write_text(f"#!/bin/sh\n{where}\nexec {does}\n")
         (programs / name).chmod(0o755)
     return folder
 
@@ -87,6 +97,10 @@ def merge(given: dict[str, str]) -> None:
 
 def main() -> None:
     match sys.argv[1:]:
+        case ["-c", code, *modules] if code == QUESTION:  # what it holds, asked by orch doctor
+            sys.path.insert(0, os.environ["STANDIN_PACKAGES"])
+            sys.argv = ["-c", *modules]
+            exec(code, {})  # noqa: S102  (orch's own program)
         case ["-c", _, _, gpus, nodes, _]:  # whether Ray counts so many
             sys.stdout.write(f"{gpus} {nodes}\n")
         case ["-m", "verl.trainer.main_ppo", *overrides]:

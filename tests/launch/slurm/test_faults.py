@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import records
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -74,7 +75,7 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
     assert seen.exit is not None
     assert (seen.exit.failure, seen.exit.host) == ("node", "a100-0"), seen
     assert "a100-0 does not see the runs folder (site.runs_dir)" in seen.exit.message
-    looked = probe_node(site.options, site.folder.path, ())
+    looked = probe_node(records.Site(runs_dir=str(site.folder.path)))
     assert (looked.node, looked.shared) == (
         "a100-0",
         "this node does not see it: it lies on the login node's own disk",

@@ -1,0 +1,124 @@
+"""The checks of a job's start, made on a node by `orch doctor` before anything is submitted.
+
+Each is the function that the job itself calls: `node.bring_up` for secrets, variables, environment,
+GPUs and address; `worker.begin` for the prompts. The import of the library, in its environment and
+after the site's `setup` lines, stands for the trainer's own start.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator.environments.lock import locks_of, plain_name
+from orchestrator.environments.make import QUESTION, contents
+from orchestrator.errors import EnvironmentFault
+from orchestrator.launch.check import translations
+from orchestrator.launch.node import process_group
+from orchestrator.launch.node.environment import (
+    environment_fault,
+    environment_of_cell,
+    read_secrets,
+    run_variables,
+)
+from orchestrator.launch.node.gpus import gpu_fault
+from orchestrator.records import Cell, EvaluationSpec, LaunchPlan, Site
+from orchestrator.rundir import RunFolder
+from orchestrator.site.forecast import unprepared_cells
+from orchestrator.site.hub_data import hub_findings
+from orchestrator.spec.site_options import NodeOptions, node_options
+
+_IMPORT_SECONDS = 300
+"""For each release. A first import from a cluster's file system takes minutes."""
+
+
+class NodeFinding(NamedTuple):
+    """One line of `orch doctor`: what was checked on the node, its verdict, and what to do."""
+
+    check: str
+    verdict: str
+    found: str
+    advice: str = ""
+
+
+def preflight(
+    site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None, runs_dir: Path
+) -> Iterator[NodeFinding]:
+    """Yield the findings of this node, in the order in which a job would fail.
+
+    cells: of full scale, one of each kind. runs_dir: an existing folder of this node.
+    """
+    options = node_options(site.options)
+    gpus = max((cell.resources.gpus_per_node for cell in cells), default=0)
+    if gpus and options.gpu_check:
+        fault = gpu_fault(gpus)
+        yield NodeFinding("GPUs of the node", "broken" if fault else "ok", fault or f"{gpus} free")
+    if options.network_interface:
+        yield _address(options.network_interface)
+    if options.secrets:
+        yield _secrets(options)
+    folder = RunFolder.of(runs_dir, "doctor", "full")
+    launches = {
+        (plan.backend, plan.version): (cell, plan)
+        for cell, plan in translations(cells, folder)
+        if isinstance(plan, LaunchPlan) and plan.entry is None
+    }
+    for cell, plan in launches.values():
+        yield _library(plan, cell, options, runs_dir)
+    for need in unprepared_cells(cells, folder):
+        yield NodeFinding("prepared prompts", "broken", need.sentence)
+    yield from (NodeFinding(*each) for each in hub_findings(site, cells, evaluation))
+
+
+def _address(interface: str) -> NodeFinding:
+    check = "network interface"
+    try:
+        return NodeFinding(
+            check, "ok", f"{interface}: {process_group.own_address(interface, None)}"
+        )
+    except EnvironmentFault as fault:
+        return NodeFinding(check, "broken", str(fault), "change site.options.network_interface")
+
+
+def _secrets(options: NodeOptions) -> NodeFinding:
+    try:
+        return NodeFinding("secrets", "ok", ", ".join(read_secrets(options.secrets)))
+    except EnvironmentFault as fault:
+        return NodeFinding("secrets", "broken", str(fault))
+
+
+def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path) -> NodeFinding:
+    """Return whether a library's modules can be imported, and whether its release is the cell's."""
+    check, gpus = f"environment {plan.backend}@{plan.version}", cell.resources.gpus_per_node > 0
+    if fault := environment_fault(plan.backend, plan.version, options, gpus=gpus):
+        return NodeFinding(check, "broken", fault, "trainers live in environments of their own")
+    modules = _modules(plan, "gpu" if gpus else "cpu")
+    try:
+        environment = environment_of_cell(plan, cell, options)
+        # The secrets have a line of their own; an import needs none.
+        env = run_variables(plan, options.model_copy(update={"secrets": {}}))
+        argv = ["python", "-c", QUESTION, *modules]
+        command = environment.command(argv, runs_dir, [runs_dir], sorted(env))
+        its = contents(command, environment.variables(env), _IMPORT_SECONDS)
+    except EnvironmentFault as error:
+        return NodeFinding(check, "broken", str(error))
+    if its.faults:
+        why = "; ".join(f"import {name} fails: {why}" for name, why in its.faults.items())
+        return NodeFinding(check, "broken", why, "a cell would fail at its start")
+    version = its.versions.get(plain_name(plan.backend), "")
+    if version and version.partition("+")[0] != plan.version:
+        return NodeFinding(
+            check,
+            "broken",
+            f"it has {plan.backend} {version}, and the launches are written for {plan.version}",
+            f"backend: {plan.backend}@{version}, or another environment",
+        )
+    listed = f", imports {', '.join(modules)}" if modules else ""
+    return NodeFinding(
+        check, "ok", f"Python {its.python}, {plan.backend} {version or 'unknown'}{listed}"
+    )
+
+
+def _modules(plan: LaunchPlan, flavour: str) -> tuple[str, ...]:
+    """Return the modules that must import, by the release's lock, else by that of another."""
+    own_first = sorted(locks_of(plan.backend), key=lambda lock: lock.version != plan.version)
+    return next((lock.words("import") for lock in own_first if lock.flavour == flavour), ())
