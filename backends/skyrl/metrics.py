@@ -173,6 +173,7 @@ _KL = (
         "KL to the reference policy in the reward, as kl_estimator_type estimates it: each "
         "response's mean over tokens, then the mean over responses; the coefficient is not in it",
         "skyrl_train/trainer.py, apply_reward_kl_penalty, 0.4.0",
+        place="reward",
     ),
     LoggedMetric(
         "policy/policy_kl",
@@ -181,6 +182,7 @@ _KL = (
         "response's "
         "mean over tokens, then the mean over responses; kl_loss_coef is not in it",
         "skyrl_train/workers/worker.py, 0.4.0",
+        place="loss",
     ),
 )
 LOGGED = LoggedMetrics(

@@ -38,7 +38,7 @@ class TrainingFacts:
         """Return whether a KL with a weight is trained on; None if that is not known."""
         if self.estimator == "none" or self.beta == 0:
             return False
-        return None if self.estimator is None else True
+        return None if self.estimator is None and self.beta is None else True
 
 
 def facts_of(settings: Settings, source: str) -> TrainingFacts:

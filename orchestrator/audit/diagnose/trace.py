@@ -30,6 +30,8 @@ class Trace:
     """Values that were logged as NaN or infinite: `train/grad_norm at step 12`."""
     unknown: tuple[str, ...] = field(default=(), compare=False)
     """Logged names that orch has no canonical name for."""
+    place: Place | None = None
+    """Where the KL is, by the launch or by a logged name that only one place has."""
     scores: Mapping[str, Series] = field(default_factory=dict)
     """Other scores than the reward that is trained, by their logged name: one reward function of
     several, or a score on held-out prompts."""
@@ -75,13 +77,14 @@ def trace_of(
     meaning for each place has that of the loss: all of them estimate the same KL.
     """
     table = plugins.logged_metrics(library) if library else None
-    place = place or "loss"
+    if place is None and table is not None:
+        place = table.place({name for row in run.rows for name in row.values})
     by_step: dict[int, dict[str, float]] = {}
     scores: dict[str, dict[int, float]] = {}
     unknown: set[str] = set()
     for row in run.rows:
         own = {name: value for name, value in row.values.items() if is_canonical(name)}
-        named = canonical(row.values, table, place, renames or {}) | own
+        named = canonical(row.values, table, place or "loss", renames or {}) | own
         if table is None or not any(table.rows(name) for name in row.values):
             unknown |= row.values.keys() - own.keys()
         step = own_step(row.step, row.values, table.step_names if table else ())
@@ -89,8 +92,9 @@ def trace_of(
         for name in filter(_SCORE.fullmatch, row.values):
             scores.setdefault(name, {})[step] = row.values[name]
     for values in by_step.values():
-        values |= _derived(values, place)
-    return _trace(sorted(by_step.items()), unknown, scores)
+        # The libraries' names are of means over tokens; one of orch's cells may be of responses.
+        values |= _derived(values, per_token=table is not None or place != "reward")
+    return _trace(sorted(by_step.items()), unknown, scores, place)
 
 
 _SCORE = re.compile(
@@ -99,7 +103,7 @@ _SCORE = re.compile(
 """Scores of TRL, verl and SkyRL."""
 
 
-def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, float]:
+def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float]:
     """Return what follows from other metrics of the step, where it was not logged itself.
 
     A response's KL from that of its tokens: k1, or the estimate in a loss, which is near it. The KL
@@ -107,12 +111,12 @@ def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, floa
     with deviation s the mean distance is s sqrt(2/pi) and the KL s**2 / 2.
     """
     derived = {}
-    per_token = values.get("train/kl_reference_per_token")
-    if per_token is None and place == "loss":
-        per_token = values.get("train/kl_term")
+    of_token = values.get("train/kl_reference_per_token")
+    if of_token is None and per_token:
+        of_token = values.get("train/kl_term")
     tokens = values.get("rollout/response_tokens")
-    if "train/kl_reference" not in values and per_token is not None and tokens is not None:
-        derived["train/kl_reference"] = per_token * tokens
+    if "train/kl_reference" not in values and of_token is not None and tokens is not None:
+        derived["train/kl_reference"] = of_token * tokens
     distance = values.get("rollout/mismatch_abs")
     if "rollout/mismatch_kl" not in values and distance is not None:
         derived["rollout/mismatch_kl"] = np.pi / 4 * distance**2
@@ -123,6 +127,7 @@ def _trace(
     points: Sequence[tuple[int, Mapping[str, float]]],
     unknown: set[str],
     scores: Mapping[str, Mapping[int, float]],
+    place: Place | None,
 ) -> Trace:
     # A row of evaluation alone is no train step.
     trained = [(s, v) for s, v in points if any(not n.startswith("eval/") for n in v)]
@@ -145,7 +150,7 @@ def _trace(
         for name, values in scores.items()
     }
     lost = tuple(text for _, text in sorted(faults))
-    return Trace(steps, series, lost, tuple(sorted(unknown)), others)
+    return Trace(steps, series, lost, tuple(sorted(unknown)), place, others)
 
 
 def window_of(count: int) -> int:
