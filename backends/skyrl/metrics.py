@@ -132,18 +132,31 @@ def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> It
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        lines = (_OF_RAY.sub("", _COLOUR.sub("", line)).rstrip("\n") for line in file)
-        for line in lines:
-            head = _STEP.match(line)
-            if head is None:
-                continue
-            report = _report(lines)
-            if report is None:
-                return
-            names_by_step.setdefault(int(head[2]), set()).update(map(str, report))
+        for head, step, report in _reports(file):
+            names_by_step.setdefault(step, set()).update(map(str, report))
             values = _named(report)
             if values:
-                yield MetricPoint(int(head[2]) * updates, _time(head[1]), values)
+                yield MetricPoint(step * updates, _time(head), values)
+
+
+def _reports(text: Iterable[str]) -> Iterator[tuple[str, int, Mapping[str, object]]]:
+    """Yield what stands before a report, its step, and the report, up to one that is cut off."""
+    lines = (_OF_RAY.sub("", _COLOUR.sub("", line)).rstrip("\n") for line in text)
+    for line in lines:
+        head = _STEP.match(line)
+        if head is None:
+            continue
+        report = _report(lines)
+        if report is None:
+            return
+        yield head[1], int(head[2]), report
+
+
+def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the steps of a console's text."""
+    for _, step, report in _reports(text.splitlines()):
+        numbers = {str(name): _number(value) for name, value in report.items()}
+        yield step, {name: value for name, value in numbers.items() if value is not None}
 
 
 def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
@@ -189,6 +202,7 @@ LOGGED = LoggedMetrics(
     (*_KL, *renamed(NAMES, _KL)),
     steps="a step is a rollout batch, which may be several train steps",
     launch=as_document,
+    console=_console,
     owns=having("trainer.algorithm.kl_estimator_type"),
 )
 """The metrics that SkyRL logs."""

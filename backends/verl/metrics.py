@@ -224,6 +224,7 @@ LOGGED = LoggedMetrics(
     (*_KL, *renamed(NAMES, _KL)),
     steps="a step is a rollout batch, which may be several train steps",
     launch=as_document,
+    console=_console,
     owns=having("actor_rollout_ref.actor.ppo_mini_batch_size", "worker.actor.global_batch_size"),
 )
 """The metrics that verl logs."""

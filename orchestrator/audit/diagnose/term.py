@@ -27,6 +27,8 @@ class LoggedTerm:
     """Beta times the KL of a response, in units of the reward, at each step."""
     is_k1: bool | None = None
     """True: estimates below 0, as only k1 has (or a variant with its value). False: none."""
+    is_whole_loss: bool = False
+    """The loss is beta times the KL, and nothing beside it."""
 
 
 def term_of(trace: Trace) -> LoggedTerm:
@@ -43,16 +45,17 @@ def term_of(trace: Trace) -> LoggedTerm:
         if np.nanmax(np.abs(penalty)) > 1e-6 * np.nanmax(np.abs(values)):
             return LoggedTerm("reward", _weight(penalty, moved), penalty, is_k1)
         place = "loss"
-    beta = None
+    beta, is_whole = None, False
     if place != "reward" and term is not None:
         loss, policy = trace.get("train/loss"), trace.get("train/policy_loss")
         if loss is not None:
             beta = _weight(loss if policy is None else loss - policy, term)
+            is_whole = beta is not None and policy is None
         place = place if beta is None else "loss"
     if beta is None and (logged := trace.get("train/beta")) is not None:
         beta = float(np.nanmedian(logged))
     cost = None if beta is None or moved is None else beta * moved
-    return LoggedTerm(place, beta, cost, is_k1)
+    return LoggedTerm(place, beta, cost, is_k1, is_whole)
 
 
 def _is_signed(values: Series) -> bool:

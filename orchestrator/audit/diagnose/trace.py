@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from orchestrator.metrics.names import is_canonical
 
 Series = NDArray[np.float64]
 
+NO_KL = "no KL to "
+"""The meaning of such a metric begins with it (the tables of the libraries)."""
 FEWEST_STEPS = 4
 """With fewer train steps no rule is asked."""
 
@@ -32,9 +34,19 @@ class Trace:
     """Logged names that orch has no canonical name for."""
     place: Place | None = None
     """Where the KL is, by the launch or by a logged name that only one place has."""
+    namesakes: Mapping[str, tuple[str, Series]] = field(default_factory=dict)
+    """Logged name -> meaning and values, of each metric that is called a KL and is none to the
+    reference policy."""
     scores: Mapping[str, Series] = field(default_factory=dict)
     """Other scores than the reward that is trained, by their logged name: one reward function of
     several, or a score on held-out prompts."""
+
+    own_names: Mapping[str, str] = field(default_factory=dict)
+    """Canonical name -> the library's own."""
+
+    def own_name(self, name: str) -> str:
+        """Return the library's own name of a metric, or the canonical one."""
+        return self.own_names.get(name, name)
 
     def get(self, name: str) -> Series | None:
         """Return the values [steps], or None if the log has none of them."""
@@ -81,6 +93,7 @@ def trace_of(
         place = table.place({name for row in run.rows for name in row.values})
     by_step: dict[int, dict[str, float]] = {}
     scores: dict[str, dict[int, float]] = {}
+    namesakes: dict[str, tuple[str, list[float]]] = {}
     unknown: set[str] = set()
     for row in run.rows:
         own = {name: value for name, value in row.values.items() if is_canonical(name)}
@@ -89,12 +102,22 @@ def trace_of(
             unknown |= row.values.keys() - own.keys()
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
+        for name, value in row.values.items():
+            meant = table.row(name, place or "loss") if table else None
+            if meant is not None and not meant.ours and meant.meaning.startswith(NO_KL):
+                namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
         for name in filter(_SCORE.fullmatch, row.values):
             scores.setdefault(name, {})[step] = row.values[name]
     for values in by_step.values():
         # The libraries' names are of means over tokens; one of orch's cells may be of responses.
         values |= _derived(values, per_token=table is not None or place != "reward")
-    return _trace(sorted(by_step.items()), unknown, scores, place)
+    of_names = {name: (meaning, np.array(v)) for name, (meaning, v) in namesakes.items()}
+    trace = _trace(sorted(by_step.items()), unknown, scores)
+    own_names: dict[str, str] = {}
+    for metric in table.metrics if table else ():
+        if metric.ours and metric.place in (None, place or "loss") and not metric.where:
+            own_names.setdefault(metric.ours, metric.name)
+    return replace(trace, place=place, namesakes=of_names, own_names=own_names)
 
 
 _SCORE = re.compile(
@@ -127,7 +150,6 @@ def _trace(
     points: Sequence[tuple[int, Mapping[str, float]]],
     unknown: set[str],
     scores: Mapping[str, Mapping[int, float]],
-    place: Place | None,
 ) -> Trace:
     # A row of evaluation alone is no train step.
     trained = [(s, v) for s, v in points if any(not n.startswith("eval/") for n in v)]
@@ -150,7 +172,7 @@ def _trace(
         for name, values in scores.items()
     }
     lost = tuple(text for _, text in sorted(faults))
-    return Trace(steps, series, lost, tuple(sorted(unknown)), place, others)
+    return Trace(steps, series, lost, tuple(sorted(unknown)), scores=others)
 
 
 def window_of(count: int) -> int:
