@@ -126,14 +126,16 @@ def _of_stdout(
     year = time.localtime(path.stat().st_mtime).tm_year
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            match = _LINE.search(line)
-            if match is None or not line.endswith("\n"):
-                continue
-            values = {name: float(value) for name, value in _VALUE.findall(match[2])}
-            names_seen.whole.update(values)
-            yield MetricPoint(
-                int(match[1]) * steps, _moment(line, year), canonical(values, steps, kept)
-            )
+            for step, values in _console(line if line.endswith("\n") else ""):
+                names_seen.whole.update(values)
+                yield MetricPoint(step * steps, _moment(line, year), canonical(values, steps, kept))
+
+
+def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the steps of a console's text."""
+    for line in text.splitlines():
+        if match := _LINE.search(line):
+            yield int(match[1]), {n: float(value) for n, value in _VALUE.findall(match[2])}
 
 
 def _moment(line: str, year: int) -> float:
@@ -187,6 +189,7 @@ LOGGED = LoggedMetrics(
     prefixes=("train/",),
     launch=as_flags(("python3", "-m", "openrlhf.cli.train_ppo_ray"), dashes=False),
     step_names=("train/global_step",),
+    console=_console,
     owns=having("algo.kl.init_coef", "init_kl_coef"),
 )
 """The metrics that OpenRLHF logs. TensorBoard and W&B have `train/` before a name."""

@@ -132,18 +132,31 @@ def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> It
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        lines = (_OF_RAY.sub("", _COLOUR.sub("", line)).rstrip("\n") for line in file)
-        for line in lines:
-            head = _STEP.match(line)
-            if head is None:
-                continue
-            report = _report(lines)
-            if report is None:
-                return
-            names_by_step.setdefault(int(head[2]), set()).update(map(str, report))
+        for head, step, report in _reports(file):
+            names_by_step.setdefault(step, set()).update(map(str, report))
             values = _named(report)
             if values:
-                yield MetricPoint(int(head[2]) * updates, _time(head[1]), values)
+                yield MetricPoint(step * updates, _time(head), values)
+
+
+def _reports(text: Iterable[str]) -> Iterator[tuple[str, int, Mapping[str, object]]]:
+    """Yield what stands before a report, its step, and the report, up to one that is cut off."""
+    lines = (_OF_RAY.sub("", _COLOUR.sub("", line)).rstrip("\n") for line in text)
+    for line in lines:
+        head = _STEP.match(line)
+        if head is None:
+            continue
+        report = _report(lines)
+        if report is None:
+            return
+        yield head[1], int(head[2]), report
+
+
+def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the steps of a console's text."""
+    for _, step, report in _reports(text.splitlines()):
+        numbers = {str(name): _number(value) for name, value in report.items()}
+        yield step, {name: value for name, value in numbers.items() if value is not None}
 
 
 def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
@@ -173,6 +186,7 @@ _KL = (
         "KL to the reference policy in the reward, as kl_estimator_type estimates it: each "
         "response's mean over tokens, then the mean over responses; the coefficient is not in it",
         "skyrl_train/trainer.py, apply_reward_kl_penalty, 0.4.0",
+        place="reward",
     ),
     LoggedMetric(
         "policy/policy_kl",
@@ -181,12 +195,14 @@ _KL = (
         "response's "
         "mean over tokens, then the mean over responses; kl_loss_coef is not in it",
         "skyrl_train/workers/worker.py, 0.4.0",
+        place="loss",
     ),
 )
 LOGGED = LoggedMetrics(
     (*_KL, *renamed(NAMES, _KL)),
     steps="a step is a rollout batch, which may be several train steps",
     launch=as_document,
+    console=_console,
     owns=having("trainer.algorithm.kl_estimator_type"),
 )
 """The metrics that SkyRL logs."""

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,20 @@ def _class(settings: Mapping[str, Any]) -> str | None:
     return "GRPOConfig" if grpo & settings.keys() else None
 
 
+_PRINTED = re.compile(r"\{'loss': [^{}]*\}")
+_VALUE = re.compile(r"'([^']+)': '?([-+.\w]+)")
+
+
+def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield what Transformers printed, counted from 1: the lines have no step."""
+    for number, printed in enumerate(_PRINTED.findall(text), 1):
+        values = {}
+        for name, value in _VALUE.findall(printed):
+            with suppress(ValueError):
+                values[name] = float(value)
+        yield number, values
+
+
 def _is_own(settings: Mapping[str, Any]) -> bool:
     return "num_generations" in settings and "rlhf_type" not in settings
 
@@ -139,6 +155,7 @@ LOGGED = LoggedMetrics(
     prefixes=("train/",),
     launch=as_call("trl", _class),
     step_names=("train/global_step",),
+    console=_console,
     owns=_is_own,
 )
 """TRL's metrics. Transformers' loggers, but for MLflow's, put `train/` before names."""

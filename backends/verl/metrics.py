@@ -183,7 +183,9 @@ _KL = (
         "of the batch: each response's mean over tokens, then the mean over responses; β is not in "
         "it. The penalty that a response gets is a sum over its tokens, not this mean",
         "verl/trainer/ppo/ray_trainer.py, apply_kl_penalty, 0.8.0 and 0.9.1",
+        place="reward",
     ),
+    LoggedMetric("actor/reward_kl_penalty_coeff", "train/beta", place="reward"),
     LoggedMetric(
         "actor/kl_loss",
         "train/kl_term",
@@ -191,7 +193,9 @@ _KL = (
         "the policy "
         "loss (loss_agg_mode); kl_loss_coef is not in it",
         "verl/workers/utils/losses.py, ppo_loss, 0.9.1; verl/workers/actor/dp_actor.py before",
+        place="loss",
     ),
+    LoggedMetric("actor/kl_coef", "train/beta", place="loss"),
     LoggedMetric(
         "actor/ppo_kl",
         "",
@@ -220,6 +224,7 @@ LOGGED = LoggedMetrics(
     (*_KL, *renamed(NAMES, _KL)),
     steps="a step is a rollout batch, which may be several train steps",
     launch=as_document,
+    console=_console,
     owns=having("actor_rollout_ref.actor.ppo_mini_batch_size", "worker.actor.global_batch_size"),
 )
 """The metrics that verl logs."""

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.imports import wandb
 from orchestrator.imports.logged import (
@@ -28,7 +29,8 @@ from orchestrator.spec.redaction import hide_userinfo
 FORMATS = (
     "W&B (a CSV of a chart or a history, a history as JSON lines, a folder wandb/run-*), "
     "TensorBoard (events.out.tfevents.*), Transformers "
-    "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000)"
+    "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000), the "
+    "console of TRL, verl, OpenRLHF and SkyRL (a text file)"
 )
 _STORES = ("sqlite:", "postgresql:", "mysql:", "mssql:", "http://", "https://", "databricks")
 
@@ -89,7 +91,7 @@ def _of_file(path: Path) -> Reader | None:
         return read_tensorboard
     if path.suffix == ".json":
         return read_trainer_state if _has_log_history(path) else wandb.read_history
-    return readers.get(path.suffix)
+    return readers.get(path.suffix, read_console if path.suffix in _OF_CONSOLE else None)
 
 
 def _has_log_history(path: Path) -> bool:
@@ -111,6 +113,24 @@ def _of_folder(path: Path) -> Reader | None:
     if event_files(path):
         return read_tensorboard
     return None
+
+
+# ---------------------------------------------------------------- a console
+
+
+_OF_CONSOLE = ("", ".log", ".txt", ".out")
+
+
+def read_console(path: Path) -> Iterator[LoggedRun]:
+    """Yield the run whose console a text file holds. Raise UnreadableSource if it has no step."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for table in map(plugins.logged_metrics, plugins.logging()):
+        steps = list(table.console(text)) if table is not None and table.console else []
+        if steps:
+            rows = [LoggedRow(step, 0.0, values) for step, values in steps]
+            yield LoggedRun(path.stem, "console", str(path), digest_of([path]), rows)
+            return
+    raise UnreadableSource(f"{path} has no line with the metrics of a step; orch reads {FORMATS}")
 
 
 # ---------------------------------------------------------------- MLflow

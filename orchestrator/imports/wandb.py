@@ -80,7 +80,7 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
             except ValueError:
                 if line.strip():
                     notes.append(f"line {number} is no JSON; it is left out")
-    # A cell of orch has its metrics one level down.
+    # A cell of orch and verl's own file have their metrics one level down.
     objects = [{**row, **_nested(row)} for row in rows if isinstance(row, dict)]
     if not objects:
         raise UnreadableSource(f"{path} has no JSON object with metrics; export the history again")
@@ -95,7 +95,7 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
 
 
 def _nested(row: dict[str, Any]) -> dict[str, Any]:
-    inner = row.get("values")
+    inner = row.get("values", row.get("data"))
     return inner if isinstance(inner, dict) else {}
 
 

@@ -24,7 +24,8 @@ class LoggedMetric(NamedTuple):
     source: str = ""
     """File, function and releases that were read."""
     place: Place | None = None
-    """The place of the KL in the runs that the row is for; None: every run."""
+    """The place of the KL where this name has this meaning; None: every place. Of a name with one
+    row, it is the place that a log with the name has its KL in."""
     where: str = ""
     """The trainer that logs this name, in words, if the library has several trainers."""
 
@@ -45,6 +46,9 @@ class LoggedMetrics(NamedTuple):
     launch: Callable[[Mapping[str, Any]], Launch | None] | None = None
     """A function that returns the launch of the settings that a run logged. None if orch does not
     read logged settings of this library."""
+    console: Callable[[str], Iterable[tuple[int, Mapping[str, float]]]] | None = None
+    """A function that returns the steps that a console's text has, and their values by the
+    library's names. None if orch does not read the console of this library."""
 
     def short(self, name: str) -> str:
         """Return a logged name without the prefix of its logger."""
@@ -63,8 +67,15 @@ class LoggedMetrics(NamedTuple):
 
         Return None if no row has the name, or if the row depends on a place that is unknown.
         """
-        fitting = [row for row in self.rows(name) if row.place in (None, place) and not row.where]
+        rows = [row for row in self.rows(name) if not row.where]
+        fitting = rows if len(rows) == 1 else [row for row in rows if row.place in (None, place)]
         return fitting[0] if len(fitting) == 1 else None
+
+    def place(self, names: Iterable[str]) -> Place | None:
+        """Return where a log with these names has its KL; None: they do not tell, or both."""
+        rows = [self.rows(name) for name in names]
+        places = {each[0].place for each in rows if len(each) == 1} - {None}
+        return places.pop() if len(places) == 1 else None
 
 
 def having(*names: str) -> Callable[[Mapping[str, Any]], bool]:

@@ -38,7 +38,7 @@ class TrainingFacts:
         """Return whether a KL with a weight is trained on; None if that is not known."""
         if self.estimator == "none" or self.beta == 0:
             return False
-        return None if self.estimator is None else True
+        return None if self.estimator is None and self.beta is None else True
 
 
 def facts_of(settings: Settings, source: str) -> TrainingFacts:
@@ -77,12 +77,15 @@ def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingF
         reward, loss, regime = finding.kl_in_reward, finding.kl_in_loss, finding.regime.on_policy
     else:
         reward, loss, regime = finding.in_reward, finding.in_loss, None
-    if finding.verdict == "undetermined" or None in (reward.active, loss.active):
+    if None in (reward.active, loss.active):
         return TrainingFacts(on_policy=regime, source=source)
     if not (reward.active or loss.active):
         return TrainingFacts("none", beta=0.0, on_policy=regime, source=source)
     term = reward if reward.active else loss
     placement = "reward_and_loss" if reward.active and loss.active else None
+    if finding.verdict == "undetermined":
+        place = placement or ("reward" if reward.active else "loss")
+        return TrainingFacts(placement=place, beta=term.beta, on_policy=regime, source=source)
     pulls = finding.verdict not in (*ZERO_GRADIENT, "no_kl")
     return TrainingFacts(
         term.estimator,

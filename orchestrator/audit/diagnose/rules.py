@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from orchestrator.audit.diagnose.course import REWARD, Course, course_of
 from orchestrator.audit.diagnose.facts import TrainingFacts
-from orchestrator.audit.diagnose.trace import Series, Trace, running_mean
+from orchestrator.audit.diagnose.term import KL, TERM, LoggedTerm, term_of
+from orchestrator.audit.diagnose.trace import FEWEST_STEPS, Series, Trace, running_mean
 
 Certainty = Literal["sure", "likely", "possible"]
 CERTAINTIES: tuple[Certainty, ...] = ("sure", "likely", "possible")
 
-KL, TERM = "train/kl_reference", "train/kl_term"
 ENTROPY, GRADIENT = "train/entropy", "train/grad_norm"
 CLIP, RATIO = "train/clip_fraction", "train/ratio_max"
 MISMATCH, ESS, STALENESS = "rollout/mismatch_kl", "rollout/mismatch_ess", "rollout/staleness_mean"
@@ -73,7 +73,19 @@ class _Run:
 
     trace: Trace
     facts: TrainingFacts
+    """Of the launch; what it does not say, by the log."""
     course: Course
+    logged: LoggedTerm
+    """The KL term by the log alone."""
+
+    @property
+    def beta(self) -> str:
+        """Return beta in words, with its source."""
+        if self.facts.beta is None:
+            return "beta"
+        value = f"beta {self.facts.beta:.3g}"
+        by_log = self.facts.estimator is None and self.facts.beta == self.logged.beta
+        return f"{value} (by the log)" if by_log else value
 
     def shown(self, index: int, metric: str, text: str) -> Evidence:
         return Evidence(self.trace.at(index), metric, text)
@@ -98,20 +110,36 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     """Return what went wrong first, why, and how sure that is."""
     known = facts or TrainingFacts()
     course = course_of(trace.get(REWARD))
+    logged = term_of(trace)
+    if known.estimator is None:
+        known = replace(
+            known,
+            beta=logged.beta if known.beta is None else known.beta,
+            placement=known.placement or logged.place,
+        )
+    notes = tuple(_notes(trace, known, logged))
     if course is None:
         reason = (
-            f"what happened: the log has {len(trace.steps)} train steps"
+            f"what happened: the log has the reward of {_count(trace, REWARD)}, and the rules "
+            f"need {FEWEST_STEPS}"
             if trace.get(REWARD) is not None
             else "what happened: the log has no task reward that orch knows; "
             "--metric THEIRS=train/reward_mean names it"
         )
-        return Diagnosis((), untold=(reason,))
-    run = _Run(trace, known, course)
+        return Diagnosis((), notes, untold=(reason,))
+    run = _Run(trace, known, course, logged)
     candidates = [each for rule in RULES if (each := rule(run)) is not None]
     candidates.sort(key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
     if all(each.certainty == "possible" for each in candidates):
         candidates = [*_nothing_wrong(run), *candidates]
-    return Diagnosis(tuple(candidates), tuple(_notes(run)), tuple(_untold(run)))
+    return Diagnosis(
+        tuple(candidates), notes, tuple(_untold(run, candidates[0] if candidates else None))
+    )
+
+
+def _count(trace: Trace, name: str) -> str:
+    count = int(np.isfinite(trace.series[name]).sum())
+    return f"{count} train step{'' if count == 1 else 's'}"
 
 
 def _no_signal(run: _Run) -> CauseFound | None:
@@ -177,15 +205,33 @@ def _off_policy(run: _Run) -> CauseFound | None:
 
 def _unbounded(run: _Run, minibatches: int) -> CauseFound | None:
     """Find a reward that falls while a batch makes several train steps, no token is ever clipped,
-    and no metric of the ratio is logged."""
-    clipped = run.trace.get(CLIP)
+    and no metric of the ratio is logged.
+
+    The loss is minus the gain that the batch itself promises: 0 at its first train step. Where it
+    promises more with each and the reward of the next batches does not rise, that gain is not real.
+    """
+    course, clipped = run.course, run.trace.get(CLIP)
     is_logged = any(run.trace.get(name) is not None for name in (RATIO, ESS))
-    if minibatches < 4 or is_logged or not run.course.fell:
-        return None
-    if clipped is not None and np.nanmax(clipped) > 0:
+    if minibatches < 4 or is_logged or (clipped is not None and np.nanmax(clipped) > 0):
         return None
     text = f"each rollout batch makes {minibatches} train steps, and no token is clipped in any"
-    return CauseFound("minibatches", "likely", (run.shown(0, REWARD, text), *run.fall))
+    evidence = [run.shown(0, REWARD, text)]
+    if not course.fell:
+        loss = run.trace.get("train/policy_loss")
+        loss = run.trace.get("train/loss") if loss is None else loss
+        promised = 0.0 if loss is None else -float(np.nanpercentile(loss, 20))
+        if course.end >= course.start or promised < _PROMISED:
+            return None
+        text = (
+            f"over a batch the loss falls by {promised:.2g}, and the reward does not rise: it goes "
+            f"from {course.start:.2g} to {course.end:.2g}"
+        )
+        evidence.append(run.shown(minibatches - 1, "train/policy_loss", text))
+    return CauseFound("minibatches", "likely", (*evidence, *run.fall))
+
+
+_PROMISED = 0.02
+"""Gain in units of the advantage that the loss of a batch promises before a rule looks at it."""
 
 
 class _Level:
@@ -293,6 +339,8 @@ def _tail(run: _Run) -> CauseFound | None:
         return None
     if moved is not None and np.allclose(term, moved, rtol=1e-3, atol=1e-6, equal_nan=True):
         return None  # the estimate is k1, which has no tail
+    if run.logged.is_k1:
+        return None
     logged = np.isfinite(term) & np.isfinite(gradient)
     if logged.sum() < 8:
         return None
@@ -332,6 +380,14 @@ def _kl_without_effect(run: _Run) -> CauseFound | None:
     if facts.has_kl and facts.pulls is False:
         text = f"{facts.why_not} ({facts.source})" if facts.source else facts.why_not
         return CauseFound("kl_without_effect", "sure", (run.shown(0, TERM, text),))
+    if facts.pulls is None and facts.placement == "loss" and run.logged.is_k1:
+        values = trace.get(TERM)
+        at = 0 if values is None else int(np.nanargmin(values))
+        text = (
+            "the KL in the loss goes below 0, as of the estimators only k1 does, and the gradient "
+            "of k1 in the loss is zero on average (but for a variant that only has its value)"
+        )
+        return CauseFound("kl_without_effect", "likely", (run.shown(at, TERM, text),))
     if facts.has_kl is not None or trace.get(TERM) is None or course.fell:
         return None
     if _levels(run, slice(None)) or _tail(run) is not None:
@@ -350,24 +406,71 @@ def _kl_without_effect(run: _Run) -> CauseFound | None:
 
 
 def _kl_too_strong(run: _Run) -> CauseFound | None:
-    """Find a beta whose best reward is near the first one.
+    """Find a KL that costs more than the reward gains, or a beta that leaves no reward to win.
 
-    At the optimum of reward minus beta times the KL a success rate p becomes
+    At the optimum of reward minus beta times the KL the KL costs less than the reward gains: the
+    reference policy itself gains nothing and costs nothing. And a success rate p becomes
     sigmoid(logit p + 1 / beta): of each prompt, for a reward of 0 or 1.
     """
     facts, course = run.facts, run.course
-    gain, p = course.end - course.start, course.start
-    if facts.has_kl is False or facts.pulls is False or course.fell or gain > 0.1:
+    if facts.has_kl is False or facts.pulls is False or course.fell:
         return None
-    if facts.has_kl and facts.beta:
-        if not 0 < p < 1:
-            return None
+    gain, p = course.end - course.start, course.start
+    spent = _spent(run)
+    if facts.has_kl and facts.beta and 0 < p < 1:
         best = 1 / (1 + (1 - p) / p * math.exp(-1 / facts.beta))
-        if best - p > 0.1:
-            return None
-        text = f"with beta {facts.beta:g} the best reward is about {best:.2g}; it starts at {p:.2g}"
-        return CauseFound("kl_too_strong", "sure", (run.shown(0, REWARD, text),))
-    half = len(course.rewards) // 2
+        outspent = gain <= 0.1 or (spent is not None and spent > gain)
+        if outspent and best - p <= min(0.1, 0.5 * (1 - p)):
+            text = f"with {run.beta} the best reward is about {best:.2g}"
+            evidence = (run.shown(0, REWARD, f"{text}; it starts at {p:.2g}"), *_cost(run))
+            return CauseFound("kl_too_strong", "sure", evidence)
+    if spent is not None:
+        return _outspent(run, spent)
+    return None if facts.beta else _still(run)
+
+
+def _spent(run: _Run) -> float | None:
+    """Return beta times the KL of a response in the second half, by the log, else the launch."""
+    cost, moved = run.logged.cost, run.trace.get(KL)
+    if cost is None and moved is not None and run.facts.beta:
+        cost = run.facts.beta * moved
+    if cost is None or np.isnan(cost[len(cost) // 2 :]).all():
+        return None
+    return float(np.nanmean(cost[len(cost) // 2 :]))
+
+
+def _cost(run: _Run) -> tuple[Evidence, ...]:
+    """Return what the KL costs, as evidence; empty if the log does not tell it."""
+    spent, course = _spent(run), run.course
+    if spent is None:
+        return ()
+    text = f"{run.beta} times the KL is {spent:.2g} a response"
+    gained = f"the reward goes from {course.start:.2g} to {course.end:.2g}"
+    return (run.shown(len(course.rewards) // 2, KL, f"{text}, and {gained}"),)
+
+
+def _outspent(run: _Run, spent: float) -> CauseFound | None:
+    """Find a policy that pays more for its KL than its reward gained, and did not leave the
+    reference policy for another reason.
+
+    An advantage that is divided by the deviation of the rewards, at most 0.5 for rates, makes the
+    reward count twice or more beside a KL in the loss.
+    """
+    course = run.course
+    gain = max(course.end - course.start, 2 * course.error_of_start)
+    scale = max(abs(course.start), abs(course.best), abs(course.end))
+    times = 1.5 if run.facts.placement == "reward" else 3.0
+    if spent <= max(times * gain, 0.1 * scale) or _levels(run, slice(None)):
+        return None
+    if _learning_rate(run) is not None or _tail(run) is not None:
+        return None
+    return CauseFound("kl_too_strong", "likely", _cost(run))
+
+
+def _still(run: _Run) -> CauseFound | None:
+    """Find a KL, an entropy and a reward that stand still."""
+    course = run.course
+    half, p = len(course.rewards) // 2, course.start
     early, late = run.mean(KL, slice(1, half)), run.mean(KL, slice(half, None))
     if run.trace.get(TERM) is None or early is None or late is None or not 0.01 < p < 0.99:
         return None
@@ -375,7 +478,7 @@ def _kl_too_strong(run: _Run) -> CauseFound | None:
         run.mean(ENTROPY, part) for part in (slice(0, run.trace.window), slice(half, None))
     )
     is_still = first is None or rest is None or rest > 0.8 * first
-    if not (0 < late < 1.5 * early and is_still):
+    if course.end - p > 0.1 or not (0 < late < 1.5 * early and is_still):
         return None
     text = f"the KL stays at {late:.2g} nats a response, and the reward at {course.end:.2g}"
     return CauseFound("kl_too_strong", "likely", (run.shown(half, KL, text),))
@@ -397,7 +500,10 @@ def _kl_too_weak(run: _Run) -> CauseFound | None:
         cost = facts.beta * float(np.nanmedian(moved[: course.at_fall + 1]))
         if cost > 0.01 * (course.best - course.end):
             return None
-        text = f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}"
+        text = (
+            f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}, "
+            f"with {run.beta}"
+        )
         return CauseFound("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
     gain, cost = course.end - course.start, facts.beta * end
     if not course.rose or times < 5 or cost > 0.01 * gain:
@@ -405,7 +511,7 @@ def _kl_too_weak(run: _Run) -> CauseFound | None:
     certainty: Certainty = "likely" if times >= 10 and cost <= 0.001 * gain else "possible"
     text = (
         f"the policy is {end:.2g} nats a response from the reference policy, {times:.0f} times "
-        f"what this reward needs, which costs {cost:.2g} of {gain:.2g} won"
+        f"what this reward needs, which costs {cost:.2g} of {gain:.2g} won, with {run.beta}"
     )
     return CauseFound("kl_too_weak", certainty, (run.shown(len(moved) // 2, KL, text),))
 
@@ -511,37 +617,66 @@ def _nothing_wrong(run: _Run) -> Iterator[CauseFound]:
     yield CauseFound("nothing_wrong", "likely", evidence)
 
 
-def _notes(run: _Run) -> Iterator[str]:
+def _notes(trace: Trace, facts: TrainingFacts, logged: LoggedTerm) -> Iterator[str]:
     """Yield what people take for a fault and is none."""
-    loss, ratio = run.trace.get("train/policy_loss"), run.trace.get(RATIO)
-    if loss is None and not run.facts.has_kl:
-        loss = run.trace.get("train/loss")
-    on_policy = run.facts.on_policy or (ratio is not None and float(np.nanmax(ratio)) < 1.001)
-    if loss is not None and float(np.nanmax(np.abs(loss))) < 1e-4 and on_policy:
+    loss, ratio = trace.get("train/policy_loss"), trace.get(RATIO)
+    if loss is None and not facts.has_kl:
+        loss = trace.get("train/loss")
+    gradient = trace.get(GRADIENT)
+    learns = gradient is None or float(np.nanmedian(gradient)) > 0
+    on_policy = facts.on_policy or ratio is None or float(np.nanmax(ratio)) < _EQUAL
+    zero = 0.0 if loss is None else float(np.mean(np.abs(loss[np.isfinite(loss)]) < _NO_LOSS))
+    if zero >= _MOST and on_policy and learns:
         yield (
-            "The policy loss is 0 in each step, as it should be: with one train step a batch the "
-            "ratio is 1, and the advantages of a group sum to 0. Its gradient is not 0."
+            f"The policy loss is 0 in {'each step' if zero == 1 else f'{zero:.0%} of the steps'}, "
+            "as it should be: with one train step a batch the ratio is 1, and the advantages of a "
+            "group sum to 0. Its gradient is not 0."
         )
-    moved = run.trace.get(KL)
-    moved = run.trace.get(TERM) if moved is None else moved
-    if moved is not None and moved[0] == 0 and np.nanmax(moved) > 0:
+    elif logged.is_whole_loss and logged.beta is not None:
+        yield (
+            f"The loss is {logged.beta:.3g} (beta) times the KL, as it should be: with one train "
+            "step a batch the policy-gradient part is 0, and its gradient is not. So the loss "
+            "begins at 0 and grows as the policy leaves the reference policy."
+        )
+    moved = trace.get(KL)
+    moved = trace.get(TERM) if moved is None else moved
+    values = np.zeros(0) if moved is None else moved[np.isfinite(moved)]
+    if len(values) and values[0] == 0 and (len(values) < FEWEST_STEPS or values.any()):
         yield (
             "The KL is 0 in the first step, as it should be: the policy is still the reference "
             "policy."
         )
+    for name, (meaning, values) in trace.namesakes.items():
+        if moved is None:
+            yield f"{name} is {meaning}."
+        elif not np.nanmax(np.abs(values), initial=0.0) > _NO_LOSS:
+            yield f"{name} is 0 in each step. It is {meaning}."
 
 
-def _untold(run: _Run) -> Iterator[str]:
-    """Yield what this log cannot tell, with the metric that would."""
-    absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if run.trace.get(name) is None}
-    if run.course.fell or not run.course.rose:
-        if KL in absent:
-            yield f"whether the policy left the reference policy: {KL} would tell"
-        if {RATIO, MISMATCH, CLIP} <= absent and not run.facts.on_policy:
-            yield f"whether samples are off policy: {RATIO} or {MISMATCH} would tell"
+_NO_LOSS, _EQUAL, _MOST = 1e-4, 1.001, 0.8
+
+
+def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
+    """Yield what this log cannot tell, with the metric that would, by the library's own name."""
+    facts, trace = run.facts, run.trace
+    absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if trace.get(name) is None}
+    is_sure = first is not None and first.certainty == "sure"
+    if (run.course.fell or not run.course.rose) and not is_sure:
+        if KL in absent and facts.has_kl is not False:
+            metric = trace.own_name(TERM) if trace.get(TERM) is None else trace.own_name(LENGTH)
+            yield f"whether the policy left the reference policy: {metric} would tell"
+        if {RATIO, MISMATCH, CLIP} <= absent and not facts.on_policy:
+            yield f"whether samples are off policy: {trace.own_name(CLIP)} would tell"
         if ENTROPY in absent:
-            yield f"whether the entropy was lost first: {ENTROPY} would tell"
-    if run.facts.estimator is None:
-        yield "whether the KL term pulls, and whether beta fits: the launch would tell (--script)"
-    for fault in run.trace.faults[:1]:
+            yield f"whether the entropy was lost first: {trace.own_name(ENTROPY)} would tell"
+    if facts.estimator is None and (trace.get(TERM) is not None or trace.get(KL) is not None):
+        what = "whether the KL term pulls" + (", and whether beta fits" * (facts.beta is None))
+        tells = (
+            f"{facts.source} alone does not fix it (`orch audit {facts.source}` says what is "
+            "missing; --library NAME@VERSION names the release)"
+            if facts.source
+            else "the launch would tell (--script)"
+        )
+        yield f"{what}: {tells}"
+    for fault in trace.faults[:1]:
         yield f"why a value is not finite: {fault}"

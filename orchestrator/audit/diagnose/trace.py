@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from orchestrator.metrics.names import is_canonical
 
 Series = NDArray[np.float64]
 
+NO_KL = "no KL to "
+"""The meaning of such a metric begins with it (the tables of the libraries)."""
 FEWEST_STEPS = 4
 """With fewer train steps no rule is asked."""
 
@@ -30,9 +32,21 @@ class Trace:
     """Values that were logged as NaN or infinite: `train/grad_norm at step 12`."""
     unknown: tuple[str, ...] = field(default=(), compare=False)
     """Logged names that orch has no canonical name for."""
+    place: Place | None = None
+    """Where the KL is, by the launch or by a logged name that only one place has."""
+    namesakes: Mapping[str, tuple[str, Series]] = field(default_factory=dict)
+    """Logged name -> meaning and values, of each metric that is called a KL and is none to the
+    reference policy."""
     scores: Mapping[str, Series] = field(default_factory=dict)
     """Other scores than the reward that is trained, by their logged name: one reward function of
     several, or a score on held-out prompts."""
+
+    own_names: Mapping[str, str] = field(default_factory=dict)
+    """Canonical name -> the library's own."""
+
+    def own_name(self, name: str) -> str:
+        """Return the library's own name of a metric, or the canonical one."""
+        return self.own_names.get(name, name)
 
     def get(self, name: str) -> Series | None:
         """Return the values [steps], or None if the log has none of them."""
@@ -75,22 +89,35 @@ def trace_of(
     meaning for each place has that of the loss: all of them estimate the same KL.
     """
     table = plugins.logged_metrics(library) if library else None
-    place = place or "loss"
+    if place is None and table is not None:
+        place = table.place({name for row in run.rows for name in row.values})
     by_step: dict[int, dict[str, float]] = {}
     scores: dict[str, dict[int, float]] = {}
+    namesakes: dict[str, tuple[str, list[float]]] = {}
     unknown: set[str] = set()
     for row in run.rows:
         own = {name: value for name, value in row.values.items() if is_canonical(name)}
-        named = canonical(row.values, table, place, renames or {}) | own
+        named = canonical(row.values, table, place or "loss", renames or {}) | own
         if table is None or not any(table.rows(name) for name in row.values):
             unknown |= row.values.keys() - own.keys()
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
+        for name, value in row.values.items():
+            meant = table.row(name, place or "loss") if table else None
+            if meant is not None and not meant.ours and meant.meaning.startswith(NO_KL):
+                namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
         for name in filter(_SCORE.fullmatch, row.values):
             scores.setdefault(name, {})[step] = row.values[name]
     for values in by_step.values():
-        values |= _derived(values, place)
-    return _trace(sorted(by_step.items()), unknown, scores)
+        # The libraries' names are of means over tokens; one of orch's cells may be of responses.
+        values |= _derived(values, per_token=table is not None or place != "reward")
+    of_names = {name: (meaning, np.array(v)) for name, (meaning, v) in namesakes.items()}
+    trace = _trace(sorted(by_step.items()), unknown, scores)
+    own_names: dict[str, str] = {}
+    for metric in table.metrics if table else ():
+        if metric.ours and metric.place in (None, place or "loss") and not metric.where:
+            own_names.setdefault(metric.ours, metric.name)
+    return replace(trace, place=place, namesakes=of_names, own_names=own_names)
 
 
 _SCORE = re.compile(
@@ -99,7 +126,7 @@ _SCORE = re.compile(
 """Scores of TRL, verl and SkyRL."""
 
 
-def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, float]:
+def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float]:
     """Return what follows from other metrics of the step, where it was not logged itself.
 
     A response's KL from that of its tokens: k1, or the estimate in a loss, which is near it. The KL
@@ -107,12 +134,12 @@ def _derived(values: Mapping[str, float], place: Place | None) -> dict[str, floa
     with deviation s the mean distance is s sqrt(2/pi) and the KL s**2 / 2.
     """
     derived = {}
-    per_token = values.get("train/kl_reference_per_token")
-    if per_token is None and place == "loss":
-        per_token = values.get("train/kl_term")
+    of_token = values.get("train/kl_reference_per_token")
+    if of_token is None and per_token:
+        of_token = values.get("train/kl_term")
     tokens = values.get("rollout/response_tokens")
-    if "train/kl_reference" not in values and per_token is not None and tokens is not None:
-        derived["train/kl_reference"] = per_token * tokens
+    if "train/kl_reference" not in values and of_token is not None and tokens is not None:
+        derived["train/kl_reference"] = of_token * tokens
     distance = values.get("rollout/mismatch_abs")
     if "rollout/mismatch_kl" not in values and distance is not None:
         derived["rollout/mismatch_kl"] = np.pi / 4 * distance**2
@@ -145,7 +172,7 @@ def _trace(
         for name, values in scores.items()
     }
     lost = tuple(text for _, text in sorted(faults))
-    return Trace(steps, series, lost, tuple(sorted(unknown)), others)
+    return Trace(steps, series, lost, tuple(sorted(unknown)), scores=others)
 
 
 def window_of(count: int) -> int:
