@@ -131,7 +131,7 @@ def expansion(path: Path) -> Line:
 
 
 def page_opened(folder: Path) -> Iterator[Line]:
-    """Open the page of 10,000 cells in a browser, beside that of a few.
+    """Open the page of the most cells in a browser, beside that of a few.
 
     CPU seconds are of the page's main thread. Yield nothing without a browser.
     """

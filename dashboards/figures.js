@@ -16,51 +16,18 @@ const element = (name, text, attributes = {}) => {
   return made;
 };
 
-// ---------------------------------------------------------------- curves, as page.py packed them
-
-const POWERS = Array.from({ length: 20 }, (_, e) => 10 ** e);
-
-function unpacked(text) {
-  const letters = atob(text);
-  return Array.from({ length: letters.length / 2 }, (_, i) => {
-    const code = letters.charCodeAt(2 * i) + 256 * letters.charCodeAt(2 * i + 1);
-    if (code === 65535) return null;
-    // (m + 999) · 32 + e + 12, as page.py writes it. A division by an exact power of ten rounds
-    // once.
-    const m = (code >> 5) - 999, e = (code & 31) - 12;
-    return e < 0 ? m / POWERS[-e] : m * POWERS[e];
-  });
-}
-
 // What a view draws: a kind of table, and its metric.
 function asked(view, state) {
   const [kind, ...rest] = view.table.replace(METRIC, state.metric).split(" ");
   return { kind, metric: rest.join(" ") };
 }
 
-// Seeds, and over them the mean and its interval by Student's t, cut to [0, 1] for shares.
+// Seeds, and over them the mean and its interval.
 function curveOf(data, configuration, metric) {
-  const curve = configuration.curves[metric];
-  // Unpacked for an earlier drawing.
-  if (curve.mean) return curve;
-  curve.x = data.grids[curve.g];
-  curve.seeds = Object.entries(curve.s).map(([seed, text]) => [seed, unpacked(text)]);
-  const n = curve.seeds.length, share = data.shares.includes(metric);
+  const { g, s, m, l = [], h = [] } = configuration.curves[metric], seeds = Object.entries(s);
   // An interval goes no further than values can.
-  const floor = share || curve.seeds.every(([, values]) => values.every((v) => v === null || v >= 0)) ? 0 : -Infinity;
-  const cut = (v) => Math.min(share ? 1 : Infinity, Math.max(floor, v));
-  curve.low = [];
-  curve.high = [];
-  curve.mean = curve.x.map((_, i) => {
-    const at = curve.seeds.map(([, values]) => values[i]), known = !at.includes(null);
-    const mean = known ? at.reduce((a, b) => a + b, 0) / n : null;
-    const sd = known && n > 1 ? Math.sqrt(at.reduce((sum, v) => sum + (v - mean) ** 2, 0) / (n - 1)) : null;
-    const half = sd === null ? null : data.t[n] * sd / Math.sqrt(n);
-    curve.low.push(half === null ? null : cut(mean - half));
-    curve.high.push(half === null ? null : cut(mean + half));
-    return mean;
-  });
-  return curve;
+  const floor = seeds.every(([, values]) => values.every((v) => v === null || v >= 0)) ? 0 : -Infinity;
+  return { x: data.grids[g], seeds, mean: m || seeds[0][1], low: l.map((v) => (v === null ? null : Math.max(floor, v))), high: h };
 }
 
 // A centred running mean; at the ends over the points that are there.

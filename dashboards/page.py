@@ -15,7 +15,6 @@ from importlib.resources import files
 from typing import Any
 
 from orchestrator.analysis.runs import is_accuracy
-from orchestrator.analysis.stats import ALPHA, t_quantile
 from orchestrator.analysis.text import metric_title
 from orchestrator.charts.files import script
 from orchestrator.charts.style import THEMES, config
@@ -334,27 +333,14 @@ def _entry(entry: Entry) -> str:
     return f'<details class="entry">{summary}{lines}{link}</details>'
 
 
-# The page stores the values of curves in 16 bits with three significant digits, to stay small.
-#
-# A value m · 10^e with |m| < 1000 and -12 <= e < 20 is stored as (m + 999) · 32 + e + 12. 65535
-# means no number. Values below 1e-12 become 0, and values above 9.99e21 become 9.99e21. A series is
-# the base64 of little-endian words. page.js decodes it and computes means and intervals over seeds.
-
-
-LOWEST, HIGHEST, GAP = -12, 19, 65535
-
-
-def packed_data(report: Report) -> dict[str, Any]:
+def page_data(report: Report) -> dict[str, Any]:
     """Return the page's data.
 
-    The data are views, tables, packed curves, themes, and quantiles of Student's t. page.js uses
-    the quantile for each number of seeds to compute intervals. Equal specifications are stored
-    once: `spec` of a view is an index of `specs`.
+    The data are views, tables, curves and themes. Equal specifications are stored once: `spec` of
+    a view is an index of `specs`.
     """
     data = report.data
     configurations = data.get("configurations", ())
-    most = max((len(c["s"]) for each in configurations for c in each["curves"].values()), default=0)
-    names = {m for each in configurations for m in each["curves"]}
     specs: dict[str, int] = {}
 
     def stored(view: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,14 +355,11 @@ def packed_data(report: Report) -> dict[str, Any]:
         **{key: data[key] for key in PLAIN if key in data},
         "configurations": [
             {
-                **{key: value for key, value in each.items() if key not in ("finals", "curves")},
+                **{key: value for key, value in each.items() if key != "finals"},
                 "scored": bool(each["finals"]),
-                "curves": {m: _packed_curve(curve) for m, curve in each["curves"].items()},
             }
             for each in configurations
         ],
-        "t": {str(n): t_quantile(1 - ALPHA / 2, n - 1) for n in range(2, most + 1)},
-        "shares": sorted(filter(is_accuracy, names)),
         "tables": tables(data) if configurations else {},
         "views": drawn,
         "specs": [json.loads(text) for text in specs],
@@ -387,32 +370,6 @@ def packed_data(report: Report) -> dict[str, Any]:
 
 PLAIN = ("metrics", "main", "studies", "grids", "thinned")
 """Parts of Report.data that the page reads unchanged. The views contain the other parts."""
-
-
-def _packed_curve(curve: Mapping[str, Any]) -> dict[str, Any]:
-    packed = packed_series(list(curve["s"].values()))
-    return {"g": curve["g"], "s": dict(zip(curve["s"], packed, strict=True))}
-
-
-def packed_series(series: Sequence[Sequence[float | None]]) -> list[str]:
-    """Return series of one length as base64, in the 16-bit format described above.
-
-    None becomes GAP.
-    """
-    import numpy as np
-
-    x = np.array(series, dtype=float)  # None becomes NaN
-    known = np.isfinite(x)
-    x = np.where(known, x, 0.0)
-    size = np.abs(x)
-    e = np.floor(np.log10(np.where(size > 0, size, 100.0))) - 2
-    e = np.minimum(np.maximum(e, LOWEST), HIGHEST).astype(int)
-    m = np.rint(x / 10.0**e)
-    over = (np.abs(m) >= 1000) & (e < HIGHEST)
-    e, m = np.where(over, e + 1, e), np.where(over, np.rint(m / 10), m)
-    code = (np.minimum(np.maximum(m, -999), 999) + 999) * 32 + (e - LOWEST)
-    words = np.where(known, code, GAP).astype("<u2")
-    return [base64.b64encode(row.tobytes()).decode() for row in words]
 
 
 # Report -> HTML: the outer HTML, its content security policy, and the inlined files.
@@ -452,7 +409,7 @@ def html(report: Report, pictures: Pictures | None = None, *, live: bool = False
         *_sections(report, pictures or {}),
         "</main>",
         f"<footer>{element('p', _footer(report))}</footer>",
-        f'<script type="application/json" id="data">{_inlined_json(packed_data(report))}</script>',
+        f'<script type="application/json" id="data">{_inlined_json(page_data(report))}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     lines = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", *body]

@@ -207,7 +207,9 @@ def _curve_data(
     at = spread_indices(len(curve.steps), points)
     steps = tuple(curve.steps[i] for i in at)
     plain: dict[str, Any] = {"g": grids.setdefault(steps, len(grids))}
-    over_seeds = (curve.mean, curve.low, curve.high) if len(curve.seeds) > 1 else ()
+    # Few seeds are drawn each, without a band; one is its own mean.
+    band = (curve.low, curve.high) if len(curve.seeds) > FEW_SEEDS else ()
+    over_seeds = (curve.mean, *band) if len(curve.seeds) > 1 else ()
     every = _rounded_at([*curve.seeds.values(), *over_seeds], at)
     plain["s"] = dict(zip(map(str, curve.seeds), every, strict=False))
     plain |= zip("mlh", every[len(curve.seeds) :], strict=False)

@@ -3,19 +3,15 @@
 import base64
 import hashlib
 import json
-import math
 import re
-import struct
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboards import html
-from dashboards.page import _map_cell, axis_bound, effect_drawing, effect_scales, packed_series
+from dashboards.page import _map_cell, axis_bound, effect_drawing, effect_scales
 from orchestrator.analysis.compare import compare
 from orchestrator.report import report
 from orchestrator.report.model import ClaimEffect, MapCell
@@ -143,37 +139,6 @@ def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:
     wanted = {f"figures/{name}.{ending}" for name in names for ending in ("png", "pdf")}
     assert {link for link in links if link.startswith("figures/")} == wanted
     assert "figures/" not in html(told)
-
-
-def unpacked(text: str) -> list[float | None]:
-    """What figures.js makes of a packed series."""
-    found = struct.unpack(f"<{len(base64.b64decode(text)) // 2}H", base64.b64decode(text))
-    return [None if w == 65535 else ((w >> 5) - 999) * 10.0 ** ((w & 31) - 12) for w in found]
-
-
-@given(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True)))
-def test_packed_curves_keep_three_digits(values: list[float | None]) -> None:
-    for before, after in zip(values, unpacked(packed_series([values])[0]), strict=True):
-        if before is None or not math.isfinite(before):
-            assert after is None
-        else:
-            near = math.copysign(min(abs(before), 9.99e21), before)
-            assert after == pytest.approx(near, rel=0.005, abs=1e-12)
-
-
-@given(
-    st.integers(0, 5).flatmap(
-        lambda n: st.lists(st.lists(st.none() | st.floats(), min_size=n, max_size=n), max_size=4)
-    )
-)
-def test_series_are_packed_together_as_alone(series: list[list[float | None]]) -> None:
-    assert packed_series(series) == [packed_series([one])[0] for one in series]
-
-
-def test_packed_curves_are_exact_where_three_digits_are_enough() -> None:
-    values = [0.0, 1.0, -1.0, 0.5, 0.999, 123.0, -0.00125, 350.0, 1e-10, None, 9.99e21]
-    for before, after in zip(values, unpacked(packed_series([values])[0]), strict=True):
-        assert after == (None if before is None else pytest.approx(before, rel=1e-12))
 
 
 def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
