@@ -63,6 +63,11 @@ REWARD_TO_GO = (
 )
 CLAMPED = "each token's estimate is clamped to [-10, 10]"
 KL_BY_TOKENS = "the mean of the policy loss only; the KL is a mean over tokens in any case"
+BY_RESPONSES = (
+    "micro-batches are of responses; several of the library's examples make them of a number of "
+    "tokens (--train.dynamic_batch_enable), with which it does not shuffle a rollout batch, and no "
+    "test of orch trained: system.tokens_per_gpu asks for it"
+)
 MICRO_BATCHES = (
     "each micro-batch of a GPU is divided by its own tokens, then micro-batches are averaged: a "
     "token of a short micro-batch weighs more, in the policy loss and in the KL"
@@ -353,7 +358,9 @@ OBJECTIVE = (
         since=READ,
         when=NOT_GSPO,
         account=lambda s: _differs(
-            s.loss.aggregation == "sequence_mean" and s.kl.placement == "loss", KL_BY_TOKENS
+            s.loss.aggregation == "sequence_mean" and s.kl.placement == "loss",
+            KL_BY_TOKENS,
+            BY_RESPONSES,
         ),
         advice=_NO_CONSTANT,
         shows=_AGGREGATION,

@@ -22,6 +22,15 @@ def _own_tokens(settings: Settings) -> str:
     return ""
 
 
+def _order(settings: Settings) -> str:
+    if settings.batch.num_minibatches > 1:
+        return (
+            "With batches of a number of tokens OpenRLHF cuts a rollout batch into minibatches "
+            "without shuffling it (trainer/ray/ppo_actor.py)"
+        )
+    return _own_tokens(settings)
+
+
 def _by_tokens(value: int, _: Settings) -> Values:
     return {DYNAMIC: True, **dict.fromkeys(TOKENS, value)}
 
@@ -40,7 +49,7 @@ SYSTEM = (
         "by source",
         _SUMS,
         send=_by_tokens,
-        changes=_own_tokens,
+        changes=_order,
     ),
     SystemRow(
         "engine_memory",

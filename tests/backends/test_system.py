@@ -174,6 +174,14 @@ def test_an_entropy_bonus_is_refused_where_a_library_has_none() -> None:
     assert "loss.entropy_bonus=0.01" in refusal("prime_rl", loss={"entropy_bonus": 0.01})
 
 
+def test_batches_of_tokens_are_mathematics_where_they_stop_a_shuffle() -> None:
+    """OpenRLHF 0.11.2 shuffles a rollout batch before it cuts it, but not with dynamic batches."""
+    system, batch = {"tokens_per_gpu": 20000}, {"num_prompts": 16, "num_minibatches": 2}
+    plan, _ = launched("openrlhf", system)
+    assert "--train.dynamic_batch_enable" in plan.argv
+    assert "without shuffling it" in refusal("openrlhf", system=system, batch=batch)
+
+
 def test_a_size_that_does_not_divide_is_refused() -> None:
     for library in ("verl", "trl", "openrlhf", "skyrl"):
         assert "system.micro_batch=5" in refusal(library, system={"micro_batch": 5})
