@@ -6,7 +6,7 @@ launch, holds the fields without an option. Names in capitals are no options: SC
 command. CHAT, PROCESSES, ESTIMATOR and PLACEMENT are arguments of `orch_trl.py` and of accelerate.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -65,6 +65,17 @@ SEQUENCE_RATIO = (
 )
 LEVEL = "importance_sampling_level"
 LEVELS = {"token": "token", "sequence_mean": "sequence"}
+_ENGINE = "vllm_importance_sampling"
+WEIGHS, MODE = f"{_ENGINE}_correction", f"{_ENGINE}_mode"
+LEAST, MOST = f"{_ENGINE}_clip_min", f"{_ENGINE}_clip_max"
+MODES = {
+    f"{short}_{level}": f"{level}_{name}"
+    for short, name in (("tis", "truncate"), ("mis", "mask"))
+    for level in ("token", "sequence")
+}
+"""loss.correction.kind -> TRL's mode."""
+WEIGHT = (WEIGHS, MODE, LEAST, MOST)
+_KINDS = {mode: kind for kind, mode in MODES.items()}
 OWN_LOSS_TYPES = {"cispo": "token_mean", "sapo": "sequence_mean", "vespo": "token_mean"}
 """Policy losses that are a loss type of TRL's, of the same name -> the aggregation of each."""
 CLIPPED = {"loss.policy": ("ppo", "gspo")}
@@ -187,6 +198,23 @@ def _policy(launch: Values) -> object:
         return launch["loss_type"]
     named_policy = needed(launch, "asked", "loss.policy")
     return "ppo" if named_policy is ABSENT else named_policy
+
+
+def _is_weighed(launch: Values) -> bool:
+    """Return True if a launch weighs its policy loss by the ratio to vLLM."""
+    return not _is_rloo(launch) and bool(launch.get("use_vllm") and launch.get(WEIGHS))
+
+
+def _bound_of(key: str, absent: float | None) -> Callable[[Values], object]:
+    """Return a reader of a bound of the weight. `absent`: the bound of a launch without one."""
+
+    def read(launch: Values) -> object:
+        if not _is_weighed(launch):
+            return ABSENT
+        given = launch.get(key)
+        return absent if given is None else given
+
+    return read
 
 
 class _CispoBounds:
@@ -452,12 +480,50 @@ OBJECTIVE = (
     ),
     Row(
         "loss.correction",
-        carried_by="the policy or vLLM, which sample without a weight",
+        carried_by="RLOOTrainer, which has no weight against vLLM",
         offer=(Meaning(None, ABSENT),),
+        when=BY_RLOO,
         read=lambda _: None,
-        advice="orch's launches of TRL turn its correction off "
-        "(vllm_importance_sampling_correction): leave it out, or set backend=openrlhf, skyrl or "
-        "verl.",
+        advice="A KL in the reward is trained by RLOOTrainer, which has no weight: put the KL into "
+        "the loss, or leave loss.correction out.",
+    ),
+    *_by_grpo(
+        Row(
+            "loss.correction",
+            carried_by=f"{WEIGHS}=false where vLLM samples",
+            offer=(Meaning(None, ABSENT),),
+            read=lambda launch: ABSENT if _is_weighed(launch) else None,
+        ),
+        Row(
+            "loss.correction.kind",
+            MODE,
+            offer=named(MODES),
+            adds=lambda _: {WEIGHS: True},
+            read=lambda launch: _KINDS[str(launch[MODE])] if _is_weighed(launch) else ABSENT,
+            account=(
+                "exact",
+                "the ratio of the trainer's probability before the first minibatch to vLLM's",
+            ),
+            advice="TRL weighs by the ratio and masks it, and has no mask of weight 1: set one of "
+            f"{', '.join(MODES)}, or backend=skyrl or verl.",
+        ),
+        *(
+            Row(
+                f"loss.correction.{field}",
+                key,
+                offer=Number(least=0, null=field == "most"),
+                read=_bound_of(key, absent),
+            )
+            for field, key, absent in (("least", LEAST, 0.0), ("most", MOST, None))
+        ),
+        Row(
+            "loss.correction.applies_to",
+            carried_by="TRL itself: the KL in the loss is not weighted",
+            offer=same("policy_loss"),
+            read=lambda launch: "policy_loss" if _is_weighed(launch) else ABSENT,
+            advice="TRL weighs its policy loss and never the KL in the loss: set "
+            "loss.correction.applies_to=policy_loss.",
+        ),
     ),
     *_by_grpo(
         Row(

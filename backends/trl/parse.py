@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 
-from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT
+from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT, WEIGHT
 from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults, script_table
-from backends.trl.translate import CORRECTION as WEIGHTS
 from backends.trl.translate import PROGRAM, flag
 from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.library.needs import (
@@ -43,6 +42,8 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         if key not in extra or key in MANIFEST.system_keys
     }
     launch = {
+        # TRL weighs against vLLM unless told not to.
+        **{key: value for key, value in defaults(script, version).items() if key in WEIGHT},
         **given,
         NEEDS: needs,
         SCRIPT: script,
@@ -130,12 +131,6 @@ def _other_training(launch: Mapping[str, Any], version: str) -> Iterator[Fault]:
         if constant.accepts and constant.key in of_script and value not in constant.accepts:
             taken = ", ".join(map(str, constant.accepts))
             yield Fault(f"{constant.key} is {value}: a cell has {taken}", f"$.{constant.key}")
-    if launch.get("use_vllm") and launch.get(WEIGHTS, of_script.get(WEIGHTS)):
-        yield Fault(
-            "TRL weights its policy loss by the ratio to vLLM unless told not to "
-            "(vllm_importance_sampling_mode), and no cell of TRL has a weight: set it to false",
-            f"$.{WEIGHTS}",
-        )
     if launch.get("steps_per_generation", 1) % launch.get("gradient_accumulation_steps", 1):
         yield Fault(
             "steps_per_generation is no multiple of gradient_accumulation_steps: train steps "

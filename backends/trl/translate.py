@@ -23,6 +23,7 @@ from backends.trl.manifest import (
     PROMPTS,
     SCRIPT,
     SHAPES,
+    WEIGHS,
     script_of,
 )
 from backends.trl.options import script_table, since
@@ -40,8 +41,6 @@ DUMP, KL = "orch_trl_dump.py", "orch_trl_kl.py"
 CONFIG = "{}.yaml"
 MODEL_LINK = "model"
 """Name of the link beside a plan to a policy shipped with orch."""
-
-CORRECTION = "vllm_importance_sampling_correction"
 
 Options = dict[str, object]
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
@@ -79,6 +78,14 @@ class ProcessShares(NamedTuple):
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
+    if settings.loss.correction is not None and not samples_by_engine(cell):
+        raise _refused(
+            "loss.correction",
+            settings.loss.correction.kind,
+            "none, where the policy itself samples",
+            "TRL weighs against vLLM, which samples where the cell has GPUs and "
+            "cadence.dump_rollouts is off: leave one of them out.",
+        )
     version, script = MANIFEST.version_of(settings), script_of(settings)
     carried = MANIFEST.carry(settings)
     layout = rank_layout(settings, cell.resources, cell.system)
@@ -236,7 +243,7 @@ def _engine(cell: Cell) -> Options:
         # TRL cuts no prompt: room for one that is twice as long as the spec says
         "vllm_max_model_length": 2 * settings.data.max_prompt_tokens
         + settings.rollout.max_response_tokens,
-        **({CORRECTION: False} if by_grpo else {}),
+        **({WEIGHS: False} if by_grpo and settings.loss.correction is None else {}),
     }
 
 
@@ -467,6 +474,14 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
             loss.clip.dual,
             f"numbers above 1 + loss.clip.high ({1 + loss.clip.high:g})",
             "TRL's `delta` bounds the ratio, which is dual clip only beyond the ratio's own clip.",
+        )
+    if loss.correction is not None and loss.policy == "vespo":
+        yield _refused(
+            "loss.correction",
+            loss.correction.kind,
+            "none, where loss.policy is vespo",
+            "TRL's vespo takes the weights against vLLM into the response's own weight, which is "
+            "another correction: leave it out.",
         )
     known = settings.data.num_prompts
     if known is not None and known < batch.num_prompts:

@@ -7,7 +7,7 @@ trainer/ppo/core_algos.py (kl_penalty_forward, compute_policy_loss_vanilla, agg_
 trainer/ppo/ray_trainer.py (apply_kl_penalty) and workers/utils/losses.py (ppo_loss).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from orchestrator.library.manifest import (
     Status,
     Values,
     When,
+    named,
     same,
     sampling_rows,
 )
@@ -52,6 +53,7 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 MODEL, OPTIMIZER = "actor_rollout_ref.model", "actor_rollout_ref.actor.optim"
 REWARD, CORRECTION = "reward.custom_reward_function", "algorithm.rollout_correction"
 IS_WEIGHTS, IS_THRESHOLD = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_is_threshold"
+REJECTION, RS_THRESHOLD = f"{CORRECTION}.rollout_rs", f"{CORRECTION}.rollout_rs_threshold"
 SEPARATE, SAMPLER = "trainer.v1.separate_async", "trainer.v1.sampler"
 WORKER_ENV = "ray_kwargs.ray_init.runtime_env.env_vars"
 
@@ -954,14 +956,37 @@ def _requested(values: Values) -> Mapping[str, object]:
 
 
 # The correction of the engine's mismatch: trainer/ppo/rollout_corr_helper.py,
-# compute_rollout_correction_weights, and trainer/ppo/core_algos.py, compute_policy_loss_vanilla.
+# compute_rollout_correction_weights and compute_rollout_rejection_mask, and
+# trainer/ppo/core_algos.py, compute_policy_loss_vanilla.
 
-_TRUNCATES = {"loss.correction.kind": ("tis_token", "tis_sequence")}
-_MASKS = {"loss.correction.kind": ("mis_token", "mis_sequence")}
-_REJECTS = (
-    "rollout_rs rejects tokens of the KL in the loss too, and its bounds are of the engine's "
-    "probability over the trainer's; orch does not write it: set loss.correction.kind=mis_token."
-)
+_WEIGHTS = {f"{cut}_{level}": level for cut in ("tis", "mis") for level in ("token", "sequence")}
+"""loss.correction.kind -> rollout_is."""
+REJECTED = {
+    "reject_token": "token_k1",
+    "reject_sequence": "seq_sum_k1",
+    "geometric": "seq_mean_k1",
+}
+"""loss.correction.kind -> rollout_rs. Its bounds are of the inverse ratio."""
+_OFF = "the ratio of the trainer's probability before the first minibatch to the engine's"
+_UPPER = "verl has an upper bound always: set loss.correction.most."
+
+
+def _of_kinds(kinds: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+    return {"loss.correction.kind": tuple(kinds)}
+
+
+class _Inverted:
+    """An offer: positive numbers that are the same after two inversions and 15 digits."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, float | int) and value > 0 and _inverse(1 / value) == value
+
+    def __str__(self) -> str:
+        return "positive numbers of at most 15 digits"
+
+
+def _inverse(x: float) -> float:
+    return float(f"{1 / x:.15g}")
 
 
 def _threshold(settings: Settings) -> object:
@@ -972,55 +997,89 @@ def _threshold(settings: Settings) -> object:
     return f"{correction.least:.17g}_{correction.most}"
 
 
+def _inverse_threshold(settings: Settings) -> object:
+    """Return both bounds of the inverse ratio."""
+    correction = settings.loss.correction
+    if correction is None or correction.most is None:
+        return None
+    return f"{1 / correction.most:.17g}_{1 / correction.least:.17g}"
+
+
 def _bounds(values: Values) -> tuple[float | None, float]:
-    """Return both bounds; the lower is None if verl truncates. Raise KeyError for other text."""
-    text = str(values[IS_THRESHOLD])
+    """Return both bounds of the ratio; the lower is None if verl truncates. Raise KeyError for
+    other text."""
+    rejects = bool(values.get(REJECTION))
+    text = str(values[RS_THRESHOLD if rejects else IS_THRESHOLD])
     least, _, most = text.rpartition("_")
     try:
+        if rejects:
+            return _inverse(float(most)), _inverse(float(least))
         return (float(least) if least else None), float(most)
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         raise KeyError(text) from None
 
 
-def _kind(values: Values) -> object:
+def is_corrected(values: Values) -> bool:
+    """Return True if a launch weighs its samples for the engine, or rejects some."""
+    return bool(values.get(IS_WEIGHTS) or values.get(REJECTION))
+
+
+def _weight(values: Values) -> object:
     level = values.get(IS_WEIGHTS)
     if not level:
         return ABSENT
-    if level not in ("token", "sequence"):
+    if level not in ("token", "sequence") or values.get(REJECTION):
         raise KeyError(level)
     return f"{'tis' if _bounds(values)[0] is None else 'mis'}_{level}"
+
+
+def _rejection(values: Values) -> object:
+    rejection = values.get(REJECTION)
+    if not rejection:
+        return ABSENT
+    if values.get(IS_WEIGHTS):
+        raise KeyError(rejection)
+    return {theirs: ours for ours, theirs in REJECTED.items()}[str(rejection)]
+
+
+def _reads(side: int) -> Callable[[Values], object]:
+    return lambda values: _bounds(values)[side] if is_corrected(values) else ABSENT
+
+
+def _applies_to(values: Values) -> object:
+    if not is_corrected(values):
+        return ABSENT
+    return "both" if values.get(REJECTION) and values.get(USE_LOSS) else "policy_loss"
 
 
 CORRECTION_ROWS = (
     Row(
         "loss.correction",
-        offer=(Meaning(None, ABSENT, note="rollout_is is left out: no weight"),),
-        carried_by=f"the absence of {IS_WEIGHTS}",
-        read=lambda values: ABSENT if values.get(IS_WEIGHTS) else None,
+        offer=(Meaning(None, ABSENT, note="rollout_is and rollout_rs are left out: no weight"),),
+        carried_by=f"the absence of {IS_WEIGHTS} and of {REJECTION}",
+        read=lambda values: ABSENT if is_corrected(values) else None,
         since="0.9.0",
     ),
-    Row(
-        "loss.correction.kind",
-        IS_WEIGHTS,
-        tuple(
-            Meaning(f"{cut}_{level}", level)
-            for cut in ("tis", "mis")
-            for level in ("token", "sequence")
-        ),
-        read=_kind,
-        since="0.9.0",
-        account=(
-            "exact",
-            "the ratio of the trainer's probability before the first minibatch to the engine's",
-        ),
-        advice=_REJECTS,
+    *(
+        Row(
+            "loss.correction.kind",
+            key,
+            named(kinds),
+            read=read,
+            since="0.9.0",
+            account=("exact", note),
+        )
+        for key, kinds, read, note in (
+            (IS_WEIGHTS, _WEIGHTS, _weight, _OFF),
+            (REJECTION, REJECTED, _rejection, f"{_OFF}; what is rejected stays in the divisor"),
+        )
     ),
     Row(
         "loss.correction.least",
         offer=same(0.0),
         carried_by="truncation, which has an upper bound only",
         read=lambda values: 0.0 if values.get(IS_WEIGHTS) else ABSENT,
-        when=_TRUNCATES,
+        when=_of_kinds(("tis_token", "tis_sequence")),
         since="0.9.0",
         advice="verl truncates from above only: leave loss.correction.least out.",
     ),
@@ -1029,8 +1088,8 @@ CORRECTION_ROWS = (
         IS_THRESHOLD,
         Number(least=1e-12),
         carried_by=f"{IS_THRESHOLD}, as least_most",
-        read=lambda values: _bounds(values)[0] if values.get(IS_WEIGHTS) else ABSENT,
-        when=_MASKS,
+        read=_reads(0),
+        when=_of_kinds(("mis_token", "mis_sequence")),
         since="0.9.0",
         advice="verl masks between two bounds: set loss.correction.least above 0.",
     ),
@@ -1039,16 +1098,54 @@ CORRECTION_ROWS = (
         IS_THRESHOLD,
         Number(),
         write=_threshold,
-        read=lambda values: _bounds(values)[1] if values.get(IS_WEIGHTS) else ABSENT,
+        read=_reads(1),
+        when=_of_kinds(_WEIGHTS),
         since="0.9.0",
-        advice="verl has an upper bound always: set loss.correction.most.",
+        advice=_UPPER,
     ),
     Row(
-        "loss.correction.applies_to",
-        offer=same("policy_loss"),
-        carried_by="verl itself: the KL in the loss is not weighted",
-        read=lambda values: "policy_loss" if values.get(IS_WEIGHTS) else ABSENT,
+        "loss.correction.least",
+        RS_THRESHOLD,
+        _Inverted(),
+        carried_by=f"{RS_THRESHOLD}, as 1/most_1/least: verl bounds the inverse ratio",
+        read=_reads(0),
+        when=_of_kinds(REJECTED),
         since="0.9.0",
+        advice="verl rejects between two bounds: set loss.correction.least above 0.",
+    ),
+    Row(
+        "loss.correction.most",
+        RS_THRESHOLD,
+        _Inverted(),
+        write=_inverse_threshold,
+        read=_reads(1),
+        when=_of_kinds(REJECTED),
+        since="0.9.0",
+        advice=_UPPER,
+    ),
+    *(
+        Row(
+            "loss.correction.applies_to",
+            offer=same(part),
+            carried_by=why,
+            read=_applies_to,
+            when=when,
+            since="0.9.0",
+            advice=f"In verl {why}: set loss.correction.applies_to={part}.",
+        )
+        for part, why, when in (
+            ("policy_loss", "the KL in the loss is not weighted", _of_kinds(_WEIGHTS)),
+            (
+                "policy_loss",
+                "a rejected sample leaves the policy loss",
+                {**_of_kinds(REJECTED), "kl.placement": (None, "reward")},
+            ),
+            (
+                "both",
+                "a rejected sample leaves the policy loss and the KL in the loss",
+                {**_of_kinds(REJECTED), "kl.placement": ("loss", "reward_and_loss")},
+            ),
+        )
     ),
 )
 

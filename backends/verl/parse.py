@@ -270,8 +270,8 @@ def _correction(launch: LaunchValues) -> KeyFaults:
     for key in (f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_rs"):
         if values[key] is not None and bypass:
             yield key, "is ignored with bypass_mode=True and policy_loss.loss_mode=vanilla"
-        elif values[key] is not None and (key.endswith("rs") or not has_v1(launch.version)):
-            yield key, "no cell has this correction: leave it out, or set rollout_is of 0.9.1"
+        elif values[key] is not None and not has_v1(launch.version):
+            yield key, "no cell has this correction: leave it out, or take verl 0.9.1"
     if values.get(MODE) == "separate_async" and not bypass:
         message = "set it, or ratios are to the trainer's policy, not to the one that sampled"
         yield f"{CORRECTION}.bypass_mode", message

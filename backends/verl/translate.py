@@ -48,9 +48,12 @@ from backends.verl.manifest import (
     PROJECT,
     READ,
     REFERENCE_IN,
+    REJECTED,
+    REJECTION,
     REWARD,
     REWARD_BETA,
     ROLLOUT,
+    RS_THRESHOLD,
     RULE,
     SAMPLED_IN,
     SAPO_TAU,
@@ -167,6 +170,8 @@ ORDER = (
     f"{CORRECTION}.bypass_mode",
     IS_WEIGHTS,
     IS_THRESHOLD,
+    REJECTION,
+    RS_THRESHOLD,
     f"{ACTOR}.calculate_entropy",
     TRAINED_IN,
     REFERENCE_IN,
@@ -441,6 +446,37 @@ def _correction(settings: Settings) -> Iterator[UnsupportedSetting]:
             "none, where loss.policy is gmpo",
             "verl's geo_mean weights a response by the geometric mean of its tokens' weights, "
             "which is another correction: leave it out.",
+        )
+    if correction is not None and correction.kind in REJECTED:
+        yield from _rejection(settings, correction.kind)
+
+
+def _rejection(settings: Settings, kind: str) -> Iterator[UnsupportedSetting]:
+    """Yield what rejected tokens change beside the loss: verl takes them out of the mask."""
+    loss = settings.loss
+    if kind == "reject_token" and loss.aggregation == "sequence_mean":
+        yield _refusal(
+            "loss.aggregation",
+            loss.aggregation,
+            "token_mean, constant",
+            "verl would divide a response by the tokens that are kept, which is another mean: set "
+            "loss.aggregation=token_mean, or loss.correction.kind=mis_token.",
+        )
+    if kind == "reject_token" and loss.policy == "gspo":
+        yield _refusal(
+            "loss.correction.kind",
+            kind,
+            "the others, where loss.policy is gspo",
+            "verl would take gspo's mean ratio over the tokens that are kept: set "
+            "loss.correction.kind=mis_token.",
+        )
+    if loss.entropy_bonus:
+        yield _refusal(
+            "loss.entropy_bonus",
+            loss.entropy_bonus,
+            f"0, where loss.correction.kind is {kind}",
+            "verl leaves rejected samples out of the entropy bonus too: leave it out, or set "
+            "loss.correction.kind=mis_token.",
         )
 
 

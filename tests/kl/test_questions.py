@@ -49,7 +49,11 @@ def test_an_answer_gives_equation_bias_and_what_to_use() -> None:
 
 @pytest.mark.parametrize(
     ("written", "page"),
-    [(beyond.page, "beyond_the_paper.md"), (measured.comedy_page, "comedy.md")],
+    [
+        (beyond.page, "beyond_the_paper.md"),
+        (measured.comedy_page, "comedy.md"),
+        (measured.anchors_picture, "pictures/anchors.svg"),
+    ],
 )
 def test_the_page_is_what_its_tool_writes(written: Callable[[], str], page: str) -> None:
     path = Path(__file__).parents[2] / "docs" / page

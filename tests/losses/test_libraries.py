@@ -53,11 +53,14 @@ VERL = """
 import json, sys
 import torch
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.workers.config.actor import ActorConfig
 
 asked = json.load(sys.stdin)
-old, advantage, mask = (torch.tensor(asked[name]) for name in ("old", "advantage", "mask"))
-HOME = "actor_rollout_ref.actor."
+old, engine, advantage, mask = (
+    torch.tensor(asked[name]) for name in ("old", "engine", "advantage", "mask")
+)
+HOME, CORRECTION = "actor_rollout_ref.actor.", "algorithm.rollout_correction."
 answers = []
 for sent in asked["cases"]:
     own = {key.removeprefix(HOME): value for key, value in sent.items() if key.startswith(HOME)}
@@ -66,10 +69,18 @@ for sent in asked["cases"]:
         strategy="fsdp", rollout_n=1, use_dynamic_bsz=True,
         **{name: own[name] for name in names if name in own},
     )
+    config.global_batch_info.update(batch_num_tokens=mask.sum(), global_batch_size=len(mask))
+    weights, kept, _ = compute_rollout_correction_and_rejection_mask(
+        old_log_prob=old, rollout_log_prob=engine, response_mask=mask, **{
+            key.removeprefix(CORRECTION): value
+            for key, value in sent.items() if key.startswith(CORRECTION + "rollout_")
+        },
+    )
     logp = torch.tensor(asked["logp"], requires_grad=True)
     loss, _ = get_policy_loss_fn(own["policy_loss.loss_mode"])(
         old_log_prob=old, log_prob=logp, advantages=advantage.expand_as(old).contiguous(),
-        response_mask=mask, loss_agg_mode=own["loss_agg_mode"], config=config,
+        response_mask=kept, loss_agg_mode=own["loss_agg_mode"], config=config,
+        rollout_is_weights=None if weights is None else weights.batch["rollout_is_weights"],
     )
     loss.backward()
     answers.append([loss.item(), logp.grad.tolist()])
@@ -275,6 +286,18 @@ CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         )
         for aggregation in aggregations
         for bounds in boundses
+    ]
+    + [
+        {"policy": policy, "aggregation": aggregation, "correction": correction, **bounds}
+        for policy, aggregation, bounds in (
+            ("ppo", "token_mean", {}),
+            ("ppo", "sequence_mean", {}),
+            ("gspo", "sequence_mean", {"clip": {"low": 0.4, "high": 0.6}}),
+            ("cispo", "token_mean", {}),
+            ("dppo_tv", "token_mean", {"clip": {**NEAR, "dual": 1.3}}),
+        )
+        for correction in CORRECTIONS
+        if (correction["kind"], aggregation) != ("reject_token", "sequence_mean")
     ],
 }
 
@@ -325,6 +348,7 @@ def answers(release: str, folder: Path) -> list[tuple[float, list[list[float]]]]
         "cases": [dict(of.sent(plan)) for plan in launches(release)],
         "logp": LOGP.tolist(),
         "old": OLD.tolist(),
+        "engine": ELSEWHERE.tolist(),
         "advantage": ADVANTAGE.tolist(),
         "mask": MASK.tolist(),
     }

@@ -36,6 +36,7 @@ from backends.verl.manifest import (
     MODE,
     NEWEST,
     PENALTY,
+    REJECTION,
     REWARD_BETA,
     ROLLOUT,
     TABLES,
@@ -99,7 +100,7 @@ NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _STALE = re.compile(r"async|off_policy")
 """Entry points that sample while the policy is updated."""
 LOSS_MODE, ENTROPY = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.entropy_coeff"
-REJECTION, BYPASS = f"{CORRECTION}.rollout_rs", f"{CORRECTION}.bypass_mode"
+BYPASS = f"{CORRECTION}.bypass_mode"
 _READ = (
     *KL_KEYS,
     *(ADVANTAGE, GROUP, BATCH, MINIBATCH, PPO_EPOCHS, BY_DEVIATION, LOSS_MODE, AGGREGATION),

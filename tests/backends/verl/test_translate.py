@@ -331,6 +331,48 @@ def test_a_correction_is_sent_and_read_back(
     assert account(plan, "loss.correction.kind").status == "exact"
 
 
+REJECTIONS = [
+    ("reject_token", "token_k1"),
+    ("reject_sequence", "seq_sum_k1"),
+    ("geometric", "seq_mean_k1"),
+]
+
+
+@pytest.mark.parametrize(("kind", "rejection"), REJECTIONS)
+@pytest.mark.parametrize("bounds", [(0.5, 2.5), (0.98, 49.0), (0.9999, 1.0001)])
+def test_a_rejection_is_sent_with_inverse_bounds_and_read_back(
+    kind: str, rejection: str, bounds: tuple[float, float]
+) -> None:
+    least, most = bounds
+    own = {"kind": kind, "least": least, "most": most}
+    for term, part in ((kl("k3", "loss"), "both"), (kl("k1", "reward"), "policy_loss")):
+        asked = cell({**term, "loss": {"correction": {**own, "applies_to": part}}})
+        plan = BACKEND.translate(asked, PLACE)
+        assert values(plan)["algorithm.rollout_correction.rollout_rs"] == rejection
+        sent = str(values(plan)["algorithm.rollout_correction.rollout_rs_threshold"])
+        assert [float(each) for each in sent.split("_")] == [1 / most, 1 / least]
+        back = BACKEND.parse(plan.argv, plan.files)
+        assert back.loss.correction == asked.settings.loss.correction
+        assert account(plan, "loss.correction.kind").status == "exact"
+
+
+@pytest.mark.parametrize(
+    ("loss", "field"),
+    [
+        ({"aggregation": "sequence_mean"}, "loss.aggregation"),
+        ({"policy": "gspo", "aggregation": "sequence_mean"}, "loss.aggregation"),
+        ({"entropy_bonus": 0.01}, "loss.entropy_bonus"),
+    ],
+)
+def test_what_a_rejected_token_changes_beside_the_loss_is_refused(
+    loss: dict[str, Any], field: str
+) -> None:
+    correction = {"kind": "reject_token", "least": 0.5, "most": 2.0}
+    with pytest.raises(UnsupportedSetting) as refused:
+        launch({"kl": {"estimator": "none"}, "loss": {**loss, "correction": correction}})
+    assert refused.value.field == field
+
+
 def test_no_correction_sends_what_was_sent_before() -> None:
     plan = launch()
     assert not any("rollout_is" in key for key in values(plan))
@@ -340,7 +382,8 @@ def test_no_correction_sends_what_was_sent_before() -> None:
 @pytest.mark.parametrize(
     ("correction", "field"),
     [
-        ({"kind": "geometric", "most": 1.1}, "loss.correction.kind"),
+        ({"kind": "geometric", "most": 1.1, "applies_to": "both"}, "loss.correction.least"),
+        ({"kind": "reject_token", "least": 0.5, "most": 2.0}, "loss.correction.applies_to"),
         ({"kind": "tis_token", "least": 0.5, "most": 2.0}, "loss.correction.least"),
         ({"kind": "mis_token", "most": 2.0}, "loss.correction.least"),
         ({"kind": "tis_token"}, "loss.correction.most"),
