@@ -203,8 +203,19 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     assumed = {
         name: next((text for text in refused.values() if f" no {name} for" in text), unsaid)
         for name in _complete(fields, reading.library, version)
-    }
+    } | _one_file(fields)
     return Ported(reading.library, version, fields, given, used, lost, assumed, program)
+
+
+def _one_file(fields: dict[str, Any]) -> dict[str, str]:
+    """Put the first file of a list into `data.path`; return why, if the list has others."""
+    paths = fields["data"]["path"]
+    if not isinstance(paths, list) or not paths:
+        return {}
+    fields["data"] |= {"path": paths[0], "name": name_of(str(paths[0]))}
+    if len(paths) == 1:
+        return {}
+    return {"data.path": f"a cell has one file, and this is the first of {len(paths)}: join them"}
 
 
 def default_of(library: str, version: str) -> str:
@@ -307,10 +318,12 @@ def rows_of_spec(launch: Ported) -> Iterator[PortRow]:
             yield PortRow("not carried", source, note=launch.left[key])
         else:
             for name in holders.get(key, []):
-                yield PortRow("carried", source, name, flat.get(name))
+                why = launch.assumed.get(name, "")
+                yield PortRow(
+                    "approximated" if why else "carried", source, name, flat.get(name), note=why
+                )
     yield from _own_loss(launch)
-    for name, why in launch.assumed.items():
-        yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it")
+    yield from _assumed(launch)
 
 
 def _own_loss(launch: Ported) -> Iterator[PortRow]:
@@ -380,10 +393,12 @@ def _moved_rows(
             yield PortRow("set", sources, entry.field, entry.value, target, chosen, is_other=True)
             continue
         before = own.get(entry.field)
+        assumed = launch.assumed.get(entry.field, "")
         is_other = "approximated" in (entry.status, before.status if before else "")
+        is_other = is_other or bool(keys and assumed)
         kind: Kind = "approximated" if is_other else "carried"
         own_note = f"in {launch.library}: {before.note}" if before and before.note else ""
-        note = "; ".join(filter(None, (entry.note, own_note)))
+        note = "; ".join(filter(None, (assumed, entry.note, own_note)))
         if not keys:
             if entry.field.startswith("backend.") or not (target or kind == "approximated"):
                 continue
@@ -416,9 +431,17 @@ def _entries_of_its_own(launch: Ported) -> dict[str, LedgerEntry]:
 def _lost(launch: Ported) -> Iterator[PortRow]:
     for key, reason in launch.left.items():
         yield PortRow("not carried", _written(key, launch.given[key]), note=reason)
+    yield from _assumed(launch)
+
+
+def _assumed(launch: Ported) -> Iterator[PortRow]:
+    """Yield a row for each field that is in no key of the launch."""
     flat = dict(flatten(launch.fields))
-    for name, why in launch.assumed.items():
-        yield PortRow("set", "", name, flat.get(name), note=f"{why}: check it", is_other=True)
+    for name in launch.assumed:
+        if name in launch.of_field:
+            continue
+        note = f"{launch.assumed[name]}: check it"
+        yield PortRow("set", "", name, flat.get(name), note=note, is_other=True)
 
 
 def _keys_of(launch: Ported, name: str) -> tuple[str, ...]:

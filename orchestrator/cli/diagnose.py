@@ -1,6 +1,6 @@
 """orch diagnose: what went wrong in a run, by its log."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,9 @@ def command(
     """Say what went wrong first in a run, why, how sure that is, and what to change.
 
     LOG is a history exported from W&B, a folder wandb/run-*, a TensorBoard folder, a
-    trainer_state.json, the address of an MLflow store, or the folder of a cell of orch. With
-    --script the launch counts too: some causes no log can tell. Exit code 1: it
-    cannot be told.
+    trainer_state.json, the address of an MLflow store, the console of TRL, verl, OpenRLHF or
+    SkyRL as a text, or the folder of a cell of orch. With --script the launch counts too: some
+    causes no log can tell. Exit code 1: it cannot be told.
 
     \b
       orch diagnose wandb/run-20260101_120000-abc123 --script train.sh
@@ -73,8 +73,11 @@ def command(
     source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
     answers = []
     for run in open_source(source, experiment=experiment, runs=runs):
-        facts, place, origin = _facts(run, script, library, cell)
-        answers.append((run, diagnose(trace_of(run, origin, place, renames), facts)))
+        facts, place, trained_by, why = _facts(run, script, library, cell)
+        answer = diagnose(trace_of(run, trained_by, place, renames), facts)
+        if answer.first is None and trained_by is None and cell is None:
+            answer = replace(answer, untold=(*answer.untold, f"which library trained it: {why}"))
+        answers.append((run, answer))
     if as_json:
         print_json([as_data(run.name, answer) for run, answer in answers])
     else:
@@ -98,15 +101,15 @@ def _cell_of(path: Path) -> CellDir | None:
 
 def _facts(
     run: LoggedRun, script: Path | None, library: str | None, cell: CellDir | None
-) -> tuple[TrainingFacts | None, Place | None, str | None]:
-    """Return what the settings say, the place of the KL, and the library."""
+) -> tuple[TrainingFacts | None, Place | None, str | None, str]:
+    """Return what the settings say, the place of the KL, and the library, with the reason."""
     if cell is not None:
-        return facts_of(cell.read_cell().settings, "cell.json"), None, None
+        return facts_of(cell.read_cell().settings, "cell.json"), None, None, ""
     origin = origin_of(run, library)
     logged = kl_of(origin.library, origin.release, run.settings, run.origin)
     if script is None:
         facts = facts_of_finding(logged, "the logged settings") if logged else None
-        return facts, place_of(logged), origin.library
+        return facts, place_of(logged), origin.library, origin.because
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
     _, findings = audit_file(script, pinned, Projects())
     usual = [finding for finding in findings if finding.usual]
@@ -120,7 +123,7 @@ def _facts(
     place: Place | None = "loss" if facts.placement == "loss" else None
     if facts.placement == "reward":
         place = "reward"
-    return facts, place, origin.library or usual[0].library
+    return facts, place, origin.library or usual[0].library, origin.because
 
 
 def _print(answer: Diagnosis) -> None:

@@ -1,6 +1,7 @@
 """What `orch diagnose` says of logs with a known cause, made by hand and by planted runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ from numpy.typing import NDArray
 
 from docs.tools.diagnose_scores import HALVES, LOGS, answers, kept, library_answers
 from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
+from orchestrator.audit.diagnose.term import term_of
 from orchestrator.cli.diagnose import command
-from orchestrator.imports.logged import LoggedRow, LoggedRun
+from orchestrator.imports.logged import LoggedRow, LoggedRun, UnreadableSource
+from orchestrator.imports.origin import origin_of
+from orchestrator.imports.readers import open_source
 from orchestrator.library.logged import Place
 
 PLANTED = Path(__file__).parent / "planted" / "logs.json.gz"
@@ -230,6 +234,162 @@ def test_what_a_log_cannot_tell_is_an_answer() -> None:
         train__reward_mean=FALLING, train__grad_norm=np.where(np.arange(STEPS) > 60, np.nan, 1.0)
     )
     assert any("train/grad_norm at step 62" in each for each in said(broken).untold)
+
+
+def test_a_log_tells_the_weight_and_the_place_of_its_kl() -> None:
+    """The reward before and after the KL differ by beta times the KL; so do the losses."""
+    moved = noisy(0.1, 0.5, 0.5)
+    shaped = log(train__reward_mean=RISING, train__kl_reference=moved, train__kl_term=moved)
+    in_reward = log(
+        train__reward_mean=RISING,
+        train__shaped_reward_mean=RISING - 0.03 * moved,
+        train__kl_reference=moved,
+    )
+    in_loss = log(reward=RISING, loss=0.04 * moved, kl=moved, completions__mean_length=6.0)
+    assert term_of(trace_of(shaped, None)).beta is None
+    term = term_of(trace_of(in_reward, None))
+    assert (term.place, term.beta) == ("reward", pytest.approx(0.03))
+    term = term_of(trace_of(in_loss, "trl"))
+    assert (term.place, term.beta) == ("loss", pytest.approx(0.04))
+    named = term_of(trace_of(log(actor__kl_loss=moved, actor__kl_coef=0.001), "verl"))
+    assert (named.place, named.beta) == ("loss", 0.001)
+
+
+def test_a_kl_that_costs_more_than_the_reward_gains_has_too_large_a_beta() -> None:
+    """Also where the noise of its gradient carries the reward beyond what beta allows."""
+    reward, moved = noisy(0.7, 0.85, 0.87), noisy(0, 0.4, 0.4)
+    shaped = {"train__kl_reference": moved, "train__shaped_reward_mean": reward - 5 * moved}
+    alone = log(train__reward_mean=reward, **shaped)
+    assert cause(alone) == "kl_too_strong"
+    assert cause(alone, TrainingFacts("k1", "reward", 5.0, pulls=True)) == "kl_too_strong"
+    unbounded = log(
+        train__reward_mean=10 * reward,
+        train__kl_reference=10 * moved,
+        train__shaped_reward_mean=10 * reward - 10 * moved,
+    )
+    assert cause(unbounded) == "kl_too_strong"
+    cheap = {"train__kl_reference": moved, "train__shaped_reward_mean": reward - 0.1 * moved}
+    assert cause(log(train__reward_mean=reward, **cheap)) == "nothing_wrong"
+
+
+def test_a_reward_that_begins_near_its_best_needs_no_smaller_beta() -> None:
+    run = log(train__reward_mean=noisy(0.93, 0.97), train__kl_reference=noisy(0, 0.2, 0.2))
+    assert cause(run, TrainingFacts("k1", "reward", 0.05, pulls=True)) == "nothing_wrong"
+
+
+def test_a_beta_far_too_small_shows_in_the_loss() -> None:
+    moved = noisy(0, 5, 7, 7)
+    run = log(reward=RISING, loss=1e-6 * moved, kl=moved, completions__mean_length=6.0)
+    answer = said(run, library="trl")
+    assert answer.first is not None
+    assert answer.first.cause == "kl_too_weak"
+    assert "beta 1e-06 (by the log)" in answer.first.evidence[0].text
+    assert any("1e-06 (beta) times the KL" in note for note in answer.notes)
+
+
+def test_k1_in_the_loss_shows_where_the_log_tells_the_place() -> None:
+    signed = noisy(0.0, 0.02, 0.02, noise=0.02)
+    run = log(critic__score__mean=RISING, actor__kl_loss=signed, actor__grad_norm=1.0)
+    assert cause(run, library="verl") == "kl_without_effect"
+    in_reward = log(critic__score__mean=RISING, actor__reward_kl_penalty=signed)
+    assert cause(in_reward, library="verl") == "nothing_wrong"
+
+
+def test_a_gain_that_a_batch_promises_and_the_next_does_not_show() -> None:
+    """The reward is gone before a mean of it stands out of the noise."""
+    at = np.arange(STEPS) % 12
+    reward = np.full(STEPS, np.nan)
+    reward[at == 0] = [0.52, 0.39, 0.03, 0.12, 0.05, 0.05, 0.08, 0.19, 0.05, 0.02]
+    run = log(reward=reward, grad_norm=1.0, loss=-0.02 * at, clip_ratio__region_mean=0.0)
+    assert cause(run, library="trl") == "minibatches"
+    assert cause(log(reward=reward, grad_norm=1.0, loss=0.0), library="trl") != "minibatches"
+
+
+def test_a_short_log_is_told_what_is_no_fault() -> None:
+    """Two steps are too few for the rules, and enough for the question that people ask."""
+    run = log(critic__score__mean=0.5, actor__kl_loss=np.arange(STEPS) / 100, actor__ppo_kl=0.0)
+    answer = diagnose(trace_of(replace(run, rows=run.rows[:2]), "verl"))
+    assert answer.first is None
+    assert any("KL is 0 in the first step" in note for note in answer.notes)
+    assert any("actor/ppo_kl is 0 in each step. It is no KL" in note for note in answer.notes)
+    assert answer.untold == (
+        "what happened: the log has the reward of 2 train steps, and the rules need 4",
+    )
+
+
+def test_a_loss_of_zero_with_no_signal_is_not_called_right() -> None:
+    run = log(reward=0.0, loss=0.0, grad_norm=0.0, clip_ratio__region_mean=0.0)
+    assert not said(run, library="trl").notes
+
+
+_TRL_LINE = (
+    "{{'loss': {quote}{loss:.4g}{quote}, 'grad_norm': {quote}1.0{quote}, 'reward': {quote}"
+    "{reward:.4g}{quote}, 'completions/mean_length': 6.0, 'frac_reward_zero_std': 0.0, "
+    "'kl': {quote}{kl:.4g}{quote}}}"
+)
+CONSOLES = {
+    "trl": lambda i, r, k: _TRL_LINE.format(quote="", loss=0.02 * k, reward=r, kl=k),
+    "trl texts": lambda i, r, k: (
+        f" 3%| {i}/120 [00:01<00:02]" + _TRL_LINE.format(quote="'", loss=0.02 * k, reward=r, kl=k)
+    ),
+    "verl": lambda i, r, k: (
+        f"\x1b[36m(TaskRunner pid=12)\x1b[0m step:{i} - critic/score/mean:np.float64({r:.4g}) - "
+        f"actor/kl_loss:{k:.4g} - actor/kl_coef:0.02 - response_length/mean:6.0"
+    ),
+    "openrlhf": lambda i, r, k: (
+        f"(PPOTrainer pid=3) INFO 01-01 10:00:00 ppo.py:3] Global step {i}: {{'rollout/reward_mean'"
+        f": {r:.4g}, 'kl': {k:.4g}, 'logprobs_diff': {k:.4g}, 'ppo_kl': 0.0, "
+        "'rollout/response_length_mean': 6.0}"
+    ),
+    "skyrl": lambda i, r, k: (
+        f"2026-01-01 10:00:00.000 | INFO | log:88 - Step {i}: \n{{'reward/avg_raw_reward': "
+        f"'{r:.4f}',\n 'policy/policy_kl': '{k:.4f}',\n 'generate/avg_num_tokens': '6.0000'}}"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", CONSOLES)
+def test_a_console_is_read(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "train.log"
+    lines = [CONSOLES[form](i + 1, r, 0.2 * i / STEPS) for i, r in enumerate(RISING)]
+    path.write_text("Loading\n" + "\n".join(lines) + "\ndone\n", encoding="utf-8")
+    done = CliRunner().invoke(command, [str(path)])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("Most likely, nothing is wrong")
+    (run,) = open_source(str(path))
+    assert len(run.rows) == STEPS
+    assert origin_of(run).library == form.partition(" ")[0]
+
+
+def test_a_text_without_metrics_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("step one: buy bread\n", encoding="utf-8")
+    with pytest.raises(UnreadableSource, match="no line with the metrics of a step"):
+        open_source(str(path))
+
+
+def test_the_file_of_verls_own_logger_is_read(tmp_path: Path) -> None:
+    path, more = tmp_path / "metrics.jsonl", {"actor/entropy": 0.5}
+    rows = [
+        {"step": i, "data": {"critic/score/mean": float(r), "actor/pg_clipfrac": 0, **more}}
+        for i, r in enumerate(RISING)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert CliRunner().invoke(command, [str(path)]).output.startswith("Most likely, nothing")
+
+
+def test_a_script_that_does_not_fix_the_term_is_named(tmp_path: Path) -> None:
+    history, script = tmp_path / "h.jsonl", tmp_path / "train.py"
+    rows = [{"_step": i, "reward": r, "kl": 0.1 * i, "loss": 0} for i, r in enumerate(RISING)]
+    history.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    script.write_text(
+        "from trl import GRPOConfig\nargs = GRPOConfig(output_dir='o', beta=0.02)\n",
+        encoding="utf-8",
+    )
+    words = [str(history), "--script", str(script), "--library", "trl"]
+    assert "orch audit train.py" in CliRunner().invoke(command, words).output
+    known = [*words[:-1], "trl@1.16.0"]
+    assert "orch audit train.py" not in CliRunner().invoke(command, known).output
 
 
 def test_names_of_a_library_are_understood() -> None:

@@ -388,6 +388,9 @@ def _kl_without_effect(run: _Run) -> CauseFound | None:
             "of k1 in the loss is zero on average (but for a variant that only has its value)"
         )
         return CauseFound("kl_without_effect", "likely", (run.shown(at, TERM, text),))
+    if facts.pulls is None and run.logged.is_bare_k1:
+        text = "the KL is k1, and no reward is less for it: in the loss, k1 has no pull"
+        return CauseFound("kl_without_effect", "possible", (run.shown(0, TERM, text),))
     if facts.has_kl is not None or trace.get(TERM) is None or course.fell:
         return None
     if _levels(run, slice(None)) or _tail(run) is not None:
@@ -663,7 +666,8 @@ def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
     is_sure = first is not None and first.certainty == "sure"
     if (run.course.fell or not run.course.rose) and not is_sure:
         if KL in absent and facts.has_kl is not False:
-            metric = trace.own_name(TERM) if trace.get(TERM) is None else trace.own_name(LENGTH)
+            no_term = trace.get(TERM) is None
+            metric = trace.own_names.get(TERM, KL) if no_term else trace.own_name(LENGTH)
             yield f"whether the policy left the reference policy: {metric} would tell"
         if {RATIO, MISMATCH, CLIP} <= absent and not facts.on_policy:
             yield f"whether samples are off policy: {trace.own_name(CLIP)} would tell"

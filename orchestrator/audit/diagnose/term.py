@@ -29,6 +29,8 @@ class LoggedTerm:
     """True: estimates below 0, as only k1 has (or a variant with its value). False: none."""
     is_whole_loss: bool = False
     """The loss is beta times the KL, and nothing beside it."""
+    is_bare_k1: bool = False
+    """In orch's own names the term is the KL of k1, and no reward with the KL is logged."""
 
 
 def term_of(trace: Trace) -> LoggedTerm:
@@ -55,7 +57,14 @@ def term_of(trace: Trace) -> LoggedTerm:
     if beta is None and (logged := trace.get("train/beta")) is not None:
         beta = float(np.nanmedian(logged))
     cost = None if beta is None or moved is None else beta * moved
-    return LoggedTerm(place, beta, cost, is_k1, is_whole)
+    is_bare = (
+        not trace.own_names
+        and shaped is None
+        and term is not None
+        and moved is not None
+        and np.allclose(term, moved, 1e-3, 1e-6, equal_nan=True)
+    )
+    return LoggedTerm(place, beta, cost, is_k1, is_whole, is_bare)
 
 
 def _is_signed(values: Series) -> bool:
