@@ -1,4 +1,4 @@
-"""The engine that generates responses: the spec's engine and sampling as lm-eval's arguments. Pure.
+"""The engine that generates responses: the spec's engine and sampling as lm-eval's arguments.
 
 Read against lm-eval 0.4.13: `models/vllm_causallms.py`, `models/openai_completions.py`,
 `models/api_models.py`. Its defaults would cut responses at 256 tokens and prompts at 2,048, and
@@ -7,6 +7,8 @@ send the seed 1234 to every server; so every argument is set explicitly.
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from orchestrator import harness_tasks
@@ -35,10 +37,22 @@ def resolved(engine: Engine, scale: str, site: Site | None) -> Engine:
     name = engine.name
     if name == "auto":
         name = "hf" if scale == "micro" else "vllm"
-    parallel = engine.tensor_parallel_size
-    if name == "vllm" and parallel is None:
-        parallel = gpus_of(site)
-    return engine.model_copy(update={"name": name, "tensor_parallel_size": parallel})
+    parallel, python = engine.tensor_parallel_size, engine.python
+    if name == "vllm":
+        parallel = parallel or gpus_of(site)
+        python = python or _python_of_vllm(site)
+    changes = {"name": name, "tensor_parallel_size": parallel, "python": python}
+    return engine.model_copy(update=changes)
+
+
+def _python_of_vllm(site: Site | None) -> str | None:
+    """Return the Python of the environment `lm-eval`, if orch's own has no vLLM; None for none."""
+    if find_spec("vllm") is not None:
+        return None
+    folder = (site.options if site else {}).get("environments_dir")
+    within = Path(str(folder)).expanduser() if folder else None
+    environment = find_installed("lm-eval", harness_tasks.VERSION, within=within)
+    return None if environment is None else str(environment.python)
 
 
 def gpus_of(site: Site | None) -> int:

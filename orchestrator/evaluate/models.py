@@ -13,6 +13,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from orchestrator import harness_tasks
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import engines, vllm_build
 from orchestrator.records import Engine, Sampling
@@ -131,8 +132,9 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         from lm_eval.models.vllm_causallms import VLLM
     except ImportError as error:
         raise EnvironmentFault(
-            f"evaluation.engine is vllm, which cannot be imported here ({error}); name an "
-            "interpreter that has vLLM and lm-eval in evaluation.engine.python, or serve the "
+            f"evaluation.engine is vllm, which cannot be imported here ({error}): `orch env "
+            f"create lm-eval@{harness_tasks.VERSION}` makes the environment that has it. Or name "
+            "an interpreter with vLLM and lm-eval in evaluation.engine.python, or serve the "
             "checkpoint and use evaluation.engine.name=completions"
         ) from error
 

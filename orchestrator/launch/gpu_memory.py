@@ -89,9 +89,10 @@ def memory_lines(cells: Iterable[Cell]) -> list[str]:
     if read:
         lines.setdefault(f"from the config.json of {', '.join(read)}")
     if declared:
+        adapted = any(cell.settings.lora for cell in launches.values())
         lines.setdefault(
             f"from the names of {', '.join(declared)}, whose config.json is not in the hub's cache "
-            "here: activations and adapters are not counted"
+            f"here: activations {'and adapters ' if adapted else ''}are not counted"
         )
     return list(lines)
 

@@ -5,13 +5,16 @@ GPUs and address; `worker.begin` for the prompts. The import of the library, in 
 after the site's `setup` lines, stands for the trainer's own start.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator import harness_tasks
 from orchestrator.environments.lock import locks_of, plain_name
 from orchestrator.environments.make import QUESTION, contents
 from orchestrator.errors import EnvironmentFault
+from orchestrator.evaluate.engines import resolved
 from orchestrator.launch.check import translations
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.environment import (
@@ -64,6 +67,8 @@ def preflight(
     }
     for cell, plan in launches.values():
         yield _library(plan, cell, options, runs_dir)
+    if cells and evaluation and evaluation.tasks:
+        yield from _scorer(site, evaluation)
     for need in unprepared_cells(cells, folder):
         yield NodeFinding("prepared prompts", "broken", need.sentence)
     yield from (NodeFinding(*each) for each in hub_findings(site, cells, evaluation))
@@ -115,6 +120,27 @@ def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path)
     listed = f", imports {', '.join(modules)}" if modules else ""
     return NodeFinding(
         check, "ok", f"Python {its.python}, {plan.backend} {version or 'unknown'}{listed}"
+    )
+
+
+def _scorer(site: Site, evaluation: EvaluationSpec) -> Iterator[NodeFinding]:
+    """Yield whether the Python that scores checkpoints has vLLM, where vLLM is to score them."""
+    engine = resolved(evaluation.engine, "full", site)
+    if engine.name != "vllm":
+        return
+    python = engine.python or sys.executable
+    try:
+        faults = contents([python, "-c", QUESTION, "vllm", "lm_eval"], None, _IMPORT_SECONDS).faults
+    except EnvironmentFault as fault:
+        faults = {python: str(fault)}
+    why = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
+    yield NodeFinding(
+        "environment of evaluation",
+        "broken" if why else "ok",
+        f"{python} cannot import {why}" if why else f"{python} imports vllm, lm_eval",
+        f"orch env create lm-eval@{harness_tasks.VERSION}, or evaluation.engine.python"
+        if why
+        else "",
     )
 
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from orchestrator.environments.lock import MARKER, Environment
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import engines
 from orchestrator.records import Engine, EvaluationSpec, Sampling, Site
@@ -38,6 +40,20 @@ def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None
     assert (full.name, full.tensor_parallel_size) == ("vllm", 4)
     one = engines.resolved(Engine(tensor_parallel_size=1), "full", site)
     assert one.tensor_parallel_size == 1
+
+
+def test_vllm_is_that_of_the_environment_lm_eval_where_orchs_own_has_none(tmp_path: Path) -> None:
+    """It is looked for where a site keeps environments; a Python that the spec names wins."""
+    site = Site(options={"environments_dir": str(tmp_path)})
+    assert engines.resolved(Engine(), "full", site).python is None
+    home = tmp_path / "lm-eval-0.4.13"
+    home.mkdir()
+    (home / MARKER).write_text(
+        json.dumps(Environment("lm-eval", "0.4.13", "gpu", home, "sha256:0").record())
+    )
+    assert engines.resolved(Engine(), "full", site).python == str(home / "bin" / "python")
+    assert engines.resolved(Engine(python="/x/python"), "full", site).python == "/x/python"
+    assert engines.resolved(Engine(), "micro", site).python is None
 
 
 @pytest.mark.parametrize(

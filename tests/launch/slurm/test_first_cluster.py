@@ -18,7 +18,7 @@ from tests.launch.slurm.test_chain import house as house
 
 PAGE = ROOT / "docs" / "first_cluster.md"
 SMALL = {
-    "/shared/environments/verl@0.9.1.gpu": "{home}/verl",
+    "/shared/environments": "{home}/environments",
     "/shared/huggingface": "{home}/hf",
     "gres: gpu:a100:4\n": "gres: gpu:a100:4\n  memory_gib: 2\n",
     "seeds: [0, 1, 2]": "seeds: [0]",
@@ -61,7 +61,7 @@ def written(home: Path) -> list[list[str]]:
 @pytest.mark.long(120)
 def test_the_eight_commands(cluster: Cluster, tmp_path: Path, house: Path) -> None:
     del cluster  # its environment is this process's
-    place = standin_verl.environment(tmp_path / "verl")
+    place = standin_verl.environment(tmp_path / "environments" / "verl-0.9.1")
     (place / "bin" / "python").rename(place / "bin" / "python-of-verl")
     (place / "bin" / "python").write_text(STARVED)
     (place / "bin" / "python").chmod(0o755)
