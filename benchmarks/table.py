@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 from measure import ORCH, grid_spec, measure
 from run_again import finished
-from startup import hydra_multirun
 
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 
 RISE = 1.25
+HYDRA_JOBS = 40
 
 
 class Line(NamedTuple):
@@ -67,6 +67,8 @@ def main() -> None:
 def measured(folder: Path, keep: Path) -> Iterator[Line]:
     job = hydra_multirun(folder)
     yield Line("H, a no-op job of hydra --multirun", f"{job:.3f} CPU s", "", "", 1.0)
+    cost = min(measure([ORCH, "--help"]) for _ in range(5))
+    yield against_hydra("orch --help", cost.cpu_seconds, cost.peak_mib, job, "0.15 s")
     for cells, limit in ((1000, "none set"), (10_000, "8 H, 150 MB"), (100_000, "90 H, 600 MB")):
         spec = grid_spec(folder / f"bench_{cells}.yaml", cells)
         cost = measure([ORCH, "plan", spec], cwd=folder, codes=(3,))
@@ -95,6 +97,22 @@ def measured(folder: Path, keep: Path) -> Iterator[Line]:
     yield from page_opened(folder)
     yield evaluated()
     yield from trained()  # imports torch: a process that this one starts later would have its peak
+
+
+def hydra_multirun(folder: Path) -> float:
+    """Return the CPU seconds of a job of Hydra's own sweep, of a task that does nothing."""
+    (folder / "noop.yaml").write_text("x: 0\n")
+    (folder / "noop.py").write_text(
+        "import hydra\n"
+        "@hydra.main(config_path='.', config_name='noop', version_base=None)\n"
+        "def main(cfg): pass\n"
+        "main()\n"
+    )
+    many, one = (
+        measure([sys.executable, "noop.py", *more], cwd=folder).cpu_seconds
+        for more in (["--multirun", f"x=range({HYDRA_JOBS})"], [])
+    )
+    return (many - one) / (HYDRA_JOBS - 1)
 
 
 def against_hydra(what: str, spent: float, mib: float, job: float, limit: str) -> Line:

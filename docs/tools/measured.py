@@ -224,8 +224,6 @@ APPEARS = {
     "contradicted": "does not appear: the interval says otherwise",
     "no effect": "no effect larger than 0.05",
 }
-PAPERS_RATE = "0.0008"
-"""The learning rate on the maps that corresponds to the paper's runs (decision 082)."""
 
 
 STUDIES_WITHOUT_MAP = (
@@ -338,69 +336,20 @@ def _observations(stored: StoredData, points: StoredData) -> Iterator[str]:
     yield from _summary_table(stored, points)
     yield ""
     yield (
-        "Not seen and not decided is not refuted: the page on the claims has each interval. The "
-        "rest of this section is about the maps' own seeds."
+        "Not seen and not decided is not refuted: the page on the claims has each interval. "
+        "Collapses: in at least half of the seeds, and no KL in none. Steadies: more than half are "
+        "stable, and without a KL no more than half. Below, the claims on the maps' own seeds."
     )
     claims = {claim["name"]: claim for claim in stored["claims"]}
     for number, one in enumerate(OBSERVATIONS, 1):
         yield ""
         yield f"**{number}. The paper: {one.says}.**"
         yield ""
-        yield from _states_at_the_papers_rate(stored, one)
         for name in one.claims:
             claim = claims.get(name)
             if claim:
                 word = APPEARS.get(claim["verdict"], f"not decided ({claim['verdict']})")
                 yield f"- *{word}*: {claim['statement']} {claim['reason']}"
-        if one.term:
-            yield from _on_the_map(stored["phases"], one)
-
-
-def _states_at_the_papers_rate(stored: StoredData, one: PaperObservation) -> Iterator[str]:
-    """Yield the states at the paper's learning rate: of the term at all betas, and of no KL."""
-    if not one.term:
-        return
-    study, where = ("async10", "staleness 10") if one.steadied else ("learning_rate", "staleness 0")
-    terms = ("k1.reward", "k3.loss", "k1.loss", "k3.reward") if one.steadied else (one.term,)
-    shown = []
-    for term in (*terms, "none"):
-        own = [
-            c
-            for c in stored["configurations"]
-            if (c["study"], c["kl"]) == (study, term) and c["learning_rate"] == float(PAPERS_RATE)
-        ]
-        states = [sum(c["states"][i] for c in own) for i in range(len(STATES))]
-        if n := sum(states):
-            unsteady, lost = _share(n - states[0], n), _share(states[2], n)
-            shown.append(f"{term} not stable in {unsteady} runs, collapsed in {lost}")
-    betas = _joined(
-        f"{c['beta']:g}"
-        for c in stored["configurations"]
-        if (c["study"], c["kl"]) == (study, one.term) and c["learning_rate"] == float(PAPERS_RATE)
-    )
-    yield f"- At the paper's place ({where}, β {betas}): {'; '.join(shown)}."
-
-
-def _on_the_map(maps: Sequence[StoredData], one: PaperObservation) -> Iterator[str]:
-    """Yield the fields of the maps in which at least half of the seeds show the instability."""
-    if one.steadied:
-        for term in ("k1.reward", "k3.loss"):
-            places = _places(maps, term, _steadies)
-            yield (
-                f"- On the map, no KL is not stable in at least half of the seeds and {term} is "
-                f"stable in more than half at: {places}."
-            )
-        return
-    lost = _places(maps, one.term, _collapses)
-    shaken = _places(maps, one.term, lambda own, base: own[0] <= HALF and base[0] > HALF)
-    yield (
-        f"- On the map, {one.term} collapses in at least half of the seeds, and no KL in none, "
-        f"at: {lost}."
-    )
-    yield (
-        f"- {one.term} is not stable in at least half, and no KL is stable in more than half, "
-        f"at: {shaken}."
-    )
 
 
 def _collapses(own: Sequence[float], base: Sequence[float]) -> bool:

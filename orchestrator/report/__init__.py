@@ -8,7 +8,6 @@ results.py      sections on results; the tables of `orch compare`
 libraries.py    sections on libraries; the tables of `orch compare --by backend`
 provenance.py   what the numbers rest on: read from disk, and shown
 figures.py      the data of figures, and their views as charts
-measured.py     docs/beyond_the_paper.md and docs/comedy.md, from stored experiments
 """
 
 from collections.abc import Mapping, Sequence

@@ -160,7 +160,6 @@ def test_the_page_says_what_is_kept(synthetic: Any) -> None:
     ]
     text = "\n".join(lines)
     assert "1 of 2 [9%, 91%]" in text
-    assert "and no KL in none, at: staleness 10 with β 1." in text
     assert "*not decided (too few runs)*: The share of collapsed runs is higher" in text
 
 
