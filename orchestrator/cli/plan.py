@@ -38,7 +38,7 @@ from orchestrator.spec.expand import formulas
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
-    from orchestrator.records import Cell
+    from orchestrator.records import Cell, Site
     from orchestrator.runs.plan import Plan, PlanRow
 
 
@@ -126,7 +126,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     unfinished = [row.cell for row in plan.pending if row.cell is not None]
     if experiment.scale != "micro" and (common_values := common_training(unfinished)):
         click.echo("\n" + _filled(f"all cells train with: {', '.join(common_values)}"))
-    _print_memory(unfinished)
+    _print_memory(unfinished, experiment.spec.site)
     for fault in counted_faults(plan):
         say(fault)
     for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
@@ -163,9 +163,9 @@ def _print_differences(experiment: Experiment) -> None:
         click.echo(_filled("  `orch compare SPEC --by backend` says how, and later by how much"))
 
 
-def _print_memory(cells: "Iterable[Cell]") -> None:
+def _print_memory(cells: "Iterable[Cell]", site: "Site") -> None:
     """Print what the launches of cells would take of a GPU's memory."""
-    if sentences := memory_lines(cells):
+    if sentences := memory_lines(cells, site):
         click.echo("\nmemory of a GPU, estimated and not measured:")
         for sentence in sentences:
             click.echo(_filled(f"  {sentence}"))

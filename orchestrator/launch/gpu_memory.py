@@ -1,6 +1,7 @@
 """The memory that the launches of cells take of a GPU: sentences for a plan, and refusals."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from orchestrator import plugins
 from orchestrator.errors import OrchError, UnsupportedSetting
 from orchestrator.library.memory import MemoryEstimate, estimate
 from orchestrator.library.model_size import ModelSize, size_of
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import AttemptPaths, Cell, Site
 from orchestrator.settings import without_seed
 
 _NOWHERE = AttemptPaths(*(Path(name) for name in ("plan", "attempt", "checkpoints")))
@@ -23,15 +24,16 @@ class CellMemory(NamedTuple):
     size: ModelSize
 
 
-def memory_of(cell: Cell) -> CellMemory | None:
+def memory_of(cell: Cell, variables: Mapping[str, str] | None = None) -> CellMemory | None:
     """Return the estimate for a cell; None without GPUs, or if library or model are not known.
 
+    variables: those that name the hub's cache; None: this process's.
     Raise OrchError for a cell that its library cannot express.
     """
     if not cell.resources.gpus_per_node or cell.scale != "full":
         return None
     use = plugins.load(cell.settings.backend.name).gpu_memory(cell)
-    size = size_of(cell.settings.model)
+    size = size_of(cell.settings.model, variables)
     if use is None or size is None:
         return None
     return CellMemory(estimate(use, size, cell.resources.gpu, cell.settings.lora), size)
@@ -72,8 +74,13 @@ def _helps(cell: Cell) -> Iterable[str]:
                 yield words
 
 
-def memory_lines(cells: Iterable[Cell]) -> list[str]:
-    """Return a sentence for each kind of launch, and where the sizes of the models are from."""
+def memory_lines(cells: Iterable[Cell], site: Site | None = None) -> list[str]:
+    """Return a sentence for each kind of launch, and where the sizes of the models are from.
+
+    site: its `options.env` may name the hub's cache of the jobs, which is looked into.
+    """
+    own = site.options.get("env") if site else None
+    variables = {**os.environ, **(own if isinstance(own, Mapping) else {})}
     lines: dict[str, None] = {}
     launches = {
         (without_seed(cell.settings), cell.resources, cell.system, cell.cadence): cell
@@ -82,7 +89,7 @@ def memory_lines(cells: Iterable[Cell]) -> list[str]:
     read: dict[str, None] = {}
     declared: dict[str, None] = {}
     for cell in launches.values():
-        memory = memory_of(cell)
+        memory = memory_of(cell, variables)
         if memory is not None:
             lines.setdefault(_sentence(cell, memory))
             (read if memory.size.shape else declared).setdefault(cell.settings.model.name)

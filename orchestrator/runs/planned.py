@@ -285,7 +285,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "common_training": common_training(experiment.cells),
         "counts": plan.counts(),
         "pending": len(plan.pending),
-        "memory": memory_lines(pending),
+        "memory": memory_lines(pending, experiment.spec.site),
         "checkpoint_bytes": None if checkpoints is None else checkpoints.total,
         "still_to_spend": bill(pending, measured)._asdict(),
         "evaluation": {

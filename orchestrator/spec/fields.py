@@ -199,7 +199,11 @@ def unknown(name: str, within: str = "") -> str:
     )
     if not within and name in SpecFile.model_fields and name not in known:
         return f"'{name}' is no setting: write `{name}:` at the top of the spec, beside base"
-    hint = did_you_mean(name, known)
+    key, equals, value = name.partition("=")
+    field = key if within else LABELS.get(key, "") or key
+    if equals:
+        return f"'{name}' has no value: in a file write `{field}: {value}`, with a colon"
+    hint = f", did you mean '{field}'?" if field != name else did_you_mean(name, known)
     siblings = [field for field in known if "." not in field]
     listed = "" if hint else f" (it has: {', '.join(dict.fromkeys(siblings))})"
     return f"unknown field '{name}'{f' of {within}' if within else ''}{hint}{listed}"

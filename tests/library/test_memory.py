@@ -10,7 +10,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.launch.gpu_memory import memory_lines, memory_of, refusal
 from orchestrator.library.memory import GpuUse, estimate, gpu_gib
 from orchestrator.library.model_size import ModelSize, size_of
-from orchestrator.records import Cell
+from orchestrator.records import Cell, Site
 from orchestrator.settings import Lora, Model
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -133,6 +133,9 @@ def test_the_size_is_from_the_cache_or_from_the_name(
     use, source = memory_lines([cell(tmp_path / "spec", path="org/Cached-7B")])
     assert use.startswith("trl m: 64 of 80 GiB a GPU while it trains, 60 while it samples")
     assert source == "from the config.json of m"
+    monkeypatch.delenv("HF_HOME")
+    site = Site(kind="slurm", options={"env": {"HF_HOME": str(tmp_path / "hf")}})
+    assert memory_lines([cell(tmp_path / "jobs", path="org/Cached-7B")], site)[1] == source
     _, source = memory_lines([cell(tmp_path / "other")])
     assert source.startswith("from the names of m, whose config.json is not")
 

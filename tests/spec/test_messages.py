@@ -35,6 +35,16 @@ studies: {one: {axes: {kl: [{estimator: k3, placement: loss, beta: 0.3}]}}}
         ("studies:", "resources: {gpus_per_node: 4}\nstudies:", "'resources' is a setting: give"),
         ("  backend: {", "\tbackend: {", "begins with a tab; indent with spaces"),
         ("  backend: {", " backend: {", "indented by 1 spaces; lines above it by 0"),
+        (
+            "  backend: {",
+            "  kl.beta=0.1:\n  backend: {",
+            "in a file write `kl.beta: 0.1`, with a colon",
+        ),
+        (
+            "  backend: {",
+            "  beta: 0.1\n  backend: {",
+            "unknown field 'beta', did you mean 'kl.beta'",
+        ),
         ("seeds: [0]", "  seeds: [0]", "indented by 2 spaces; lines above it by 0"),
     ],
 )
