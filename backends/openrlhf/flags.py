@@ -114,6 +114,9 @@ FLAT_NAMES: Mapping[str, str | None] = {
     "ckpt.max_num": "max_ckpt_num",
     "ckpt.load_enable": "load_checkpoint",
     "logger.tensorboard_dir": "use_tensorboard",
+    "logger.wandb.group": "wandb_group",
+    "logger.wandb.key": "use_wandb",
+    "logger.wandb.project": "wandb_project",
     "logger.wandb.run_name": "wandb_run_name",
 }
 """The flags that orch gives, in the order of a command line: dotted name -> flat name, or None for

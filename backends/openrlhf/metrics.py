@@ -54,7 +54,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         steps = steps_per_batch(directory.name)
         if steps is None:
             continue
-        files = sorted(directory.glob("events.out.tfevents.*"))
+        files = sorted(directory.rglob("events.out.tfevents.*"))
         names_seen = LoggedSteps()
         points = (point for file in files for point in _of_events(file, steps, names_seen, kept))
         first = next(points, None)

@@ -40,6 +40,9 @@ from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import AS_SENT, Data, Resources, Settings, System
 
 REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
+NO_KEY = "of_the_environment"
+"""OpenRLHF logs to W&B where it is given a key, and uses it only if the environment has none. A
+key does not belong into arguments."""
 PROMPTS_FORMAT = "labelled"
 COLUMNS = {"prompt": "prompt", "label": "label"}
 REWARD_CLIP = (-1000.0, 1000.0)
@@ -85,7 +88,7 @@ class RankLayout(NamedTuple):
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
-    loggers.refuse(cell)
+    loggers.refuse(cell, ("wandb", "tensorboard"), "OpenRLHF logs to W&B and to TensorBoard alone.")
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
     layout = rank_layout(settings, cell.resources, version, cell.system)
@@ -127,6 +130,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         env={
             **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
             **dump_variables,
+            **loggers.variables(cell, paths),
         },
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
         + own
@@ -202,8 +206,14 @@ def _machines(settings: Settings, layout: RankLayout) -> Options:
 def _output(cell: Cell, paths: AttemptPaths) -> Options:
     minibatches = cell.settings.batch.num_minibatches
     every = cell.cadence.checkpoint_every_steps
+    steps = STEPS_DIR.format(minibatches)
+    wandb = {
+        "logger.wandb.key": NO_KEY,
+        "logger.wandb.project": loggers.PROJECT,
+        "logger.wandb.group": loggers.group(cell),
+    }
     return {
-        "ckpt.path": str(paths.checkpoints_dir / STEPS_DIR.format(minibatches)),
+        "ckpt.path": str(paths.checkpoints_dir / steps),
         "ckpt.output_dir": str(
             paths.checkpoints_dir / FINAL_DIR.format(cell.settings.num_train_steps)
         ),
@@ -211,8 +221,10 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
         "ckpt.save_hf": every is not None,
         "ckpt.max_num": 2,
         "ckpt.load_enable": True,
-        "logger.tensorboard_dir": str(paths.attempt_dir / "tensorboard"),
-        "logger.wandb.run_name": STEPS_DIR.format(minibatches),
+        # the run's name, which W&B shows, is a folder below that of TensorBoard
+        "logger.tensorboard_dir": str(paths.attempt_dir / "tensorboard" / steps),
+        "logger.wandb.run_name": cell.slug,
+        **(wandb if "wandb" in cell.loggers else {}),
     }
 
 

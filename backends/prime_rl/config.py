@@ -13,6 +13,7 @@ from backends.prime_rl.launch import SERVER_HOST
 from backends.prime_rl.manifest import sequence_tokens
 from backends.prime_rl.releases import CURRENT
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.library import loggers
 from orchestrator.records import AttemptPaths, Cell
 
 Table = dict[str, object]
@@ -169,6 +170,9 @@ def _surroundings(cell: Cell, paths: AttemptPaths, version: str) -> Iterator[tup
         yield "trainer.loss.kwargs", {}
     yield from _gpus(cell, version)
     yield "inference.server.port", PORT
+    if "wandb" in cell.loggers:
+        yield "wandb.project", loggers.PROJECT
+        yield "wandb.name", cell.slug
     if cell.resources.num_nodes == 2:
         yield from _addresses(cell, version)
 

@@ -26,7 +26,7 @@ ROLLOUTS = "orch_prime_rl_rollouts"
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell Prime-RL cannot train."""
-    loggers.refuse(cell)
+    loggers.refuse(cell, ("wandb",), "Prime-RL logs to W&B alone.")
     carried = _carried(cell)
     check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
@@ -65,7 +65,10 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **extra_file(cell.settings),
             **lora.file(cell.settings),
         },
-        env={rollout_dump.VARIABLE: folder} if dumps else {},
+        env={
+            **({rollout_dump.VARIABLE: folder} if dumps else {}),
+            **loggers.variables(cell, paths),
+        },
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
         + own
         + without_evaluation(cell.cadence),

@@ -59,7 +59,12 @@ class GpuLayout(NamedTuple):
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell that SkyRL cannot train."""
-    loggers.refuse(cell)
+    loggers.refuse(
+        cell,
+        ("tensorboard",),
+        "SkyRL has one logger at a time, and orch reads its TensorBoard files. Leave the others "
+        "out: `orch import` and MLflow have the curves.",
+    )
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = MANIFEST.carry(settings)

@@ -5,11 +5,11 @@ own log as before, and MLflow stays the mirror of record. Keys come from the env
 MLFLOW_*, SWANLAB_* that a job inherits. Names, group and tags are set here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import AttemptPaths, Cell, Logger
 
 TAG_LENGTH = 64
 """W&B's longest tag."""
@@ -18,16 +18,11 @@ OFFLINE_RUNS = "wandb/offline-run-*"
 """Where W&B keeps a run without a network, below an attempt's folder."""
 
 
-def refuse(cell: Cell) -> None:
-    """Raise UnsupportedSetting if the cell asks for loggers of a library that has one log at a
-    time, which orch reads, or whose loggers orch has not connected."""
-    if cell.loggers:
+def refuse(cell: Cell, offered: Iterable[Logger], advice: str) -> None:
+    """Raise UnsupportedSetting with `advice` if the cell asks for a logger that is not offered."""
+    if lacking := [each for each in cell.loggers if each not in offered]:
         raise UnsupportedSetting(
-            cell.settings.backend.name,
-            "loggers",
-            ", ".join(cell.loggers),
-            (),
-            "Leave loggers out: orch reads this library's own log, and MLflow has its curves.",
+            cell.settings.backend.name, "loggers", ", ".join(lacking), offered, advice
         )
 
 
@@ -41,7 +36,7 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
         names |= {
             "WANDB_PROJECT": PROJECT,
             "WANDB_NAME": cell.slug,
-            "WANDB_RUN_GROUP": cell.studies[0] if cell.studies else PROJECT,
+            "WANDB_RUN_GROUP": group(cell),
             "WANDB_DIR": str(paths.attempt_dir),
         }
         if cell.axes:  # W&B refuses an empty tag
@@ -54,6 +49,11 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
     if "swanlab" in cell.loggers:
         names |= {"SWANLAB_LOG_DIR": str(paths.attempt_dir / "swanlab")}
     return names
+
+
+def group(cell: Cell) -> str:
+    """Return the name under which a tracker shows a cell beside those of its study."""
+    return cell.studies[0] if cell.studies else PROJECT
 
 
 def _tags(axes: Mapping[str, str]) -> list[str]:

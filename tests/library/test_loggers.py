@@ -1,14 +1,16 @@
 """Trackers that a library logs to by itself: names, group and tags; never part of an id."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from backends.prime_rl.manifest import table_of
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.launch.node.environment import TrainerEnvironment, logger_fault
 from orchestrator.library import loggers
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 
@@ -19,7 +21,7 @@ seeds: [0]
 loggers: LOGGERS
 base:
   model: {name: elder, path: some/model}
-  data: {name: mine, path: some/data}
+  data: {name: mine, path: some/data, num_prompts: 8}
   advantage: {estimator: rloo}
   loss: {aggregation: AGGREGATION}
   rollout: {group_size: 4, max_response_tokens: 7}
@@ -39,6 +41,10 @@ def cell_of(folder: Path, library: str, chosen: str) -> Cell:
     path.write_text(text.replace("AGGREGATION", aggregation))
     (cell,) = expand(load(path))
     return cell
+
+
+def plain(folder: Path, library: str) -> LaunchPlan:
+    return plugins.load(library).translate(cell_of(folder, library, "[]"), PLACE)
 
 
 def test_a_logger_changes_no_id_and_names_the_run(tmp_path: Path) -> None:
@@ -63,11 +69,44 @@ def test_trl_is_given_its_own_names(tmp_path: Path) -> None:
     assert any("run_name" in line and cell.slug in line for line in config.splitlines())
 
 
-@pytest.mark.parametrize("library", ["openrlhf", "skyrl"])
-def test_a_library_with_one_log_is_refused(library: str, tmp_path: Path) -> None:
-    cell = cell_of(tmp_path, library, "[wandb]")
-    with pytest.raises(UnsupportedSetting, match="loggers=wandb"):
+def test_openrlhf_names_the_run_and_gets_no_key(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, "openrlhf", "[wandb]")
+    plan = plugins.load("openrlhf").translate(cell, PLACE)
+    given = dict(zip(plan.argv, plan.argv[1:], strict=False))
+    assert given["--logger.wandb.run_name"] == cell.slug
+    assert given["--logger.wandb.group"] == "one"
+    assert given["--logger.wandb.key"] == "of_the_environment"
+    assert plan.env["WANDB_DIR"] == "/attempt"
+    assert not any("wandb.key" in each for each in plain(tmp_path, "openrlhf").argv)
+
+
+def test_prime_rl_names_the_run_by_keys_of_both_releases(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, "prime_rl, version: 0.5.0", "[wandb]")
+    plan = plugins.load("prime_rl").translate(cell, PLACE)
+    launch = tomllib.loads(plan.files["rl.toml"])
+    assert launch["wandb"] == {"project": "orch", "name": cell.slug}
+    assert plan.env["WANDB_RUN_GROUP"] == "one"
+    for release in ("0.5.0", "0.8.0"):
+        known = table_of(release).keys
+        assert {"wandb.project", "wandb.name"} <= known
+
+
+@pytest.mark.parametrize(
+    ("library", "chosen"),
+    [("openrlhf", "mlflow"), ("skyrl", "wandb"), ("prime_rl", "tensorboard")],
+)
+def test_a_logger_that_a_library_lacks_is_refused(
+    library: str, chosen: str, tmp_path: Path
+) -> None:
+    cell = cell_of(tmp_path, library, f"[{chosen}]")
+    with pytest.raises(UnsupportedSetting, match=f"loggers={chosen} .it offers: "):
         plugins.load(library).translate(cell, PLACE)
+
+
+def test_the_files_that_orch_reads_are_tensorboards(tmp_path: Path) -> None:
+    for library in ("openrlhf", "skyrl"):
+        logged = cell_of(tmp_path, library, "[tensorboard]")
+        assert plugins.load(library).translate(logged, PLACE).argv == plain(tmp_path, library).argv
 
 
 @pytest.mark.parametrize(

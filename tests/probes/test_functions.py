@@ -103,7 +103,7 @@ def test_the_page_shows_what_changelogs_say_or_says_that_it_missed_it() -> None:
     assert table.count("**missed**") == sum("missed" in each for each in rows)
 
 
-MEASURED = [("verl", "0.8.0"), ("verl", "0.9.1"), ("skyrl", "0.3.0"), ("skyrl", "0.4.0")]
+MEASURED = [("verl", "0.8.0"), ("verl", "0.9.1"), ("skyrl", "0.4.0"), ("openrlhf", "0.11.2")]
 
 
 @pytest.mark.slow

@@ -38,6 +38,9 @@ STEPS = [
 ]
 
 
+CELL = "k1.reward.x4-ab12"
+
+
 def written(version: str, directory: Path, steps: object) -> Path:
     """An attempt of a cell with four minibatches a batch, as it lies on disk."""
     python = contract_python("openrlhf", version)
@@ -45,8 +48,8 @@ def written(version: str, directory: Path, steps: object) -> Path:
         [
             python,
             Path(__file__).with_name("logs.py"),
-            directory / "tensorboard",
-            "global_step-x4",
+            directory / "tensorboard" / "global_step-x4",
+            CELL,
             json.dumps(steps),
         ],
         capture_output=True,
@@ -106,12 +109,12 @@ def test_stdout_where_there_are_no_events(attempt: Path, tmp_path: Path) -> None
 
 
 def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Path) -> None:
-    (file,) = (attempt / "tensorboard" / "global_step-x4").iterdir()
+    (file,) = (attempt / "tensorboard" / "global_step-x4" / CELL).iterdir()
     whole = list(BACKEND.read_metrics(attempt))
     copy = tmp_path / "attempt"
     shutil.copytree(attempt, copy)
     (copy / "stdout").unlink()
-    target = copy / "tensorboard" / "global_step-x4" / file.name
+    target = copy / "tensorboard" / "global_step-x4" / CELL / file.name
     data = file.read_bytes()
     counts = []
     for cut in range(0, len(data), 7):

@@ -101,8 +101,10 @@ class TestGolden:
             "--ckpt.save_hf": (),
             "--ckpt.max_num": ("2",),
             "--ckpt.load_enable": (),
-            "--logger.tensorboard_dir": (str(PLACE.attempt_dir / "tensorboard"),),
-            "--logger.wandb.run_name": ("global_step-x1",),
+            "--logger.tensorboard_dir": (
+                str(PLACE.attempt_dir / "tensorboard" / "global_step-x1"),
+            ),
+            "--logger.wandb.run_name": (cell_of(base()).slug,),
         }
         assert plan.env == {"RAY_ADDRESS": "auto"}
 
@@ -117,7 +119,7 @@ class TestGolden:
         assert told["--train.batch_size"] == ("1280",)
         assert told["--data.max_samples"] == ("256000",)
         assert told["--ckpt.save_steps"] == ("50",), "the library counts rollout batches"
-        assert told["--logger.wandb.run_name"] == ("global_step-x4",)
+        assert told["--logger.tensorboard_dir"][0].endswith("/global_step-x4")
 
     def test_asynchronous(self) -> None:
         plan = plan_of(
