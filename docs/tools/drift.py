@@ -5,12 +5,18 @@ evidence of each release, and a backend's defaults.json. For libraries that orch
 shows the audit of a launch in each release. A test compares the page with the output.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from backends.nemo_rl.audit.reader import tables
+from backends.openrlhf.lab import adoption as openrlhf
+from backends.skyrl.lab import adoption as skyrl
+from backends.trl.lab import adoption as trl
+from backends.verl.lab import adoption as verl
 from docs.tools.kl_in_libraries import markdown_table
 from orchestrator import plugins
 from orchestrator.estimators import TABLE
@@ -19,9 +25,9 @@ from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.lab.adopt import loss_code
-from orchestrator.lab.adopt.adoption import adoption_of, history
+from orchestrator.lab.adopt.adoption import Adoption, history
 from orchestrator.lab.probes import functions
-from orchestrator.lab.probes.defaults import read_defaults
+from orchestrator.lab.probes.defaults import DefaultLaunches, read_defaults
 from orchestrator.lab.probes.drift import script_changes
 from orchestrator.library import adopted
 from orchestrator.library.key_tables import Option, Options, load_options, load_releases, numbers
@@ -41,8 +47,16 @@ expected gradients in that model's two parameters, per unit of β.
 SAID = {"nothing": "a launch that says nothing of KL", "beta": "with β alone"}
 
 
-FUNCTIONS = """Each policy loss, aggregation, advantage and KL function on one batch, with the
-library's defaults: its value, and its gradient in the log-probabilities.
+FUNCTIONS = """## What surrounds the KL
+
+Each policy loss, correction, aggregation, advantage and KL function on one batch, with the
+library's defaults: its value, and its gradient in the log-probabilities. Every response of the
+batch has a token. *Newly measured*: the release before lacks it, or it does not run there alone
+(OpenRLHF's advantages before 0.9.10). TRL's loss is measured above, through its trainer.
+"""
+CHANGELOGS = """## Held against the changelogs
+
+What a library's changelog says of the objective, read by hand, and whether this page shows it.
 """
 
 
@@ -57,13 +71,22 @@ KEYS = """## Keys of what is optimised that came and went
 By the release's own parser or, of a release that orch does not drive, by its source. TRL: options
 of GRPOConfig with their defaults. Of the other libraries, defaults are known of driven releases.
 """
+ADOPTIONS: Mapping[str, Adoption] = {
+    "openrlhf": openrlhf,
+    "skyrl": skyrl,
+    "trl": trl,
+    "verl": verl,
+}
+"""The libraries whose releases are adopted. mypy holds each module to the protocol here."""
+WITH_DEFAULTS: Mapping[str, DefaultLaunches] = {"trl": trl}
+"""Those of them whose default launches are measured, held to their protocol likewise."""
 REGIMES = {"on_policy": "on-policy", "off_policy": "on samples of an older policy"}
 
 
 def page(drives: Sequence[Release]) -> str:
     """Return the page as Markdown."""
     parts = [HEAD]
-    kept = {library: read_defaults(library) for library in plugins.names()}
+    kept = {library: read_defaults(library) for library in WITH_DEFAULTS}
     parts += [
         "\n".join(_of_defaults(plugins.load(library).title, measured))
         for library, measured in kept.items()
@@ -71,10 +94,8 @@ def page(drives: Sequence[Release]) -> str:
     ]
     parts.append("## Releases that orch drives\n")
     parts += ["\n".join(f"- {line}" for line in _of_evidence(drives))]
-    for library in functions.libraries():
-        parts.append(f"## {plugins.load(library).title}: what surrounds the KL\n")
-        parts.append(FUNCTIONS)
-        parts.append("\n".join(f"- {x}" for x in function_lines(library)))
+    parts.append(FUNCTIONS)
+    parts.append("\n".join(f"- {x}" for n in functions.libraries() for x in function_lines(n)))
     parts.append(CODE)
     parts.append("\n".join(f"- {x}" for name in loss_code.libraries() for x in code_lines(name)))
     parts.append(KEYS)
@@ -84,6 +105,8 @@ def page(drives: Sequence[Release]) -> str:
         parts.append("## Read, not measured\n")
         parts.append("The audit's reading of one launch, release by release.\n")
         parts.append("\n".join(f"- {line}" for line in read))
+    parts.append(CHANGELOGS)
+    parts.append(changelog_table("\n".join(parts)))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
@@ -220,6 +243,25 @@ def _of_audit() -> Iterator[str]:
                     )
 
 
+def changelog_table(shown: str) -> str:
+    """Return what changelogs say of the objective, and whether a page shows it."""
+    rows = [["release", "its changelog", "this page"]]
+    for each in json.loads(CHANGES.read_text(encoding="utf-8")):
+        pair = f"{each['old']} → {each['new']}**"
+        starts = (f"- **{each['library']} {pair}", *([f"- **{pair}"] * (each["library"] == "trl")))
+        lines = [line for line in shown.splitlines() if line.startswith(starts)]
+        if "shows" in each and any(each["shows"] in line for line in lines):
+            answer = each["shows"]
+        else:
+            answer = f"**missed**: {each.get('missed', 'no line of it')}"
+        rows.append([f"{each['library']} {each['new']}", each["says"], answer])
+    return markdown_table(rows)
+
+
+CHANGES = Path(__file__).with_name("changelogs.json")
+"""library, old, new, says, and what a line of this page has of it (`shows`), or why none has."""
+
+
 def function_lines(library: str) -> Iterator[str]:
     """Yield a sentence for each pair of neighbouring releases: what measures differently."""
     measured = functions.read(library)
@@ -250,7 +292,7 @@ def code_lines(library: str) -> Iterator[str]:
 
 def key_lines(library: str) -> Iterator[str]:
     """Yield a sentence for each pair of neighbouring releases whose keys differ."""
-    if plugins.part(library, "lab.adoption") is None:
+    if library not in ADOPTIONS:
         return
     releases_ = _keys_of(library)
     for old, new in pairwise(releases_):
@@ -285,7 +327,7 @@ UNSAID = Option("")
 
 def _keys_of(library: str) -> Mapping[str, Options]:
     """Return release -> its keys of the objective, oldest first."""
-    adoption, folder = adoption_of(library), plugins.folder(library)
+    adoption, folder = ADOPTIONS[library], plugins.folder(library)
     if kept := history(adoption):
         return {
             version: {k: each for k, each in options.items() if k.startswith("grpo.")}

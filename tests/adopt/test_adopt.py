@@ -68,7 +68,8 @@ def house_without(library: str, version: str, place: Path) -> Path:
     if (tables / FUNCTIONS).exists():
         measured = dict(functions._read(tables / FUNCTIONS))
         del measured[version]
-        (tables / FUNCTIONS).write_text(functions.written(measured))
+        code = functions._read_code(tables / FUNCTIONS)
+        (tables / FUNCTIONS).write_text(functions.written(measured, code))
     (tables / "evidence" / f"{version}.json").unlink()
     (tables / "environments" / f"{version}.contract.txt").unlink()
     code = json.loads((tables / CODE).read_text())

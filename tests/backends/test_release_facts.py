@@ -2,9 +2,11 @@
 
 import pytest
 
+from docs.tools.drift import ADOPTIONS, WITH_DEFAULTS
 from orchestrator import plugins
 from orchestrator.lab.adopt import keys
 from orchestrator.lab.adopt.adoption import DESCRIBE, adoption_of
+from orchestrator.lab.probes.defaults import PROBE
 from orchestrator.library.key_tables import load_options
 from tests.backends.environments import contract_python, cpu_python
 
@@ -18,3 +20,10 @@ def test_what_is_kept_of_a_release_is_what_it_says(library: str, version: str) -
     folder = plugins.folder(library)
     told = keys.options_of(python(library, version), folder / DESCRIBE)
     assert load_options(folder / "options.json")[version] == told, f"orch adopt {library}@{version}"
+
+
+def test_mypy_compares_every_adoption_with_its_protocol() -> None:
+    """docs/tools/drift.py has them under the protocols' types."""
+    assert sorted(ADOPTIONS) == sorted(LIBRARIES)
+    probed = [name for name in LIBRARIES if (plugins.folder(name) / PROBE).is_file()]
+    assert sorted(WITH_DEFAULTS) == sorted(probed)

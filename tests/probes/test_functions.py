@@ -11,6 +11,7 @@ from orchestrator.lab.probes import functions
 from tests.backends.environments import contract_python
 from tests.command_line import orch
 
+ROOT = Path(__file__).parents[2]
 GSPO = ("gspo token-mean", "gspo seq-mean-token-mean")
 
 
@@ -23,6 +24,22 @@ def test_gspo_of_verl_0_9_1_is_found() -> None:
     assert by_mode["gradient"] != by_response["gradient"]
 
 
+def test_skyrls_cispo_of_0_4_0_is_found() -> None:
+    """The bounds of its ratio are [0, 5] by default since then, before [1, 6]."""
+    reductions = ["cispo sequence_mean", "cispo token_mean"]
+    assert functions.changed("skyrl", "0.3.0", "0.4.0") == reductions
+    assert functions.changed("skyrl", "0.2.0", "0.3.0") == []
+
+
+def test_skyrl_0_2_0_no_longer_divides_what_no_advantage_multiplies() -> None:
+    """Since then advantages carry the divisor: kl_cov's own KL and the masked losses have another
+    one, and the losses that are advantages times a ratio have the same gradient."""
+    changed = functions.changed("skyrl", "0.1.0", "0.2.0")
+    assert changed is not None
+    assert {"kl_cov token_mean", "importance_sampling token_mean"} <= set(changed)
+    assert not {"regular token_mean", "gspo token_mean", "sapo sequence_mean"} & set(changed)
+
+
 def test_releases_that_were_not_measured_are_not_compared() -> None:
     assert functions.changed("verl", "0.9.1", "99.0.0") is None
     assert functions.changed("verl", "0.9.1", "0.9.1") == []
@@ -32,25 +49,38 @@ def test_releases_that_were_not_measured_are_not_compared() -> None:
 def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     releases = {
         "0.1": {"a": {"value": 1.0}},
-        "0.2": {"a": {"value": 1.0}, "b": {"error": "no"}},
+        "0.2": {"a": {"value": 1.0}, "b": {"value": [1.0, 3.0]}},
         "0.3": {"a": {"value": 2.0}},
-        "0.4": {"a": {"value": 2.0}, "b": {"error": "no"}},
+        "0.4": {"a": {"value": 2.0}, "b": {"value": [1.0, 3.0]}},
     }
     (tmp_path / "evidence").mkdir()
-    (tmp_path / functions.KEPT).write_text(functions.written(releases))
+    (tmp_path / functions.KEPT).write_text(functions.written(releases, {"a": "f", "b": "g"}))
     spans = json.loads((tmp_path / functions.KEPT).read_text())["functions"]
     assert [each[:2] for each in spans["a"]] == [[0, 1], [2, 3]]
     assert [each[:2] for each in spans["b"]] == [[1, 1], [3, 3]]
     monkeypatch.setattr(plugins, "folder", lambda _: tmp_path)
     monkeypatch.setattr(plugins, "names", lambda: ("x",))
     functions.read.cache_clear()
+    functions.code.cache_clear()
     try:
         assert functions.read("x") == releases
+        assert functions.compared_code("x", "0.1", "0.2") == {"f"}, "b was not there"
+        assert functions.compared_code("x", "0.2", "0.3") == {"f"}, "b is no longer there"
         assert functions.changed("x", "0.2", "0.3") == ["a"]
         (_, second, _) = drift.function_lines("x")
         assert second == "**x 0.2 → 0.3**: **other numbers**: `a`; no longer measured: `b`"
     finally:
         functions.read.cache_clear()
+        functions.code.cache_clear()
+
+
+def test_a_release_that_adds_1e_8_to_a_divisor_measures_the_same() -> None:
+    """verl 0.6.1 does, in the mean over responses."""
+    plain, moved, other = ({"f": {"value": [1.0, x]}} for x in (3.0, 3.0 + 1e-7, 3.0 + 1e-5))
+    assert functions.differing(plain, moved) == []
+    assert functions.differing(plain, other) == ["f"]
+    assert functions.differing(plain, {"f": {"value": 1.0}}) == ["f"]
+    assert functions.changed("verl", "0.6.0", "0.6.1") == []
 
 
 def test_a_comparison_of_releases_names_the_functions(tmp_path: Path) -> None:
@@ -64,9 +94,24 @@ def test_a_comparison_of_releases_names_the_functions(tmp_path: Path) -> None:
     assert "1 function measures differently in 0.9.1 than in 0.9.0: gspo token-mean" in told
 
 
+def test_the_page_shows_what_changelogs_say_or_says_that_it_missed_it() -> None:
+    table = drift.changelog_table((ROOT / "docs" / "drift.md").read_text())
+    assert table in (ROOT / "docs" / "drift.md").read_text()
+    assert "no line of it" not in table
+    rows = json.loads(drift.CHANGES.read_text())
+    assert len({(each["library"], each["new"]) for each in rows}) >= 10
+    assert table.count("**missed**") == sum("missed" in each for each in rows)
+
+
+MEASURED = [("verl", "0.8.0"), ("verl", "0.9.1"), ("skyrl", "0.4.0"), ("openrlhf", "0.11.2")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["0.8.0", "0.9.1"])
-def test_the_functions_measure_what_is_kept(version: str) -> None:
-    python = contract_python("verl", version)
-    (package,) = python.parents[1].glob("lib/python*/site-packages/verl")
-    assert functions.measure("verl", version, package) == functions.read("verl")[version]
+@pytest.mark.parametrize(("library", "version"), MEASURED)
+def test_the_functions_measure_what_is_kept(library: str, version: str) -> None:
+    python = contract_python(library, version)
+    (package,) = python.parents[1].glob(f"lib/python*/site-packages/{library}")
+    kept = functions.read(library)[version]
+    measured = functions.measure(library, version, package)
+    assert measured.keys() == kept.keys()
+    assert not functions.differing(kept, measured)

@@ -6,13 +6,14 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from backends.openrlhf.flags import FLAT_NAMES, MODULE, is_flat, read
 from orchestrator.errors import Fault
 from orchestrator.library.key_tables import Option, Options, flags
 from orchestrator.records import LaunchPlan
 
-PARSER_IN = "contract"
+PARSER_IN: Final = "contract"
 """The environment in which its parser runs."""
 PARSER = "resolve.py"
 """Asks its parser and its checks what they make of launches."""

@@ -186,7 +186,6 @@ class OpenRlhf:
         self.sources = sources
         self.utils: ModuleType = load(UTILS)
         self.loss_module: ModuleType = load(LOSS, masked_mean=self.utils.masked_mean)
-        length = load(LENGTHS)
         own = {
             "compute_approx_kl": self.utils.compute_approx_kl,
             "torch": torch,
@@ -198,8 +197,8 @@ class OpenRlhf:
             ray=MagicMock(),
             logger=MagicMock(),
             init_logger=lambda _: MagicMock(),
-            apply_length_penalties=length.apply_length_penalties,
             **own,
+            **_length_penalties(sources),
         )
         if (sources.folder / "utils/loss_utils.py").exists():
             own |= vars(load("utils/loss_utils.py"))
@@ -401,6 +400,13 @@ class OpenRlhf:
         except LossReached as reached:
             return reached.value
         raise RuntimeError("training_step never called backward")
+
+
+def _length_penalties(sources: Any) -> dict[str, Any]:
+    """Return what make_experience imports of LENGTHS; {} for a release without that file."""
+    if not (sources.folder / LENGTHS).exists():
+        return {}
+    return {"apply_length_penalties": sources.load(LENGTHS).apply_length_penalties}
 
 
 class _Experiences(list[Any]):

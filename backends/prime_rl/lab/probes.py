@@ -174,6 +174,26 @@ class Other(SimpleNamespace):
     """The stand-in for configurations that no launch here has."""
 
 
+def losses(sources: Any, import_object: Any) -> ModuleType:
+    """Return the module of the losses; `import_object` finds the hooks that a launch names."""
+    import torch
+
+    # The library decorates functions with torch.compile; the probe runs them as they are.
+    own_compile, torch.compile = torch.compile, _decorator
+    module: ModuleType = sources.load(
+        LOSS,
+        CustomLossConfig=Custom,
+        DefaultLossConfig=Default,
+        SFTLossConfig=Other,
+        IPOLossConfig=Other,
+        typechecker=lambda function: function,
+        jaxtyped=_decorator,
+        import_object=import_object,
+    )
+    torch.compile = own_compile
+    return module
+
+
 class PrimeRlFunctions:
     """Prime-RL's functions, and the hooks that a launch ships."""
 
@@ -181,19 +201,7 @@ class PrimeRlFunctions:
         import torch
 
         self.old = old(version)
-        # The library decorates functions with torch.compile; the probe runs them as they are.
-        own_compile, torch.compile = torch.compile, _decorator
-        self.losses: ModuleType = sources.load(
-            LOSS,
-            CustomLossConfig=Custom,
-            DefaultLossConfig=Default,
-            SFTLossConfig=Other,
-            IPOLossConfig=Other,
-            typechecker=lambda function: function,
-            jaxtyped=_decorator,
-            import_object=self._hook,
-        )
-        torch.compile = own_compile
+        self.losses: ModuleType = losses(sources, self._hook)
         for name in ("default_loss_fn", "compute_loss"):
             sources.uses(LOSS, name)
         if self.old:

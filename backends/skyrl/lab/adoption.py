@@ -6,12 +6,13 @@ launches. `absent.py` stands in for what neither needs.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from backends.skyrl.overrides import read
 from orchestrator.library.key_tables import Option, Options, fields
 from orchestrator.records import LaunchPlan
 
-PARSER_IN = "contract"
+PARSER_IN: Final = "contract"
 """The environment in which its parser runs."""
 PARSER = "resolve.py"
 """Asks its configuration and its checks what they make of launches."""

@@ -162,6 +162,29 @@ class BackwardReached(BaseException):
         self.value = value
 
 
+def losses(sources: Any) -> SimpleNamespace:
+    """Return the modules `config` and `utils` of a release, and `shared`, what both need."""
+    import torch
+
+    sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
+    numbers = sources.load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
+    shared = {"masked_mean": numbers.masked_mean, "safe_exp_delta": numbers.safe_exp_delta}
+    correction = sources.load(CORRECTION, **shared)
+    sources.uses(CORRECTION, "apply_off_policy_correction")
+    config: ModuleType = sources.load(CONFIG)
+    # Ray's decorator would make actors of the classes.
+    ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
+    utils: ModuleType = sources.load(
+        UTILS,
+        ray=ray,
+        logger=MagicMock(),
+        AlgorithmConfig=config.AlgorithmConfig,
+        apply_off_policy_correction=correction.apply_off_policy_correction,
+        **shared,
+    )
+    return SimpleNamespace(config=config, utils=utils, shared=shared)
+
+
 class SkyRl:
     """SkyRL's functions and its typed configuration, of the algorithm."""
 
@@ -170,23 +193,10 @@ class SkyRl:
         import torch
 
         torch.cuda.current_device = lambda: 0
-        sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
         load = sources.load
-        numbers = load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
-        shared = {"masked_mean": numbers.masked_mean, "safe_exp_delta": numbers.safe_exp_delta}
-        correction = load(CORRECTION, **shared)
-        sources.uses(CORRECTION, "apply_off_policy_correction")
-        self.config: ModuleType = load(CONFIG)
-        # Ray's decorator would make actors of the classes.
-        ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
-        self.utils: ModuleType = load(
-            UTILS,
-            ray=ray,
-            logger=MagicMock(),
-            AlgorithmConfig=self.config.AlgorithmConfig,
-            apply_off_policy_correction=correction.apply_off_policy_correction,
-            **shared,
-        )
+        loaded = losses(sources)
+        self.config, self.utils = loaded.config, loaded.utils
+        shared = loaded.shared
         reduction = "apply_loss_reduction_to_advantages_minibatch"
         own = {
             "compute_approx_kl": self.utils.compute_approx_kl,

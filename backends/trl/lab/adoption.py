@@ -7,6 +7,7 @@ wants another transformers. `describe.py` asks a release for all options of its 
 import ast
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import yaml
 
@@ -15,7 +16,7 @@ from backends.trl.translate import CONFIG
 from orchestrator.library.key_tables import Option, Options
 from orchestrator.records import LaunchPlan
 
-PARSER_IN = "cpu"
+PARSER_IN: Final = "cpu"
 """The environment in which its parser runs: its options include those of transformers."""
 HISTORY = "history.json"
 CLASSES = {"grpo": "GRPOConfig", "rloo": "RLOOConfig"}

@@ -6,6 +6,7 @@ distinguishes; `resolve.py` composes launches.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import yaml
 
@@ -15,7 +16,7 @@ from orchestrator.identity import flatten
 from orchestrator.library.key_tables import Option, Options
 from orchestrator.records import LaunchPlan
 
-PARSER_IN = "contract"
+PARSER_IN: Final = "contract"
 """The environment in which its parser runs."""
 PARSER = "resolve.py"
 """Asks its configuration what it makes of launches."""

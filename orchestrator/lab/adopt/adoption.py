@@ -22,31 +22,35 @@ class Adoption(Protocol):
     """The members of `lab/adoption.py`.
 
     One is optional, HISTORY: the name of a file in the library's folder that keeps the watched
-    options of every release (`history`).
+    options of every release (`history`). A library with `lab/default_probe.py` has those of
+    `orchestrator.lab.probes.defaults.DefaultLaunches` too.
     """
 
-    PARSER_IN: Flavour
-    """The environment in which the parser runs."""
-    PARSER: str
-    """The script that asks the parser, in the library's folder."""
+    @property
+    def PARSER_IN(self) -> Flavour:  # noqa: N802  (a constant of a module)
+        """The environment in which the parser runs."""
 
-    def watched_options(self, package: Path, options: Options) -> Options:
+    @property
+    def PARSER(self) -> str:  # noqa: N802
+        """The script that asks the parser, in `lab/`."""
+
+    def watched_options(self, package: Path, options: Options, /) -> Options:
         """Return the keys in which a difference between releases is a row for a person to look at.
 
         package: the folder of the release's source. options: all of its keys.
         """
 
-    def source_options(self, package: Path) -> Options:
+    def source_options(self, package: Path, /) -> Options:
         """Return the keys that can be read in the source, without running it.
 
         Kinds, closed values and some keys may be missing. Return {} if the source keeps its keys
         elsewhere than the known releases do.
         """
 
-    def configuration(self, plan: LaunchPlan) -> object:
+    def configuration(self, plan: LaunchPlan, /) -> object:
         """Return what PARSER takes of a launch, as JSON has it."""
 
-    def sent(self, plan: LaunchPlan) -> Mapping[str, object]:
+    def sent(self, plan: LaunchPlan, /) -> Mapping[str, object]:
         """Return the keys that a launch sets, with the values that the parser should have."""
 
 

@@ -83,9 +83,12 @@ def _flat(digests: Digests) -> dict[str, str]:
 
 def unmeasured(library: str, old: str, new: str) -> list[str]:
     """Return the functions with another code, where no measurement compares the two releases."""
-    names = rewritten(library, old, new)
-    if not names or functions_of.changed(library, old, new) is not None:
-        return []
+    compared = functions_of.compared_code(library, old, new)
+    names = [
+        name
+        for name in rewritten(library, old, new) or []
+        if name.rpartition(": ")[2] not in compared
+    ]
     by_defaults = read_json(_folder(library) / "defaults.json") or {}
     return [] if old in by_defaults and new in by_defaults else names
 
@@ -96,11 +99,12 @@ def differing_code_text(library: str, old: str, new: str) -> str:
     if not names:
         return ""
     of_all = [each.rpartition(": ")[2] for each in names]
-    same = (
-        "Nothing measured says whether they compute the same"
-        if unmeasured(library, old, new)
-        else "Only what stands above or below was measured"
-    )
+    unknown = [each.rpartition(": ")[2] for each in unmeasured(library, old, new)]
+    same = "Only what stands above or below was measured"
+    if unknown:
+        same = "Nothing measured says whether they compute the same"
+        if unknown != of_all:
+            same = f"Nothing measured compares {', '.join(unknown)}"
     return (
         f"the code of {counted(len(names), 'function')} of the KL, the advantage or the loss is "
         f"another one in {new} than in {old}: {', '.join(of_all)}. {same}"

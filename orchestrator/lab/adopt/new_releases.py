@@ -105,7 +105,7 @@ def _other_numbers(
 ) -> tuple[str, ...] | None:
     if old is None or new is None:
         return None
-    return tuple(name for name, each in old.items() if new.get(name, each) != each)
+    return tuple(functions.differing(old, new))
 
 
 def _of_wheel(library: str, name: str, version: str) -> _Wheel:

@@ -1,13 +1,13 @@
 """What a release's own loss makes of a launch that leaves the KL options out: defaults.json.
 
-A backend with `lab/default_probe.py` is asked. `LAUNCHES`, `BETA` and `DECIDING` of its
-`lab/adoption.py` say which launches, and which defaults are kept beside them.
+A backend with `lab/default_probe.py` is asked. Its `lab/adoption.py` has the members of
+DefaultLaunches, besides those of every adoption.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
@@ -24,6 +24,25 @@ from orchestrator.library.key_tables import numbers
 
 DEFAULTS = "defaults.json"
 PROBE = "lab/default_probe.py"
+
+
+class DefaultLaunches(Protocol):
+    """The launches that `lab/default_probe.py` is asked, and the defaults that decide them."""
+
+    @property
+    def LAUNCHES(self) -> Mapping[str, Sequence[str]]:  # noqa: N802  (a constant of a module)
+        """`nothing`, `beta` -> a launch that says nothing of the KL, or the coefficient alone."""
+
+    @property
+    def BETA(self) -> float:  # noqa: N802
+        """The coefficient of the launch `beta`."""
+
+    @property
+    def DECIDING(self) -> Sequence[str]:  # noqa: N802
+        """Options whose defaults decide what such a launch optimises."""
+
+    def class_defaults(self, package: Path, /) -> Mapping[str, object]:
+        """Return option -> default, read in the source of a release: the folder `package`."""
 
 
 def read_defaults(library: str) -> Mapping[str, Any]:
@@ -52,9 +71,9 @@ def measure_defaults(library: str, version: str, where: ProbeTarget) -> dict[str
     Each has its gradient. `sources` has the hash of each function that was run, `defaults` those of
     the release that decide.
     """
-    adoption = plugins.part(library, "lab.adoption")
-    if adoption is None:
-        raise TypeError(f"{library} has no lab/adoption.py")
+    adoption = cast("DefaultLaunches", plugins.part(library, "lab.adoption"))
+    if where.folder is None:
+        raise TypeError("defaults are read in the folder of a release's source")
     defaults = adoption.class_defaults(where.folder)
     inquiry = Inquiry(library, version)
     for on_policy in (True, False):

@@ -4,14 +4,15 @@
 functions. Each is called on one batch, out of a wheel that is unpacked without its dependencies.
 `evidence/functions.json` of the library keeps the answers, with the releases in which they hold:
 
-    {"versions": ["0.8.0", ...], "functions": {name: [[first, last, {"value", "gradient"}], ...]}}
+    {"versions": ["0.8.0", ...], "code": {name: the function in the library's file},
+     "functions": {name: [[first, last, {"value", "gradient"}], ...]}}
 
 first and last are indices of versions. A function has another entry where its numbers change.
 """
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from orchestrator.library.key_tables import numbers
 PROBE, KEPT = "lab/functions.py", "evidence/functions.json"
 DIGITS = 7
 """Significant digits of a kept number."""
+CLOSE = 1e-6
+"""The largest difference of two numbers of a function that is no change, in units of its largest:
+a release adds 1e-8 to a divisor."""
 Functions = Mapping[str, Mapping[str, Any]]
 """Name of a function -> its value and gradient."""
 
@@ -32,6 +36,11 @@ def measure(library: str, version: str, package: Path) -> Functions:
 
     `package`: the folder of its source.
     """
+    return _measured(library, version, package)[0]
+
+
+def _measured(library: str, version: str, package: Path) -> tuple[Functions, Mapping[str, str]]:
+    """Return what `measure` returns, and the name of each function in the library's file."""
     from orchestrator.lab.probes.protocol import (  # NumPy
         Inquiry,
         ProbeBatch,
@@ -48,13 +57,23 @@ def measure(library: str, version: str, package: Path) -> Functions:
         for i, row in enumerate(groups["logp"])
     ]
     signs = [[(1.0, -0.7, 0.4, -1.3)[i % 4]] * len(row) for i, row in enumerate(old)]
-    inquiry.add_batch("batch", ProbeBatch(**{**groups, "old": old, "advantages": signs}))
+    # The same to the engine, and probabilities that moved against the advantage by more than 0.2.
+    gaps = [[-0.4, 1.2, -1.6], [1.6, -1.1, 0.4], [-2.1, 0.3, 0.0], [0.02, 1.1, -0.6]]
+    engine = [
+        [min(x - gap, -0.05) for x, gap in zip(row, gaps[i % 4], strict=True)]
+        for i, row in enumerate(old)
+    ]
+    inquiry.add_batch(
+        "batch", ProbeBatch(**{**groups, "old": old, "engine": engine, "advantages": signs})
+    )
     launch = inquiry.add_own_launch({"argv": [], "files": {}})
     inquiry.add_question("functions", "functions", launch, "batch")
     target = ProbeTarget(Path(sys.executable), package)
     answers, _ = inquiry.send(target, plugins.folder(library) / PROBE)
     measured: Mapping[str, Any] = answers["functions"]["functions"]
-    return {name: _rounded(each) for name, each in sorted(measured.items()) if "error" not in each}
+    ran = {name: dict(each) for name, each in sorted(measured.items()) if "error" not in each}
+    code = {name: str(each.pop("code")) for name, each in ran.items()}
+    return {name: _rounded(each) for name, each in ran.items()}, code
 
 
 def _rounded(value: Any) -> Any:
@@ -90,7 +109,22 @@ def _read(file: Path) -> dict[str, Functions]:
     return dict(releases)
 
 
-def written(releases: Mapping[str, Functions]) -> str:
+@cache
+def code(library: str) -> Mapping[str, str]:
+    """Return the name of each measured function in the library's file."""
+    if library not in plugins.names():
+        return {}
+    every: dict[str, str] = {}
+    for folder in adopted.folders(plugins.folder(library)):
+        every = {**_read_code(folder / KEPT), **every}
+    return every
+
+
+def _read_code(file: Path) -> dict[str, str]:
+    return json.loads(file.read_text(encoding="utf-8"))["code"] if file.is_file() else {}
+
+
+def written(releases: Mapping[str, Functions], code: Mapping[str, str]) -> str:
     """Return the text of the file, for releases in their order, oldest first."""
     versions = list(releases)
     lines = []
@@ -100,13 +134,17 @@ def written(releases: Mapping[str, Functions]) -> str:
             answer = releases[version].get(name)
             if answer is None:
                 continue
-            if spans and spans[-1][1] == at - 1 and spans[-1][2] == answer:
+            if spans and spans[-1][1] == at - 1 and is_same(spans[-1][2], answer):
                 spans[-1][1] = at
             else:
                 spans.append([at, at, answer])
         lines.append(f"  {json.dumps(name)}: {json.dumps(spans)}")
     body = ",\n".join(lines)
-    return f'{{\n "versions": {json.dumps(versions)},\n "functions": {{\n{body}\n }}\n}}\n'
+    named = json.dumps(dict(sorted(code.items())))
+    return (
+        f'{{\n "versions": {json.dumps(versions)},\n "code": {named},\n'
+        f' "functions": {{\n{body}\n }}\n}}\n'
+    )
 
 
 def libraries() -> tuple[str, ...]:
@@ -120,11 +158,13 @@ def measure_again(library: str, version: str, package: Path, into: Path | None =
     into: the folder that holds the library's tables; None: the library's own.
     """
     file = (into or plugins.folder(library)) / KEPT
-    releases = {**_read(file), version: measure(library, version, package)}
+    measured, named = _measured(library, version, package)
+    releases = {**_read(file), version: measured}
     ordered = {each: releases[each] for each in sorted(releases, key=numbers)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(written(ordered), encoding="utf-8")
+    file.write_text(written(ordered, {**_read_code(file), **named}), encoding="utf-8")
     read.cache_clear()
+    code.cache_clear()
     return file
 
 
@@ -136,8 +176,40 @@ def changed(library: str, old: str, new: str) -> list[str] | None:
     releases = read(library)
     if old not in releases or new not in releases:
         return None
-    before, after = releases[old], releases[new]
-    return [name for name in before if name in after and before[name] != after[name]]
+    return differing(releases[old], releases[new])
+
+
+def differing(before: Functions, after: Functions) -> list[str]:
+    """Return the functions that both have and that measure differently."""
+    return [n for n, each in before.items() if n in after and not is_same(each, after[n])]
+
+
+def is_same(before: Any, after: Any) -> bool:
+    """Return True if value and gradient of a function are equal, to CLOSE."""
+    numbers_before, numbers_after = dict(_numbers(before)), dict(_numbers(after))
+    if numbers_before.keys() != numbers_after.keys():
+        return False
+    most = CLOSE * max(map(abs, numbers_before.values()), default=0.0)
+    return all(abs(each - numbers_after[at]) <= most for at, each in numbers_before.items())
+
+
+def _numbers(answer: Any, at: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the place and the value of each number of an answer."""
+    if isinstance(answer, Mapping):
+        for name, each in answer.items():
+            yield from _numbers(each, f"{at}.{name}")
+    elif isinstance(answer, list):
+        for index, each in enumerate(answer):
+            yield from _numbers(each, f"{at}.{index}")
+    elif isinstance(answer, int | float):
+        yield at, float(answer)
+
+
+def compared_code(library: str, old: str, new: str) -> set[str]:
+    """Return the functions in the library's files that were measured in both releases."""
+    releases, named = read(library), code(library)
+    before, after = releases.get(old, {}), releases.get(new, {})
+    return {named[name] for name in before if name in after}
 
 
 def changed_text(library: str, old: str, new: str) -> str:

@@ -13,6 +13,7 @@ import __future__
 import ast
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import json
 import sys
@@ -236,7 +237,10 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
 
 
 def _functions(library: Any, batch: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of each function, and its value and gradient in logp, or its exception."""
+    """Yield the name of each function, and its value and gradient in logp, or its exception.
+
+    A function is in the library's `file`, or in the file that is named with it, `FILE:NAME`.
+    """
     import torch
 
     logp = batch["logp"].clone().requires_grad_()
@@ -247,8 +251,9 @@ def _functions(library: Any, batch: dict[str, Any]) -> Iterator[tuple[str, dict[
         except Exception as error:  # the library's own: report it as the answer
             yield name, {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
             continue
-        library.sources.uses(library.file, defined)
-        reply = {"value": value.tolist()}
+        file, _, name_there = defined.rpartition(":")
+        library.sources.uses(file or library.file, name_there)
+        reply = {"code": name_there, "value": value.tolist()}
         if value.requires_grad:
             reply["gradient"] = _gradient(value.sum(), logp).tolist()
         yield name, reply
@@ -278,17 +283,21 @@ def main() -> None:
 
     torch.set_num_threads(1)
     file, version, *folder = sys.argv[1:]
-    spec = importlib.util.spec_from_file_location("probes", file)
-    if spec is None or spec.loader is None:
-        sys.exit(f"{file} is not a Python file")
-    probes = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(probes)
+    probes = _module(Path(file))
     sources = Sources(Path(folder[0]) if folder else _installed(probes.PACKAGE))
     inquiry = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         replies = list(answers(probes, sources, version, inquiry))
     result = {"answers": replies, "sources": sources.used}
     sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _module(file: Path) -> types.ModuleType:
+    """Return a backend's file as a module that can import the files beside it."""
+    package = types.ModuleType("_lab")
+    package.__path__ = [str(file.parent)]
+    sys.modules[package.__name__] = package
+    return importlib.import_module(f"{package.__name__}.{file.stem}")
 
 
 def _installed(package: str) -> Path:
