@@ -109,7 +109,7 @@ max_completion_tokens = 1024
 
 
 @pytest.mark.skipif("ORCH_PRIME_RL_CHECKOUT" not in os.environ, reason="needs a checkout")
-@pytest.mark.parametrize("other", ["verl", "openrlhf", "skyrl"])
+@pytest.mark.parametrize("other", RELEASES)
 def test_the_ratio_of_prime_rl_is_to_the_engine(
     targets: dict[str, ProbeTarget], other: str
 ) -> None:
