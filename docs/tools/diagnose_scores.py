@@ -1,23 +1,21 @@
 """Score `orch diagnose` on runs with planted faults: how often does it name the fault?
 
-    orch run tests/audit/planted/planted.yaml --runs-dir FOLDER
+    orch run tests/audit/planted/planted.yaml --runs-dir FOLDER     (others.yaml: others.micro)
     python -m docs.tools.diagnose_scores FOLDER/planted.micro [--keep logs.json.gz]
     python -m docs.tools.diagnose_scores libraries
 
 A study of the spec plants one fault. A run of it counts as harmed if it ends far below the healthy
 run of its policy, task, seed and learning rate, or if the fault itself says so (a KL that does not
-pull never does). The rules never read the study. Rules were written on the runs of one base policy
-(`elder`); those of the other (`hazel`) were scored after.
+pull never does). The rules never read the study. The runs of `others.yaml` were made and scored
+after the rules were frozen.
 
 `libraries`: the logs of real libraries in tests/audit/planted, whose causes are in a file of their
-own (`causes.json`). Rules were mended on the first half of TRL's and frozen; the second half and
-the other libraries were scored after.
+own (`causes.json`).
 """
 
 import gzip
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,26 +158,36 @@ def _truth(run: PlantedRun, healthy: Mapping[tuple[object, ...], float]) -> str 
     return run.study if harmed or run.study in ALWAYS else None
 
 
-def table(scored: list[Answer]) -> Iterator[str]:
-    """Yield the lines of a Markdown table: for each cause how often it is named first, in three."""
-    yield "| planted | runs | named first | in the first three | without harm (not scored) |"
-    yield "|---|---:|---:|---:|---:|"
-    truths = sorted({one.run.study for one in scored} - set(NONE_PLANTED))
-    for cause in (*truths, "nothing_wrong"):
-        of = [one for one in scored if one.truth == cause]
-        benign = sum(one.truth is None and one.run.study == cause for one in scored)
-        if of:
-            yield f"| {cause} | {len(of)} | {_share(of, 1)} | {_share(of, 3)} | {benign} |"
-    planted = [one for one in scored if one.truth not in (None, "nothing_wrong")]
-    yield f"| all faults | {len(planted)} | {_share(planted, 1)} | {_share(planted, 3)} | |"
-    sure = [one for one in scored if one.certainty == "sure" and one.truth is not None]
-    right = sum(one.causes[0] == one.truth for one in sure)
+def table(known: list[Answer], alone: list[Answer]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: for each cause how often it is named first, and in
+    three, with the settings and of the log alone."""
+    yield "| planted | runs | first | in three | first, log alone | in three | without harm |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    studies = sorted({one.run.study for one in known} - set(NONE_PLANTED))
+    for cause in (*studies, "nothing_wrong"):
+        both = [[one for one in scored if one.truth == cause] for scored in (known, alone)]
+        benign = sum(one.truth is None and one.run.study == cause for one in known)
+        if both[0]:
+            yield f"| {cause} | {len(both[0])} | {_shares(both)} | {benign} |"
+    faults = [
+        [one for one in scored if one.truth not in (None, "nothing_wrong")]
+        for scored in (known, alone)
+    ]
+    yield f"| all faults | {len(faults[0])} | {_shares(faults)} | |"
     yield ""
-    yield f"*Sure* was said of {len(sure)} scored runs and right in {right}."
-    named = Counter(
-        one.causes[0] if one.causes else "untold" for one in scored if one.truth == "nothing_wrong"
-    )
-    yield f"Healthy runs: {dict(named)}."
+    for how, scored in (("with the settings", known), ("of the log alone", alone)):
+        sure = [one for one in scored if one.certainty == "sure" and one.truth is not None]
+        right = sum(one.causes[0] == one.truth for one in sure)
+        healthy = [one for one in scored if one.truth == "nothing_wrong"]
+        alarms = sum(one.causes[:1] not in ((), ("nothing_wrong",)) for one in healthy)
+        yield (
+            f"*Sure*, {how}: said of {len(sure)} scored runs and right in {right}. False alarms: "
+            f"{alarms} of {len(healthy)}."
+        )
+
+
+def _shares(both: Sequence[Sequence[Answer]]) -> str:
+    return " | ".join(_share(of, among) for of in both for among in (1, 3))
 
 
 def _share(of: Sequence[Answer | LibraryAnswer], among: int) -> str:
@@ -190,9 +198,9 @@ def _share(of: Sequence[Answer | LibraryAnswer], among: int) -> str:
 LOGS = Path(__file__).parents[2] / "tests" / "audit" / "planted"
 HALVES = {
     "TRL, first half": "trl.first.json.gz",
-    "TRL, second half (blind)": "trl.second.json.gz",
-    "TRL, drawn recipes (blind)": "trl.third.json.gz",
-    "verl, SkyRL and OpenRLHF (blind)": "others.json.gz",
+    "TRL, second half": "trl.second.json.gz",
+    "TRL, drawn recipes": "trl.third.json.gz",
+    "verl, SkyRL and OpenRLHF": "others.json.gz",
 }
 TRL = "1.16.0"
 
@@ -283,12 +291,11 @@ def main(arguments: list[str]) -> None:
         )
         return
     for policy in sorted({str(run.key[0]) for run in runs}):
-        for with_settings in (True, False):
-            how = "with the run's settings" if with_settings else "of the log alone"
-            sys.stdout.write(f"\n**{policy}, {how}**\n\n")
-            of = [run for run in runs if run.key[0] == policy]
-            for line in table(list(answers(of, with_settings=with_settings))):
-                sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"\n**{policy}**\n\n")
+        of = [run for run in runs if run.key[0] == policy]
+        both = (list(answers(of, with_settings=known)) for known in (True, False))
+        for line in table(*both):
+            sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,10 @@ def read_console(path: Path) -> Iterator[LoggedRun]:
             rows = [LoggedRow(step, 0.0, values) for step, values in steps]
             yield LoggedRun(path.stem, "console", str(path), digest_of([path]), rows)
             return
-    raise UnreadableSource(f"{path} has no line with the metrics of a step; orch reads {FORMATS}")
+    raise UnreadableSource(
+        f"{path} is in no format that orch knows: it has no line with the metrics of a step; "
+        f"orch reads {FORMATS}"
+    )
 
 
 # ---------------------------------------------------------------- MLflow

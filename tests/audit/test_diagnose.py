@@ -445,8 +445,8 @@ def test_planted_faults_are_named() -> None:
 
 @pytest.mark.parametrize("file", HALVES.values())
 def test_planted_faults_of_libraries_are_named(file: str) -> None:
-    """Logs of real trainings. Rules were frozen before all but TRL's first half were scored."""
-    for with_settings, first in ((True, 0.8), (False, 0.7)):
+    """Logs of real trainings; docs/diagnose.md says which were blind and when."""
+    for with_settings, first in ((True, 0.95), (False, 0.85)):
         scored = list(library_answers(LOGS / file, with_settings=with_settings))
         faults = [one for one in scored if one.truth != "nothing_wrong"]
         healthy = [one for one in scored if one.truth == "nothing_wrong"]

@@ -109,12 +109,16 @@ max_completion_tokens = 1024
 
 
 @pytest.mark.skipif("ORCH_PRIME_RL_CHECKOUT" not in os.environ, reason="needs a checkout")
-def test_the_ratio_of_prime_rl_is_to_the_engine(targets: dict[str, ProbeTarget]) -> None:
+@pytest.mark.parametrize("other", RELEASES)
+def test_the_ratio_of_prime_rl_is_to_the_engine(
+    targets: dict[str, ProbeTarget], other: str
+) -> None:
     launch, reading, _ = launch_of(PRIME, "rl.toml", {}, {"prime_rl": "0.8.0 --library"})
-    plan, rows = moved(ported(launch, reading), "verl", "0.9.1", {})
+    changes = CHANGES.get(other, {})
+    plan, rows = moved(ported(launch, reading), other, RELEASES[other], changes)
     assert plan is not None
     with sources("prime_rl", "0.8.0") as prime:
-        proof = prove(ported(launch, reading), plan, rows, prime.where, targets["verl"])
+        proof = prove(ported(launch, reading), plan, rows, prime.where, targets[other])
     assert not proof.is_equal
     assert "an engine that agrees" in proof.without
     assert {row.field for row in proof.rows} == {"loss.correction"}
